@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trainerd::apps {
+
+// One function for each subcommand, each in the file of its name. They return the exit status of success, or
+// throw.
+
+struct RunArgs {
+  std::string job;
+  std::vector<std::string> overrides;  ///< "a.b=value"
+};
+int run_command(const RunArgs& args);
+
+struct ValidateArgs {
+  std::string job;
+  std::vector<std::string> overrides;
+};
+/// Prints the resolved job.
+int validate_command(const ValidateArgs& args);
+
+struct DataInspectArgs {
+  std::string path;
+  std::string format;  ///< "text", "tokens", or empty: told by the file's name
+};
+int data_inspect_command(const DataInspectArgs& args);
+
+/// Given by the agent alone: its descriptors are `control`, then `segments` shared memories from `control` +
+/// 1 on.
+struct WorkerArgs {
+  int control = -1;
+  int segments = 0;
+  long parent = 0;  ///< the agent's process id
+};
+int worker_command(const WorkerArgs& args);
+
+}  // namespace trainerd::apps

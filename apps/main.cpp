@@ -1,0 +1,91 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "apps/commands.h"
+#include "apps/exit_codes.h"
+#include "core/version.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::apps {
+namespace {
+
+/// The command line, bound to the arguments of each subcommand. `chosen` runs the one that was given.
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", "trainerd " + core::version());
+    app_.require_subcommand(1);
+
+    CLI::App* run =
+        app_.add_subcommand("run", "Train: run a job from its newest checkpoint, or from the start");
+    add_job(*run, run_.job, run_.overrides);
+    run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
+
+    CLI::App* validate =
+        app_.add_subcommand("validate", "Check a job and print it with every default filled in");
+    add_job(*validate, validate_.job, validate_.overrides);
+    validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
+
+    CLI::App* data = app_.add_subcommand("data", "Look at training data");
+    data->require_subcommand(1);
+    CLI::App* inspect =
+        data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
+    inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
+    inspect->add_option("--format", inspect_.format, "text or tokens; else told by the name: *.bin is tokens")
+        ->check(CLI::IsMember({"text", "tokens"}));
+    inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
+
+    CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
+    worker->group("");  // not listed
+    worker->add_option("--control", worker_.control)->required();
+    worker->add_option("--segments", worker_.segments)->required();
+    worker->add_option("--parent", worker_.parent)->required();
+    worker->callback([this] { chosen_ = [this] { return worker_command(worker_); }; });
+  }
+
+  /// The exit status. Help and version are printed here.
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      return app_.exit(e) == 0 ? kExitDone : kExitUsage;
+    }
+    return chosen_();
+  }
+
+ private:
+  static void add_job(CLI::App& command, std::string& job, std::vector<std::string>& overrides) {
+    command.add_option("JOB", job, "YAML file of the job")->required();
+    // One value for each --set, or it would take the job's name too.
+    command.add_option("--set", overrides, "key.path=value: goes over the file; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+  }
+
+  CLI::App app_{"trainerd trains transformers: one YAML job, one command.", "trainerd"};
+  RunArgs run_;
+  ValidateArgs validate_;
+  DataInspectArgs inspect_;
+  WorkerArgs worker_;
+  std::function<int()> chosen_;
+};
+
+}  // namespace
+}  // namespace trainerd::apps
+
+// The only place where errors become exit codes.
+int main(int argc, char** argv) {
+  using namespace trainerd;
+  try {
+    return apps::CommandLine().run(argc, argv);
+  } catch (const base::Error& e) {
+    std::fprintf(stderr, "trainerd: %s\n", e.what());
+    return apps::exit_code(e.kind());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "trainerd: internal error: %s\n", e.what());
+    return apps::kExitBug;
+  }
+}

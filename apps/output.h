@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace trainerd::apps {
+
+/// Writes all of `text` to standard output and flushes it. Throws if it does not arrive: a full disk behind a
+/// redirection must not pass for success.
+void print(const std::string& text);
+
+}  // namespace trainerd::apps

@@ -1,0 +1,45 @@
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "apps/commands.h"
+#include "core/spec/spec.h"
+#include "core/supervise/agent.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::apps {
+namespace {
+
+constexpr int kExitOfSignal = 128;  // as a shell reports a process that a signal ended
+
+/// SIGTERM and SIGINT as a descriptor: blocked here, before any thread is made, so that every thread blocks them.
+base::UniqueFd open_stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // A reader of our output that goes away is no reason to end training, and a file-size limit is an error like a full disk.
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  base::UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC));
+  if (!fd) throw base::device_error("cannot listen for signals: " + base::errno_text(errno));
+  return fd;
+}
+
+}  // namespace
+
+int run_command(const RunArgs& args) {
+  const base::UniqueFd signals = open_stop_signals();
+  const core::AgentResult result = core::run_agent({.job = core::load_job(args.job, args.overrides),
+                                                    // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
+                                                    .executable = "/proc/self/exe",
+                                                    .signal_fd = signals.get(),
+                                                    .terminal = ::isatty(STDOUT_FILENO) == 1});
+  return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
+}
+
+}  // namespace trainerd::apps

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "kernels/tensor.h"
+
+namespace trainerd::core {
+
+/// One microbatch on the device, token-flat: T tokens in `sequences` runs given by `cu_seqlens`.
+struct Batch {
+  kernels::Tensor tokens_T;       ///< i32
+  kernels::Tensor targets_T;      ///< i32
+  kernels::Tensor positions_T;    ///< i32
+  kernels::Tensor loss_weight_T;  ///< f32
+  kernels::Tensor cu_seqlens;     ///< i32 [sequences + 1]
+  std::int64_t sequences = 0;
+  std::int64_t max_seqlen = 0;
+  std::int64_t tokens() const { return tokens_T.size(0); }
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/memory.h"
+
+namespace trainerd::core {
+
+/// What one half-layer (attention or MLP), the embedding or the head leaves between its walks. Tensors that a segment
+/// does not use stay undefined. Letters as in kernels/ops.h.
+struct SegmentState {
+  // The norm that opens the segment.
+  kernels::Tensor sum_TD;  ///< residual + delta
+  kernels::Tensor y_TD;    ///< the norm's output
+  kernels::Tensor mean_T;
+  kernels::Tensor rstd_T;
+  // Attention.
+  kernels::Tensor projected;  ///< qkv before the heads' norm; only with qk_norm
+  kernels::Tensor qkv;        ///< as attention reads it
+  kernels::Tensor attended;   ///< [T, H E]
+  kernels::Tensor lse_HT;
+  // MLP.
+  kernels::Tensor up;   ///< gate_up [T, 2F], or up [T, F]; backward turns it into its gradient
+  kernels::Tensor act;  ///< [T, F]
+  // From the input gradient's walk to the weight gradient's.
+  kernels::Tensor dqkv;
+};
+
+/// The state of one (chunk, microbatch) between its walks, in the slots that the memory plan gave it.
+struct Frame {
+  kernels::Arena* to_backward = nullptr;  ///< forward to backward
+  kernels::Arena* to_weight = nullptr;    ///< forward to weight gradient
+  kernels::Arena* grads = nullptr;        ///< backward to weight gradient
+  std::vector<SegmentState> segments;
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trainerd::core {
+
+enum class Norm : std::uint8_t { rms, layer };
+enum class Positions : std::uint8_t { rope, learned };
+enum class Mlp : std::uint8_t { swiglu, gelu };
+
+/// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
+struct ModelOptions {
+  std::string preset;         ///< name under configs/models/, or empty
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;    ///< D
+  std::int64_t heads = 0;     ///< H
+  std::int64_t kv_heads = 0;  ///< K; default `heads`
+  std::int64_t head_dim = 0;  ///< E; default hidden / heads
+  std::int64_t ffn = 0;       ///< F
+  std::int64_t vocab = 0;     ///< V
+  std::int64_t seq_len = 0;   ///< S
+  Norm norm = Norm::rms;
+  Positions positions = Positions::rope;
+  double rope_theta = 10000.0;
+  Mlp mlp = Mlp::swiglu;
+  bool linear_bias = false;   ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
+  bool qkv_bias = false;      ///< biases on the query, key and value projections (Qwen 2.5)
+  bool qk_norm = false;       ///< RMS norm of each query and key head (Qwen 3)
+  bool tie_embeddings = false;
+  double norm_eps = 1e-5;
+  double init = 0.02;         ///< standard deviation; output projections get init / sqrt(2 layers)
+
+  bool operator==(const ModelOptions&) const = default;
+};
+
+/// Parameters of the logical model, and those that take part in a matrix multiplication (output head included, input
+/// embedding and position table not; a tied table counts once in both).
+struct ParameterCount {
+  std::int64_t total = 0;
+  std::int64_t matmul = 0;
+};
+ParameterCount count_parameters(const ModelOptions& model);
+
+/// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim) seq_len, the
+/// second term being causal attention (half of 12 L d S). The one convention of MFU here; recomputation does not count.
+double flops_per_token(const ModelOptions& model);
+
+}  // namespace trainerd::core

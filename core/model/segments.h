@@ -1,0 +1,42 @@
+#pragma once
+
+// The three walks of each kind of segment. `backward_input` gives the gradient of the segment's input; what the weight
+// gradients need stays in the state and `dflow`. Norm and bias-free parts of the split: norm gradients finish in
+// backward_input; GEMM weights and their biases, and embeddings, in backward_weight.
+
+#include "core/model/stage.h"
+
+namespace trainerd::core {
+
+/// Opens a segment: state.sum = residual + delta, state.y = norm(sum). Saves what backward needs in `to_backward`, and y in
+/// `to_weight`.
+void norm_forward(const WalkContext&, const LinearParams& norm, Frame&, SegmentState&, const Flow& in);
+/// dx = dsum + gradient of the norm; `dx_TD` may be `dy_TD`.
+void norm_backward(const WalkContext&, const LinearParams& norm, const SegmentState&, const kernels::Tensor& dy_TD,
+                   const kernels::Tensor& dsum_TD, const kernels::Tensor& dx_TD);
+
+Flow embedding_forward(const WalkContext&, Frame&, SegmentState&);
+void embedding_backward_weight(const WalkContext&, const kernels::Tensor& dflow_TD);
+
+/// `delta_TD` is where the segment's contribution goes; it may be `in.delta_TD`, which is read first.
+Flow attention_forward(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const Flow& in,
+                       const kernels::Tensor& delta_TD);
+void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
+                              const kernels::Tensor& dx_TD);
+void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
+
+Flow mlp_forward(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const Flow& in, const kernels::Tensor& delta_TD);
+void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
+                        const kernels::Tensor& dx_TD);
+void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
+
+void head_forward(const WalkContext&, Frame&, SegmentState&, const Flow& in);
+/// Loss alone.
+void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
+/// Loss, the head's gradients, and the gradient of the segment's input.
+void head_backward(const WalkContext&, const SegmentState&, const LossTarget&, const kernels::Tensor& dx_TD);
+
+/// The lease of a weight as an operator's argument, and its gradient by role.
+void weight_gradient(const WalkContext&, const LinearParams&, const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC);
+
+}  // namespace trainerd::core

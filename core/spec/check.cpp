@@ -1,0 +1,257 @@
+#include "core/spec/check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+
+#include "core/spec/fields.h"
+#include "core/spec/write.h"
+
+namespace trainerd::core {
+namespace {
+
+using std::to_string;
+
+std::string nearest_multiple(std::int64_t value, std::int64_t of) {
+  return to_string(std::max<std::int64_t>(1, (value + of / 2) / of) * of);
+}
+
+class Checker {
+ public:
+  Checker(JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems)
+      : job_(job), places_(places), preset_(preset), problems_(problems) {}
+
+  void run() {
+    required();
+    derive();
+    names();
+    model();
+    batch();
+    optimizer();
+    data();
+    metrics();
+    availability();
+    idle_keys();
+    if (job_.model.positions == Positions::learned) job_.model.rope_theta = ModelOptions{}.rope_theta;
+    if (job_.model.linear_bias) job_.model.qkv_bias = true;
+  }
+
+ private:
+  bool given(const std::string& path) const { return places_.contains(path); }
+  // In the job itself or an override, not by its preset.
+  bool given_by_job(const std::string& path) const {
+    const auto place = places_.find(path);
+    return place != places_.end() && (!preset_ || place->second.source != *preset_);
+  }
+  bool good(std::initializer_list<const char*> paths) const {
+    return std::none_of(paths.begin(), paths.end(), [&](const char* path) { return problems_.bad(path); });
+  }
+  // The key's own place, or that of the nearest section around it.
+  Place place_of(std::string path) const {
+    for (; !path.empty(); path = section_of(path))
+      if (const auto place = places_.find(path); place != places_.end()) return place->second;
+    return {};
+  }
+  void problem(const std::string& path, const std::string& what) {
+    problems_.add(place_of(path), path, what);
+  }
+
+  void required() {
+    for (const Field& field : fields_of(job_)) {
+      const bool train = field.path == "data.train" && job_.data.format != io::DataFormat::synthetic &&
+                         good({"data.format"});
+      const bool batches = field.path == "evaluate.batches" && job_.evaluate.every > 0;
+      if ((!field.required && !train && !batches) || given(field.path) || problems_.bad(field.path)) continue;
+      // A section that is wrong as a whole has been reported as such.
+      if (!section_of(field.path).empty() && problems_.bad(section_of(field.path))) continue;
+      if (field.path.starts_with("model.") && problems_.bad("model.preset")) continue;
+      problem(field.path, "is required: " + field.meaning);
+    }
+  }
+
+  void derive() {
+    ModelOptions& m = job_.model;
+    if (!given("model.kv_heads")) m.kv_heads = m.heads;
+    if (!given("model.head_dim") && good({"model.hidden", "model.heads"}) && m.heads > 0) {
+      if (m.hidden % m.heads != 0)
+        problem("model.hidden", to_string(m.hidden) + " is not divisible by heads " + to_string(m.heads) +
+                                    ", and head_dim is not given (nearest valid: " +
+                                    nearest_multiple(m.hidden, m.heads) + ")");
+      m.head_dim = m.hidden / m.heads;
+    }
+    PrecisionRecipe& r = job_.precision;
+    if (r.name == "custom") {
+      if (!given("precision.params")) r.params = r.compute;
+      name_recipe(r);
+    }
+    if (!given("output")) job_.output = "runs/" + job_.name;
+  }
+
+  // A map that says what a recipe says is that recipe.
+  static void name_recipe(PrecisionRecipe& recipe) {
+    for (const std::string& name : recipe_names()) {
+      PrecisionRecipe named;
+      recipe_by_name(name, named);
+      named.name = recipe.name;
+      if (named == recipe) {
+        recipe.name = name;
+        return;
+      }
+    }
+  }
+
+  void names() {
+    const std::string& name = job_.name;
+    const auto allowed = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+             c == '_' || c == '-';
+    };
+    if (good({"name"}) && (name.empty() || name.size() > 128 || name[0] == '.' || name[0] == '-' ||
+                           !std::all_of(name.begin(), name.end(), allowed)))
+      problem("name",
+              "must be 1 to 128 letters, digits, '.', '_' or '-', beginning with none of '.' and '-', got " +
+                  show(name));
+    if (good({"output"}) && job_.output.empty()) problem("output", "is empty: give a directory");
+  }
+
+  void model() {
+    const ModelOptions& m = job_.model;
+    if (good({"model.heads", "model.kv_heads"}) && m.kv_heads > 0 && m.heads % m.kv_heads != 0)
+      problem("model.kv_heads", to_string(m.kv_heads) + " does not divide heads " + to_string(m.heads) +
+                                    " (nearest valid: " + nearest_divisor(m.kv_heads, m.heads) + ")");
+    if (good({"model.head_dim", "model.positions", "model.hidden"}) && m.positions == Positions::rope &&
+        m.head_dim % 2 != 0)
+      problem(given("model.head_dim") ? "model.head_dim" : "model.hidden",
+              "head_dim " + to_string(m.head_dim) +
+                  " is odd: positions: rope turns pairs of features (nearest valid: " +
+                  to_string(m.head_dim + 1) + ")");
+    if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
+        given_by_job("model.qkv_bias"))
+      problem("model.qkv_bias", "false contradicts bias: true, which puts a bias on every linear layer");
+  }
+
+  static std::string nearest_divisor(std::int64_t value, std::int64_t of) {
+    std::int64_t best = 1;
+    for (std::int64_t d = 1; d <= of; ++d)
+      if (of % d == 0 && std::abs(d - value) <= std::abs(best - value)) best = d;
+    return to_string(best);
+  }
+
+  void batch() {
+    const BatchOptions& b = job_.batch;
+    if (!good({"batch.global", "batch.micro", "parallel.dp"})) return;
+    const std::int64_t unit = b.micro * job_.parallel.dp;
+    if (unit > 0 && b.global % unit != 0)
+      problem("batch.global", to_string(b.global) + " is not a multiple of micro " + to_string(b.micro) +
+                                  " x dp " + to_string(job_.parallel.dp) +
+                                  " (nearest valid: " + nearest_multiple(b.global, unit) + ")");
+    std::int64_t tokens = 0;
+    if (good({"steps", "model.seq_len"}) && (__builtin_mul_overflow(b.global, job_.model.seq_len, &tokens) ||
+                                             __builtin_mul_overflow(tokens, job_.steps, &tokens)))
+      problem("steps", "steps x batch.global x seq_len does not fit in 63 bits: train on fewer tokens");
+  }
+
+  void optimizer() {
+    const OptimizerOptions& o = job_.optimizer;
+    const LrSchedule& s = o.schedule;
+    if (good({"optimizer.schedule.min_lr", "optimizer.lr"}) && s.min_lr > o.lr)
+      problem("optimizer.schedule.min_lr", number_text(s.min_lr) + " is more than lr " + number_text(o.lr) +
+                                               " (nearest valid: " + number_text(o.lr) + ")");
+    if (!good({"steps", "optimizer.schedule.warmup"})) return;
+    if (s.warmup > job_.steps)
+      problem("optimizer.schedule.warmup", to_string(s.warmup) + " is more than steps " +
+                                               to_string(job_.steps) +
+                                               " (nearest valid: " + to_string(job_.steps) + ")");
+    else if (good({"optimizer.schedule.decay", "optimizer.schedule.kind"}) && s.kind == LrKind::wsd &&
+             s.decay > job_.steps - s.warmup)
+      problem("optimizer.schedule.decay",
+              to_string(s.decay) + " is more than the " + to_string(job_.steps - s.warmup) +
+                  " steps after the warm-up (nearest valid: " + to_string(job_.steps - s.warmup) + ")");
+  }
+
+  void data() {
+    const io::DataOptions& d = job_.data;
+    const bool files = d.format != io::DataFormat::synthetic;
+    if (!good({"data.format"})) return;
+    if (files && given("data.train") && good({"data.train"}) && d.train.empty())
+      problem("data.train", "is empty: give at least one file, directory or pattern");
+    if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty())
+      problem("evaluate.every", "there is nothing to evaluate on: give data.valid, or set it to 0");
+    if (good({"evaluate.every", "evaluate.batches"}) && job_.evaluate.every > 0 && job_.evaluate.batches == 0)
+      problem("evaluate.batches", "0 batches cannot be evaluated (nearest valid: 1)");
+    if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&
+        good({"data.tokenizer", "model.vocab"}) && job_.model.vocab < 256)
+      problem("model.vocab",
+              to_string(job_.model.vocab) + " is too small for tokenizer: bytes (nearest valid: 256)");
+  }
+
+  void metrics() {
+    if (!good({"metrics.listen"})) return;
+    const std::string& listen = job_.metrics.listen;
+    const std::size_t colon = listen.rfind(':');
+    int port = -1;
+    bool valid = colon != std::string::npos && colon > 0 && colon + 1 < listen.size();
+    if (valid) {
+      const char* end = listen.data() + listen.size();
+      const auto [stopped, error] = std::from_chars(listen.data() + colon + 1, end, port);
+      valid = stopped == end && error == std::errc{} && port >= 0 && port <= 65535;
+      // An IPv6 address is written in brackets, or its last group would pass for a port.
+      const std::string host = listen.substr(0, colon);
+      const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+      valid = valid && (brackets || host.find_first_of(":[] /") == std::string::npos);
+    }
+    if (!valid)
+      problem("metrics.listen", "expected host:port with a port of 0 to 65535, got " + show(listen) +
+                                    " (nearest valid: " + io::MetricsOptions{}.listen + ")");
+  }
+
+  void availability() {
+    for (const Field& field : fields_of(job_)) {
+      if (field.honoured || problems_.bad(field.path)) continue;
+      problem(field.path, shown_value(field) + " is not available yet: " + field.remedy);
+    }
+  }
+
+  static std::string shown_value(const Field& field) {
+    if (const auto* text = std::get_if<std::string*>(&field.storage)) return show(**text);
+    if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->words.at(*choice->value);
+    if (const auto* size = std::get_if<std::int64_t*>(&field.storage)) return to_string(**size);
+    return "true";
+  }
+
+  // A key that changes nothing was meant to: say so, unless it says what is so anyway.
+  void idle_keys() {
+    JobSpec empty;
+    const std::vector<Field> defaults = fields_of(empty);
+    const std::vector<Field> fields = fields_of(job_);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const Field& field = fields[i];
+      if (field.idle.empty() || !given_by_job(field.path) || problems_.bad(field.path)) continue;
+      if (field.path.starts_with("precision.") || same_value(field.storage, defaults[i].storage)) continue;
+      problem(field.path, "has no effect: " + field.idle + "; leave it out");
+    }
+  }
+
+  static bool same_value(const Storage& a, const Storage& b) {
+    return std::visit(
+        [&](const auto& value) {
+          using Held = std::decay_t<decltype(value)>;
+          if constexpr (std::is_pointer_v<Held>) return *value == *std::get<Held>(b);
+          return false;
+        },
+        a);
+  }
+
+  JobSpec& job_;
+  const Places& places_;
+  std::optional<int> preset_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+void complete_and_check(JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems) {
+  Checker(job, places, preset, problems).run();
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <optional>
+
+#include "core/spec/problems.h"
+#include "core/spec/read.h"
+#include "core/spec/spec.h"
+
+namespace trainerd::core {
+
+/// Fills in the defaults that depend on other keys, then checks what no single field can: required keys,
+/// sizes that do not divide, contradictions, values that no code honours yet. `preset` is the source of the
+/// model preset, if there is one.
+void complete_and_check(JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems);
+
+}  // namespace trainerd::core

@@ -1,0 +1,145 @@
+#include "core/spec/compose.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include "core/spec/spec.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr std::size_t kLongestFile = 1 << 20;
+
+bool is_file_name(const std::string& preset) {
+  return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
+}
+
+void erase(Node& map, const std::string& key) {
+  std::erase_if(map.entries, [&](const Entry& entry) { return entry.key == key; });
+}
+
+// The preset's text and the name that messages call it by; nothing, and a problem, if there is none.
+std::optional<std::pair<std::string, std::string>> find_preset(const Node& name, Problems& problems) {
+  if (is_file_name(name.text)) {
+    // Never a pipe or device: reading one could wait for ever.
+    std::error_code ignored;
+    if (std::filesystem::exists(name.text, ignored) &&
+        !std::filesystem::is_regular_file(name.text, ignored)) {
+      problems.add(name.place, "model.preset", show(name.text) + " is not a plain file");
+      return std::nullopt;
+    }
+    try {
+      return std::pair(name.text, read_text_file(name.text));
+    } catch (const base::SpecError& e) {
+      problems.add(name.place, "model.preset", e.what());
+      return std::nullopt;
+    }
+  }
+  for (const PresetText& preset : preset_texts())
+    if (name.text == preset.name)
+      return std::pair("configs/models/" + name.text + ".yaml", std::string(preset.text));
+  const std::vector<std::string> names = model_preset_names();
+  const std::string near = nearest(name.text, names);
+  problems.add(
+      name.place, "model.preset",
+      "unknown preset " + show(name.text) +
+          (near.empty() ? "; the presets are " + list_words(names) : " (nearest valid: " + near + ")"));
+  return std::nullopt;
+}
+
+}  // namespace
+
+void apply_override(Node& root, const std::string& argument, Problems& problems) {
+  const int source = problems.add_source("--set " + printable(argument, 160), Problems::SourceKind::argument);
+  const Place place{source, 1, 1};
+  const std::size_t equals = argument.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problems.add(place, "", "expected key.path=value, for example optimizer.lr=1e-3");
+    return;
+  }
+  const std::string path = argument.substr(0, equals);
+  if (path.front() == '.' || path.back() == '.' || path.find("..") != std::string::npos)
+    return problems.add(place, "", "the key path " + show(path) + " has an empty part");
+  Node value;
+  try {
+    value = parse_document(argument.substr(equals + 1), source, printable(path), problems);
+  } catch (const Stop&) {
+    return;
+  }
+  if (value.kind == Node::Kind::nothing) value.place = place;
+  if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
+  Node* map = &root;
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = path.find('.', begin);
+    const std::string key = path.substr(begin, dot - begin);
+    if (map->kind != Node::Kind::map) {
+      problems.add(place, printable(path),
+                   show(path.substr(0, begin - 1)) + " is " + describe(*map) +
+                       " in the job, not a map: set it as a whole");
+      return;
+    }
+    if (map->find(key) == nullptr) {
+      map->entries.push_back({key, place, {}});
+      map->entries.back().value.kind = Node::Kind::map;
+      map->entries.back().value.place = place;
+    }
+    map = map->find(key);
+    if (dot == std::string::npos) break;
+    begin = dot + 1;
+  }
+  *map = std::move(value);
+}
+
+std::optional<int> merge_preset(Node& root, Problems& problems) {
+  Node* model = root.kind == Node::Kind::map ? root.find("model") : nullptr;
+  const Node* name = model != nullptr && model->kind == Node::Kind::map ? model->find("preset") : nullptr;
+  if (name == nullptr || name->kind != Node::Kind::scalar || name->text.empty() ||
+      problems.bad("model.preset"))
+    return std::nullopt;
+  const auto found = find_preset(*name, problems);
+  if (!found) return std::nullopt;
+  if (is_file_name(name->text)) erase(*model, "preset");
+  const int source = problems.add_source(found->first, Problems::SourceKind::file);
+  Node preset;
+  try {
+    preset = parse_document(found->second, source, "model", problems);
+  } catch (const Stop&) {
+    return source;
+  }
+  if (preset.kind != Node::Kind::map) {
+    problems.add({source, 1, 1}, "model.preset", "a preset is a map of model keys, got " + describe(preset));
+    return source;
+  }
+  for (Entry& entry : preset.entries) {
+    if (entry.key == "preset") {
+      problems.add(entry.place, "model.preset", "a preset cannot name another");
+    } else if (model->find(entry.key) == nullptr) {
+      model->entries.push_back(std::move(entry));
+    }
+  }
+  return source;
+}
+
+std::string read_text_file(const std::string& path) {
+  const base::UniqueFd file = base::open_read(path);
+  if (!file) throw base::spec_error("cannot open " + show(path) + ": " + base::errno_text(errno));
+  std::string text;
+  std::array<char, 1 << 14> block{};
+  for (;;) {
+    const ssize_t got = ::read(file.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw base::spec_error("cannot read " + show(path) + ": " + base::errno_text(errno));
+    if (got == 0) return text;
+    text.append(block.data(), static_cast<std::size_t>(got));
+    if (text.size() > kLongestFile)
+      throw base::spec_error(show(path) + " is longer than 1 MiB: not a job or preset");
+  }
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,226 @@
+#include "core/spec/fields.h"
+
+namespace trainerd::core {
+namespace {
+
+using kernels::DType;
+
+// Upper limits are far beyond any machine; they keep every product that is computed from sizes inside 63
+// bits.
+constexpr double kMostLayers = 1 << 16;
+constexpr double kMostHidden = 1 << 20;
+constexpr double kMostHeads = 1 << 12;
+constexpr double kMostHeadDim = 1 << 12;
+constexpr double kMostFfn = 1 << 22;
+constexpr double kMostVocab = 2147483647;  // token ids are int32
+constexpr double kMostSeqLen = 1 << 27;
+constexpr double kMostSequences = 1 << 24;
+constexpr double kMostRanks = 1 << 20;
+constexpr double kMostSteps = 1e12;
+constexpr double kMostThreads = 4096;
+
+class Table {
+ public:
+  Field& add(std::string path, Storage storage, std::string meaning) {
+    return fields_.emplace_back(Field{std::move(path), std::move(storage), std::move(meaning)});
+  }
+  template <class Enum>
+  Field& choice(std::string path, Enum& value, std::vector<std::string> words, std::string meaning) {
+    static_assert(sizeof(Enum) == 1);
+    return add(std::move(path), Choice{reinterpret_cast<std::uint8_t*>(&value), std::move(words)},
+               std::move(meaning));
+  }
+  std::vector<Field> take() { return std::move(fields_); }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+void add_model(Table& t, ModelOptions& m) {
+  const bool rope = m.positions == Positions::rope;
+  t.add("model.preset", &m.preset,
+        "a built-in model, or the path of a YAML file of `model` keys (with a `/` or ending in `.yaml`); "
+        "the job's own keys go over it")
+      .or_else("none");
+  t.add("model.layers", &m.layers, "transformer blocks").between(1, kMostLayers).needed();
+  t.add("model.hidden", &m.hidden, "width of the residual stream").between(1, kMostHidden).needed();
+  t.add("model.heads", &m.heads, "query heads").between(1, kMostHeads).needed();
+  t.add("model.kv_heads", &m.kv_heads, "key and value heads; divides `heads`")
+      .between(1, kMostHeads)
+      .or_else("`heads`");
+  t.add("model.head_dim", &m.head_dim, "width of a head; even with `positions: rope`")
+      .between(1, kMostHeadDim)
+      .or_else("`hidden` / `heads`");
+  t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMostFfn).needed();
+  t.add("model.vocab", &m.vocab, "token ids").between(1, kMostVocab).needed();
+  t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMostSeqLen).needed();
+  t.choice("model.norm", m.norm, {"rms", "layer"}, "RMSNorm, or LayerNorm with weight and bias");
+  t.choice("model.positions", m.positions, {"rope", "learned"},
+           "rotary embedding, or a learned table of `seq_len` rows");
+  t.add("model.rope_theta", &m.rope_theta, "base of the rotary angles")
+      .above(0)
+      .idle_if(!rope, "positions: learned has no rotary angles");
+  t.choice("model.mlp", m.mlp, {"swiglu", "gelu"}, "gated SiLU (three matrices), or GELU (two)");
+  t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies `qkv_bias`");
+  t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
+  t.add("model.qk_norm", &m.qk_norm, "RMSNorm of each query and key head (Qwen3)");
+  t.add("model.tie_embeddings", &m.tie_embeddings, "the output head is the input embedding");
+  t.add("model.norm_eps", &m.norm_eps, "added to the variance in every norm").above(0);
+  t.add("model.init", &m.init,
+        "standard deviation of the initial weights; output projections get `init` / sqrt(2 `layers`)")
+      .above(0);
+}
+
+void add_parallel(Table& t, parallel::ParallelOptions& p) {
+  const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) {
+    t.add(std::string("parallel.") + key, &size, meaning)
+        .between(1, kMostRanks)
+        .only_if(size == 1, "1", "set it to 1");
+  };
+  axis("tp", p.tp, "tensor-parallel ranks");
+  axis("pp", p.pp, "pipeline stages");
+  axis("dp", p.dp, "data-parallel ranks");
+  axis("cp", p.cp, "context-parallel ranks");
+  axis("ep", p.ep, "expert-parallel ranks");
+  t.add("parallel.sequence_parallel", &p.sequence_parallel,
+        "split norms and residuals along the sequence over the tensor-parallel ranks")
+      .only_if(!p.sequence_parallel, "`false`", "set it to false");
+  t.add("parallel.zero", &p.zero,
+        "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
+        "parameters")
+      .between(0, 3)
+      .only_if(p.zero <= 1, "0 and 1", "set it to 1");
+  t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule")
+      .only_if(p.schedule == parallel::ScheduleKind::one_f_one_b, "`1f1b`", "set it to 1f1b");
+  t.add("parallel.virtual_stages", &p.virtual_stages, "chunks of layers on each pipeline stage")
+      .between(1, kMostLayers)
+      .only_if(p.virtual_stages == 1, "1", "set it to 1");
+}
+
+void add_precision(Table& t, PrecisionRecipe& r) {
+  const bool named = r.name != "custom";
+  t.add("precision", RecipeName{&r},
+        "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
+        "master weights and moments), or a map of the keys below");
+  const auto format = [&](const char* key, DType& dtype, const char* meaning) -> Field& {
+    Field& field = t.choice(std::string("precision.") + key, dtype, {"fp32", "bf16"}, meaning);
+    return field.idle_if(named, "the recipe is given by name");
+  };
+  format("compute", r.compute, "activations and GEMM operands").or_else("`fp32`");
+  format("params", r.params, "weights as the forward pass reads them")
+      .only_if(r.params == r.compute, "the value of `compute`", "make it the same as precision.compute")
+      .or_else("`compute`");
+  format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
+  const auto fp32_only = [&](const char* key, DType& dtype, const char* meaning) {
+    format(key, dtype, meaning).only_if(dtype == DType::f32, "`fp32`", "set it to fp32").or_else("`fp32`");
+  };
+  fp32_only("reduce", r.reduce, "gradients on the wire");
+  fp32_only("master", r.master, "weights as the optimizer updates them");
+  fp32_only("moments", r.moments, "the optimizer's moments");
+  t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
+  t.add("precision.gemm", NotYet{}, "formats of each class of matrix multiplication")
+      .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");
+}
+
+void add_optimizer(Table& t, OptimizerOptions& o) {
+  LrSchedule& s = o.schedule;
+  t.add("optimizer.name", &o.name, "the update rule")
+      .only_if(o.name == "adamw", "`adamw`", "set it to adamw");
+  t.add("optimizer.lr", &o.lr, "peak learning rate").above(0);
+  t.add("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, "decay of the first and second moment")
+      .from_below(0, 1);
+  t.add("optimizer.eps", &o.eps, "added to the root of the second moment").above(0);
+  t.add("optimizer.weight_decay", &o.weight_decay, "decoupled decay of matrices; norms and biases get none")
+      .at_least(0);
+  t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
+  t.choice("optimizer.schedule.kind", s.kind, {"constant", "cosine", "linear", "wsd"},
+           "course of the learning rate after the warm-up; wsd: constant, then linear over the last `decay` "
+           "steps");
+  t.add("optimizer.schedule.warmup", &s.warmup, "steps of linear warm-up").between(0, kMostSteps);
+  t.add("optimizer.schedule.min_lr", &s.min_lr, "learning rate of the last step")
+      .at_least(0)
+      .idle_if(s.kind == LrKind::constant, "kind: constant stays at lr");
+  t.add("optimizer.schedule.decay", &s.decay, "steps of decay in wsd; 0: a tenth of all steps")
+      .between(0, kMostSteps)
+      .idle_if(s.kind != LrKind::wsd, "only kind: wsd has a decay phase");
+}
+
+void add_data(Table& t, io::DataOptions& d) {
+  const std::string no_files = "format: synthetic reads no files";
+  const bool synthetic = d.format == io::DataFormat::synthetic;
+  t.add("data.train", &d.train,
+        "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data")
+      .or_else("required unless synthetic")
+      .idle_if(synthetic, no_files);
+  t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
+  t.choice("data.format", d.format, {"text", "tokens", "synthetic"},
+           "raw text, token files (own, llm.c's or nanoGPT's `.bin`), or random tokens");
+  t.add("data.tokenizer", &d.tokenizer, "how text becomes tokens; bytes: one token a byte")
+      .only_if(d.tokenizer == "bytes", "`bytes`", "set it to bytes, or give token files with format: tokens")
+      .idle_if(d.format != io::DataFormat::text, "only format: text is tokenized");
+}
+
+}  // namespace
+
+std::vector<Field> fields_of(JobSpec& job) {
+  Table t;
+  t.add("name", &job.name, "name of the run: letters, digits, `.`, `_`, `-`");
+  t.add("seed", &job.seed, "of initial weights and data order");
+  t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
+      .or_else("`runs/<name>`");
+  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute")
+      .only_if(job.device != DeviceChoice::cuda, "`auto` and `cpu`",
+               "this build has no CUDA; set device: cpu");
+  t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
+  t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
+  add_model(t, job.model);
+  add_parallel(t, job.parallel);
+  t.add("batch.global", &job.batch.global,
+        "sequences of an optimizer step, over all ranks; a multiple of `micro` x dp")
+      .between(1, kMostSequences)
+      .needed();
+  t.add("batch.micro", &job.batch.micro, "sequences of one forward pass of a rank")
+      .between(1, kMostSequences)
+      .needed();
+  add_precision(t, job.precision);
+  add_optimizer(t, job.optimizer);
+  add_data(t, job.data);
+  t.add("checkpoint.every", &job.checkpoint.every,
+        "steps between checkpoints; 0: only at the end and when stopped")
+      .between(0, kMostSteps);
+  t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
+      .between(1, kMostSteps);
+  t.add("checkpoint.async", &job.checkpoint.async, "training goes on while a checkpoint is written");
+  t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMostSteps);
+  t.add("evaluate.batches", &job.evaluate.batches,
+        "global batches of an evaluation, from the start of the validation data")
+      .between(0, kMostSteps)
+      .or_else("required with `every`");
+  t.add("metrics.listen", &job.metrics.listen,
+        "host:port of the Prometheus endpoint; port 0: any free one, printed");
+  t.add("faults", NotYet{}, "failures to inject").only_if(true, "", "leave it out");
+  t.add("cluster.preset", &job.cluster.preset, "the machines; local: this one, as detected")
+      .only_if(job.cluster.preset == "local", "`local`", "set it to local");
+  t.add("cluster.nodes", &job.cluster.nodes, "machines of the job")
+      .between(1, kMostRanks)
+      .only_if(job.cluster.nodes == 1, "1", "set it to 1");
+  return t.take();
+}
+
+std::vector<std::string> recipe_names() { return {"fp32", "bf16"}; }
+
+bool recipe_by_name(const std::string& name, PrecisionRecipe& recipe) {
+  const bool bf16 = name == "bf16";
+  if (!bf16 && name != "fp32") return false;
+  recipe = PrecisionRecipe{};
+  recipe.name = name;
+  recipe.compute = recipe.params = bf16 ? DType::bf16 : DType::f32;
+  return true;
+}
+
+std::string section_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos ? std::string() : path.substr(0, dot);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/spec/spec.h"
+
+namespace trainerd::core {
+
+/// An enum whose enumerators are 0, 1, ... in the order of `words`.
+struct Choice {
+  std::uint8_t* value;
+  std::vector<std::string> words;
+};
+struct NumberPair {
+  double* first;
+  double* second;
+};
+/// A preset's name, or a map of the fields below it.
+struct RecipeName {
+  PrecisionRecipe* recipe;
+};
+/// A key with one value so far, which nothing needs to keep.
+struct FixedWord {
+  const char* word;
+};
+/// A key that is known, and of which nothing is honoured yet.
+struct NotYet {};
+
+using Storage = std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*,
+                             std::vector<std::string>*, Choice, NumberPair, RecipeName, FixedWord, NotYet>;
+
+/// One lambda for each kind of storage, for std::visit.
+template <class... Lambdas>
+struct Overloaded : Lambdas... {
+  using Lambdas::operator()...;
+};
+template <class... Lambdas>
+Overloaded(Lambdas...) -> Overloaded<Lambdas...>;
+
+struct Limits {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool above_low = false;   ///< `low` itself is excluded
+  bool below_high = false;  ///< `high` itself is excluded
+};
+
+/// One key of the job spec. The list of these is the only description of the spec: parsing, checking,
+/// suggestions, the resolved job and the reference are all made from it.
+struct Field {
+  std::string path;  ///< "optimizer.schedule.warmup"
+  Storage storage;
+  std::string meaning;
+  Limits limits = {};
+  bool required = false;
+  std::string fallback = {};  ///< the default in words, where it is not simply the value in an empty JobSpec
+  std::string only = {};      ///< the values honoured so far, in words, where they are not all
+  bool honoured = true;       ///< of the value held now
+  std::string remedy = {};    ///< what to do instead of a value that is not honoured
+  std::string idle = {};      ///< why the key has no effect in this job; empty when it has one
+
+  Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
+  Field& at_least(double low) {
+    return limits = {low, std::numeric_limits<double>::infinity(), false, false}, *this;
+  }
+  Field& above(double low) {
+    return limits = {low, std::numeric_limits<double>::infinity(), true, false}, *this;
+  }
+  Field& from_below(double low, double high) { return limits = {low, high, false, true}, *this; }
+  Field& needed() { return required = true, *this; }
+  Field& or_else(std::string words) { return fallback = std::move(words), *this; }
+  /// Values other than `words` are known but no code honours them yet.
+  Field& only_if(bool condition, std::string words, std::string instead) {
+    return only = std::move(words), honoured = condition, remedy = std::move(instead), *this;
+  }
+  Field& idle_if(bool condition, std::string why) {
+    return idle = condition ? std::move(why) : std::string(), *this;
+  }
+};
+
+/// The table, bound to `job`: the storage points into it, and `honoured` and `idle` speak of its present
+/// values.
+std::vector<Field> fields_of(JobSpec& job);
+
+/// The recipe called `name` ("fp32" or "bf16"). False, and `recipe` unchanged, for another name.
+bool recipe_by_name(const std::string& name, PrecisionRecipe& recipe);
+/// Names of the recipes.
+std::vector<std::string> recipe_names();
+
+/// Everything before the last dot of a path; empty for a top-level key.
+std::string section_of(const std::string& path);
+
+}  // namespace trainerd::core

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <compare>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainerd::core {
+
+/// Where a value was written: `source` indexes Problems' list of sources. Lines and columns count from 1.
+struct Place {
+  int source = 0;
+  int line = 1;
+  int column = 1;
+  auto operator<=>(const Place&) const = default;
+};
+
+/// Collects everything that is wrong with a job, so that one SpecError can tell it all.
+class Problems {
+ public:
+  enum class SourceKind { file, argument };
+
+  /// A file (problems are "name:line:column: ...") or an argument (problems are "name: ..."). Returns its
+  /// index.
+  int add_source(std::string name, SourceKind kind);
+  /// `path` is the dotted path of a key, or empty for the document itself; it counts as bad from here on.
+  void add(const Place& place, const std::string& path, const std::string& what);
+  /// Whether a problem was found at `path`, so that its value means nothing.
+  bool bad(const std::string& path) const { return bad_.contains(path); }
+  /// Throws the SpecError with every problem, in order of position, if there is any.
+  void throw_if_any() const;
+
+ private:
+  struct Source {
+    std::string name;
+    SourceKind kind;
+  };
+  struct Line {
+    Place place;
+    std::string text;
+  };
+  std::vector<Source> sources_;
+  std::vector<Line> lines_;
+  std::set<std::string> bad_;
+};
+
+/// Thrown inside this folder when a document is too broken to go on; the problem is already in Problems.
+struct Stop {};
+
+/// 'text' in quotes for a message: long texts shortened, control characters written as escapes.
+std::string show(std::string_view text);
+/// As `show`, without quotes: for keys inside a path.
+std::string printable(std::string_view text, std::size_t longest = 48);
+
+/// The candidate with the smallest edit distance to `word`; empty when none is near enough to be what was
+/// meant.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// "a, b or c".
+std::string list_words(const std::vector<std::string>& words);
+
+}  // namespace trainerd::core

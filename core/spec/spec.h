@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model/options.h"
+#include "core/train/options.h"
+#include "io/checkpoint/options.h"
+#include "io/metrics/options.h"
+#include "io/tokens/options.h"
+#include "parallel/options.h"
+
+namespace trainerd::core {
+
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+
+/// A job, composed and checked: every preset merged, every default filled in. Written out whole as `job.yaml`.
+struct JobSpec {
+  std::string name = "job";
+  std::uint64_t seed = 0;
+  std::string output;  ///< directory; default runs/<name>
+  DeviceChoice device = DeviceChoice::automatic;
+  std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
+  ModelOptions model;
+  parallel::ParallelOptions parallel;
+  BatchOptions batch;
+  PrecisionRecipe precision;
+  OptimizerOptions optimizer;
+  std::int64_t steps = 0;
+  io::DataOptions data;
+  io::CheckpointOptions checkpoint;
+  EvaluateOptions evaluate;
+  io::MetricsOptions metrics;
+  parallel::ClusterOptions cluster;
+
+  std::int64_t microbatches() const { return batch.global / (batch.micro * parallel.dp); }
+  std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
+
+  bool operator==(const JobSpec&) const = default;
+};
+
+/// Parses, composes and checks a job. `overrides` are "a.b=value" texts, applied in order over the file and checked
+/// like it. Throws SpecError with every problem, one per line: "file:line:column: path: what is wrong; the nearest
+/// valid key or value". `file` is a name for messages.
+JobSpec parse_job(const std::string& text, const std::string& file, const std::vector<std::string>& overrides = {});
+/// Reads the file, then as above.
+JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The resolved job as YAML that `parse_job` reads back to the same value.
+std::string to_yaml(const JobSpec& job);
+
+/// The spec's reference as a Markdown table for each section: key, type, default, meaning. Made from the table that
+/// the parser itself reads by.
+std::string reference_markdown();
+
+/// Names of the model presets.
+std::vector<std::string> model_preset_names();
+
+}  // namespace trainerd::core

@@ -1,0 +1,184 @@
+#include "core/spec/write.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+
+#include "core/spec/fields.h"
+#include "core/spec/spec.h"
+
+namespace trainerd::core {
+namespace {
+
+// Plain where no YAML reader could take it for anything but this text, in double quotes otherwise.
+std::string text_yaml(const std::string& text) {
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || c == '_';
+  };
+  const auto plain = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-'; };
+  static constexpr std::array<const char*, 9> kWords = {"null", "true", "false", "yes", "no",
+                                                        "on",   "off",  "y",     "n"};
+  std::string lower = text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  const bool word = std::find(kWords.begin(), kWords.end(), lower) != kWords.end();
+  if (!text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), plain) && !word) return text;
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += std::string("\\") + c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
+      out += escape.data();
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string list_yaml(const std::vector<std::string>& texts) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < texts.size(); ++i) out.append(i > 0 ? ", " : "").append(text_yaml(texts[i]));
+  return out + "]";
+}
+
+// The value as YAML; empty for what is not written.
+std::string value_yaml(const Field& field) {
+  return std::visit(
+      Overloaded{
+          [](const std::int64_t* v) { return std::to_string(*v); },
+          [](const std::uint64_t* v) { return std::to_string(*v); },
+          [](const double* v) { return number_text(*v); },
+          [](const bool* v) { return std::string(*v ? "true" : "false"); },
+          [](const std::string* v) { return v->empty() ? std::string() : text_yaml(*v); },
+          [](const std::vector<std::string>* v) { return v->empty() ? std::string() : list_yaml(*v); },
+          [](const Choice& c) { return c.words.at(*c.value); },
+          [](const NumberPair& p) {
+            return std::string("[")
+                .append(number_text(*p.first))
+                .append(", ")
+                .append(number_text(*p.second))
+                .append("]");
+          },
+          [](const RecipeName& r) { return r.recipe->name == "custom" ? std::string() : r.recipe->name; },
+          [](const FixedWord&) { return std::string(); },
+          [](const NotYet&) { return std::string(); },
+      },
+      field.storage);
+}
+
+std::string code(const std::string& text) { return std::string("`").append(text).append("`"); }
+
+std::string words_markdown(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out.append(out.empty() ? "" : ", ").append(code(word));
+  return out;
+}
+
+std::string limits_markdown(const Limits& l) {
+  const auto bounded = [](double x) { return x > -1e300 && x < 1e300; };
+  const auto plain = [](double x) { return std::to_string(static_cast<std::int64_t>(x)); };
+  std::string out;
+  if (bounded(l.low)) out += (l.above_low ? ", > " : ", >= ") + plain(l.low);
+  // The very large limits only guard arithmetic: they tell a reader nothing.
+  if (bounded(l.high) && l.high <= 3) out += (l.below_high ? ", < " : ", <= ") + plain(l.high);
+  return out;
+}
+
+std::string type_markdown(const Field& field) {
+  const std::string limits = limits_markdown(field.limits);
+  std::string out =
+      std::visit(Overloaded{
+                     [&](const std::int64_t*) { return "integer" + limits; },
+                     [&](const std::uint64_t*) { return std::string("integer, >= 0"); },
+                     [&](const double*) { return "number" + limits; },
+                     [&](const bool*) { return std::string("`true`, `false`"); },
+                     [&](const std::string*) { return std::string("text"); },
+                     [&](const std::vector<std::string>*) { return std::string("text or list of texts"); },
+                     [&](const Choice& c) { return words_markdown(c.words); },
+                     [&](const NumberPair&) { return "two numbers" + limits; },
+                     [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
+                     [&](const FixedWord& f) { return code(f.word); },
+                     [&](const NotYet&) { return std::string("not available yet"); },
+                 },
+                 field.storage);
+  if (!field.only.empty()) out += " (only " + field.only + " so far)";
+  return out;
+}
+
+std::string default_markdown(const Field& field) {
+  if (field.required) return "required";
+  if (!field.fallback.empty()) return field.fallback;
+  if (const auto* fixed = std::get_if<FixedWord>(&field.storage)) return code(fixed->word);
+  const std::string value = value_yaml(field);
+  return value.empty() ? "" : code(value);
+}
+
+std::size_t depth_of(const std::string& path) {
+  return static_cast<std::size_t>(std::count(path.begin(), path.end(), '.'));
+}
+
+}  // namespace
+
+std::string number_text(double x) {
+  std::array<char, 32> digits{};
+  const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), x);
+  std::string text(digits.data(), end);
+  if (text.find('.') != std::string::npos || text.find_first_of("in") != std::string::npos) return text;
+  const std::size_t exponent = text.find('e');
+  return exponent == std::string::npos ? text + ".0" : text.insert(exponent, ".0");
+}
+
+std::string to_yaml(const JobSpec& job) {
+  JobSpec copy = job;
+  std::string out;
+  std::string section;  // whose heading was written last
+  for (const Field& field : fields_of(copy)) {
+    const std::string value = field.idle.empty() ? value_yaml(field) : "";
+    if (value.empty()) continue;
+    const std::string own = section_of(field.path);
+    if (own != section) {
+      // Headings of every level that the last key was not in.
+      for (std::size_t end = own.find('.');; end = own.find('.', end + 1)) {
+        const std::string level = own.substr(0, end);
+        if (!level.empty() && !(section + ".").starts_with(level + "."))
+          out += std::string(2 * depth_of(level), ' ') +
+                 level.substr(section_of(level).empty() ? 0 : section_of(level).size() + 1) + ":\n";
+        if (end == std::string::npos) break;
+      }
+      section = own;
+    }
+    const std::string key = field.path.substr(own.empty() ? 0 : own.size() + 1);
+    out += std::string(2 * depth_of(field.path), ' ') + key + ": " + value + "\n";
+  }
+  return out;
+}
+
+std::string reference_markdown() {
+  JobSpec defaults;
+  std::string out;
+  std::string section = "?";
+  for (const Field& field : fields_of(defaults)) {
+    // A key that is also a section (`precision`) heads its own table; a whole section that is one key does
+    // too.
+    const bool top = field.path.find('.') == std::string::npos;
+    const bool own_table = std::holds_alternative<RecipeName>(field.storage) ||
+                           (top && std::holds_alternative<NotYet>(field.storage));
+    const std::string group = own_table ? field.path : section_of(field.path);
+    if (group != section) {
+      out += std::string(out.empty() ? "" : "\n") + (group.empty() ? "Top level" : code(group)) +
+             "\n\n| key | type | default | meaning |\n|---|---|---|---|\n";
+      section = group;
+    }
+    const std::string key = group.empty() || own_table ? field.path : field.path.substr(group.size() + 1);
+    out += "| `" + key + "` | " + type_markdown(field) + " | " + default_markdown(field) + " | " +
+           field.meaning + " |\n";
+  }
+  return out;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace trainerd::core {
+
+/// The shortest decimal that reads back to the same double, with a point in it: YAML 1.1 readers take "1e-05"
+/// for a text.
+std::string number_text(double x);
+
+}  // namespace trainerd::core

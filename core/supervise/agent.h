@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/spec/spec.h"
+#include "io/metrics/sink.h"
+
+namespace trainerd::core {
+
+struct AgentOptions {
+  JobSpec job;
+  std::string executable;  ///< of this program: what workers are started from
+  int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
+  bool terminal = false;   ///< standard output is one: progress is a bar
+};
+
+struct AgentResult {
+  std::int64_t step = 0;
+  int stop_signal = 0;  ///< the signal that stopped the run; 0: it is done
+};
+
+/// The node's agent: plans, refuses what does not fit, starts the worker, keeps its checkpoints, serves metrics, relays a stop.
+/// Returns when the job is done or stopped after saving; throws the typed error that ended it otherwise. Nothing that is
+/// not whole is ever left as a checkpoint.
+AgentResult run_agent(const AgentOptions& options);
+
+}  // namespace trainerd::core

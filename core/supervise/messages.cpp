@@ -1,0 +1,98 @@
+#include "core/supervise/messages.h"
+
+#include <nlohmann/json.hpp>
+
+namespace trainerd::core {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const io::TensorSlice& s) {
+  return {{"name", s.name}, {"dtype", static_cast<int>(s.dtype)}, {"logical", s.logical_shape}, {"begin", s.begin}, {"shape", s.shape}};
+}
+
+io::TensorSlice slice_from(const json& j) {
+  return {j.at("name"), static_cast<kernels::DType>(j.at("dtype").get<int>()), j.at("logical"), j.at("begin"), j.at("shape")};
+}
+
+json body(const Start& m) {
+  return {{"type", "start"}, {"job", m.job_yaml}, {"resume", m.resume_path}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}};
+}
+json body(const Stop&) { return {{"type", "stop"}}; }
+json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
+json body(const Ready& m) {
+  json slices = json::array();
+  for (const io::TensorSlice& s : m.slices) slices.push_back(to_json(s));
+  return {{"type", "ready"}, {"device", m.device}, {"threads", m.threads}, {"peak_flops", m.peak_flops},
+          {"memory_planned_bytes", m.memory_planned_bytes}, {"memory_regions", m.memory_regions}, {"slices", slices},
+          {"environment", m.environment}, {"data_fingerprint", m.data_fingerprint}};
+}
+json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
+json body(const io::EvaluationRecord& m) {
+  return {{"type", "evaluation"}, {"step", m.step}, {"loss", m.loss}, {"tokens", m.tokens}, {"seconds", m.seconds}};
+}
+json body(const SnapshotReady& m) {
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes}, {"step", m.step},
+          {"cursor", m.cursor}, {"tokens", m.tokens}, {"seconds", m.seconds}};
+}
+json body(const Failed& m) { return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}}; }
+json body(const Finished& m) { return {{"type", "finished"}, {"step", m.step}, {"stopped", m.stopped}}; }
+
+template <class Message>
+std::string dump(const Message& message) {
+  // Text from outside (paths, library messages) need not be UTF-8: replaced, never thrown on.
+  return std::visit([](const auto& m) { return body(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
+}
+
+template <class Decode>
+auto decoded(const std::string& text, const Decode& decode) {
+  try {
+    const json j = json::parse(text);
+    return decode(j, j.at("type").get<std::string>());
+  } catch (const json::exception& e) {
+    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
+  }
+}
+
+[[noreturn]] void unknown(const std::string& type) {
+  throw base::comm_error("a message of unknown type '" + type + "' came on the control channel");
+}
+
+}  // namespace
+
+std::string encode(const AgentMessage& message) { return dump(message); }
+std::string encode(const WorkerMessage& message) { return dump(message); }
+
+AgentMessage decode_agent_message(const std::string& text) {
+  return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
+    if (type == "start") return Start{j.at("job"), j.at("resume"), j.at("step"), j.at("cursor"), j.at("tokens")};
+    if (type == "stop") return Stop{};
+    if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
+    unknown(type);
+  });
+}
+
+WorkerMessage decode_worker_message(const std::string& text) {
+  return decoded(text, [](const json& j, const std::string& type) -> WorkerMessage {
+    if (type == "ready") {
+      Ready m{j.at("device"), j.at("threads"), j.at("peak_flops"), j.at("memory_planned_bytes"), j.at("memory_regions"),
+              {}, j.at("environment"), j.at("data_fingerprint")};
+      for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
+      return m;
+    }
+    if (type == "step") return io::parse_step_record(j.at("line"));
+    if (type == "evaluation") return io::EvaluationRecord{j.at("step"), j.at("loss"), j.at("tokens"), j.at("seconds")};
+    if (type == "snapshot")
+      return SnapshotReady{j.at("segment"), j.at("bytes"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("seconds")};
+    if (type == "failed") {
+      Failed m;
+      if (!base::parse_error_kind(j.at("kind"), m.kind)) unknown("failed/" + j.at("kind").get<std::string>());
+      m.message = j.at("message");
+      return m;
+    }
+    if (type == "finished") return Finished{j.at("step"), j.at("stopped")};
+    unknown(type);
+  });
+}
+
+}  // namespace trainerd::core

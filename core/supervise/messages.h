@@ -1,0 +1,74 @@
+#pragma once
+
+// What agent and worker say to each other. Plain structs; on the wire one JSON object each.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/records.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+// ---- Agent to worker ----
+
+/// The first message: what to train and where to begin.
+struct Start {
+  std::string job_yaml;     ///< resolved
+  std::string resume_path;  ///< of the checkpoint to load; empty: begin from the seed
+  std::int64_t step = 0;    ///< steps done by that checkpoint
+  std::int64_t cursor = 0;
+  std::int64_t tokens = 0;
+};
+/// Vote to stop: finish the step all ranks agree on, save, end.
+struct Stop {};
+/// The bytes of a snapshot segment are on disk: the segment may be filled again.
+struct SnapshotSaved {
+  int segment = 0;
+};
+
+// ---- Worker to agent ----
+
+/// Memory is allocated, data is open, state is there: the first step follows.
+struct Ready {
+  std::string device;
+  int threads = 0;
+  double peak_flops = 0;  ///< 0: unknown
+  std::int64_t memory_planned_bytes = 0;
+  std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  std::vector<io::TensorSlice> slices;  ///< of every snapshot this worker will fill
+  std::map<std::string, std::string> environment;
+  std::string data_fingerprint;
+};
+struct SnapshotReady {
+  int segment = 0;
+  std::int64_t bytes = 0;
+  std::int64_t step = 0;
+  std::int64_t cursor = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;  ///< that training stood still
+};
+struct Failed {
+  base::ErrorKind kind = base::ErrorKind::device;
+  std::string message;
+};
+/// No more steps. `stopped`: by vote, before the last step.
+struct Finished {
+  std::int64_t step = 0;
+  bool stopped = false;
+};
+
+using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
+using WorkerMessage = std::variant<Ready, io::StepRecord, io::EvaluationRecord, SnapshotReady, Failed, Finished>;
+
+std::string encode(const AgentMessage& message);
+std::string encode(const WorkerMessage& message);
+// Throw CommError on text that is not such a message: the two ends are one binary, so that is a broken peer.
+AgentMessage decode_agent_message(const std::string& text);
+WorkerMessage decode_worker_message(const std::string& text);
+
+}  // namespace trainerd::core

@@ -1,0 +1,262 @@
+#include "core/supervise/worker.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/spec/spec.h"
+#include "core/supervise/channel.h"
+#include "core/supervise/messages.h"
+#include "core/train/cpu_rank.h"
+#include "core/train/gemm_peak.h"
+#include "core/train/snapshot.h"
+#include "io/tokens/token_source.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/segment.h"
+
+namespace trainerd::core {
+namespace {
+
+/// The agent went away: there is nobody to tell, and nothing to finish for.
+struct AgentGone {};
+
+/// The snapshot segments, filled in turn; one is free again when the agent has written it.
+class SnapshotSegments {
+ public:
+  explicit SnapshotSegments(std::vector<base::UniqueFd> fds) {
+    for (base::UniqueFd& fd : fds) segments_.push_back({base::Segment::attach(std::move(fd)), true});
+  }
+  int size() const { return static_cast<int>(segments_.size()); }
+  std::span<std::byte> bytes(int i) const { return segments_[static_cast<std::size_t>(i)].memory.bytes(); }
+  bool free(int i) const { return segments_[static_cast<std::size_t>(i)].is_free; }
+  void set_free(int i, bool value) { segments_.at(static_cast<std::size_t>(i)).is_free = value; }
+  bool all_free() const {
+    for (int i = 0; i < size(); ++i)
+      if (!free(i)) return false;
+    return true;
+  }
+
+ private:
+  struct Entry {
+    base::Segment memory;
+    bool is_free;
+  };
+  std::vector<Entry> segments_;
+};
+
+class Worker {
+ public:
+  Worker(Channel& agent, std::vector<base::UniqueFd> segments) : agent_(agent), segments_(std::move(segments)) {}
+  void run();
+
+ private:
+  void build(const Start& start);
+  void tell(const WorkerMessage& message);
+  void handle(const AgentMessage& message);
+  void listen(bool wait);
+  StepReport train_step(std::int64_t step, io::StepRecord& record);
+  void save(std::int64_t step, io::StepRecord& record);
+  void send_snapshot();
+  void evaluate(std::int64_t step);
+  void read_samples(io::TokenSource& source, std::int64_t cursor);
+
+  Channel& agent_;
+  SnapshotSegments segments_;
+  JobSpec job_;
+  bool stop_asked_ = false;
+  std::int64_t cursor_ = 0, tokens_ = 0;
+  double peak_flops_ = 0;
+  std::unique_ptr<CpuRank> rank_;
+  Trainer* trainer_ = nullptr;  ///< the rank's
+  std::unique_ptr<Snapshot> snapshot_;
+  std::optional<io::TokenSource> train_, valid_;
+  std::vector<std::int32_t> samples_;
+  int next_segment_ = 0;
+  std::optional<SnapshotReady> filled_;
+  double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
+};
+
+void Worker::tell(const WorkerMessage& message) {
+  try {
+    agent_.send(encode(message));
+  } catch (const base::CommError&) {
+    throw AgentGone{};
+  }
+}
+
+void Worker::handle(const AgentMessage& message) {
+  if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
+  if (const auto* saved = std::get_if<SnapshotSaved>(&message)) segments_.set_free(saved->segment, true);
+}
+
+void Worker::listen(bool wait) {
+  while (wait || agent_.ready()) {
+    const std::optional<std::string> text = agent_.receive();
+    if (!text) throw AgentGone{};
+    handle(decode_agent_message(*text));
+    wait = false;
+  }
+}
+
+void Worker::build(const Start& start) {
+  job_ = parse_job(start.job_yaml, "job.yaml");
+  const parallel::Topology topology = parallel::detect_topology(static_cast<int>(job_.threads));
+  rank_ = std::make_unique<CpuRank>(job_, topology);
+  trainer_ = &rank_->trainer();
+  const DryRun& plan = rank_->plan();
+  peak_flops_ = measure_gemm_peak(rank_->backend(), job_.precision.compute);
+  snapshot_ = std::make_unique<Snapshot>(trainer_->params());
+  base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
+
+  train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::shuffled);
+  if (job_.evaluate.every > 0)
+    valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::in_order);
+  samples_.resize(static_cast<std::size_t>(trainer_->samples_per_step() * (job_.model.seq_len + 1)));
+
+  if (start.resume_path.empty()) {
+    trainer_->initialise();
+  } else {
+    trainer_->initialise_tables();
+    io::CheckpointReader reader(start.resume_path);
+    snapshot_->load(trainer_->params(), rank_->backend(), trainer_->stream(), reader);
+  }
+  cursor_ = start.cursor;
+  tokens_ = start.tokens;
+
+  Ready ready;
+  ready.device = topology.device.name;
+  ready.threads = topology.device.threads;
+  ready.peak_flops = peak_flops_;
+  ready.memory_planned_bytes = plan.memory.total_bytes();
+  for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
+  ready.slices = snapshot_->slices();
+  ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
+  ready.data_fingerprint = train_->fingerprint();
+  tell(ready);
+}
+
+void Worker::read_samples(io::TokenSource& source, std::int64_t cursor) {
+  const std::size_t sample = static_cast<std::size_t>(job_.model.seq_len) + 1;
+  for (std::int64_t i = 0; i < trainer_->samples_per_step(); ++i)
+    source.read(cursor + i, std::span(samples_).subspan(static_cast<std::size_t>(i) * sample, sample));
+}
+
+StepReport Worker::train_step(std::int64_t step, io::StepRecord& record) {
+  const double start = base::monotonic_seconds();
+  read_samples(*train_, cursor_);
+  const double data_wait = base::monotonic_seconds() - start;
+  const bool due = job_.checkpoint.every > 0 && step % job_.checkpoint.every == 0;
+  StepReport report = trainer_->step(step, samples_, {.stop = stop_asked_, .checkpoint = due || step == job_.steps});
+  cursor_ += job_.batch.global;
+  tokens_ += job_.tokens_per_step();
+  if (report.skipped)
+    throw base::diverged_error("step " + std::to_string(step) + ": " +
+                               (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
+                               " is not finite; the parameters are those of step " + std::to_string(step - 1));
+  record.step = step;
+  record.tokens = tokens_;
+  record.loss = report.loss;
+  record.grad_norm = report.grad_norm;
+  record.learning_rate = report.learning_rate;
+  const double carried = record.time.checkpoint;
+  record.time = report.time;
+  record.time.checkpoint = carried;
+  record.time.data_wait = data_wait;
+  record.widened_gemms = rank_->backend().counters().widened_gemms;
+  return report;
+}
+
+void Worker::save(std::int64_t step, io::StepRecord& record) {
+  const double start = base::monotonic_seconds();
+  const int segment = next_segment_;
+  while (!segments_.free(segment)) listen(true);
+  snapshot_->fill(trainer_->params(), rank_->backend(), trainer_->stream(), segments_.bytes(segment));
+  segments_.set_free(segment, false);
+  next_segment_ = (segment + 1) % segments_.size();
+  const double stall = base::monotonic_seconds() - start;
+  record.time.checkpoint += stall;
+  filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
+}
+
+void Worker::send_snapshot() {
+  tell(*filled_);
+  const int segment = filled_->segment;
+  filled_.reset();
+  const double start = base::monotonic_seconds();
+  while (!job_.checkpoint.async && !segments_.free(segment)) listen(true);
+  carried_stall_ = base::monotonic_seconds() - start;
+}
+
+void Worker::evaluate(std::int64_t step) {
+  const double start = base::monotonic_seconds();
+  double sum = 0;
+  for (std::int64_t b = 0; b < job_.evaluate.batches; ++b) {
+    read_samples(*valid_, b * job_.batch.global);
+    sum += trainer_->evaluate(samples_);
+  }
+  tell(io::EvaluationRecord{step, sum / static_cast<double>(job_.evaluate.batches),
+                            job_.evaluate.batches * job_.tokens_per_step(), base::monotonic_seconds() - start});
+}
+
+void Worker::run() {
+  const std::optional<std::string> first = agent_.receive();
+  if (!first) throw AgentGone{};
+  const AgentMessage message = decode_agent_message(*first);
+  const auto* start = std::get_if<Start>(&message);
+  base::check(start != nullptr, "a worker's first message is its start");
+  build(*start);
+
+  bool stopped = false;
+  std::int64_t step = start->step;
+  while (step < job_.steps && !stopped) {
+    ++step;
+    listen(false);
+    // A step that waited for the checkpoint before it to reach the disk began when that wait did.
+    const double begin = base::monotonic_seconds() - carried_stall_;
+    io::StepRecord record;
+    record.time.checkpoint = std::exchange(carried_stall_, 0.0);
+    const StepReport report = train_step(step, record);
+    stopped = report.vote.stop && step < job_.steps;
+    if (report.vote.stop || report.vote.checkpoint) save(step, record);
+    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two parts.
+    record.step_seconds = base::monotonic_seconds() - begin;
+    record.time.other = 0;
+    record.time.other = record.step_seconds - record.time.sum();
+    record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
+    if (peak_flops_ > 0) record.mfu = record.tokens_per_second * flops_per_token(job_.model) / peak_flops_;
+    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
+    tell(record);
+    if (filled_) send_snapshot();
+    if (job_.evaluate.every > 0 && (step % job_.evaluate.every == 0 || step == job_.steps)) evaluate(step);
+  }
+  while (!segments_.all_free()) listen(true);
+  tell(Finished{step, stopped});
+}
+
+}  // namespace
+
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments) {
+  Channel agent(std::move(control));
+  const auto fail = [&](base::ErrorKind kind, const std::string& message) {
+    try {
+      agent.send(encode(WorkerMessage{Failed{kind, message}}));
+    } catch (const base::Error&) {
+      // Nobody is left to tell.
+    }
+    return 1;
+  };
+  try {
+    Worker worker(agent, std::move(segments));
+    worker.run();
+    return 0;
+  } catch (const AgentGone&) {
+    return 1;
+  } catch (const base::Error& error) {
+    return fail(error.kind(), error.what());
+  } catch (const std::exception& error) {
+    return fail(base::ErrorKind::device, std::string("the worker failed: ") + error.what());
+  }
+}
+
+}  // namespace trainerd::core

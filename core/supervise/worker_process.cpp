@@ -1,0 +1,99 @@
+#include "core/supervise/worker_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr int kFirstDescriptor = 3;
+
+/// Frees the two attribute objects of posix_spawn however the constructor ends.
+struct SpawnSetup {
+  posix_spawn_file_actions_t actions{};
+  posix_spawnattr_t attributes{};
+  SpawnSetup() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+  }
+  ~SpawnSetup() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments) {
+  SpawnSetup setup;
+  // Sources are moved out of the way first: a target number may be another source's.
+  std::vector<base::UniqueFd> high;
+  std::vector<int> sources{control.get()};
+  sources.insert(sources.end(), segments.begin(), segments.end());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    high.emplace_back(::fcntl(sources[i], F_DUPFD_CLOEXEC, 64));
+    if (!high.back()) throw base::device_error("cannot hand a descriptor to the worker: " + base::errno_text(errno));
+    ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(), kFirstDescriptor + static_cast<int>(i));
+  }
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigfillset(&defaults);
+  ::posix_spawnattr_setsigmask(&setup.attributes, &none);
+  ::posix_spawnattr_setsigdefault(&setup.attributes, &defaults);
+  ::posix_spawnattr_setpgroup(&setup.attributes, 0);
+  ::posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+
+  std::string name = "trainerd", worker = "worker", control_flag = "--control", control_fd = std::to_string(kFirstDescriptor),
+              segments_flag = "--segments", count = std::to_string(segments.size()), parent_flag = "--parent",
+              parent = std::to_string(::getpid());
+  char* const argv[] = {name.data(),          worker.data(), control_flag.data(), control_fd.data(), segments_flag.data(),
+                        count.data(),         parent_flag.data(), parent.data(), nullptr};
+  const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
+  if (rc != 0) throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
+  pidfd_ = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) {
+    const int error = errno;
+    kill();
+    wait();
+    throw base::device_error("cannot watch the worker (pidfd_open): " + base::errno_text(error));
+  }
+}
+
+WorkerProcess::~WorkerProcess() {
+  if (reaped_) return;
+  kill();
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+}
+
+void WorkerProcess::kill() {
+  if (!reaped_ && pid_ > 0) ::kill(pid_, SIGKILL);
+}
+
+std::string WorkerProcess::wait() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+  reaped_ = true;
+  if (WIFSIGNALED(status))
+    return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
+  return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
+}
+
+bool die_with_parent(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent may have died before the line above took hold.
+  return ::getppid() == parent;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/base/fd.h"
+
+namespace trainerd::core {
+
+/// One worker: a child process of the running executable with only the descriptors it is given, in its own process
+/// group, so that a terminal's signals reach the agent alone. Killed, if it still runs, when this is destroyed.
+class WorkerProcess {
+ public:
+  /// Runs `executable worker --control 3 --segments N`; `control` becomes descriptor 3, the segments 4 and on.
+  WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments);
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  /// Readable when the process has ended.
+  int pidfd() const { return pidfd_.get(); }
+  void kill();
+  /// Waits for the end; "exit status 1", "signal 9 (Killed)". Empty when it ended with status 0.
+  std::string wait();
+
+ private:
+  pid_t pid_ = -1;
+  base::UniqueFd pidfd_;
+  bool reaped_ = false;
+};
+
+/// What the worker does first: dies with its parent. False when the parent is gone already.
+bool die_with_parent(pid_t parent);
+
+}  // namespace trainerd::core

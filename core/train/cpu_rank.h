@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "core/plan/dry_run.h"
+#include "core/train/trainer.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/observed_backend.h"
+
+namespace trainerd::core {
+
+/// One rank of the CPU world, built from a job: planned, its memory allocated, its trainer made but not initialised.
+class CpuRank {
+ public:
+  /// `observe`, when given, is told of every operator (and slows each by a wait).
+  CpuRank(const JobSpec& job, const parallel::Topology& topology,
+          std::function<void(const kernels::ObservedCall&)> observe = {});
+
+  Trainer& trainer() { return *trainer_; }
+  StepMemory& memory() { return *memory_; }
+  kernels::Backend& backend() { return observed_ ? static_cast<kernels::Backend&>(*observed_) : backend_; }
+  const DryRun& plan() const { return plan_; }
+  const parallel::Layout& layout() const { return layout_; }
+
+ private:
+  parallel::Layout layout_;
+  DryRun plan_;
+  base::ThreadPool pool_;
+  kernels::CpuBackend backend_;
+  std::unique_ptr<kernels::ObservedBackend> observed_;
+  std::unique_ptr<parallel::Communicator> single_;
+  std::unique_ptr<StepMemory> memory_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "core/train/options.h"
+
+namespace trainerd::core {
+
+/// The learning rate of `step` (from 1) in a run of `steps`. See LrSchedule.
+double learning_rate(const OptimizerOptions& optimizer, std::int64_t step, std::int64_t steps);
+
+}  // namespace trainerd::core

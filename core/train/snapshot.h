@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/model/param_store.h"
+#include "core/spec/spec.h"
+#include "io/checkpoint/checkpoint.h"
+#include "kernels/target.h"
+
+namespace trainerd::core {
+
+/// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's moments under
+/// optimizer.moment1.NAME and optimizer.moment2.NAME. The bytes of a snapshot are a whole safetensors file.
+class Snapshot {
+ public:
+  explicit Snapshot(const ParamStore& params);
+
+  std::int64_t bytes() const { return layout_.file_bytes; }
+  /// The boxes of logical tensors that the file's tensors are.
+  const std::vector<io::TensorSlice>& slices() const { return slices_; }
+
+  /// Copies the state out of the device. `segment` is at least `bytes()` long.
+  void fill(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
+  /// Copies a checkpoint's state, whatever layout saved it, into the device, and publishes the parameters.
+  void load(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
+
+ private:
+  struct Part {
+    ParamId id;
+    int array;  ///< 0 master, 1 first moment, 2 second moment
+  };
+  static kernels::Tensor tensor(const ParamStore& params, const Part& part);
+  std::vector<Part> parts_;
+  std::vector<io::TensorSlice> slices_;
+  io::SafetensorsLayout layout_;
+};
+
+/// What a checkpoint of this job must agree on with the job that resumes it, for people to read.
+std::map<std::string, std::string> checkpoint_identity(const JobSpec& job);
+/// What bit-for-bit continuation also depends on: instruction set, threads, versions, layout.
+std::map<std::string, std::string> checkpoint_environment(const kernels::Target& target, const std::string& layout);
+
+/// Throws CheckpointError naming every entry of `identity` that the job does not share.
+void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job);
+
+}  // namespace trainerd::core

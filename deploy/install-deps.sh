@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs what building, testing and running trainerd needs, from Debian's own packages. Does nothing when all is there.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache pkg-config
+  libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
+  prometheus-cpp-dev libcivetweb-dev libxxhash-dev
+  catch2        # tests
+  prometheus    # tests: promtool checks the metrics
+  python3       # tests: drives the real binary
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ "${#missing[@]}" -eq 0 ] && exit 0
+
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "install-deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2; exit 1; }
+  sudo=(sudo)
+fi
+echo "installing: ${missing[*]}"
+"${sudo[@]}" apt-get update -q
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/safetensors.h"
+#include "kernels/dtype.h"
+
+namespace trainerd::io {
+
+/// A box of a logical tensor that one shard holds: `begin` and `shape` in global coordinates.
+struct TensorSlice {
+  std::string name;
+  kernels::DType dtype = kernels::DType::f32;
+  std::vector<std::int64_t> logical_shape;
+  std::vector<std::int64_t> begin;
+  std::vector<std::int64_t> shape;
+};
+
+/// Where training stands; with the tensors it is all that a resumed run needs.
+struct TrainingState {
+  std::int64_t step = 0;    ///< steps done
+  std::int64_t cursor = 0;  ///< samples consumed: the data position
+  std::int64_t tokens = 0;
+  std::uint64_t seed = 0;   ///< all randomness is a function of it and of positions: the RNG's whole state
+  /// Compared on resume; a difference is refused by name: model shape, data fingerprint, precision, optimizer.
+  std::map<std::string, std::string> identity;
+  /// Recorded so that "bit for bit" can be judged: instruction set, threads, library versions, layout.
+  std::map<std::string, std::string> environment;
+};
+
+struct ShardInfo {
+  std::string file;
+  std::int64_t bytes = 0;
+  std::string xxh3;  ///< 128-bit XXH3 of the whole file, hex
+};
+
+struct Manifest {
+  TrainingState state;
+  std::vector<ShardInfo> shards;
+  std::vector<std::pair<int, TensorSlice>> slices;  ///< shard index, box
+};
+
+/// JSON text of a manifest and back. `parse_manifest` throws CheckpointError on anything malformed or inconsistent
+/// (slices outside their tensors, unknown shard, version from the future).
+std::string to_json(const Manifest& manifest);
+Manifest parse_manifest(const std::string& text);
+
+/// One rank's contribution: the bytes of a whole safetensors file and the boxes that its tensors are.
+struct ShardContent {
+  std::span<const std::byte> bytes;
+  std::vector<TensorSlice> slices;
+};
+
+struct StoredCheckpoint {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+/// Checks that a shard's file holds exactly the tensors that its slices say. Throws CheckpointError naming the tensor.
+void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices, const std::string& file);
+
+/// The checkpoints of one run: a directory with one folder a step. A folder is complete when it holds the file COMPLETE, made
+/// last: shards and manifest are written into a folder of another name, fsynced, the folder renamed, then marked. A
+/// kill at any moment leaves every earlier checkpoint whole.
+class CheckpointStore {
+ public:
+  /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
+  CheckpointStore(std::string directory, std::int64_t keep);
+
+  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills left. On an
+  /// error (disk full, ...) removes what it wrote and throws CheckpointError. An existing complete one of the same step is replaced.
+  StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
+
+  /// Complete checkpoints, newest first.
+  std::vector<StoredCheckpoint> list() const;
+
+  struct Found {
+    StoredCheckpoint where;
+    Manifest manifest;
+  };
+  /// The newest checkpoint that is whole: every shard there with its size and checksum. One that is not is named through
+  /// `rejected(path, why)` and the next is tried. Empty when there are none at all; CheckpointError when there are, but none is whole.
+  std::optional<Found> newest_valid(const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
+
+ private:
+  std::string directory_;
+  std::int64_t keep_;
+};
+
+/// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.
+Manifest verify_checkpoint(const std::string& path);
+
+/// Reads boxes of logical tensors from a checkpoint, whatever layout saved it, reading only the bytes it needs.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(std::string path);
+  ~CheckpointReader();
+  CheckpointReader(const CheckpointReader&) = delete;
+  CheckpointReader& operator=(const CheckpointReader&) = delete;
+  const Manifest& manifest() const;
+  /// Fills `out` with the box, row-major. Throws CheckpointError: no such tensor, another dtype or logical shape, a part that no
+  /// shard holds, a short read.
+  void read(const TensorSlice& box, std::span<std::byte> out);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainerd::io

@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/files.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+using Index = std::vector<std::int64_t>;
+
+/// [begin, end) in each dimension, in global coordinates.
+struct Box {
+  Index begin, end;
+};
+
+Box box_of(const TensorSlice& slice) {
+  Box box{slice.begin, slice.begin};
+  for (std::size_t d = 0; d < box.end.size(); ++d) box.end[d] += slice.shape[d];
+  return box;
+}
+
+std::optional<Box> intersect(const Box& a, const Box& b) {
+  Box both = a;
+  for (std::size_t d = 0; d < a.begin.size(); ++d) {
+    both.begin[d] = std::max(a.begin[d], b.begin[d]);
+    both.end[d] = std::min(a.end[d], b.end[d]);
+    if (both.begin[d] >= both.end[d]) return std::nullopt;
+  }
+  return both;
+}
+
+// `whole` without `part`, which lies inside it, as boxes that do not overlap.
+void subtract(Box whole, const Box& part, std::vector<Box>& rest) {
+  for (std::size_t d = 0; d < whole.begin.size(); ++d) {
+    if (whole.begin[d] < part.begin[d]) {
+      rest.push_back(whole);
+      rest.back().end[d] = part.begin[d];
+    }
+    if (part.end[d] < whole.end[d]) {
+      rest.push_back(whole);
+      rest.back().begin[d] = part.end[d];
+    }
+    whole.begin[d] = part.begin[d];
+    whole.end[d] = part.end[d];
+  }
+}
+
+// Row-major position of `at` in `box`, in elements.
+std::int64_t position_in(const Box& box, const Index& at) {
+  std::int64_t position = 0;
+  for (std::size_t d = 0; d < at.size(); ++d)
+    position = position * (box.end[d] - box.begin[d]) + (at[d] - box.begin[d]);
+  return position;
+}
+
+// Copies `part` from a file where `stored` lies row-major from `offset` on to `out`, which is `wanted`
+// row-major, by the longest runs that are contiguous in both.
+void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, const Box& wanted,
+               const Box& part, std::int64_t element_bytes, std::span<std::byte> out) {
+  std::size_t outer = part.begin.size();  // dimensions from here on are one run
+  std::int64_t run = 1;
+  while (outer > 0) {
+    const std::size_t d = outer - 1;
+    const std::int64_t size = part.end[d] - part.begin[d];
+    run *= size;
+    outer = d;
+    if (size != stored.end[d] - stored.begin[d] || size != wanted.end[d] - wanted.begin[d]) break;
+  }
+  Index at = part.begin;
+  for (;;) {
+    const auto to = static_cast<std::size_t>(position_in(wanted, at) * element_bytes);
+    file.read(offset + position_in(stored, at) * element_bytes,
+              out.subspan(to, static_cast<std::size_t>(run * element_bytes)));
+    std::size_t d = outer;
+    while (d > 0 && ++at[d - 1] == part.end[d - 1]) {
+      at[d - 1] = part.begin[d - 1];
+      --d;
+    }
+    if (d == 0) return;
+  }
+}
+
+}  // namespace
+
+struct CheckpointReader::State {
+  struct Shard {
+    std::unique_ptr<StoredFile> file;
+    std::map<std::string, StoredTensor> tensors;
+    std::int64_t data_offset = 0;
+  };
+  std::unique_ptr<Storage> storage;
+  Manifest manifest;
+  std::vector<Shard> shards;                               // opened when first read
+  std::map<std::string, std::vector<std::size_t>> slices;  // of each tensor, as indices into the manifest
+
+  const Shard& shard(int index) {
+    Shard& shard = shards[static_cast<std::size_t>(index)];
+    if (!shard.file) {
+      const std::string& name = manifest.shards[static_cast<std::size_t>(index)].file;
+      std::unique_ptr<StoredFile> file = storage->open(name);
+      SafetensorsHeader header = read_header(*file, storage->path_of(name));
+      for (StoredTensor& tensor : header.tensors) shard.tensors.emplace(tensor.name, std::move(tensor));
+      shard.data_offset = header.data_offset;
+      shard.file = std::move(file);
+    }
+    return shard;
+  }
+
+  void read_overlap(std::size_t index, const Box& wanted, const Box& part, std::span<std::byte> out) {
+    const auto& [number, slice] = manifest.slices[index];
+    const Shard& from = shard(number);
+    const auto found = from.tensors.find(slice.name);
+    if (found == from.tensors.end() || found->second.dtype != slice.dtype ||
+        found->second.shape != slice.shape)
+      throw base::checkpoint_error(storage->path_of(manifest.shards[static_cast<std::size_t>(number)].file) +
+                                   ": does not hold " + slice.name + " as the manifest says");
+    copy_part(*from.file, from.data_offset + found->second.begin, box_of(slice), wanted, part,
+              kernels::size_of(slice.dtype), out);
+  }
+};
+
+CheckpointReader::CheckpointReader(std::string path) : state_(std::make_unique<State>()) {
+  state_->storage = open_storage(path);
+  state_->manifest = read_manifest(*state_->storage);
+  state_->shards.resize(state_->manifest.shards.size());
+  for (std::size_t i = 0; i < state_->manifest.slices.size(); ++i)
+    state_->slices[state_->manifest.slices[i].second.name].push_back(i);
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+const Manifest& CheckpointReader::manifest() const { return state_->manifest; }
+
+void CheckpointReader::read(const TensorSlice& box, std::span<std::byte> out) {
+  const std::string where = state_->storage->path_of("");
+  const auto found = state_->slices.find(box.name);
+  if (found == state_->slices.end()) throw base::checkpoint_error(where + ": holds no tensor " + box.name);
+  const TensorSlice& known = state_->manifest.slices[found->second.front()].second;
+  if (known.dtype != box.dtype || known.logical_shape != box.logical_shape)
+    throw base::checkpoint_error(
+        fmt::format("{}: {} is {} {} there, {} {} here: the job's model differs from the one that was saved",
+                    where, box.name, kernels::name_of(known.dtype), known.logical_shape,
+                    kernels::name_of(box.dtype), box.logical_shape));
+  base::check(box.begin.size() == box.logical_shape.size() && box.shape.size() == box.logical_shape.size() &&
+                  std::cmp_equal(out.size(), tensor_bytes(box.dtype, box.shape)),
+              "a box to read has the dimensions of its tensor and a destination of its size");
+  const Box wanted = box_of(box);
+  std::vector<Box> missing;
+  if (!out.empty()) missing.push_back(wanted);
+  for (const std::size_t index : found->second) {
+    const Box held = box_of(state_->manifest.slices[index].second);
+    std::vector<Box> rest;
+    for (const Box& piece : missing) {
+      const std::optional<Box> part = intersect(piece, held);
+      if (part) state_->read_overlap(index, wanted, *part, out);
+      if (part)
+        subtract(piece, *part, rest);
+      else
+        rest.push_back(piece);
+    }
+    missing = std::move(rest);
+    if (missing.empty()) return;
+  }
+  if (!missing.empty())
+    throw base::checkpoint_error(fmt::format("{}: no shard holds {} from {} to {}", where, box.name,
+                                             missing.front().begin, missing.front().end));
+}
+
+}  // namespace trainerd::io

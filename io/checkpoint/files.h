@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/storage/storage.h"
+
+// The files of one checkpoint's folder, shared by its writer and its reader.
+
+namespace trainerd::io {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+/// Made last; holds the manifest's checksum, so that the chain of checksums starts at the file that says
+/// "whole".
+inline constexpr const char* kMarkerFile = "COMPLETE";
+
+/// The manifest of the checkpoint at the storage's root, checked against the marker. Throws CheckpointError.
+Manifest read_manifest(const Storage& storage);
+/// The header of a safetensors file; `path` is for messages. Throws CheckpointError.
+SafetensorsHeader read_header(const StoredFile& file, const std::string& path);
+
+}  // namespace trainerd::io

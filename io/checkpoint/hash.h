@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace trainerd::io {
+
+/// 128-bit XXH3 (https://xxhash.com), the checksum of checkpoint files: finds damage, is no defence against
+/// an attacker.
+class Xxh3 {
+ public:
+  Xxh3();
+  ~Xxh3();
+  Xxh3(const Xxh3&) = delete;
+  Xxh3& operator=(const Xxh3&) = delete;
+  void update(std::span<const std::byte> bytes);
+  /// Of all bytes so far, as 32 hex digits in the canonical (big-endian) order that `xxhsum -H2` prints.
+  std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Of one block of bytes.
+std::string xxh3_hex(std::span<const std::byte> bytes);
+
+}  // namespace trainerd::io

@@ -1,0 +1,209 @@
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <deque>
+
+#include "io/metrics/sinks.h"
+#include "io/text.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
+constexpr double kLineSeconds = 5;      // plain lines
+constexpr std::int64_t kFirstLines = 3;
+constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
+constexpr int kDefaultWidth = 80;
+
+/// Holds SIGPIPE back while it lives and takes back one that arose: a closed pipe becomes EPIPE, whatever the
+/// program set up for the signal.
+class PipeSignalHeld {
+ public:
+  PipeSignalHeld() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending{};
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~PipeSignalHeld() {
+    const timespec now{};
+    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &now);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  PipeSignalHeld(const PipeSignalHeld&) = delete;
+  PipeSignalHeld& operator=(const PipeSignalHeld&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+  bool was_pending_ = false;
+};
+
+std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); }
+
+}  // namespace
+
+struct ConsoleSink::State {
+  int fd = -1;
+  Style style = Style::plain;
+  bool reader_gone = false;
+  RunInfo info;
+  double started = 0, last_shown = 0;
+  std::deque<double> arrivals;  // of the latest steps, seconds
+  std::int64_t shown = 0;
+  std::string bar;  // what the last line of a terminal holds now
+  std::optional<StepRecord> last;
+  std::optional<double> validation_loss;
+  std::vector<double> speeds, mfus;
+
+  void write(const std::string& text) {
+    if (reader_gone) return;
+    const PipeSignalHeld held;
+    const int error = base::write_all(fd, std::as_bytes(std::span(text)));
+    reader_gone = error != 0 && error != EAGAIN;
+  }
+
+  // A line of its own; a bar is redrawn below it.
+  void say(const std::string& line) {
+    write((bar.empty() ? "" : "\r\033[K") + line + "\n");
+    if (!bar.empty()) write(bar);
+  }
+
+  int width() const {
+    winsize size{};
+    return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultWidth;
+  }
+
+  double eta() const {
+    if (arrivals.size() < 2 || !last) return -1;
+    const double each = (arrivals.back() - arrivals.front()) / static_cast<double>(arrivals.size() - 1);
+    return each * static_cast<double>(std::max<std::int64_t>(0, info.steps - last->step));
+  }
+
+  std::string figures() const {
+    const StepRecord& r = *last;
+    std::string text = fmt::format("loss {:.4f}  {} tok/s", r.loss, short_number(r.tokens_per_second));
+    if (r.mfu) text += fmt::format("  MFU {}", percent(*r.mfu));
+    return text;
+  }
+
+  std::string left() const { return eta() < 0 ? "ETA --" : "ETA " + short_duration(eta()); }
+  void draw_bar();
+  void print_line() {
+    const double done =
+        info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
+    say(fmt::format("step {}/{} ({:.0f}%)  {}  {}", last->step, info.steps, 100 * done, figures(), left()));
+  }
+};
+
+void ConsoleSink::State::draw_bar() {
+  const double done =
+      info.steps > 0 ? std::clamp(static_cast<double>(last->step) / static_cast<double>(info.steps), 0.0, 1.0)
+                     : 0;
+  const std::string head = fmt::format("{:3.0f}% ", 100 * done);
+  const std::string tail = fmt::format(" {}/{}  {}  {}", last->step, info.steps, figures(), left());
+  const int room = std::clamp(width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
+  std::string line = head;
+  if (room >= 6) {
+    // Eighths of a cell, so that the bar moves smoothly.
+    static constexpr std::array<const char*, 8> kEighths{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    const int eighths = static_cast<int>(done * 8 * room);
+    for (int i = 0; i < eighths / 8; ++i) line += "█";
+    line += kEighths[static_cast<std::size_t>(eighths % 8)];
+    for (int i = (eighths + 7) / 8; i < room; ++i) line += "·";
+    line += tail;
+  } else {
+    line = (head + tail).substr(0, static_cast<std::size_t>(std::max(1, width() - 1)));  // all of it is ASCII
+  }
+  bar = line;
+  write("\r\033[K" + bar);
+}
+
+ConsoleSink::ConsoleSink(int fd, Style style) : state_(std::make_unique<State>()) {
+  state_->fd = fd;
+  state_->style = style;
+}
+
+ConsoleSink::~ConsoleSink() {
+  if (!state_->bar.empty())
+    state_->write("\n");  // a run that ended by an error: leave its message a fresh line
+}
+
+void ConsoleSink::on_start(const RunInfo& info) {
+  State& s = *state_;
+  s.info = info;
+  s.started = base::monotonic_seconds();
+  const auto line = [&s](const char* name, const std::string& value) {
+    s.say(fmt::format("  {:<10}{}", name, value));
+  };
+  s.say(fmt::format("trainerd {}: {}", info.version, info.name));
+  line("model", fmt::format("{} parameters, {} a token", short_number(static_cast<double>(info.parameters)),
+                            with_unit(info.flops_per_token, "FLOP")));
+  std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
+                                   info.threads == 1 ? "" : "s", info.precision);
+  if (info.peak_flops) device += ", peak " + with_unit(*info.peak_flops, "FLOP/s");
+  line("device", device);
+  line("memory", short_bytes(info.memory_planned_bytes) + " planned");
+  line("steps", fmt::format("{} of {} tokens", info.steps, with_commas(info.tokens_per_step)));
+  if (info.start_step > 0) line("resumed", fmt::format("after step {}", info.start_step));
+  line("output", info.output);
+}
+
+void ConsoleSink::on_step(const StepRecord& record) {
+  State& s = *state_;
+  const double now = base::monotonic_seconds();
+  s.last = record;
+  s.speeds.push_back(record.tokens_per_second);
+  if (record.mfu) s.mfus.push_back(*record.mfu);
+  s.arrivals.push_back(now);
+  if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
+  const bool is_last = record.step >= s.info.steps;
+  const double pause = s.style == Style::terminal ? kRedrawSeconds : kLineSeconds;
+  if (!is_last && s.shown >= kFirstLines && now - s.last_shown < pause) return;
+  s.last_shown = now;
+  ++s.shown;
+  if (s.style == Style::terminal)
+    s.draw_bar();
+  else
+    s.print_line();
+}
+
+void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
+  state_->validation_loss = record.loss;
+  state_->say(fmt::format("evaluation at step {}: validation loss {:.4f} ({} tokens, {})", record.step,
+                          record.loss, with_commas(record.tokens), short_duration(record.seconds)));
+}
+
+void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
+  state_->say(fmt::format("checkpoint at step {}: {} ({} to write, training stood still for {})", record.step,
+                          short_bytes(record.bytes), short_duration(record.write_seconds),
+                          short_duration(record.snapshot_seconds)));
+}
+
+void ConsoleSink::on_finish(const RunSummary& summary) {
+  State& s = *state_;
+  if (!s.bar.empty()) s.write("\n");
+  s.bar.clear();
+  const auto line = [&s](const char* name, const std::string& value) {
+    s.say(fmt::format("  {:<17}{}", name, value));
+  };
+  s.say(fmt::format("{}: {}", s.info.name, summary.outcome));
+  line("steps", fmt::format("{}/{}", summary.step, s.info.steps));
+  if (s.last) line("final loss", fmt::format("{:.4f}", s.last->loss));
+  if (s.validation_loss) line("validation loss", fmt::format("{:.4f}", *s.validation_loss));
+  if (!s.speeds.empty()) line("median speed", short_number(median(s.speeds)) + " tokens/s");
+  if (!s.mfus.empty()) line("median MFU", percent(median(s.mfus)));
+  line("wall time", short_duration(summary.wall_seconds));
+  line("report", s.info.output + (s.info.output.ends_with('/') ? "report.html" : "/report.html"));
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,233 @@
+#include <CivetServer.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <thread>
+
+#include "io/metrics/sinks.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Registry;
+
+// Seconds: from a toy model's step to a large job's; a checkpoint takes longer.
+Histogram::BucketBoundaries step_buckets() {
+  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
+}
+Histogram::BucketBoundaries checkpoint_buckets() {
+  return {0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
+}
+
+struct Address {
+  std::string host, port;
+};
+
+Address parse_listen(const std::string& listen) {
+  const auto refuse = [&listen](const char* why) {
+    return base::spec_error("metrics.listen: \"" + listen + "\" " + why +
+                            "; give an address and a port, such as 127.0.0.1:9464 or 127.0.0.1:0");
+  };
+  const std::size_t colon = listen.rfind(':');
+  if (colon == std::string::npos) throw refuse("has no port");
+  Address address{listen.substr(0, colon), listen.substr(colon + 1)};
+  unsigned port = 0;
+  const auto [end, error] =
+      std::from_chars(address.port.data(), address.port.data() + address.port.size(), port);
+  if (error != std::errc() || end != address.port.data() + address.port.size() || port > 65535)
+    throw refuse("has no port from 0 to 65535");
+  if (address.host.empty()) address.host = "0.0.0.0";
+  if (address.host == "localhost") address.host = "127.0.0.1";
+  // civetweb reads lists and options out of this text: only an address may get there.
+  if (address.host.find_first_not_of("0123456789abcdefABCDEF.:[]") != std::string::npos)
+    throw refuse("is not a numeric address");
+  return address;
+}
+
+// civetweb looks at its stop flag every two seconds only, or when somebody connects.
+void wake_listener(const Address& address) {
+  const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+                       .ai_family = AF_UNSPEC,
+                       .ai_socktype = SOCK_STREAM,
+                       .ai_protocol = 0,
+                       .ai_addrlen = 0,
+                       .ai_addr = nullptr,
+                       .ai_canonname = nullptr,
+                       .ai_next = nullptr};
+  std::string host = address.host;
+  std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
+  addrinfo* to = nullptr;
+  if (::getaddrinfo(host.c_str(), address.port.c_str(), &hints, &to) != 0) return;
+  const base::UniqueFd fd(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd) (void)!::connect(fd.get(), to->ai_addr, to->ai_addrlen);
+  ::freeaddrinfo(to);
+}
+
+// A family's one series without labels, made when there is first something to say: what is not known is
+// absent.
+template <class Metric>
+class Single {
+ public:
+  explicit Single(Family<Metric>& family) : family_(family) {}
+  Metric& get() {
+    if (metric_ == nullptr) metric_ = &family_.Add({});
+    return *metric_;
+  }
+  void remove() {
+    if (metric_ != nullptr) family_.Remove(metric_);
+    metric_ = nullptr;
+  }
+
+ private:
+  Family<Metric>& family_;
+  Metric* metric_ = nullptr;
+};
+
+Family<Gauge>& gauge(Registry& registry, const char* name, const char* help) {
+  return BuildGauge().Name(name).Help(help).Register(registry);
+}
+Family<Counter>& counter(Registry& registry, const char* name, const char* help) {
+  return BuildCounter().Name(name).Help(help).Register(registry);
+}
+Family<Histogram>& histogram(Registry& registry, const char* name, const char* help) {
+  return BuildHistogram().Name(name).Help(help).Register(registry);
+}
+
+// Records carry totals, counters take increments.
+void raise_to(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
+
+}  // namespace
+
+struct PrometheusSink::State {
+  std::shared_ptr<Registry> registry = std::make_shared<Registry>();
+  Registry& r = *registry;
+  Family<Gauge>& build_info = gauge(r, "trainerd_build_info", "Always 1; the labels say what runs.");
+  Family<Gauge>& memory =
+      gauge(r, "trainerd_memory_planned_bytes", "Bytes of each memory region, as planned before step 1.");
+  Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
+  Single<Gauge> loss{
+      gauge(r, "trainerd_loss", "Training loss of the latest step: mean over its tokens, natural log.")};
+  Single<Gauge> validation{
+      gauge(r, "trainerd_validation_loss", "Loss of the latest evaluation on the validation data.")};
+  Single<Gauge> grad_norm{
+      gauge(r, "trainerd_grad_norm", "Global gradient norm of the latest step, before clipping.")};
+  Single<Gauge> learning_rate{gauge(r, "trainerd_learning_rate", "Learning rate of the latest step.")};
+  Single<Gauge> tokens_per_second{
+      gauge(r, "trainerd_tokens_per_second", "Tokens trained on per second in the latest step.")};
+  Single<Gauge> mfu{
+      gauge(r, "trainerd_mfu_ratio",
+            "Model FLOPs over the device's dense peak in the latest step; absent when the peak is unknown.")};
+  Single<Counter> tokens{
+      counter(r, "trainerd_tokens_total", "Tokens trained on, over all runs that this one resumed.")};
+  Single<Counter> widened{
+      counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
+  Single<Counter> checkpoints{
+      counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
+  Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
+  Family<Counter>& time =
+      counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
+  Family<Histogram>& checkpoint_seconds =
+      histogram(r, "trainerd_checkpoint_seconds",
+                "Duration of a checkpoint: part snapshot holds training up, part write does not.");
+  Histogram& step_seconds =
+      histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
+  Address address;
+  std::unique_ptr<prometheus::Exposer> exposer;
+};
+
+PrometheusSink::PrometheusSink(const MetricsOptions& options) : state_(std::make_unique<State>()) {
+  Address& address = state_->address;
+  address = parse_listen(options.listen);
+  try {
+    state_->exposer = std::make_unique<prometheus::Exposer>(address.host + ":" + address.port);
+  } catch (const CivetException&) {
+    throw base::spec_error("metrics.listen: cannot listen on " + options.listen +
+                           ": the port is in use or the address is not this machine's; choose another, or "
+                           "port 0 for any free one");
+  }
+  const std::vector<int> ports = state_->exposer->GetListeningPorts();
+  if (!ports.empty()) address.port = std::to_string(ports.front());
+  state_->exposer->RegisterCollectable(state_->registry);
+}
+
+PrometheusSink::~PrometheusSink() {
+  // Stopping waits for the listener; something has to connect meanwhile.
+  std::jthread waker([&address = state_->address](const std::stop_token& stopped) {
+    while (!stopped.stop_requested()) {
+      wake_listener(address);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  state_->exposer.reset();
+}
+
+std::string PrometheusSink::address() const { return state_->address.host + ":" + state_->address.port; }
+
+void PrometheusSink::on_start(const RunInfo& info) {
+  State& s = *state_;
+  s.build_info.Add({{"version", info.version}, {"device", info.device}, {"precision", info.precision}})
+      .Set(1);
+  for (const auto& [region, bytes] : info.memory_regions)
+    s.memory.Add({{"region", region}}).Set(static_cast<double>(bytes));
+  s.step.get().Set(static_cast<double>(info.start_step));
+  // Counters exist from the start, so that a rate over them has its zero.
+  s.tokens.get();
+  s.checkpoints.get();
+  s.widened.get();
+  for (const auto& [part, seconds] : parts(TimeLedger{})) s.time.Add({{"part", part}}).Increment(seconds);
+}
+
+void PrometheusSink::on_step(const StepRecord& record) {
+  State& s = *state_;
+  s.step.get().Set(static_cast<double>(record.step));
+  s.loss.get().Set(record.loss);
+  s.grad_norm.get().Set(record.grad_norm);
+  s.learning_rate.get().Set(record.learning_rate);
+  s.tokens_per_second.get().Set(record.tokens_per_second);
+  if (record.mfu)
+    s.mfu.get().Set(*record.mfu);
+  else
+    s.mfu.remove();
+  raise_to(s.tokens.get(), static_cast<double>(record.tokens));
+  raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
+  s.step_seconds.Observe(record.step_seconds);
+  for (const auto& [part, seconds] : parts(record.time))
+    s.time.Add({{"part", part}}).Increment(std::max(0.0, seconds));
+}
+
+void PrometheusSink::on_evaluation(const EvaluationRecord& record) {
+  state_->validation.get().Set(record.loss);
+}
+
+void PrometheusSink::on_checkpoint(const CheckpointRecord& record) {
+  State& s = *state_;
+  s.checkpoints.get().Increment();
+  s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
+  s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
+  s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
+}
+
+// The endpoint lives as long as the sink; a last scrape after the last step still sees everything.
+void PrometheusSink::on_finish(const RunSummary& summary) {
+  state_->step.get().Set(static_cast<double>(summary.step));
+}
+
+}  // namespace trainerd::io

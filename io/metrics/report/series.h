@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "io/records.h"
+
+namespace trainerd::io {
+
+/// Of several steps' values of one quantity; those that are not finite are left out.
+struct Spread {
+  std::int64_t count = 0;
+  double sum = 0, low = 0, high = 0;
+  void add(double value);
+  void add(const Spread& other);
+  double mean() const { return sum / static_cast<double>(count); }  ///< of count > 0
+};
+
+inline constexpr std::size_t kLedgerParts = 7;
+
+/// Neighbouring steps taken together.
+struct StepBucket {
+  std::int64_t first_step = 0, last_step = 0, steps = 0;
+  Spread loss, grad_norm, learning_rate, tokens_per_second, mfu;
+  std::array<double, kLedgerParts> time{};  ///< seconds, summed over the steps, in the ledger's order
+  void add(const StepBucket& other);
+};
+
+/// A run's steps for drawing, in memory that does not grow with the run: when there are too many buckets, two
+/// become one.
+class StepSeries {
+ public:
+  void add(const StepRecord& record);
+  const std::vector<StepBucket>& buckets() const { return buckets_; }
+  /// At most `limit` buckets.
+  std::vector<StepBucket> coarse(std::size_t limit) const;
+
+ private:
+  std::vector<StepBucket> buckets_;
+  std::int64_t steps_per_bucket_ = 1;
+};
+
+}  // namespace trainerd::io

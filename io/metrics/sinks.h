@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/metrics/options.h"
+#include "io/metrics/sink.h"
+
+namespace trainerd::io {
+
+/// Serves /metrics in Prometheus' text format through prometheus-cpp. Throws SpecError when `listen` cannot be bound
+/// (port in use, bad address), naming it.
+class PrometheusSink final : public MetricsSink {
+ public:
+  explicit PrometheusSink(const MetricsOptions& options);
+  ~PrometheusSink() override;
+  /// "127.0.0.1:40123": what was bound.
+  std::string address() const;
+
+  void on_start(const RunInfo&) override;
+  void on_step(const StepRecord&) override;
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  void on_finish(const RunSummary&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed between a
+/// checkpoint and its end will do those steps again), and a torn last line.
+class JsonlSink final : public MetricsSink {
+ public:
+  JsonlSink(std::string path, std::int64_t start_step);
+  ~JsonlSink() override;
+  void on_step(const StepRecord&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Progress for a person: a bar with ETA, loss, tokens/s and MFU on a terminal; plain lines, a few a minute, elsewhere;
+/// a start banner and a closing summary. A reader that went away (closed pipe, lost terminal) ends the output, not the run.
+class ConsoleSink final : public MetricsSink {
+ public:
+  enum class Style : unsigned char { terminal, plain };
+  ConsoleSink(int fd, Style style);
+  ~ConsoleSink() override;
+  void on_start(const RunInfo&) override;
+  void on_step(const StepRecord&) override;
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  void on_finish(const RunSummary&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Collects the run and writes report.html when it ends: loss, learning rate, gradient norm, tokens/s, MFU and the time
+/// ledger as inline SVG; no outside fetch. Reads the steps before `start_step` back from steps.jsonl.
+class ReportSink final : public MetricsSink {
+ public:
+  /// `job_yaml` is shown in the report. `steps_path` is steps.jsonl of the same run.
+  ReportSink(std::string path, std::string steps_path, std::string job_yaml);
+  ~ReportSink() override;
+  void on_start(const RunInfo&) override;
+  void on_step(const StepRecord&) override;
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  void on_finish(const RunSummary&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainerd::io

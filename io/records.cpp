@@ -1,0 +1,72 @@
+#include "io/records.h"
+
+#include <limits>
+
+#include "io/json.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+// JSON has no NaN or infinity: the writer puts null there, and null is read back as NaN.
+double real_member(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& value = member(object, key);
+  if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!value.is_number()) throw JsonError("\"" + std::string(key) + "\" is not a number");
+  return value.get<double>();
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger) {
+  return {{"compute", ledger.compute},     {"exposed_communication", ledger.exposed_communication},
+          {"bubble", ledger.bubble},       {"data_wait", ledger.data_wait},
+          {"optimizer", ledger.optimizer}, {"checkpoint", ledger.checkpoint},
+          {"other", ledger.other}};
+}
+
+std::string to_json_line(const StepRecord& record) {
+  nlohmann::ordered_json
+      line;  // numbers are written with the shortest digits that read back to the same bits
+  line["step"] = record.step;
+  line["tokens"] = record.tokens;
+  line["loss"] = record.loss;
+  line["grad_norm"] = record.grad_norm;
+  line["learning_rate"] = record.learning_rate;
+  line["step_seconds"] = record.step_seconds;
+  line["tokens_per_second"] = record.tokens_per_second;
+  if (record.mfu) line["mfu"] = *record.mfu;
+  nlohmann::ordered_json& time = line["time"];
+  for (const auto& [part, seconds] : parts(record.time)) time[part] = seconds;
+  line["widened_gemms"] = record.widened_gemms;
+  return to_text(line);
+}
+
+StepRecord parse_step_record(const std::string& text) {
+  try {
+    const nlohmann::json line = parse_json(text);
+    StepRecord record;
+    record.step = int_member(line, "step");
+    record.tokens = int_member(line, "tokens");
+    record.loss = real_member(line, "loss");
+    record.grad_norm = real_member(line, "grad_norm");
+    record.learning_rate = real_member(line, "learning_rate");
+    record.step_seconds = real_member(line, "step_seconds");
+    record.tokens_per_second = real_member(line, "tokens_per_second");
+    if (line.contains("mfu")) record.mfu = real_member(line, "mfu");
+    const nlohmann::json& time = member(line, "time");
+    record.time = {.compute = real_member(time, "compute"),
+                   .exposed_communication = real_member(time, "exposed_communication"),
+                   .bubble = real_member(time, "bubble"),
+                   .data_wait = real_member(time, "data_wait"),
+                   .optimizer = real_member(time, "optimizer"),
+                   .checkpoint = real_member(time, "checkpoint"),
+                   .other = real_member(time, "other")};
+    record.widened_gemms = int_member(line, "widened_gemms");
+    return record;
+  } catch (const JsonError& e) {
+    throw base::data_error(std::string("not a line of steps.jsonl: ") + e.what());
+  }
+}
+
+}  // namespace trainerd::io

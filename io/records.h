@@ -1,0 +1,86 @@
+#pragma once
+
+// Plain records that go from a worker to the agent and from there to every sink. No pointers, no models.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trainerd::io {
+
+/// The parts of the time ledger (DESIGN section 4). They sum to the step's time.
+struct TimeLedger {
+  double compute = 0;
+  double exposed_communication = 0;
+  double bubble = 0;
+  double data_wait = 0;
+  double optimizer = 0;
+  double checkpoint = 0;
+  double other = 0;
+  double sum() const { return compute + exposed_communication + bubble + data_wait + optimizer + checkpoint + other; }
+};
+/// The ledger as (name, seconds), in the order above; the names are those of steps.jsonl and of the metric's label.
+std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger);
+
+/// One optimizer step. Seconds are wall time; `step` counts from 1.
+struct StepRecord {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  ///< trained on so far, this step included
+  double loss = 0;          ///< mean over the global batch's tokens, natural log
+  double grad_norm = 0;     ///< before clipping
+  double learning_rate = 0;
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  std::optional<double> mfu;  ///< absent when the device's peak is unknown
+  TimeLedger time;
+  std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
+};
+
+struct EvaluationRecord {
+  std::int64_t step = 0;
+  double loss = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+};
+
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;
+  double snapshot_seconds = 0;  ///< training stood still
+  double write_seconds = 0;     ///< hash, write, fsync, rename
+  std::string path;
+};
+
+/// What is known before the first step.
+struct RunInfo {
+  std::string name;
+  std::string output;
+  std::string device;
+  int threads = 0;
+  std::int64_t parameters = 0;
+  std::int64_t steps = 0;
+  std::int64_t start_step = 0;  ///< steps already done, by the checkpoint resumed from
+  std::int64_t tokens_per_step = 0;
+  double flops_per_token = 0;
+  std::optional<double> peak_flops;  ///< of the device at the compute precision, dense
+  std::string precision;
+  std::int64_t memory_planned_bytes = 0;
+  std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  std::string version;
+};
+
+/// How a run ended.
+struct RunSummary {
+  std::int64_t step = 0;
+  double wall_seconds = 0;
+  std::string outcome;  ///< "done", "stopped by SIGTERM", or the error's first line
+};
+
+// steps.jsonl: one JSON object a line, one line a step, with the names above and `time` as an object.
+std::string to_json_line(const StepRecord& record);
+/// Throws DataError on text that is not such a line.
+StepRecord parse_step_record(const std::string& line);
+
+}  // namespace trainerd::io

@@ -1,0 +1,26 @@
+#include "io/storage/storage.h"
+
+#include "io/storage/local_storage.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+
+std::unique_ptr<Storage> open_storage(const std::string& uri) {
+  const std::size_t colon = uri.find("://");
+  const std::string scheme = colon == std::string::npos ? "file" : uri.substr(0, colon);
+  const std::string path = colon == std::string::npos ? uri : uri.substr(colon + 3);
+  if (scheme != "file")
+    throw base::spec_error(uri + ": there is no storage called \"" + scheme +
+                           "\"; use a path or file:///path");
+  if (path.empty()) throw base::spec_error("\"" + uri + "\": the path is empty; name a directory");
+  return std::make_unique<LocalStorage>(path);
+}
+
+std::string read_text(const Storage& storage, const std::string& name) {
+  const std::unique_ptr<StoredFile> file = storage.open(name);
+  std::string text(static_cast<std::size_t>(file->bytes()), '\0');
+  file->read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace trainerd::io

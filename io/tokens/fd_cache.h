@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+
+/// Open descriptors of many files, the least recently used closed beyond a limit, or earlier when the process
+/// has no more. Allocates at construction only. For one thread.
+class FdCache {
+ public:
+  explicit FdCache(std::size_t files, std::size_t limit = 64);
+
+  /// The descriptor of file number `file`, good until the next call. Opens it when it is closed. Throws
+  /// DataError when it vanished or no longer has `bytes` bytes.
+  int get(std::size_t file, const std::string& path, std::int64_t bytes);
+
+ private:
+  struct Slot {
+    base::UniqueFd fd;
+    std::size_t file = 0;
+    std::uint64_t last_use = 0;
+  };
+  Slot* oldest_open();
+  Slot& free_slot();
+  void close(Slot& slot);
+
+  std::vector<Slot> slots_;
+  std::vector<std::int32_t> slot_of_file_;  // -1: closed
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace trainerd::io

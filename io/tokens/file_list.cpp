@@ -1,0 +1,124 @@
+#include "io/tokens/file_list.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::file_status status_of(const fs::path& path) {
+  std::error_code error;
+  return fs::status(path, error);  // follows links; "not found" on any error
+}
+
+// Names in a directory, sorted by bytes.
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) throw base::data_error(directory.string() + ": cannot list this directory: " + error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_real_directory(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::directory;
+}
+
+void collect_below(const fs::path& directory, std::vector<std::string>& files) {
+  for (const std::string& name : names_in(directory)) {
+    const fs::path path = directory / name;
+    if (is_real_directory(path))
+      collect_below(path, files);
+    else if (status_of(path).type() == fs::file_type::regular)
+      files.push_back(path.string());
+  }
+}
+
+bool is_pattern(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
+
+// Adds what the names from `at` on match below `base`.
+void match(const fs::path& base, const std::vector<std::string>& names, std::size_t at,
+           std::vector<std::string>& files) {
+  if (at == names.size()) {
+    const fs::file_type type = status_of(base).type();
+    if (type == fs::file_type::regular) files.push_back(base.string());
+    if (type == fs::file_type::directory) collect_below(base, files);
+    return;
+  }
+  const std::string& name = names[at];
+  if (!is_pattern(name)) {
+    if (fs::exists(status_of(base / name))) match(base / name, names, at + 1, files);
+    return;
+  }
+  const fs::path directory = base.empty() ? fs::path(".") : base;
+  if (status_of(directory).type() != fs::file_type::directory) return;
+  if (name == "**") match(base, names, at + 1, files);  // no directory at all
+  for (const std::string& entry : names_in(directory)) {
+    const fs::path path = base / entry;
+    if (name == "**") {
+      if (entry.front() != '.' && is_real_directory(path)) match(path, names, at, files);
+    } else if (fnmatch(name.c_str(), entry.c_str(), FNM_PERIOD) == 0) {
+      match(path, names, at + 1, files);
+    }
+  }
+}
+
+std::vector<std::string> match_pattern(const std::string& pattern) {
+  const fs::path path(pattern);
+  std::vector<std::string> names;
+  for (const fs::path& part : path.relative_path())
+    if (!part.empty()) names.push_back(part.string());
+  std::vector<std::string> files;
+  match(path.root_path(), names, 0, files);
+  return files;
+}
+
+// One file by two names is one file.
+std::string identity_of(const std::string& path) {
+  std::error_code error;
+  const fs::path canonical = fs::canonical(path, error);
+  return error ? path : canonical.string();
+}
+
+}  // namespace
+
+std::vector<DataFile> list_files(const std::vector<std::string>& paths) {
+  std::vector<DataFile> all;
+  std::set<std::string> seen;
+  for (const std::string& path : paths) {
+    std::vector<std::string> files;
+    const fs::file_type type = status_of(path).type();
+    const bool named = type == fs::file_type::regular;
+    if (named)
+      files.push_back(path);
+    else if (type == fs::file_type::directory)
+      collect_below(path, files);
+    else if (fs::exists(status_of(path)))
+      throw base::data_error(
+          path + ": not a regular file; data is read by position, from files or directories of files");
+    else if (is_pattern(path))
+      files = match_pattern(path);
+    else
+      throw base::data_error(path + ": no such file or directory, or no permission to see it");
+    if (files.empty())
+      throw base::data_error(
+          path + (is_pattern(path) ? ": no file matches this pattern" : ": no file in this directory"));
+    std::sort(files.begin(), files.end());
+    for (std::string& file : files)
+      if (seen.insert(identity_of(file)).second) all.push_back({std::move(file), named});
+  }
+  return all;
+}
+
+}  // namespace trainerd::io

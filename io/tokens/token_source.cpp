@@ -1,0 +1,207 @@
+#include "io/tokens/token_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "io/checkpoint/hash.h"
+#include "io/tokens/fd_cache.h"
+#include "io/tokens/file_list.h"
+#include "io/tokens/token_layout.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+#include "kernels/rng.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 31;
+
+struct SourceFile {
+  std::string path;
+  std::int64_t bytes = 0;
+  TokenLayout layout;
+  std::int64_t first = 0;  ///< the stream's position of its first token
+};
+
+// Widens `out.size()` little-endian tokens; returns the largest, so that the range check costs no second
+// pass.
+template <class T>
+std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    T token;
+    std::memcpy(&token, in + i * sizeof(T), sizeof(T));
+    largest = std::max(largest, static_cast<std::uint32_t>(token));
+    out[i] = static_cast<std::int32_t>(token);
+  }
+  return largest;
+}
+
+SourceFile open_file(const DataFile& listed, DataFormat format, std::int64_t vocab) {
+  const base::UniqueFd fd = base::open_read(listed.path);
+  if (!fd) throw base::data_error(listed.path + ": cannot be opened: " + base::errno_text(errno));
+  SourceFile file{.path = listed.path, .bytes = base::file_bytes(fd.get()), .layout = {}, .first = 0};
+  std::array<std::byte, kLayoutHeadBytes> head{};
+  const std::int64_t got = file.bytes < 0 ? -1 : base::read_at(fd.get(), head, 0);
+  if (got < 0) throw base::data_error(listed.path + ": cannot be read: " + base::errno_text(errno));
+  if (file.bytes > 0) {
+    const std::span<const std::byte> start(head.data(), static_cast<std::size_t>(got));
+    file.layout = detect_layout(start, file.bytes, format, vocab, file.path);
+  }
+  if (file.layout.tokens == 0 && listed.named)
+    throw base::data_error(listed.path +
+                           ": the file holds no tokens: name one that does, or take it off the list");
+  return file;
+}
+
+}  // namespace
+
+struct TokenSource::State {
+  std::vector<SourceFile> files;
+  FdCache descriptors{0};
+  std::vector<std::byte> staging;
+  DataFormat format = DataFormat::text;
+  std::int64_t seq_len = 0, vocab = 0, tokens = 0, samples = 0;
+  std::uint64_t order_key = 0, synthetic_key = 0;
+  SampleOrder order = SampleOrder::shuffled;
+
+  void read_files(std::int64_t position, std::span<std::int32_t> out);
+  void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
+  void make_synthetic(std::int64_t position, std::span<std::int32_t> out) const;
+};
+
+TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOptions& options,
+                         std::int64_t seq_len, std::int64_t vocab, std::uint64_t seed, SampleOrder order)
+    : state_(std::make_unique<State>()) {
+  base::check(seq_len > 0 && vocab > 0, "a token source needs a sequence length and a vocabulary");
+  State& s = *state_;
+  s.format = options.format;
+  s.seq_len = seq_len;
+  s.vocab = vocab;
+  s.order = order;
+  s.order_key = kernels::hash_name("sample order", seed);
+  s.synthetic_key = kernels::hash_name("synthetic tokens", seed);
+  if (s.format == DataFormat::synthetic) {
+    s.tokens = kSyntheticTokens;
+  } else {
+    if (s.format == DataFormat::text && options.tokenizer != "bytes")
+      throw base::spec_error("data.tokenizer: " + options.tokenizer +
+                             " does not exist; for text there is: bytes");
+    for (const DataFile& listed : list_files(paths)) {
+      SourceFile file = open_file(listed, s.format, vocab);
+      if (file.layout.tokens == 0) continue;
+      file.first = s.tokens;
+      s.tokens += file.layout.tokens;
+      s.files.push_back(std::move(file));
+    }
+    s.descriptors = FdCache(s.files.size());
+    s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::uint32_t));
+  }
+  if (s.tokens < seq_len + 1)
+    throw base::data_error(fmt::format(
+        "{}{}: {} tokens in all, but one sample of seq_len {} needs {}: give more data or a smaller seq_len",
+        paths.empty() ? "data" : paths.front(), paths.size() > 1 ? ", ..." : "", s.tokens, seq_len,
+        seq_len + 1));
+  s.samples = (s.tokens - 1) / seq_len;
+}
+
+TokenSource::~TokenSource() = default;
+TokenSource::TokenSource(TokenSource&&) noexcept = default;
+TokenSource& TokenSource::operator=(TokenSource&&) noexcept = default;
+
+std::int64_t TokenSource::tokens() const { return state_->tokens; }
+std::int64_t TokenSource::samples() const { return state_->samples; }
+
+std::string TokenSource::fingerprint() const {
+  const State& s = *state_;
+  if (s.format == DataFormat::synthetic)
+    return fmt::format("synthetic, vocab {}, seq_len {}", s.vocab, s.seq_len);
+  Xxh3 hash;  // of names and sizes, not of folders: data may move between a stop and a resume
+  for (const SourceFile& file : s.files) {
+    const std::string entry =
+        fmt::format("{}\n{}\n{}\n", std::filesystem::path(file.path).filename().string(), file.bytes,
+                    file.layout.token_bytes);
+    hash.update(std::as_bytes(std::span(entry)));
+  }
+  return fmt::format("{}, seq_len {}, {} files, {} tokens, xxh3 {}",
+                     s.format == DataFormat::text ? "text bytes" : "tokens", s.seq_len, s.files.size(),
+                     s.tokens, hash.hex());
+}
+
+void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+  State& s = *state_;
+  base::check(cursor >= 0 && std::cmp_equal(tokens_S1.size(), s.seq_len + 1),
+              "a sample is seq_len + 1 tokens at a cursor >= 0");
+  const auto n = static_cast<std::uint64_t>(s.samples);
+  const std::uint64_t epoch = static_cast<std::uint64_t>(cursor) / n,
+                      place = static_cast<std::uint64_t>(cursor) % n;
+  std::uint64_t sample = place;
+  if (s.order == SampleOrder::shuffled) {
+    const auto bits = kernels::philox(s.order_key, epoch, 0);
+    sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
+  }
+  const std::int64_t position = static_cast<std::int64_t>(sample) * s.seq_len;
+  if (s.format == DataFormat::synthetic)
+    s.make_synthetic(position, tokens_S1);
+  else
+    s.read_files(position, tokens_S1);
+}
+
+// Every token is a function of its position alone, so that neighbouring samples agree on the token they
+// share.
+void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::int32_t> out) const {
+  std::array<std::uint32_t, 4> bits{};
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto at = static_cast<std::uint64_t>(position) + i;
+    if (i == 0 || at % 4 == 0) bits = kernels::philox(synthetic_key, at / 4, 0);
+    out[i] =
+        static_cast<std::int32_t>((std::uint64_t{bits[at % 4]} * static_cast<std::uint64_t>(vocab)) >> 32);
+  }
+}
+
+void TokenSource::State::read_files(std::int64_t position, std::span<std::int32_t> out) {
+  const auto after = std::upper_bound(files.begin(), files.end(), position,
+                                      [](std::int64_t p, const SourceFile& file) { return p < file.first; });
+  auto file = static_cast<std::size_t>(after - files.begin()) - 1;
+  while (!out.empty()) {
+    const std::int64_t in_file = position - files[file].first;
+    const auto here = static_cast<std::size_t>(
+        std::min(files[file].layout.tokens - in_file, static_cast<std::int64_t>(out.size())));
+    read_part(file, in_file, out.first(here));
+    out = out.subspan(here);
+    position += static_cast<std::int64_t>(here);
+    ++file;
+  }
+}
+
+void TokenSource::State::read_part(std::size_t index, std::int64_t position, std::span<std::int32_t> out) {
+  const SourceFile& file = files[index];
+  const std::int64_t width = file.layout.token_bytes, offset = file.layout.data_offset + position * width;
+  const std::span<std::byte> bytes(staging.data(), out.size() * static_cast<std::size_t>(width));
+  const std::int64_t got = base::read_at(descriptors.get(index, file.path, file.bytes), bytes, offset);
+  if (got < 0) throw base::data_error(file.path + ": cannot be read: " + base::errno_text(errno));
+  if (std::cmp_less(got, bytes.size()))
+    throw base::data_error(
+        fmt::format("{}: truncated in mid-run: {} bytes at {} were there at the start, {} are left; restore "
+                    "the file and resume",
+                    file.path, bytes.size(), offset, got));
+  const std::uint32_t largest = width == 1   ? widen<std::uint8_t>(bytes.data(), out)
+                                : width == 2 ? widen<std::uint16_t>(bytes.data(), out)
+                                             : widen<std::uint32_t>(bytes.data(), out);
+  if (std::cmp_less(largest, vocab)) return;
+  const auto bad = std::find_if(out.begin(), out.end(), [this](std::int32_t token) {
+    return std::cmp_greater_equal(static_cast<std::uint32_t>(token), vocab);
+  });
+  throw base::data_error(
+      fmt::format("{}: token {} at position {} is outside the vocabulary of {}: the data was made with "
+                  "another tokenizer, or model.vocab is too small",
+                  file.path, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,72 @@
+#pragma once
+
+// Cost and scratch of every operator, by the host alone, with no device library: what the meta world records and
+// what a real backend takes its scratch by. The two agree because they are the same functions.
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+#include "kernels/target.h"
+
+namespace trainerd::kernels {
+
+/// What one operator call does. FLOPs count multiply and add apart and, for attention, only what the mask leaves.
+/// Bytes are those that must cross the device's memory at least once: inputs read plus outputs written.
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+Cost cost(const PrepareWeight&, const Target&);
+Cost cost(const LinearFprop&, const Target&);
+Cost cost(const LinearDgrad&, const Target&);
+Cost cost(const LinearWgrad&, const Target&);
+Cost cost(const LinearSwiglu&, const Target&);
+Cost cost(const LinearDgradSwiglu&, const Target&);
+Cost cost(const GluForward&, const Target&);
+Cost cost(const GluBackward&, const Target&);
+Cost cost(const GeluForward&, const Target&);
+Cost cost(const GeluBackward&, const Target&);
+Cost cost(const EmbeddingForward&, const Target&);
+Cost cost(const EmbeddingBackward&, const Target&);
+Cost cost(const AddNormForward&, const Target&);
+Cost cost(const AddNormBackward&, const Target&);
+Cost cost(const RopeTable&, const Target&);
+Cost cost(const QkNormRopeForward&, const Target&);
+Cost cost(const QkNormRopeBackward&, const Target&);
+Cost cost(const AttentionForward&, const Target&);
+Cost cost(const AttentionBackward&, const Target&);
+Cost cost(const CeStats&, const Target&);
+Cost cost(const CeFinish&, const Target&);
+Cost cost(const Add&, const Target&);
+Cost cost(const Scale&, const Target&);
+Cost cost(const Cast&, const Target&);
+Cost cost(const BlockSquareSums&, const Target&);
+Cost cost(const OrderedSum&, const Target&);
+Cost cost(const TensorHash&, const Target&);
+Cost cost(const StepControl&, const Target&);
+Cost cost(const AdamwUpdate&, const Target&);
+Cost cost(const InitNormal&, const Target&);
+
+/// Bytes of the target's own form of a weight for a role; 0 when it has none.
+std::int64_t prepared_bytes(const PrepareWeight&, const Target&);
+
+/// Scratch of one call on the stream's stack. An operator without an overload here needs none.
+template <class Args>
+std::int64_t scratch_bytes(const Args&, const Target&) {
+  return 0;
+}
+std::int64_t scratch_bytes(const PrepareWeight&, const Target&);
+std::int64_t scratch_bytes(const LinearFprop&, const Target&);
+std::int64_t scratch_bytes(const LinearDgrad&, const Target&);
+std::int64_t scratch_bytes(const LinearWgrad&, const Target&);
+std::int64_t scratch_bytes(const LinearSwiglu&, const Target&);
+std::int64_t scratch_bytes(const LinearDgradSwiglu&, const Target&);
+std::int64_t scratch_bytes(const EmbeddingBackward&, const Target&);
+std::int64_t scratch_bytes(const AddNormBackward&, const Target&);
+std::int64_t scratch_bytes(const QkNormRopeBackward&, const Target&);
+std::int64_t scratch_bytes(const AttentionForward&, const Target&);
+std::int64_t scratch_bytes(const AttentionBackward&, const Target&);
+std::int64_t scratch_bytes(const OrderedSum&, const Target&);
+
+}  // namespace trainerd::kernels

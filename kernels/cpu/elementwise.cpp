@@ -1,0 +1,83 @@
+#include <cmath>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/rng.h"
+
+namespace trainerd::kernels {
+namespace {
+
+/// The four values of `normal_at` that share one Philox call, bit for bit.
+void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
+  const auto r = philox(key, quad, 0);
+  for (std::size_t pair = 0; pair < 4; pair += 2) {
+    const float radius = std::sqrt(-2.0f * std::log(unit_float(r[pair])));
+    const float angle = 6.28318530717958647692f * unit_float(r[pair + 1]);
+    out[pair] = radius * std::cos(angle);
+    out[pair + 1] = radius * std::sin(angle);
+  }
+}
+
+/// out[i] = mean + stddev * normal(index + i)
+void fill_normal(float* out, std::uint64_t key, std::uint64_t index, std::int64_t count, float mean,
+                 float stddev) {
+  float values[4];
+  for (std::int64_t i = 0; i < count;) {
+    const std::uint64_t at = index + static_cast<std::uint64_t>(i);
+    four_normals(key, at >> 2, values);
+    for (std::uint64_t lane = at & 3u; lane < 4 && i < count; ++lane, ++i)
+      out[i] = mean + stddev * values[lane];
+  }
+}
+
+}  // namespace
+
+void CpuBackend::add(Stream&, const Add& a) {
+  const std::int64_t size = size_of(a.out.dtype);
+  base::check(a.a.dtype == a.out.dtype && a.b.dtype == a.out.dtype && a.a.numel() == a.out.numel() &&
+                  a.b.numel() == a.out.numel(),
+              "add: all three alike");
+  for_each_block(pool_, a.out.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    vector_.add(a.out.dtype, a.a.data + begin * size, a.b.data + begin * size, a.out.data + begin * size,
+                end - begin);
+  });
+}
+
+void CpuBackend::scale(Stream&, const Scale& a) {
+  const std::int64_t size = size_of(a.x.dtype);
+  base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "scale: fp32 or bf16");
+  for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    vector_.scale(a.x.dtype, a.x.data + begin * size, a.factor, end - begin);
+  });
+}
+
+void CpuBackend::cast(Stream& stream, const Cast& a) {
+  base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
+  if (a.in.dtype == a.out.dtype) return copy(stream, a.in, a.out);
+  const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
+  base::check(is_float(a.in.dtype) && is_float(a.out.dtype), "cast: between fp32 and bf16");
+  for_each_block(pool_, a.in.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    vector_.cast(a.in.dtype, a.in.data + begin * size_of(a.in.dtype), a.out.dtype,
+                 a.out.data + begin * size_of(a.out.dtype), end - begin);
+  });
+}
+
+void CpuBackend::init_normal(Stream&, const InitNormal& a) {
+  base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
+  float* x = a.x.as<float>();
+  for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end;) {
+      const std::int64_t row = a.row + i / a.columns, column = a.column + i % a.columns;
+      const std::int64_t run = std::min(end - i, a.columns - i % a.columns);
+      const std::int64_t inside =
+          row < a.logical_rows ? std::clamp<std::int64_t>(a.logical_columns - column, 0, run) : 0;
+      fill_normal(x + i, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean,
+                  a.stddev);
+      std::fill(x + i + inside, x + i + run, 0.0f);
+      i += run;
+    }
+  });
+}
+
+}  // namespace trainerd::kernels

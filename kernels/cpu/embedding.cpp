@@ -1,0 +1,58 @@
+#include <cstring>
+
+#include "kernels/cost.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+
+namespace trainerd::kernels {
+
+void CpuBackend::embedding_forward(Stream&, const EmbeddingForward& a) {
+  const std::int64_t tokens = a.out_TD.size(0), d = a.out_TD.size(1);
+  base::check(a.tokens_T.numel() == tokens && a.table_VD.size(1) == d,
+              "embedding: shapes of tokens, table and output");
+  base::check(!a.positions_table_SD.defined() || a.positions_table_SD.dtype == a.table_VD.dtype,
+              "embedding: both tables have one dtype");
+  for_each_block(pool_, tokens, rows_per_block(d),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.embedding_forward(a, begin, end); });
+}
+
+void CpuBackend::embedding_backward(Stream& stream, const EmbeddingBackward& a) {
+  const std::int64_t tokens = a.rows_T.numel(), held = a.dtable_VD.size(0);
+  base::check(a.dout_TD.size(0) == tokens && a.dout_TD.size(1) == a.dtable_VD.size(1),
+              "embedding: shapes of rows, dout and dtable");
+  const ArenaScope scope(stream.scratch());
+  auto* end_of = reinterpret_cast<std::int32_t*>(
+      stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));
+  std::int32_t* order = end_of + held;
+
+  // Counting sort of the tokens by table row, stable, so that each row's tokens stay in rising order.
+  const std::int32_t* ids = a.rows_T.as<std::int32_t>();
+  const auto row_of = [&](std::int64_t t) {
+    const std::int64_t row = ids[t] - a.first_row;
+    return row >= 0 && row < held ? row : -1;
+  };
+  if (held > 0) std::memset(end_of, 0, static_cast<std::size_t>(held) * sizeof(std::int32_t));
+  for (std::int64_t t = 0; t < tokens; ++t)
+    if (const std::int64_t row = row_of(t); row >= 0) ++end_of[row];
+  std::int32_t begin_of_row = 0;
+  for (std::int64_t row = 0; row < held; ++row) {
+    const std::int32_t count = end_of[row];
+    end_of[row] = begin_of_row;
+    begin_of_row += count;
+  }
+  for (std::int64_t t = 0; t < tokens; ++t)
+    if (const std::int64_t row = row_of(t); row >= 0) order[end_of[row]++] = static_cast<std::int32_t>(t);
+
+  // Many more blocks than threads, since tokens may crowd on few rows; no sum crosses a row.
+  const std::int64_t rows = std::max<std::int64_t>(1, held / 512);
+  for_each_block(pool_, held, rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t first = row == 0 ? 0 : end_of[row - 1];
+      if (first != end_of[row] || a.mode == WriteMode::assign)
+        vector_.embedding_row(a, row, order + first, end_of[row] - first);
+    }
+  });
+}
+
+}  // namespace trainerd::kernels

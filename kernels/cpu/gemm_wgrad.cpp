@@ -1,0 +1,153 @@
+#include <cstring>
+
+#include "kernels/cost.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gemm_plan.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+
+namespace trainerd::kernels {
+namespace {
+
+/// What both ways share: the call, its plan, and one thread's scratch.
+struct WgradCall {
+  const LinearWgrad& args;
+  const WgradScratch& plan;
+  const GemmKernels& kernels;
+  base::ThreadPool& pool;
+  std::byte* scratch;
+
+  float* sums(int thread) const {
+    return reinterpret_cast<float*>(scratch + plan.sums + thread * plan.sums_bytes);
+  }
+  float* bias_sums(int thread) const {
+    return reinterpret_cast<float*>(scratch + plan.bias_sums + thread * plan.bias_bytes);
+  }
+  /// out[rows][columns] at (row, column) of the gradient (+)= sums.
+  void finish(const float* sums, std::int64_t row, std::int64_t rows, std::int64_t column,
+              std::int64_t columns) const {
+    FinishRows f{.sums = sums, .sums_stride = plan.sums_stride, .rows = rows, .columns = columns};
+    f.dtype = args.dweight_NC.dtype;
+    f.out = args.dweight_NC.data + (row * plan.C + column) * size_of(f.dtype);
+    f.out_stride = plan.C;
+    if (args.mode == WriteMode::accumulate) f.addend = f.out;
+    kernels.finish_rows(f);
+  }
+  void finish_bias(const float* sums, std::int64_t row, std::int64_t rows) const {
+    FinishRows f{.sums = sums, .sums_stride = rows, .rows = 1, .columns = rows};
+    f.dtype = args.dbias_N.dtype;
+    f.out = args.dbias_N.data + row * size_of(f.dtype);
+    f.out_stride = rows;
+    if (args.mode == WriteMode::accumulate) f.addend = f.out;
+    kernels.finish_rows(f);
+  }
+};
+
+/// x is packed once for all threads; then each block of dw's rows is one thread's, over all tokens in order,
+/// so that the sums do not depend on the number of threads.
+void run_own(const WgradCall& c) {
+  const LinearWgrad& a = c.args;
+  const WgradScratch& p = c.plan;
+  const std::int64_t depth = wgrad_depth(p.dtype), element = size_of(p.dtype);
+  for (std::int64_t column = 0; column < p.C; column += p.columns) {
+    const std::int64_t columns = std::min(p.columns, p.C - column);
+    const std::int64_t block_bytes =
+        (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns * kWgradWords * 4;
+    c.pool.run(p.token_blocks, [&](std::int64_t block, int) {
+      c.kernels.pack_wgrad_x(p.dtype, a.x_TC.data.data + (block * depth * p.C + column) * element, p.C,
+                             std::min(depth, p.tokens - block * depth), columns,
+                             c.scratch + p.x + block * block_bytes);
+    });
+    c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
+      const std::int64_t row = block * p.rows.size, rows = std::min(p.rows.size, p.N - row);
+      WgradBlock w{.dtype = p.dtype,
+                   .dy = a.dy_TN.data.data + row * element,
+                   .dy_stride = p.N,
+                   .tokens = p.tokens,
+                   .rows = rows,
+                   .packed_x = c.scratch + p.x,
+                   .columns = columns,
+                   .packed_dy = c.scratch + p.dy + thread * p.dy_bytes,
+                   .sums = c.sums(thread),
+                   .sums_stride = p.sums_stride};
+      if (p.in_place) {
+        w.sums = a.dweight_NC.as<float>() + row * p.C + column;
+        w.sums_stride = p.C;
+        w.mode = a.mode;
+      }
+      if (a.dbias_N.defined() && column == 0) w.bias_sums = c.bias_sums(thread);
+      c.kernels.wgrad_block(w);
+      if (!p.in_place) c.finish(w.sums, row, rows, column, columns);
+      if (w.bias_sums != nullptr) c.finish_bias(w.bias_sums, row, rows);
+    });
+  }
+}
+
+/// oneDNN's matmul with dy read by columns, in fp32 when the machine has no bf16 GEMM.
+void run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
+  const LinearWgrad& a = c.args;
+  const WgradScratch& p = c.plan;
+  const std::byte *dy = a.dy_TN.data.data, *x = a.x_TC.data.data;
+  DType dtype = p.dtype;
+  if (widened(dtype, target)) {
+    c.pool.run(p.tokens, [&](std::int64_t t, int) {
+      vector.cast(p.dtype, dy + t * p.N * size_of(p.dtype), DType::f32, c.scratch + p.dy + t * p.N * 4, p.N);
+      vector.cast(p.dtype, x + t * p.C * size_of(p.dtype), DType::f32, c.scratch + p.x + t * p.C * 4, p.C);
+    });
+    dy = c.scratch + p.dy;
+    x = c.scratch + p.x;
+    dtype = DType::f32;
+  }
+  const auto gemm_of = [&](std::int64_t rows) -> const Gemm& {
+    GemmKey key;
+    key.m = rows;
+    key.n = p.C;
+    key.k = p.tokens;
+    key.lda = p.N;
+    key.ldb = p.C;
+    key.left = GemmKey::Left::transposed;
+    key.in = dtype;
+    return cache.get(key);
+  };
+  const std::int64_t last_rows = p.N - (p.rows.count - 1) * p.rows.size;
+  const Gemm& last = gemm_of(last_rows);
+  const Gemm& whole = gemm_of(std::min(p.rows.size, p.N));
+  c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
+    const std::int64_t row = block * p.rows.size;
+    const std::int64_t rows = block + 1 == p.rows.count ? last_rows : p.rows.size;
+    (block + 1 == p.rows.count ? last : whole)
+        .run(thread, {.a = dy + row * size_of(dtype),
+                      .b = x,
+                      .c = reinterpret_cast<std::byte*>(c.sums(thread)),
+                      .scratch = c.scratch + p.library + thread * kLibraryScratch});
+    c.finish(c.sums(thread), row, rows, 0, p.C);
+    if (!a.dbias_N.defined()) return;
+    c.kernels.column_sums(dtype, dy + row * size_of(dtype), p.N, p.tokens, rows, c.bias_sums(thread));
+    c.finish_bias(c.bias_sums(thread), row, rows);
+  });
+}
+
+}  // namespace
+
+void CpuBackend::linear_wgrad(Stream& stream, const LinearWgrad& args) {
+  const ArenaScope scope(stream.scratch());
+  const WgradScratch plan(args, target_);
+  std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
+  base::check(args.x_TC.scale_mode == ScaleMode::none && args.dy_TN.scale_mode == ScaleMode::none,
+              "the CPU has no scaled GEMM operands");
+  base::check(args.dy_TN.data.shape == Shape{plan.tokens, plan.N} &&
+                  args.x_TC.data.shape == Shape{plan.tokens, plan.C} && args.dy_TN.data.dtype == plan.dtype,
+              "linear_wgrad: shapes or dtypes disagree");
+  if (plan.tokens == 0) {
+    if (args.mode == WriteMode::assign) {
+      fill_zero(stream, args.dweight_NC);
+      if (args.dbias_N.defined()) fill_zero(stream, args.dbias_N);
+    }
+    return;
+  }
+  const WgradCall call{args, plan, gemm_kernels_of(target_.isa), pool_, scratch};
+  if (plan.own) return run_own(call);
+  widened_gemms_ += widened(plan.dtype, target_);
+  run_library(call, *gemms_, vector_, target_);
+}
+
+}  // namespace trainerd::kernels

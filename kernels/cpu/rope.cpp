@@ -1,0 +1,72 @@
+#include <cmath>
+
+#include "kernels/cost.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+
+namespace trainerd::kernels {
+namespace {
+
+void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rope_table_SE,
+                 const Tensor& q_weight_E, const Tensor& k_weight_E) {
+  base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
+  base::check(
+      !rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size),
+      "rope: the head size must be even and the table as wide as a head");
+  base::check(q_weight_E.defined() == k_weight_E.defined() &&
+                  (!q_weight_E.defined() || q_weight_E.dtype == k_weight_E.dtype),
+              "qk norm: both weights or none, of one dtype");
+}
+
+}  // namespace
+
+void CpuBackend::rope_table(Stream&, const RopeTable& a) {
+  const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
+  base::check(e % 2 == 0, "rope: the head size must be even");
+  float* table = a.table_SE.as<float>();
+  // One block for each frequency: the power is taken once.
+  pool_.run(e / 2, [&](std::int64_t i, int) {
+    const double frequency =
+        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(e));
+    for (std::int64_t s = 0; s < positions; ++s) {
+      const double angle = static_cast<double>(s) * frequency;
+      table[s * e + i] = static_cast<float>(std::cos(angle));
+      table[s * e + e / 2 + i] = static_cast<float>(std::sin(angle));
+    }
+  });
+}
+
+void CpuBackend::qk_norm_rope_forward(Stream&, const QkNormRopeForward& a) {
+  check_heads(a.heads, a.qkv_in, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  for_each_block(pool_, a.qkv_in.size(0), rows_per_block(a.heads.columns()),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.qk_norm_rope_forward(a, begin, end); });
+}
+
+void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward& a) {
+  check_heads(a.heads, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size;
+  if (!a.q_weight_E.defined()) {
+    for_each_block(pool_, tokens, rows_per_block(a.heads.columns()),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     vector_.qk_norm_rope_backward(a, begin, end, nullptr, nullptr);
+                   });
+    return;
+  }
+  base::check(a.dq_weight_E.numel() == e && a.dk_weight_E.numel() == e,
+              "qk norm: shapes of the weights' gradients");
+  const ArenaScope scope(stream.scratch());
+  auto* q_partial =
+      reinterpret_cast<float*>(stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));
+  const SumBlocks blocks = sum_blocks(tokens);
+  const std::int64_t stride = align_up(e * 4) / 4;
+  float* k_partial = q_partial + blocks.count * stride;
+  pool_.run(blocks.count, [&](std::int64_t block, int) {
+    const std::int64_t begin = block * blocks.rows, end = std::min(tokens, begin + blocks.rows);
+    vector_.qk_norm_rope_backward(a, begin, end, q_partial + block * stride, k_partial + block * stride);
+  });
+  vector_.sum_partials(q_partial, blocks.count, stride, e, a.dq_weight_E.dtype, a.dq_weight_E.data, a.mode);
+  vector_.sum_partials(k_partial, blocks.count, stride, e, a.dk_weight_E.dtype, a.dk_weight_E.data, a.mode);
+}
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,104 @@
+#include "kernels/cpu/simd/vector_functions.h"
+
+namespace trainerd::kernels::TRAINERD_SIMD {
+namespace {
+
+template <class G, class P>
+void adamw_run(const AdamwRun& a) {
+  const G* grads = as<G>(a.grads);
+  P* params = as<P>(a.params);
+  const Vec factor = broadcast(a.grad_factor), lr = broadcast(a.lr), eps = broadcast(a.eps);
+  const Vec b1 = broadcast(a.beta1), b2 = broadcast(a.beta2), decay = broadcast(a.weight_decay);
+  const Vec rest1 = broadcast(1.0f - a.beta1), rest2 = broadcast(1.0f - a.beta2);
+  const Vec c1 = broadcast(a.correction1), c2 = broadcast(a.correction2);
+  const auto update = [&](auto get, auto put, bool want_params) {
+    const Vec g = get(grads) * factor;
+    const Vec m = fma(b1, get(a.moment1), rest1 * g);
+    const Vec v = fma(b2, get(a.moment2), rest2 * g * g);
+    const Vec w = get(a.master);
+    const Vec step = fma(decay, w, m * c1 / (sqrt(v * c2) + eps));
+    const Vec updated = fnma(lr, step, w);
+    put(a.moment1, m);
+    put(a.moment2, v);
+    put(a.master, updated);
+    if (want_params) put(params, updated);
+  };
+  if (params != nullptr)
+    for_each_vec(a.count, [&](auto get, auto put) { update(get, put, true); });
+  else
+    for_each_vec(a.count, [&](auto get, auto put) { update(get, put, false); });
+}
+
+/// The finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit.
+inline std::uint32_t mix(std::uint32_t h) {
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  return h ^ (h >> 16);
+}
+
+}  // namespace
+
+void add(DType dtype, const std::byte* a, const std::byte* b, std::byte* out, std::int64_t n) {
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(n, [&](auto get, auto put) { put(as<T>(out), get(as<T>(a)) + get(as<T>(b))); });
+  });
+}
+
+void scale(DType dtype, std::byte* x, float factor, std::int64_t n) {
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(n, [&](auto get, auto put) { put(as<T>(x), get(as<T>(x)) * broadcast(factor)); });
+  });
+}
+
+void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n) {
+  with_type(from, [&](auto source) {
+    with_type(to, [&](auto target) {
+      for_each_vec(
+          n, [&](auto get, auto put) { put(as<decltype(target)>(out), get(as<decltype(source)>(in))); });
+    });
+  });
+}
+
+double square_sum(DType dtype, const std::byte* x, std::int64_t n) {
+  Wide even = wide_zero(), odd = wide_zero();
+  with_type(dtype, [&](auto tag) {
+    const auto* p = as<decltype(tag)>(x);
+    const auto square = [](Vec v) {
+      const Wide w = to_wide(v);
+      return w * w;
+    };
+    std::int64_t i = 0;
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      even = even + square(load(p + i));
+      odd = odd + square(load(p + i + kLanes));
+    }
+    for_each_vec(n - i, [&](auto get, auto) { even = even + square(get(p + i)); });
+  });
+  return sum(even + odd);
+}
+
+void hash_words(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]) {
+  // Plain loops: the compiler makes vectors of them, and unsigned sums do not depend on their order.
+  const std::uint32_t low = static_cast<std::uint32_t>(index);
+  const std::uint32_t high = static_cast<std::uint32_t>(static_cast<std::uint64_t>(index) >> 32);
+  std::uint32_t first = 0, second = 0;
+  for (std::int64_t i = 0; i < words; ++i) {
+    std::uint32_t word;
+    __builtin_memcpy(&word, x + 4 * i, 4);
+    const std::uint32_t place = low + static_cast<std::uint32_t>(i);
+    first += mix(word ^ mix(place * 0x9e3779b1u + high * 0x7feb352du + 0x165667b1u));
+    second += mix((word * 0x2c1b3c6du) ^ (place * 0x85ebca77u + high * 0x846ca68bu + 0x27d4eb2fu));
+  }
+  sums[0] = first;
+  sums[1] = second;
+}
+
+void adamw(const AdamwRun& run) {
+  with_type(run.grad_dtype, [&](auto g) {
+    with_type(run.param_dtype, [&](auto p) { adamw_run<decltype(g), decltype(p)>(run); });
+  });
+}
+
+}  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -1,0 +1,100 @@
+#include "kernels/cpu/simd/vector_functions.h"
+
+namespace trainerd::kernels::TRAINERD_SIMD {
+namespace {
+
+// Columns whose maximum and exponentials are taken together: they stay in the first-level cache between the
+// two.
+constexpr std::int64_t kChunk = 4096;
+
+/// Columns of the rows held that are real vocabulary.
+template <class Args>
+std::int64_t real_columns(const Args& a) {
+  const std::int64_t held = a.logits_TV.size(1), left = a.vocab - a.first_row;
+  return left < 0 ? 0 : left < held ? left : held;
+}
+
+template <class T>
+float element(const T* p) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    return to_float(*p);
+  else
+    return *p;
+}
+
+/// sum of exp(x - top) over n elements
+template <class T>
+float sum_exp(const T* x, std::int64_t n, float top) {
+  Vec total = zero();
+  for_each_vec(
+      n, [&](auto get, auto) { total += exp(get(x) - broadcast(top)); }, -__builtin_inff());
+  return sum(total);
+}
+
+template <class T>
+void stats_rows(const CeStats& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const T* row = at<T>(a.logits_TV, t * v);
+    float top = -__builtin_inff(), total = 0.0f;
+    for (std::int64_t c = 0; c < n; c += kChunk) {
+      const std::int64_t width = n - c < kChunk ? n - c : kChunk;
+      Vec highest = broadcast(-__builtin_inff());
+      for_each_vec(
+          width, [&](auto get, auto) { highest = max(highest, get(row + c)); }, -__builtin_inff());
+      const float high = max_of(highest);
+      if (high > top) {
+        total *= __builtin_expf(top - high);
+        top = high;
+      }
+      // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN
+      // is never the maximum, and comes through here.
+      total += sum_exp(row + c, width, top == -__builtin_inff() ? 0.0f : top);
+    }
+    const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
+    at<float>(a.max_T)[t] = top;
+    at<float>(a.sum_exp_T)[t] = total;
+    at<float>(a.target_logit_T)[t] = target >= 0 && target < n ? element(row + target) : 0.0f;
+  }
+}
+
+template <class T>
+void finish_rows(const CeFinish& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float weight = at<float>(a.loss_weight_T)[t];
+    const float top = at<float>(a.max_T)[t], total = at<float>(a.sum_exp_T)[t];
+    // A token without weight is padding: whatever its logits are, it adds nothing.
+    at<float>(a.loss_T)[t] =
+        weight == 0.0f ? 0.0f : weight * (top + __builtin_logf(total) - at<float>(a.target_logit_T)[t]);
+    if (a.want == CeFinish::Want::loss) continue;
+    T* row = at<T>(a.logits_TV, t * v);
+    const float factor = weight * a.grad_scale;
+    if (factor == 0.0f) {
+      clear(row, v);
+      continue;
+    }
+    const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
+    const bool held = target >= 0 && target < n;
+    const float target_logit = held ? element(row + target) : 0.0f;
+    const Vec shift = broadcast(top), scale = broadcast(factor / total);
+    for_each_vec(n, [&](auto get, auto put) { put(row, exp(get(row) - shift) * scale); });
+    if (held) {
+      const float p = __builtin_expf(target_logit - top) / total;
+      store_tail(row + target, broadcast(factor * (p - 1.0f)), 1);
+    }
+    clear(row + n, v - n);
+  }
+}
+
+}  // namespace
+
+void ce_stats(const CeStats& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.logits_TV.dtype, [&](auto t) { stats_rows<decltype(t)>(a, begin, end); });
+}
+
+void ce_finish(const CeFinish& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.logits_TV.dtype, [&](auto t) { finish_rows<decltype(t)>(a, begin, end); });
+}
+
+}  // namespace trainerd::kernels::TRAINERD_SIMD

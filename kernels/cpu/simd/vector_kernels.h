@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace trainerd::kernels {
+
+/// One run of elements of the optimizer's flat state, all with one weight decay; `params` may be null.
+struct AdamwRun {
+  DType grad_dtype = DType::f32;
+  DType param_dtype = DType::f32;
+  const std::byte* grads = nullptr;
+  float* master = nullptr;
+  float* moment1 = nullptr;
+  float* moment2 = nullptr;
+  std::byte* params = nullptr;
+  std::int64_t count = 0;
+  float grad_factor = 1;
+  float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  float correction1 = 1;  ///< 1 / (1 - beta1^t)
+  float correction2 = 1;  ///< 1 / (1 - beta2^t)
+};
+
+/// The vector kernels of one instruction set: what one thread does with one block of an operator. Pointers to
+/// bytes are to elements of the dtype given. Those that take an operator's arguments work on its rows [begin,
+/// end). They hold no state and allocate nothing.
+struct VectorKernels {
+  // Rows of gate_up are [gate (F) | up (F)]. `act` of the backward may be null; dgate_up may be gate_up.
+  void (*glu_forward)(DType, const std::byte* gate_up, std::byte* act, std::int64_t rows, std::int64_t ffn);
+  void (*glu_backward)(DType, const std::byte* dact, const std::byte* gate_up, std::byte* dgate_up,
+                       std::byte* act, std::int64_t rows, std::int64_t ffn);
+  void (*gelu_forward)(DType, const std::byte* x, std::byte* act, std::int64_t n);
+  void (*gelu_backward)(DType, const std::byte* dact, const std::byte* x, std::byte* dx, std::int64_t n);
+
+  void (*add_norm_forward)(const AddNormForward&, std::int64_t begin, std::int64_t end);
+  /// Assigns the rows' sums to `dweight_D` and, when not null, `dbias_D`.
+  void (*add_norm_backward)(const AddNormBackward&, std::int64_t begin, std::int64_t end, float* dweight_D,
+                            float* dbias_D);
+  void (*qk_norm_rope_forward)(const QkNormRopeForward&, std::int64_t begin, std::int64_t end);
+  /// Assigns the rows' sums to `dq_weight_E` and `dk_weight_E`, which are null when there are no norm
+  /// weights.
+  void (*qk_norm_rope_backward)(const QkNormRopeBackward&, std::int64_t begin, std::int64_t end,
+                                float* dq_weight_E, float* dk_weight_E);
+  /// out[i] (+)= partial[0][i] + partial[1][i] + ..., for i < n, in that order; rows lie `stride` floats
+  /// apart.
+  void (*sum_partials)(const float* partial, std::int64_t rows, std::int64_t stride, std::int64_t n, DType,
+                       std::byte* out, WriteMode);
+
+  void (*embedding_forward)(const EmbeddingForward&, std::int64_t begin, std::int64_t end);
+  /// Writes table row `row`: the sum of the `count` rows of dout named by `order`, in that order.
+  void (*embedding_row)(const EmbeddingBackward&, std::int64_t row, const std::int32_t* order,
+                        std::int64_t count);
+
+  void (*ce_stats)(const CeStats&, std::int64_t begin, std::int64_t end);
+  void (*ce_finish)(const CeFinish&, std::int64_t begin, std::int64_t end);
+
+  void (*add)(DType, const std::byte* a, const std::byte* b, std::byte* out, std::int64_t n);
+  void (*scale)(DType, std::byte* x, float factor, std::int64_t n);
+  void (*cast)(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
+  /// Sum of squares in double.
+  double (*square_sum)(DType, const std::byte* x, std::int64_t n);
+  /// The two hash sums of `words` 32-bit words that follow `index` others (the hash is defined in
+  /// reduce.cpp).
+  void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
+  void (*adamw)(const AdamwRun&);
+};
+
+namespace portable {
+const VectorKernels& vector_kernels();
+}
+namespace avx512 {
+const VectorKernels& vector_kernels();
+}
+
+}  // namespace trainerd::kernels

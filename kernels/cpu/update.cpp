@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+
+namespace trainerd::kernels {
+
+void CpuBackend::step_control(Stream&, const StepControl& a) {
+  base::check(!a.first_block.empty() && a.first_block.back() <= a.square_sums.numel(),
+              "step control: first_block ends at the last block");
+  const double* sums = a.square_sums.as<double>();
+  StepControlValues values;
+  double total = 0;
+  for (std::size_t tensor = 0; tensor + 1 < a.first_block.size(); ++tensor) {
+    bool finite = true;
+    for (std::int64_t b = a.first_block[tensor]; b < a.first_block[tensor + 1]; ++b) {
+      finite = finite && std::isfinite(sums[b]);
+      total += sums[b];
+    }
+    if (!finite && values.nonfinite < 0) values.nonfinite = static_cast<std::int32_t>(tensor);
+  }
+  values.grad_norm = std::sqrt(total);
+  const bool loss_finite = !a.loss.defined() || std::isfinite(*a.loss.as<double>());
+  values.skip = std::isfinite(total) && loss_finite ? 0 : 1;
+  if (values.skip == 0)
+    values.grad_factor = a.clip_norm > 0 && values.grad_norm > a.clip_norm
+                             ? static_cast<float>(a.clip_norm / values.grad_norm)
+                             : 1.0f;
+  base::check(a.values.bytes() == sizeof(values), "step control: the output is one StepControlValues");
+  std::memcpy(a.values.data, &values, sizeof(values));
+}
+
+void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
+  StepControlValues control;
+  base::check(a.control.bytes() == sizeof(control), "adamw: the control is one StepControlValues");
+  std::memcpy(&control, a.control.data, sizeof(control));
+  if (control.skip != 0) return;
+
+  const std::int64_t n = a.master.numel();
+  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
+                  (!a.params.defined() || a.params.numel() == n),
+              "adamw: all flat arrays have one length");
+  std::int64_t last = 0;
+  for (const UpdateRange& range : a.ranges) {
+    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
+    last = range.begin + range.count;
+  }
+  base::check(last <= n, "adamw: ranges lie within the flat state");
+
+  AdamwRun run;
+  run.grad_dtype = a.grads.dtype;
+  run.grad_factor = control.grad_factor;
+  run.lr = a.lr;
+  run.beta1 = a.beta1;
+  run.beta2 = a.beta2;
+  run.eps = a.eps;
+  run.correction1 =
+      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta1), static_cast<double>(a.step))));
+  run.correction2 =
+      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta2), static_cast<double>(a.step))));
+  if (a.params.defined()) run.param_dtype = a.params.dtype;
+  for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    // The first range that ends after `begin`: ranges rise, so their ends do too.
+    auto range =
+        std::upper_bound(a.ranges.begin(), a.ranges.end(), begin,
+                         [](std::int64_t at, const UpdateRange& r) { return at < r.begin + r.count; });
+    for (; range != a.ranges.end() && range->begin < end; ++range) {
+      const std::int64_t from = std::max(begin, range->begin),
+                         to = std::min(end, range->begin + range->count);
+      AdamwRun part = run;
+      part.grads = a.grads.data + from * size_of(a.grads.dtype);
+      part.master = a.master.as<float>() + from;
+      part.moment1 = a.moment1.as<float>() + from;
+      part.moment2 = a.moment2.as<float>() + from;
+      if (a.params.defined()) part.params = a.params.data + from * size_of(a.params.dtype);
+      part.count = to - from;
+      part.weight_decay = range->weight_decay;
+      vector_.adamw(part);
+    }
+  });
+}
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,96 @@
+#include "kernels/memory.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace trainerd::kernels {
+namespace {
+
+constexpr std::size_t index_of(MemoryTerm term) { return static_cast<std::size_t>(term); }
+
+}  // namespace
+
+const char* to_string(MemoryTerm term) {
+  switch (term) {
+    case MemoryTerm::parameters: return "parameters";
+    case MemoryTerm::prepared_weights: return "prepared_weights";
+    case MemoryTerm::gradients: return "gradients";
+    case MemoryTerm::master_weights: return "master_weights";
+    case MemoryTerm::moments: return "moments";
+    case MemoryTerm::activations: return "activations";
+    case MemoryTerm::logits: return "logits";
+    case MemoryTerm::workspace: return "workspace";
+    case MemoryTerm::batch: return "batch";
+    case MemoryTerm::control: return "control";
+    case MemoryTerm::count_: break;
+  }
+  return "?";
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    if (release_) release_();
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    release_ = std::exchange(other.release_, nullptr);
+  }
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (release_) release_();
+}
+
+Arena::Arena(std::string name, std::byte* base, std::int64_t capacity)
+    : name_(std::move(name)), base_(base), capacity_(capacity) {
+  taken_.reserve(256);
+}
+
+Arena Arena::dry(std::string name) {
+  // A non-null base, so that an address taken in a dry run is never mistaken for an absent tensor.
+  return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::numeric_limits<std::int64_t>::max() / 2};
+}
+
+std::byte* Arena::take_bytes(std::int64_t bytes, MemoryTerm term) {
+  base::check(bytes >= 0, "a negative number of bytes was asked for");
+  const std::int64_t size = align_up(bytes);
+  if (size > capacity_ - top_)
+    throw base::capacity_error("region " + name_ + " holds " + std::to_string(capacity_) + " bytes by plan; " +
+                               std::to_string(top_ + size) + " are asked for");
+  std::byte* at = base_ + top_;
+  taken_.push_back({top_, size, term});
+  top_ += size;
+  terms_[index_of(term)] += size;
+  if (top_ > high_water_) {
+    high_water_ = top_;
+    peak_terms_ = terms_;
+  }
+  return at;
+}
+
+Tensor Arena::take(DType dtype, const Shape& shape, MemoryTerm term) {
+  return {take_bytes(shape.numel() * size_of(dtype), term), dtype, shape};
+}
+
+void Arena::release(Mark mark) {
+  while (!taken_.empty() && taken_.back().begin >= mark) {
+    terms_[index_of(taken_.back().term)] -= taken_.back().bytes;
+    taken_.pop_back();
+  }
+  top_ = std::min(top_, mark);
+}
+
+std::int64_t MemoryPlan::total_bytes() const {
+  std::int64_t total = 0;
+  for (const Region& region : regions) total += region.bytes;
+  return total;
+}
+
+std::int64_t MemoryPlan::bytes_of(const std::string& name) const {
+  for (const Region& region : regions)
+    if (region.name == name) return region.bytes;
+  throw std::logic_error("no region named " + name + " in the memory plan");
+}
+
+}  // namespace trainerd::kernels

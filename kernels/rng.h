@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace trainerd::kernels {
+
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): a pure function from a
+/// 64-bit key and a 128-bit counter to 128 random bits. No state, so a value depends on its place alone.
+constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
+  std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
+                                 static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0], p1 = std::uint64_t{0xCD9E8D57u} * c[2];
+    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+/// FNV-1a of a name, folded into a key: what separates one parameter's randomness from another's.
+constexpr std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
+  std::uint64_t h = 0xcbf29ce484222325ull ^ (seed * 0x9E3779B97F4A7C15ull);
+  for (const char ch : name) h = (h ^ static_cast<unsigned char>(ch)) * 0x100000001b3ull;
+  return h ^ (h >> 29);
+}
+
+/// A uniform number in (0, 1].
+constexpr float unit_float(std::uint32_t bits) { return static_cast<float>((bits >> 8) + 1) * 0x1p-24f; }
+
+/// Standard normal value of element `index` under `key`, by Box and Muller. Four values share one Philox call.
+inline float normal_at(std::uint64_t key, std::uint64_t index) {
+  const auto r = philox(key, index >> 2, 0);
+  const std::size_t lane = index & 3u, pair = lane & 2u;
+  const float radius = std::sqrt(-2.0f * std::log(unit_float(r[pair])));
+  const float angle = 6.28318530717958647692f * unit_float(r[pair + 1]);
+  return radius * ((lane & 1u) != 0 ? std::sin(angle) : std::cos(angle));
+}
+
+}  // namespace trainerd::kernels

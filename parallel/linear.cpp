@@ -1,0 +1,84 @@
+#include "parallel/linear.h"
+
+#include <algorithm>
+
+namespace trainerd::parallel {
+namespace {
+
+using namespace kernels;
+
+void sum_over(const TensorParallel& tp, Stream& s, const Tensor& x, const char* label) {
+  tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
+}
+
+void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin, std::int64_t count, WriteMode mode) {
+  const ArenaScope scope(s.scratch());
+  const bool train = a.dy_TD.defined();
+  const Tensor y = a.y_TD.rows(begin, count), targets = a.targets_T.rows(begin, count);
+  const Tensor logits =
+      s.scratch().take(y.dtype, {count, a.fprop.plain_NC.size(0)}, MemoryTerm::logits);
+  const Tensor max = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+  const Tensor sum_exp = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+  const Tensor target = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+
+  tp.backend.linear_fprop(s, {.x_TC = y, .weight = a.fprop, .bias_N = {}, .addend_TN = {}, .y_TN = logits});
+  tp.backend.ce_stats(s, {.logits_TV = logits, .targets_T = targets, .first_row = a.first_row, .vocab = a.vocab,
+                          .max_T = max, .sum_exp_T = sum_exp, .target_logit_T = target});
+  tp.backend.ce_finish(s, {.logits_TV = logits, .targets_T = targets, .loss_weight_T = a.loss_weight_T.rows(begin, count),
+                           .first_row = a.first_row, .vocab = a.vocab, .max_T = max, .sum_exp_T = sum_exp,
+                           .target_logit_T = target, .grad_scale = a.grad_scale, .loss_T = a.loss_T.rows(begin, count),
+                           .want = train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss});
+  if (!train) return;
+  const Tensor dy = a.dy_TD.rows(begin, count);
+  tp.backend.linear_dgrad(s, {.dy_TN = logits, .weight = a.dgrad, .dx_TC = dy, .mode = WriteMode::assign});
+  tp.backend.linear_wgrad(s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
+}
+
+}  // namespace
+
+void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) { tp.backend.linear_fprop(s, a); }
+
+void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
+  base::check(a.mode == WriteMode::assign || tp.group.size() == 1, "a sum over tp must not count what was there before twice");
+  tp.backend.linear_dgrad(s, a);
+  sum_over(tp, s, a.dx_TC, "column_linear_dgrad");
+}
+
+void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) { tp.backend.linear_swiglu(s, a); }
+
+void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
+  base::check((!a.bias_N.defined() && !a.addend_TN.defined()) || tp.group.size() == 1,
+              "a bias of a row-parallel linear is added once, after the sum");
+  tp.backend.linear_fprop(s, a);
+  sum_over(tp, s, a.y_TN, "row_linear");
+}
+
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) { tp.backend.linear_dgrad(s, a); }
+
+void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a) {
+  tp.backend.linear_dgrad_swiglu(s, a);
+}
+
+void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
+  tp.backend.embedding_forward(s, a);
+  sum_over(tp, s, a.out_TD, "embedding");
+}
+
+std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype) {
+  constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20, kTokens = 128;
+  const std::int64_t fit = kChunkBytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
+  return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
+}
+
+void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
+  base::check(tp.group.size() == 1, "the softmax statistics are not yet reduced over tp");
+  const std::int64_t tokens = a.y_TD.size(0);
+  const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype);
+  WriteMode mode = a.mode;
+  for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
+    chunk_loss(tp, s, a, begin, std::min(chunk, tokens - begin), mode);
+    mode = WriteMode::accumulate;
+  }
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trainerd::parallel {
+
+enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
+
+/// Sizes of the axes of the process grid and what runs on them.
+struct ParallelOptions {
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t dp = 1;
+  std::int64_t cp = 1;
+  std::int64_t ep = 1;
+  bool sequence_parallel = false;
+  std::int64_t zero = 1;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::int64_t virtual_stages = 1;
+
+  bool operator==(const ParallelOptions&) const = default;
+};
+
+struct ClusterOptions {
+  std::string preset = "local";
+  std::int64_t nodes = 1;
+
+  bool operator==(const ClusterOptions&) const = default;
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "parallel/schedule/schedule.h"
+
+namespace trainerd::parallel {
+
+/// How long what a walk leaves behind is needed. Pipeline lifetimes are not LIFO, so each class has numbered slots.
+enum class Lifetime : std::uint8_t { forward_to_backward, forward_to_weight, backward_to_weight };
+constexpr int kLifetimes = 3;
+const char* to_string(Lifetime lifetime);
+
+/// The slot of each microbatch of one chunk in one lifetime class, and how many slots there are.
+struct SlotTable {
+  std::vector<int> slot_of_microbatch;
+  int slots = 0;
+};
+
+/// Interval colouring of an action list: two microbatches share a slot when their lifetimes do not meet. Greedy in order
+/// of birth, which is optimal for intervals.
+SlotTable color_slots(std::span<const Action> actions, int chunk, int microbatches, Lifetime lifetime);
+
+}  // namespace trainerd::parallel

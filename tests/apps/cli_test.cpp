@@ -1,0 +1,121 @@
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace {
+
+struct Outcome {
+  int status = -1;     // exit status; -1 if a signal ended it
+  std::string output;  // standard output and error together
+};
+
+Outcome trainerd(const std::string& arguments) {
+  const std::string command = std::string(TRAINERD_BINARY) + " " + arguments + " 2>&1";
+  Outcome outcome;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::array<char, 4096> block{};
+  while (const std::size_t got = std::fread(block.data(), 1, block.size(), pipe))
+    outcome.output.append(block.data(), got);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  return outcome;
+}
+
+// A directory of the test's own, removed with everything in it.
+class Directory {
+ public:
+  Directory() {
+    std::string name = (std::filesystem::temp_directory_path() / "trainerd-cli-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+    return (path_ / name).string();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+const std::string kJob =
+    "steps: 20\n"
+    "model: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+    "batch: {global: 8, micro: 2}\n"
+    "data: {train: [a.txt]}\n";
+
+TEST_CASE("validate prints a job that validates to itself", "[cli]") {
+  const Directory directory;
+  const Outcome first =
+      trainerd("validate " + directory.write("job.yaml", kJob) + " --set optimizer.lr=1e-2");
+  CHECK(first.status == 0);
+  CHECK(first.output.find("lr: 0.01\n") != std::string::npos);
+  const Outcome second = trainerd("validate " + directory.write("resolved.yaml", first.output));
+  CHECK(second.status == 0);
+  CHECK(second.output == first.output);
+}
+
+TEST_CASE("--set takes one value, wherever it stands, lists too", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  const Outcome outcome = trainerd("validate --set steps=7 --set 'data.train=[x, z]' " + job);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.output.find("steps: 7\n") != std::string::npos);
+  CHECK(outcome.output.find("train: [x, z]\n") != std::string::npos);
+}
+
+TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "sed: 1\n");
+  const Outcome outcome = trainerd("validate " + job + " --set stepz=1");
+  CHECK(outcome.status == 2);
+  CHECK(outcome.output == "trainerd: " + job + ":5:1: sed: unknown key (nearest valid: seed)\n" +
+                              "--set stepz=1: stepz: unknown key (nearest valid: steps)\n");
+  CHECK(trainerd("run " + job).status == 2);
+  CHECK(trainerd("validate no-such.yaml").status == 2);
+}
+
+TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
+  for (const char* arguments : {"", "fly", "run", "validate", "validate a b", "data", "data inspect",
+                                "run --sett a=b x", "worker", "data inspect x --format csv"}) {
+    INFO(arguments);
+    CHECK(trainerd(arguments).status == 2);
+  }
+  const Outcome help = trainerd("--help");
+  CHECK(help.status == 0);
+  CHECK(help.output.find("validate") != std::string::npos);
+  CHECK(help.output.find("worker") == std::string::npos);
+  const Outcome version = trainerd("--version");
+  CHECK(version.status == 0);
+  CHECK(version.output.rfind("trainerd ", 0) == 0);
+}
+
+TEST_CASE("data inspect counts a text's tokens and refuses what is not there", "[cli]") {
+  const Directory directory;
+  const Outcome outcome = trainerd("data inspect " + directory.write("a.txt", std::string(12345, 'x')));
+  CHECK(outcome.status == 0);
+  CHECK(outcome.output.find("12,345") != std::string::npos);
+  const Outcome absent = trainerd("data inspect no-such-file.txt");
+  CHECK(absent.status == 4);
+  CHECK(absent.output.find("no-such-file.txt") != std::string::npos);
+}
+
+TEST_CASE("output that cannot be written is not success", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  CHECK(trainerd("validate " + job + " > /dev/full").status == 1);
+}
+
+}  // namespace

@@ -1,0 +1,59 @@
+// The plan is the run: what the meta world says is what the CPU world uses.
+
+#include <catch2/catch.hpp>
+
+#include "core/train/snapshot.h"
+#include "kernels/meta/meta_backend.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+TEST_CASE("every region's high-water mark after real steps is the planned size", "[memory]") {
+  core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  job.evaluate = {.every = 1, .batches = 1};
+  job.batch.micro = GENERATE(1, 4);
+  if (GENERATE(false, true)) {
+    job.model.qk_norm = job.model.qkv_bias = job.model.tie_embeddings = true;
+    job.model.mlp = core::Mlp::gelu;
+    job.model.norm = core::Norm::layer;
+    job.model.positions = core::Positions::learned;
+  }
+  core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 3)));
+  rank.trainer().initialise();
+  test::losses(rank.trainer(), job, 1, 2);
+  rank.trainer().evaluate(test::skewed_samples(job, 1));
+  const kernels::MemoryPlan measured = rank.memory().plan();
+  for (const auto& region : rank.plan().memory.regions) {
+    CAPTURE(region.name);
+    CHECK(measured.bytes_of(region.name) == region.bytes);
+    CHECK(region.bytes > 0);
+  }
+}
+
+TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product", "[memory]") {
+  core::JobSpec job = test::small_job();
+  // Large enough that products dominate.
+  job.model.hidden = 256;
+  job.model.head_dim = 64;
+  job.model.ffn = 512;
+  job.model.vocab = 512;
+  const parallel::Topology topology = test::cpu_topology(1);
+  const core::DryRun plan =
+      core::dry_run(job, parallel::resolve_layout(job.parallel, topology, job.model.layers), topology.device);
+  const double convention = core::flops_per_token(job.model) * static_cast<double>(job.tokens_per_step());
+  CHECK(plan.flops_per_step > convention);
+  CHECK(plan.flops_per_step < 1.1 * convention);
+}
+
+TEST_CASE("a job that does not fit the node is refused with its largest term and a remedy", "[memory]") {
+  const core::JobSpec job = test::small_job();
+  parallel::Topology topology = test::cpu_topology(1);
+  const core::DryRun plan =
+      core::dry_run(job, parallel::resolve_layout(job.parallel, topology, job.model.layers), topology.device);
+  topology.node_memory_bytes = plan.memory.total_bytes() + 2 * plan.snapshot_bytes;
+  CHECK_NOTHROW(core::require_fits(plan, job, topology, 2));
+  topology.node_memory_bytes -= 1;
+  CHECK_THROWS_AS(core::require_fits(plan, job, topology, 2), base::CapacityError);
+  CHECK_THROWS_WITH(core::require_fits(plan, job, topology, 2),
+                    Catch::Contains("rank 0") && Catch::Contains("try"));
+}

@@ -1,0 +1,241 @@
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "spec_test_support.h"
+
+namespace trainerd::core::test {
+namespace {
+
+TEST_CASE("a minimal job gets every default", "[spec]") {
+  const JobSpec job = parse_job(kJob, "job.yaml");
+  CHECK(job.name == "tiny");
+  CHECK(job.output == "runs/tiny");
+  CHECK(job.model.head_dim == 16);
+  CHECK(job.model.kv_heads == 2);
+  CHECK(job.device == DeviceChoice::automatic);
+  CHECK(job.precision == PrecisionRecipe{});
+  CHECK(job.metrics.listen == "127.0.0.1:9464");
+  CHECK(job.data.train == std::vector<std::string>{"a.txt"});
+  CHECK(job.microbatches() == 4);
+  CHECK(job.tokens_per_step() == 8 * 32);
+  CHECK(parse_job("model: {layers: 1, hidden: 64, heads: 4, ffn: 8, vocab: 9, seq_len: 3}\nsteps: 1\n"
+                  "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
+                  "j")
+            .model.kv_heads == 4);
+}
+
+TEST_CASE("every key that can be given is stored", "[spec]") {
+  const JobSpec job = parse_job(R"(
+name: all
+seed: 18446744073709551615
+output: some/where
+device: cpu
+threads: 2
+model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 32, ffn: 176, vocab: 300, seq_len: 64, norm: layer,
+        positions: rope, rope_theta: 5e5, mlp: gelu, bias: true, qkv_bias: true, qk_norm: true, tie_embeddings: true,
+        norm_eps: 1e-6, init: .5}
+parallel: {tp: 1, pp: 1, dp: 1, cp: 1, ep: 1, sequence_parallel: false, zero: 0, schedule: 1f1b, virtual_stages: 1}
+batch: {global: 16, micro: 2}
+precision: bf16
+optimizer: {name: adamw, lr: +1.0e-3, betas: [0.8, 0.99], eps: 1e-9, weight_decay: 0, grad_clip: 0.5,
+            schedule: {kind: wsd, warmup: 5, min_lr: 1.0e-5, decay: 3}}
+steps: 20
+data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens}
+checkpoint: {every: 5, keep: 2, async: FALSE}
+evaluate: {every: 10, batches: 4}
+metrics: {listen: "[::1]:0"}
+cluster: {preset: local, nodes: 1}
+)",
+                                "job.yaml");
+  CHECK(job.seed == std::numeric_limits<std::uint64_t>::max());
+  CHECK(job.output == "some/where");
+  CHECK(job.device == DeviceChoice::cpu);
+  CHECK(job.threads == 2);
+  CHECK(job.model.head_dim == 32);
+  CHECK(job.model.norm == Norm::layer);
+  CHECK(job.model.mlp == Mlp::gelu);
+  CHECK(job.model.rope_theta == 500000.0);
+  CHECK((job.model.linear_bias && job.model.qkv_bias && job.model.qk_norm && job.model.tie_embeddings));
+  CHECK(job.model.norm_eps == 1e-6);
+  CHECK(job.model.init == 0.5);
+  CHECK(job.parallel.zero == 0);
+  CHECK(job.precision.compute == kernels::DType::bf16);
+  CHECK(job.precision.params == kernels::DType::bf16);
+  CHECK(job.precision.grads == kernels::DType::f32);
+  CHECK(job.precision.master == kernels::DType::f32);
+  CHECK(job.optimizer.lr == 1e-3);
+  CHECK(job.optimizer.beta1 == 0.8);
+  CHECK(job.optimizer.beta2 == 0.99);
+  CHECK(job.optimizer.eps == 1e-9);
+  CHECK(job.optimizer.weight_decay == 0.0);
+  CHECK(job.optimizer.grad_clip == 0.5);
+  CHECK(job.optimizer.schedule == LrSchedule{LrKind::wsd, 5, 1e-5, 3});
+  CHECK(job.data.train == std::vector<std::string>{"a.bin", "b c.bin"});
+  CHECK(job.data.valid == std::vector<std::string>{"v.bin"});
+  CHECK(job.data.format == io::DataFormat::tokens);
+  CHECK(job.checkpoint == io::CheckpointOptions{5, 2, false});
+  CHECK(job.evaluate == EvaluateOptions{10, 4});
+  CHECK(job.metrics.listen == "[::1]:0");
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
+TEST_CASE("texts of any kind survive the resolved job", "[spec]") {
+  JobSpec job = parse_job(kJob, "job.yaml");
+  for (const std::string text : {"yes",
+                                 "1e3",
+                                 "a b",
+                                 "a: b",
+                                 "#x",
+                                 "\"q\" \\ 'r'",
+                                 "~",
+                                 "null",
+                                 "-",
+                                 "*.txt",
+                                 "/usr/include/c++/*/ext",
+                                 "\xc3\xa9t\xc3\xa9",
+                                 "{a}",
+                                 "[b",
+                                 "a,b",
+                                 " lead",
+                                 "trail ",
+                                 "NO",
+                                 "0x10",
+                                 "&a",
+                                 "!t",
+                                 "%d",
+                                 "@x"}) {
+    INFO(text);
+    job.data.train = {text, "z"};
+    job.output = text;
+    const JobSpec back = parse_job(to_yaml(job), "resolved.yaml");
+    CHECK(back == job);
+  }
+}
+
+TEST_CASE("numbers survive the resolved job to the last bit", "[spec]") {
+  JobSpec job = parse_job(kJob, "job.yaml");
+  for (const double x : {1e-5, 0.1, 1.0 / 3, 6e-4, 1e20, 5e-324, 12345678.9, 3e-5}) {
+    job.optimizer.lr = x;
+    CHECK(parse_job(to_yaml(job), "resolved.yaml").optimizer.lr == x);
+  }
+}
+
+TEST_CASE("a precision map is the recipe that it spells, or a custom one", "[spec]") {
+  const auto precision = [](const std::string& map) {
+    return parse_job(kJob + "precision: " + map + "\n", "j").precision;
+  };
+  CHECK(precision("{compute: bf16}").name == "bf16");
+  CHECK(precision("{compute: bf16}") == precision("bf16"));
+  CHECK(precision("{}") == precision("fp32"));
+  const PrecisionRecipe custom = precision("{compute: bf16, grads: bf16, loss_scale: none}");
+  CHECK(custom.name == "custom");
+  CHECK(custom.grads == kernels::DType::bf16);
+  CHECK(custom.params == kernels::DType::bf16);
+  const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
+TEST_CASE("overrides go over the file, in order, and through the same checks", "[spec]") {
+  const JobSpec job =
+      parse_job(kJob, "job.yaml",
+                {"optimizer.schedule.warmup=3", "steps=5", "steps=6", "data.train=[x, y]", "model.norm=layer",
+                 "precision={compute: bf16}", "evaluate={every: 2, batches: 1}", "precision.grads=bf16"});
+  CHECK(job.optimizer.schedule.warmup == 3);
+  CHECK(job.steps == 6);
+  CHECK(job.data.train == std::vector<std::string>{"x", "y"});
+  CHECK(job.model.norm == Norm::layer);
+  CHECK(job.precision.name == "custom");
+  CHECK(job.evaluate == EvaluateOptions{2, 1});
+
+  CHECK(problems(kJob, {"optimizer.lrr=1"}) ==
+        Lines{"--set optimizer.lrr=1: optimizer.lrr: unknown key (nearest valid: lr)"});
+  CHECK(problems(kJob, {"steps=many"}) == Lines{"--set steps=many: steps: expected an integer, got 'many'"});
+  CHECK(problems(kJob, {"steps="}) == Lines{"--set steps=: steps: has no value; expected an integer"});
+  CHECK(problems(kJob, {"steps"}) ==
+        Lines{"--set steps: expected key.path=value, for example optimizer.lr=1e-3"});
+  CHECK(problems(kJob, {"a..b=1"}) == Lines{"--set a..b=1: the key path 'a..b' has an empty part"});
+  CHECK(problems(kJob, {"steps.x=1"}) ==
+        Lines{"--set steps.x=1: steps.x: 'steps' is '20' in the job, not a map: set it as a whole"});
+  CHECK(problems(kJob, {"data.train=[a"}) ==
+        Lines{"--set data.train=[a: data.train: is not valid YAML: end of sequence flow not found"});
+  CHECK(
+      problems(kJob, {"batch.global=7", "model.heads=3"}) ==
+      Lines{"job.yaml:3:28: model.hidden: 64 is not divisible by heads 3, and head_dim is not given (nearest "
+            "valid: 63)",
+            "job.yaml:3:52: model.kv_heads: 2 does not divide heads 3 (nearest valid: 3)",
+            "--set batch.global=7: batch.global: 7 is not a multiple of micro 2 x dp 1 (nearest valid: 8)"});
+}
+
+TEST_CASE("a job file that is absent or a directory is a SpecError that names it", "[spec]") {
+  CHECK_THROWS_AS(load_job("no/such/job.yaml"), base::SpecError);
+  CHECK_THROWS_WITH(load_job("no/such/job.yaml"),
+                    Catch::Contains("no/such/job.yaml") && Catch::Contains("No such file"));
+  CHECK_THROWS_AS(load_job("."), base::SpecError);
+}
+
+TEST_CASE("the README holds the reference that the parser's table makes", "[spec][readme]") {
+  std::ifstream file(std::string(TRAINERD_SOURCE_DIR) + "/README.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::string readme = text.str();
+  const std::string begin = "<!-- spec-reference:begin -->\n";
+  const std::size_t from = readme.find(begin);
+  REQUIRE(from != std::string::npos);
+  const std::size_t to = readme.find("<!-- spec-reference:end -->", from);
+  REQUIRE(to != std::string::npos);
+  const std::string section = readme.substr(from + begin.size(), to - from - begin.size());
+  CHECK(section.find(reference_markdown()) != std::string::npos);
+}
+
+TEST_CASE("the reference has a row for every key of the issue's list", "[spec]") {
+  const std::string reference = reference_markdown();
+  for (const char* key : {"name",
+                          "seed",
+                          "output",
+                          "device",
+                          "preset",
+                          "layers",
+                          "kv_heads",
+                          "rope_theta",
+                          "tie_embeddings",
+                          "tp",
+                          "sequence_parallel",
+                          "zero",
+                          "virtual_stages",
+                          "global",
+                          "micro",
+                          "precision",
+                          "loss_scale",
+                          "gemm",
+                          "lr",
+                          "betas",
+                          "grad_clip",
+                          "warmup",
+                          "min_lr",
+                          "steps",
+                          "train",
+                          "tokenizer",
+                          "every",
+                          "keep",
+                          "async",
+                          "batches",
+                          "listen",
+                          "faults",
+                          "nodes"}) {
+    INFO(key);
+    const std::string cell = std::string(key).append("` |");
+    CHECK((reference.find("| `" + cell) != std::string::npos ||
+           reference.find("." + cell) != std::string::npos));
+  }
+}
+
+// ./test_core "[.print-reference]" prints what belongs between README.md's markers.
+TEST_CASE("print the reference", "[.print-reference]") {
+  const std::string reference = reference_markdown();
+  std::fwrite(reference.data(), 1, reference.size(), stdout);
+  CHECK(!reference.empty());
+}
+
+}  // namespace
+}  // namespace trainerd::core::test

@@ -1,0 +1,113 @@
+#include <cmath>
+#include <map>
+
+#include "spec_test_support.h"
+
+namespace trainerd::core::test {
+namespace {
+
+JobSpec preset_job(const std::string& preset) {
+  return parse_job("model: {preset: " + preset +
+                       "}\nsteps: 10\nbatch: {global: 4, micro: 1}\ndata: {train: a.bin, format: tokens}\n",
+                   "job.yaml");
+}
+
+TEST_CASE("every preset has the published number of parameters", "[spec]") {
+  // GPT-2, Llama 3 and Qwen2.5: elements of the published weights. GPT-3 is published rounded.
+  const std::map<std::string, std::int64_t> published = {
+      {"gpt2-124m", 124439808},       {"gpt2-350m", 354823168},    {"gpt2-774m", 774030080},
+      {"gpt2-1558m", 1557611200},     {"llama-3-8b", 8030261248},  {"llama-3-70b", 70553706496},
+      {"llama-3-405b", 405853388800}, {"qwen2.5-0.5b", 494032768}, {"qwen2.5-1.5b", 1543714304},
+      {"qwen2.5-3b", 3085938688},     {"qwen2.5-7b", 7615616512},
+  };
+  for (const auto& [name, total] : published) {
+    INFO(name);
+    CHECK(count_parameters(preset_job(name).model).total == total);
+  }
+  const auto gpt3 = static_cast<double>(count_parameters(preset_job("gpt3-175b").model).total);
+  CHECK(std::abs(gpt3 / 174.6e9 - 1) < 0.005);
+  CHECK(model_preset_names().size() == published.size() + 1);
+}
+
+TEST_CASE("a tied head counts as a matrix multiplication and the input embedding does not", "[spec]") {
+  // GPT-2 small: 12 layers of 12 x 768^2 weights, and the 50257 x 768 head.
+  const ParameterCount gpt2 = count_parameters(preset_job("gpt2-124m").model);
+  CHECK(gpt2.matmul == 12LL * 12 * 768 * 768 + 50257LL * 768);
+  // Llama 3 8B is not tied: all but one 128256 x 4096 table and 65 norms of 4096.
+  const ParameterCount llama = count_parameters(preset_job("llama-3-8b").model);
+  CHECK(llama.total - llama.matmul == 128256LL * 4096 + 65LL * 4096);
+}
+
+TEST_CASE("FLOPs of a token are six for each matmul parameter and causal attention's", "[spec]") {
+  ModelOptions model = preset_job("gpt2-124m").model;
+  // 6 x 123,532,032 + 6 x 12 x 768 x 1024.
+  CHECK(flops_per_token(model) == Approx(6.0 * 123532032 + 56623104).epsilon(1e-12));
+}
+
+TEST_CASE("qk_norm adds one weight for each feature of a query and a key head", "[spec]") {
+  ModelOptions model = preset_job("qwen2.5-0.5b").model;
+  model.qk_norm = true;
+  CHECK(count_parameters(model).total == 494032768 + 24 * 2 * 64);
+}
+
+TEST_CASE("a job's own keys go over its preset's", "[spec]") {
+  const JobSpec job = parse_job(
+      "model: {preset: llama-3-8b, layers: 2, hidden: 64, heads: 4, kv_heads: 1}\nsteps: 1\n"
+      "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
+      "job.yaml");
+  CHECK(job.model.preset == "llama-3-8b");
+  CHECK(job.model.layers == 2);
+  CHECK(job.model.head_dim == 16);
+  CHECK(job.model.ffn == 14336);
+  CHECK(job.model.rope_theta == 500000.0);
+}
+
+TEST_CASE("learned positions over a preset with rotary ones drop its angle", "[spec]") {
+  const JobSpec job = parse_job(
+      "model: {preset: llama-3-8b, positions: learned}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: "
+      "{format: synthetic}\n",
+      "job.yaml");
+  CHECK(job.model.rope_theta == ModelOptions{}.rope_theta);
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
+TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
+  const std::string rest = "steps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
+  CHECK(problems("model: {preset: llama3-8b}\n" + rest) ==
+        Lines{"job.yaml:1:17: model.preset: unknown preset 'llama3-8b' (nearest valid: llama-3-8b)"});
+  CHECK(problems("model: {preset: ./no/such.yaml}\n" + rest) ==
+        Lines{"job.yaml:1:17: model.preset: cannot open './no/such.yaml': No such file or directory"});
+}
+
+TEST_CASE("a preset may be a file, whose faults are placed in it", "[spec]") {
+  const std::string path = std::string(TRAINERD_SOURCE_DIR) + "/tests/core/data/preset.yaml";
+  const std::string rest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
+  const JobSpec job = parse_job("model: {preset: " + path + ", layers: 3, heads: 4" + rest, "job.yaml");
+  CHECK(job.model.layers == 3);
+  CHECK(job.model.vocab == 300);
+  CHECK(job.model.preset.empty());
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(problems("model: {preset: " + path + rest) ==
+        Lines{path + ":4:8: model.heads: expected an integer, got 'four'"});
+}
+
+TEST_CASE("the resolved job of every preset reads back to the same job", "[spec]") {
+  for (const std::string& name : model_preset_names()) {
+    INFO(name);
+    const JobSpec job = preset_job(name);
+    CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  }
+}
+
+TEST_CASE("the quickstart job is valid, has about ten million parameters and reads back", "[spec]") {
+  const JobSpec job = load_job(std::string(TRAINERD_SOURCE_DIR) + "/configs/quickstart.yaml");
+  const std::int64_t parameters = count_parameters(job.model).total;
+  CHECK(parameters > 9'500'000);
+  CHECK(parameters < 11'500'000);
+  CHECK(job.precision.name == "bf16");
+  CHECK(job.microbatches() == 2);
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
+}  // namespace
+}  // namespace trainerd::core::test

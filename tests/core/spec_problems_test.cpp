@@ -1,0 +1,278 @@
+#include "spec_test_support.h"
+
+namespace trainerd::core::test {
+namespace {
+
+TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
+  CHECK(with_line("optimiser: {lr: 1e-3}") ==
+        Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});
+  CHECK(with_line("checkpoint: {evry: 3}") ==
+        Lines{"job.yaml:6:14: checkpoint.evry: unknown key (nearest valid: every)"});
+  CHECK(with_line("optimizer: {schedule: {warmpu: 3}}") ==
+        Lines{"job.yaml:6:24: optimizer.schedule.warmpu: unknown key (nearest valid: warmup)"});
+  // The right key in the wrong section.
+  CHECK(with_line("grad_clip: 1") ==
+        Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
+  CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
+        Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen"});
+  CHECK(with_line("optimizer.lr: 1e-3").size() == 1);  // a dotted key is a key with a dot, not a path
+  CHECK(with_line("<<: {seed: 1}") ==
+        Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
+}
+
+TEST_CASE("values of the wrong type are told at their place", "[spec]") {
+  CHECK(with_line("seed: -1") == Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got '-1'"});
+  CHECK(with_line("seed: \"1\"") ==
+        Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got the text '1'"});
+  CHECK(with_line("threads: 1.5") == Lines{"job.yaml:6:10: threads: expected an integer, got '1.5'"});
+  CHECK(with_line("threads: 1e1") ==
+        Lines{"job.yaml:6:10: threads: expected an integer, got '1e1' (nearest valid: 10)"});
+  CHECK(with_line("threads: [1]") == Lines{"job.yaml:6:10: threads: expected an integer, got a list"});
+  CHECK(with_line("threads:") == Lines{"job.yaml:6:1: threads: has no value; expected an integer"});
+  CHECK(with_line("threads: 0x10") == Lines{"job.yaml:6:10: threads: expected an integer, got '0x10'"});
+  CHECK(with_line("threads: ++1") == Lines{"job.yaml:6:10: threads: expected an integer, got '++1'"});
+  CHECK(with_line("threads: true") == Lines{"job.yaml:6:10: threads: expected an integer, got 'true'"});
+  CHECK(with_line("optimizer: {lr: fast}") ==
+        Lines{"job.yaml:6:17: optimizer.lr: expected a number, got 'fast'"});
+  CHECK(with_line("optimizer: {lr: \"1e-3\"}") ==
+        Lines{"job.yaml:6:17: optimizer.lr: expected a number, got the text '1e-3'"});
+  CHECK(with_line("optimizer: {lr: 1e-3x}") ==
+        Lines{"job.yaml:6:17: optimizer.lr: expected a number, got '1e-3x'"});
+  CHECK(with_line("optimizer: {betas: 0.9}") ==
+        Lines{"job.yaml:6:20: optimizer.betas: expected a list of two numbers, got '0.9'"});
+  CHECK(with_line("optimizer: {betas: [0.9, x]}") ==
+        Lines{"job.yaml:6:26: optimizer.betas[1]: expected a number, got 'x'"});
+  CHECK(with_line("checkpoint: {async: yes}") ==
+        Lines{"job.yaml:6:21: checkpoint.async: expected true or false, got 'yes' (nearest valid: true)"});
+  CHECK(
+      with_line("checkpoint: 5") ==
+      Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its keys are every, keep or async"});
+  CHECK(with_line("checkpoint:") == Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
+                                          "its keys are every, keep or async"});
+  CHECK(with_line("output: {a: b}") == Lines{"job.yaml:6:9: output: expected a text, got a map"});
+  CHECK(with_line("output: \"a\\nb\"") ==
+        Lines{"job.yaml:6:9: output: must not have control characters, got 'a\\x0ab'"});
+  CHECK(with_line("device: gpu") ==
+        Lines{"job.yaml:6:9: device: expected auto, cpu or cuda, got 'gpu' (nearest valid: cpu)"});
+  CHECK(with_line("precision: bf61") ==
+        Lines{"job.yaml:6:12: precision: expected fp32 or bf16, got 'bf61' (nearest valid: bf16)"});
+}
+
+TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
+  CHECK(with_line("threads: 99999999999999999999") ==
+        Lines{"job.yaml:6:10: threads: '99999999999999999999' is out of the range of a 64-bit integer"});
+  CHECK(with_line("seed: 18446744073709551616") ==
+        Lines{"job.yaml:6:7: seed: '18446744073709551616' is out of the range of a 64-bit integer"});
+  CHECK(with_line("threads: -1") ==
+        Lines{"job.yaml:6:10: threads: must be at least 0, got '-1' (nearest valid: 0)"});
+  CHECK(with_line("checkpoint: {keep: 0}") ==
+        Lines{"job.yaml:6:20: checkpoint.keep: must be at least 1, got '0' (nearest valid: 1)"});
+  CHECK(with_line("optimizer: {lr: 0}") ==
+        Lines{"job.yaml:6:17: optimizer.lr: must be greater than 0, got '0'"});
+  CHECK(with_line("optimizer: {lr: 1e999}") ==
+        Lines{"job.yaml:6:17: optimizer.lr: '1e999' is out of the range of a 64-bit number"});
+  for (const std::string text : {".inf", "-.inf", ".nan", "nan", "inf", "-inf", "infinity", ".NaN", "+.Inf"})
+    CHECK(with_line("optimizer: {lr: " + text + "}") ==
+          Lines{"job.yaml:6:17: optimizer.lr: must be finite, got '" + text + "'"});
+  CHECK(with_line("optimizer: {betas: [0.9, 1.0]}") ==
+        Lines{"job.yaml:6:26: optimizer.betas[1]: must be less than 1, got '1.0'"});
+  CHECK(with_line("optimizer: {weight_decay: -0.1}") ==
+        Lines{"job.yaml:6:27: optimizer.weight_decay: must be at least 0, got '-0.1' (nearest valid: 0)"});
+  CHECK(problems(kJob, {"model.ffn=0"}) ==
+        Lines{"--set model.ffn=0: model.ffn: must be at least 1, got '0' (nearest valid: 1)"});
+  CHECK(problems(kJob, {"model.vocab=4294967296"}) ==
+        Lines{"--set model.vocab=4294967296: model.vocab: must be at most 2147483647, got '4294967296' "
+              "(nearest valid: 2147483647)"});
+  CHECK(problems(kJob, {"steps=1000000000000", "model.seq_len=100000000", "batch.global=16000000"}) ==
+        Lines{"--set steps=1000000000000: steps: steps x batch.global x seq_len does not fit in 63 bits: "
+              "train on fewer tokens"});
+}
+
+TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
+  CHECK(problems("name: x\nmodel:\n  layers: 2\n  hidden: 64\n  heads: 4\n  ffn: 8\n  vocab: 256\nbatch: "
+                 "{global: 4}\n") ==
+        Lines{"job.yaml:1:1: steps: is required: optimizer steps of the whole run",
+              "job.yaml:1:1: data.train: is required: files, directories or glob patterns (`*`, `?`, `[]`, "
+              "`**`) of the training data",
+              "job.yaml:2:1: model.seq_len: is required: tokens of a training sequence",
+              "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
+}
+
+TEST_CASE("all problems are told at once, in order of position", "[spec]") {
+  CHECK(problems("steps: 0\n"
+                 "modl: {}\n"
+                 "model: {layers: two, hidden: 64, heads: 5, ffn: 8, vocab: 10, seq_len: 4, norm: rsm}\n"
+                 "batch: {global: 7, micro: 2}\n"
+                 "data: {train: []}\n"
+                 "steps: 3\n"
+                 "parallel: {tp: 2, dp: 2}\n",
+                 {"seed=x", "metrics.listen=here"}) ==
+        Lines{"job.yaml:2:1: modl: unknown key (nearest valid: model)",
+              "job.yaml:3:17: model.layers: expected an integer, got 'two'",
+              "job.yaml:3:30: model.hidden: 64 is not divisible by heads 5, and head_dim is not given "
+              "(nearest valid: 65)",
+              "job.yaml:3:59: model.vocab: 10 is too small for tokenizer: bytes (nearest valid: 256)",
+              "job.yaml:3:81: model.norm: expected rms or layer, got 'rsm' (nearest valid: rms)",
+              "job.yaml:4:17: batch.global: 7 is not a multiple of micro 2 x dp 2 (nearest valid: 8)",
+              "job.yaml:5:15: data.train: is empty: give at least one file, directory or pattern",
+              "job.yaml:6:1: steps: is given twice: keep one",
+              "job.yaml:7:16: parallel.tp: 2 is not available yet: set it to 1",
+              "job.yaml:7:23: parallel.dp: 2 is not available yet: set it to 1",
+              "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
+              "--set metrics.listen=here: metrics.listen: expected host:port with a port of 0 to 65535, got "
+              "'here' "
+              "(nearest valid: 127.0.0.1:9464)"});
+}
+
+TEST_CASE("duplicates are found at every level", "[spec]") {
+  CHECK(with_line("name: other") == Lines{"job.yaml:6:1: name: is given twice: keep one"});
+  CHECK(with_line("optimizer: {schedule: {warmup: 1, kind: linear, warmup: 1}}") ==
+        Lines{"job.yaml:6:49: optimizer.schedule.warmup: is given twice: keep one"});
+  CHECK(with_line("\"name\": other") == Lines{"job.yaml:6:1: name: is given twice: keep one"});
+}
+
+TEST_CASE("sizes that do not divide are errors", "[spec]") {
+  CHECK(problems(kJob, {"model.heads=3"}).size() == 2);
+  CHECK(problems(kJob, {"model.heads=3", "model.head_dim=16", "model.kv_heads=3"}).empty());
+  CHECK(problems(kJob, {"model.kv_heads=3"}) ==
+        Lines{"--set model.kv_heads=3: model.kv_heads: 3 does not divide heads 4 (nearest valid: 4)"});
+  CHECK(problems(kJob, {"model.head_dim=15"}) ==
+        Lines{"--set model.head_dim=15: model.head_dim: head_dim 15 is odd: positions: rope turns pairs of "
+              "features (nearest valid: 16)"});
+  CHECK(problems(kJob, {"model.head_dim=15", "model.positions=learned"}).empty());
+  CHECK(problems(kJob, {"batch.micro=16"}) ==
+        Lines{"job.yaml:4:17: batch.global: 8 is not a multiple of micro 16 x dp 1 (nearest valid: 16)"});
+}
+
+TEST_CASE("contradictions are errors", "[spec]") {
+  CHECK(problems(kJob, {"model.positions=learned", "model.rope_theta=5"}) ==
+        Lines{"--set model.rope_theta=5: model.rope_theta: has no effect: positions: learned has no rotary "
+              "angles; leave it out"});
+  CHECK(problems(kJob, {"model.bias=true", "model.qkv_bias=false"}) ==
+        Lines{"--set model.qkv_bias=false: model.qkv_bias: false contradicts bias: true, which puts a bias "
+              "on every linear layer"});
+  CHECK(
+      problems(kJob, {"model.vocab=255"}) ==
+      Lines{
+          "--set model.vocab=255: model.vocab: 255 is too small for tokenizer: bytes (nearest valid: 256)"});
+  CHECK(problems(kJob, {"optimizer.schedule.warmup=21"}) ==
+        Lines{"--set optimizer.schedule.warmup=21: optimizer.schedule.warmup: 21 is more than steps 20 "
+              "(nearest valid: 20)"});
+  CHECK(problems(kJob, {"optimizer.schedule.min_lr=1"}) ==
+        Lines{"--set optimizer.schedule.min_lr=1: optimizer.schedule.min_lr: 1.0 is more than lr 3.0e-04 "
+              "(nearest valid: 3.0e-04)"});
+  CHECK(problems(kJob, {"optimizer.schedule={kind: wsd, warmup: 5, decay: 16}"}) ==
+        Lines{"--set optimizer.schedule={kind: wsd, warmup: 5, decay: 16}: optimizer.schedule.decay: 16 is "
+              "more than the 15 "
+              "steps after the warm-up (nearest valid: 15)"});
+  CHECK(problems(kJob, {"optimizer.schedule.decay=2"}) ==
+        Lines{"--set optimizer.schedule.decay=2: optimizer.schedule.decay: has no effect: only kind: wsd has "
+              "a decay phase; leave it out"});
+  CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 1e-5}"}).size() == 1);
+  CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 0}"}).empty());
+  CHECK(problems(kJob, {"data.valid=[]", "evaluate={every: 2, batches: 1}"}) ==
+        Lines{"--set evaluate={every: 2, batches: 1}: evaluate.every: there is nothing to evaluate on: give "
+              "data.valid, or set it to 0"});
+  CHECK(problems(kJob, {"evaluate.every=2"}) ==
+        Lines{"--set evaluate.every=2: evaluate.batches: is required: global batches of an evaluation, from "
+              "the start of the "
+              "validation data"});
+  CHECK(problems(kJob, {"data.format=synthetic"}) ==
+        Lines{"job.yaml:5:15: data.train: has no effect: format: synthetic reads no files; leave it out",
+              "job.yaml:5:31: data.valid: has no effect: format: synthetic reads no files; leave it out"});
+  CHECK(problems(kJob, {"name=a/b"}).size() == 1);
+  CHECK(problems(kJob, {"name=..", "output=x"}).size() == 1);
+  CHECK(problems(kJob, {"output=''"}) == Lines{"--set output='': output: is empty: give a directory"});
+  for (const std::string listen :
+       {"9464", ":9464", "host:", "host:x", "host:65536", "host:-1", "a:b:1", "[::1]", "''"})
+    CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).size() == 1);
+  for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464"})
+    CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
+}
+
+TEST_CASE("what no code honours yet is refused by name", "[spec]") {
+  const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
+    CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
+  };
+  for (const std::string axis : {"tp", "pp", "cp", "ep"})
+    refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
+  refused("parallel.dp=4", "parallel.dp", "4 is not available yet: set it to 1");
+  refused("parallel.sequence_parallel=true", "parallel.sequence_parallel",
+          "true is not available yet: set it to false");
+  refused("parallel.zero=2", "parallel.zero", "2 is not available yet: set it to 1");
+  refused("parallel.schedule=zb-h1", "parallel.schedule", "zb-h1 is not available yet: set it to 1f1b");
+  refused("parallel.virtual_stages=2", "parallel.virtual_stages", "2 is not available yet: set it to 1");
+  refused("device=cuda", "device", "cuda is not available yet: this build has no CUDA; set device: cpu");
+  refused("faults=[x]", "faults", "is not available yet: leave it out");
+  refused("faults={kill: 3}", "faults", "is not available yet: leave it out");
+  refused("precision={loss_scale: dynamic}", "precision.loss_scale",
+          "'dynamic' is not available yet: set it to none");
+  refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
+  refused("precision={moments: bf16}", "precision.moments", "bf16 is not available yet: set it to fp32");
+  refused("precision={reduce: bf16}", "precision.reduce", "bf16 is not available yet: set it to fp32");
+  refused("precision={compute: bf16, params: fp32}", "precision.params",
+          "fp32 is not available yet: make it the same as precision.compute");
+  refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
+          "is not available yet: leave it out: every GEMM takes operands in precision.compute");
+  refused("optimizer.name=muon", "optimizer.name", "'muon' is not available yet: set it to adamw");
+  refused("cluster.preset=dgx-h100", "cluster.preset", "'dgx-h100' is not available yet: set it to local");
+  refused("cluster.nodes=2", "cluster.nodes", "2 is not available yet: set it to 1");
+  refused("data.tokenizer=bpe.json", "data.tokenizer",
+          "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
+}
+
+TEST_CASE("a text that is no job is one clear problem", "[spec]") {
+  CHECK(problems("") ==
+        Lines{"job.yaml:1:1: is empty: write a job, for example from configs/quickstart.yaml"});
+  CHECK(problems("# only a comment\n") == problems(""));
+  CHECK(problems("---\n") == problems(""));
+  CHECK(problems("- a\n- b\n") == Lines{"job.yaml:1:1: a job is a map of keys, got a list"});
+  CHECK(problems("just text\n") == Lines{"job.yaml:1:1: a job is a map of keys, got 'just text'"});
+  CHECK(problems("a: b\n---\nc: d\n") ==
+        Lines{"job.yaml:2:1: the job has ended before this, but more follows: a job is one document"});
+  CHECK(problems(",") ==
+        Lines{"job.yaml:1:1: the job has ended before this, but more follows: a job is one document"});
+  CHECK(problems("a: [b\n").size() == 1);
+  CHECK(problems("a: b: c\n") == Lines{"job.yaml:1:5: is not valid YAML: illegal map value"});
+  CHECK(problems("x: 1\n\ty: 2\n").size() == 1);
+  CHECK(problems(std::string("a: b\0c", 6)) ==
+        Lines{"job.yaml:1:5: has a control character: write plain UTF-8 text"});
+  CHECK(problems("name: x\nsteps: 3\x04\nqq: 1\n") ==
+        Lines{"job.yaml:2:9: has a control character: write plain UTF-8 text"});
+  CHECK(problems("name: \xff\n") == Lines{"job.yaml:1:7: is not UTF-8 here: write plain UTF-8 text"});
+  CHECK(problems("name: \xed\xa0\x80\n").size() == 1);
+  CHECK(problems(std::string(2 << 20, 'a')) == Lines{"job.yaml:1:1: is longer than 1 MiB: not a job"});
+}
+
+TEST_CASE("YAML's indirections are refused, not followed", "[spec]") {
+  CHECK(with_line("output: &a x") ==
+        Lines{"job.yaml:6:9: output: anchors ('&name') are not supported: remove it"});
+  CHECK(problems("name: &a x\noutput: *a\n" + kJob.substr(kJob.find("steps"))) ==
+        Lines{"job.yaml:1:7: name: anchors ('&name') are not supported: remove it",
+              "job.yaml:2:9: output: aliases ('*name') are not supported: write the value out"});
+  CHECK(with_line("seed: !!int 5") ==
+        Lines{"job.yaml:6:7: seed: tags ('tag:yaml.org,2002:int') are not supported: remove it"});
+  CHECK(with_line("? [a, b]\n: c").size() == 1);
+  CHECK(with_line("? {a: b}\n: c").size() == 1);
+  CHECK(with_line(": c").size() == 1);
+}
+
+TEST_CASE("deep nesting and huge texts are refused in little time", "[spec]") {
+  CHECK(problems(std::string(100000, '[')).size() == 1);
+  CHECK(problems("a: " + std::string(40, '[') + std::string(40, ']')) ==
+        Lines{"job.yaml:1:19: a[0][0][0][0][0][0][0][0][0][0][0][0][0][0]: is nested too deeply: not a job"});
+  std::string blocks;
+  for (int i = 0; i < 600; ++i) blocks += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
+  CHECK(problems(blocks).size() == 1);
+  CHECK(with_line("name2: " + std::string(500000, 'x')).size() == 1);
+  const Lines many = problems(kJob + [] {
+    std::string keys;
+    for (int i = 0; i < 20000; ++i) keys.append("k").append(std::to_string(i)).append(": 1\n");
+    return keys;
+  }());
+  CHECK(many.size() == 201);  // two hundred problems, and how many more there are
+  CHECK(with_line("device: " + std::string(500000, 'x')).at(0).size() < 200);
+}
+
+}  // namespace
+}  // namespace trainerd::core::test

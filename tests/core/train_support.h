@@ -1,0 +1,51 @@
+#pragma once
+
+// Small jobs run on the CPU world in the test's own process.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/spec/spec.h"
+#include "core/train/cpu_rank.h"
+#include "parallel/topology.h"
+
+namespace trainerd::test {
+
+/// A Llama-style job of two layers on synthetic tokens: 4 sequences of 24 tokens in two microbatches.
+inline core::JobSpec small_job(const std::string& precision = "fp32") {
+  return core::parse_job("name: small\n"
+                         "seed: 11\n"
+                         "device: cpu\n"
+                         "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
+                         "batch: {global: 4, micro: 2}\n"
+                         "precision: " + precision + "\n"
+                         "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
+                         "steps: 12\n"
+                         "data: {format: synthetic}\n",
+                         "small.yaml");
+}
+
+/// The machine's CPU seen as a device of `threads` threads.
+inline parallel::Topology cpu_topology(int threads) { return parallel::detect_topology(threads); }
+
+/// Tokens of one step that depend on (step, position) alone, with a skew that a model can learn.
+inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::int64_t step) {
+  std::vector<std::int32_t> samples(static_cast<std::size_t>(job.batch.global * (job.model.seq_len + 1)));
+  std::uint64_t state = static_cast<std::uint64_t>(step) * 0x9E3779B97F4A7C15ull + 1;
+  for (std::int32_t& token : samples) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const std::uint64_t r = state >> 33;
+    token = static_cast<std::int32_t>((r % 3 == 0 ? r / 3 : r / 3 % 7) % static_cast<std::uint64_t>(job.model.vocab));
+  }
+  return samples;
+}
+
+/// Losses of `steps` steps from `first` on.
+inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first, std::int64_t steps) {
+  std::vector<double> out;
+  for (std::int64_t s = first; s < first + steps; ++s) out.push_back(trainer.step(s, skewed_samples(job, s), {}).loss);
+  return out;
+}
+
+}  // namespace trainerd::test

@@ -1,0 +1,98 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "train_support.h"
+
+using namespace trainerd;
+
+TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
+  const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  std::vector<double> first;
+  for (int run = 0; run < 2; ++run) {
+    core::CpuRank rank(job, test::cpu_topology(2));
+    rank.trainer().initialise();
+    const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 5);
+    if (run == 0)
+      first = losses;
+    else
+      CHECK(losses == first);
+  }
+  CHECK(first.back() < first.front());
+}
+
+TEST_CASE("how a batch is cut into microbatches does not change the loss curve", "[trainer]") {
+  core::JobSpec job = test::small_job();
+  std::vector<double> whole;
+  for (const std::int64_t micro : {4, 2, 1}) {
+    job.batch.micro = micro;
+    core::CpuRank rank(job, test::cpu_topology(1));
+    rank.trainer().initialise();
+    const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 6);
+    if (micro == 4) whole = losses;
+    for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(whole[i]).epsilon(2e-6));
+  }
+}
+
+TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]") {
+  const core::JobSpec job = [] {
+    core::JobSpec j = test::small_job();
+    j.evaluate = {.every = 1, .batches = 1};
+    return j;
+  }();
+  core::CpuRank rank(job, test::cpu_topology(2));
+  rank.trainer().initialise();
+  const auto samples = test::skewed_samples(job, 1);
+  const double evaluated = rank.trainer().evaluate(samples);
+  CHECK(rank.trainer().evaluate(samples) == evaluated);
+  CHECK(rank.trainer().step(1, samples, {}).loss == Approx(evaluated).epsilon(1e-7));
+}
+
+TEST_CASE("a gradient that is not finite is named and nothing is updated", "[trainer]") {
+  const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  core::CpuRank rank(job, test::cpu_topology(2));
+  core::Trainer& trainer = rank.trainer();
+  trainer.initialise();
+  test::losses(trainer, job, 1, 2);
+  core::ParamStore& params = trainer.params();
+  // Poison the last norm: every gradient before it in the model is then lost, and the loss too.
+  core::ParamId poisoned = core::kNoParam;
+  for (core::ParamId id = 0; id < params.count(); ++id)
+    if (params.info(id).name == "final_norm.weight") poisoned = id;
+  REQUIRE(poisoned != core::kNoParam);
+  params.part(params.flat_master(), poisoned).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  params.publish(trainer.stream());
+  std::vector<float> before(params.flat_master().as<float>(),
+                            params.flat_master().as<float>() + params.flat_master().numel());
+  const core::StepReport report = trainer.step(3, test::skewed_samples(job, 3), {});
+  CHECK(report.skipped);
+  CHECK_FALSE(report.nonfinite.empty());
+  CHECK(std::memcmp(before.data(), params.flat_master().as<float>(), before.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("the votes of a step come back with its report", "[trainer]") {
+  const core::JobSpec job = test::small_job();
+  core::CpuRank rank(job, test::cpu_topology(1));
+  rank.trainer().initialise();
+  const core::StepReport none = rank.trainer().step(1, test::skewed_samples(job, 1), {});
+  CHECK_FALSE(none.vote.stop);
+  CHECK_FALSE(none.vote.checkpoint);
+  const core::StepReport both =
+      rank.trainer().step(2, test::skewed_samples(job, 2), {.stop = true, .checkpoint = true});
+  CHECK(both.vote.stop);
+  CHECK(both.vote.checkpoint);
+}
+
+TEST_CASE("the parts of a step's ledger are not negative and none is missing", "[trainer]") {
+  const core::JobSpec job = test::small_job();
+  core::CpuRank rank(job, test::cpu_topology(1));
+  rank.trainer().initialise();
+  const core::StepReport report = rank.trainer().step(1, test::skewed_samples(job, 1), {});
+  for (const auto& [name, seconds] : io::parts(report.time)) {
+    CAPTURE(name);
+    CHECK(seconds >= 0);
+  }
+  CHECK(report.time.compute > 0);
+  CHECK(report.time.optimizer > 0);
+}

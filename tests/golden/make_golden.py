@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Writes the reference runs llama.safetensors, gpt2.safetensors and qwen.safetensors beside this file.
+
+Each is a tiny transformer written out in plain float64 PyTorch and trained for twelve steps; README.md lists
+what a file holds. The same run with bfloat16 parameters and activations gives `loss_bf16`: how far PyTorch's
+own bfloat16 strays is the yardstick for ours.
+"""
+
+import json
+import math
+import pathlib
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+STEPS, WARMUP, BATCH = 12, 3, 4
+PEAK_LR, MIN_LR = 5e-3, 1e-4
+BETAS, EPS, DECAY, CLIP = (0.9, 0.95), 1e-8, 0.1, 1.0
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    seed: int
+    norm: str  # rms | layer
+    positions: str  # rope | learned
+    mlp: str  # swiglu | gelu
+    kv_heads: int
+    ffn: int
+    bias: bool = False  # on every linear and norm
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    tied: bool = False
+    layers: int = 2
+    hidden: int = 32
+    heads: int = 4
+    head_dim: int = 8
+    vocab: int = 96
+    seq: int = 24
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+
+
+CONFIGS = [
+    Config("llama", 11, "rms", "rope", "swiglu", kv_heads=2, ffn=48),
+    Config("gpt2", 12, "layer", "learned", "gelu", kv_heads=4, ffn=128, bias=True, tied=True),
+    Config("qwen", 13, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qkv_bias=True, qk_norm=True, tied=True),
+]
+
+
+def parameter_shapes(c):
+    """Names and shapes in the order in which the values are drawn."""
+    d, h, k, e, f = c.hidden, c.heads, c.kv_heads, c.head_dim, c.ffn
+    shapes = {"embed.weight": (c.vocab, d)}
+    if c.positions == "learned":
+        shapes["positions.weight"] = (c.seq, d)
+
+    def norm(name):
+        shapes[name + ".weight"] = (d,)
+        if c.norm == "layer":
+            shapes[name + ".bias"] = (d,)
+
+    def linear(name, rows, cols, bias):
+        shapes[name + ".weight"] = (rows, cols)
+        if bias:
+            shapes[name + ".bias"] = (rows,)
+
+    for i in range(c.layers):
+        layer = f"layers.{i}."
+        norm(layer + "attn_norm")
+        linear(layer + "qkv", (h + 2 * k) * e, d, c.bias or c.qkv_bias)
+        if c.qk_norm:
+            shapes[layer + "q_norm.weight"] = (e,)
+            shapes[layer + "k_norm.weight"] = (e,)
+        linear(layer + "attn_out", d, h * e, c.bias)
+        norm(layer + "mlp_norm")
+        if c.mlp == "swiglu":
+            linear(layer + "gate_up", 2 * f, d, c.bias)
+        else:
+            linear(layer + "up", f, d, c.bias)
+        linear(layer + "down", d, f, c.bias)
+    norm("final_norm")
+    if not c.tied:
+        shapes["head.weight"] = (c.vocab, d)
+    return shapes
+
+
+def initial_parameters(c):
+    """float32 values; nothing starts at exactly 0 or 1, so that no term of a gradient vanishes by chance."""
+    generator = torch.Generator().manual_seed(c.seed)
+    values = {}
+    for name, shape in parameter_shapes(c).items():
+        z = torch.randn(shape, generator=generator, dtype=torch.float64)
+        if name.endswith(".bias"):
+            z = 0.05 * z
+        elif name.endswith("norm.weight"):
+            z = 1 + 0.1 * z
+        else:
+            z = 0.08 * z
+        values[name] = z.float()
+    return values
+
+
+def make_tokens(c):
+    """int32 [STEPS, BATCH, seq + 1], Zipf-like with repeated pairs, so that there is something to learn."""
+    generator = torch.Generator().manual_seed(1000 + c.seed)
+    weights = 1.0 / (1.0 + torch.arange(c.vocab, dtype=torch.float64))
+    shape = (STEPS, BATCH, c.seq + 1)
+    drawn = torch.multinomial(weights, math.prod(shape), replacement=True, generator=generator).view(shape)
+    follows = torch.rand(shape, generator=generator, dtype=torch.float64) < 0.5
+    tokens = drawn.clone()
+    for t in range(1, c.seq + 1):
+        successor = (tokens[..., t - 1] * 7 + 3) % c.vocab
+        tokens[..., t] = torch.where(follows[..., t], successor, drawn[..., t])
+    return tokens.to(torch.int32)
+
+
+def widen(x):
+    """The type of norms, softmax and the loss: at least float32, as in PyTorch's own kernels."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def rms_norm(x, weight, eps):
+    w = widen(x)
+    return (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+
+
+def layer_norm(x, weight, bias, eps):
+    w = widen(x)
+    centred = w - w.mean(-1, keepdim=True)
+    variance = centred.pow(2).mean(-1, keepdim=True)
+    return (centred * torch.rsqrt(variance + eps)).to(x.dtype) * weight + bias
+
+
+def rope(x_BHSE, theta):
+    """Rotates the pairs (i, i + E/2) by position * theta^(-2i/E)."""
+    s, e = x_BHSE.shape[-2:]
+    frequency = theta ** (-torch.arange(0, e, 2, dtype=torch.float64) / e)
+    angle = torch.arange(s, dtype=torch.float64)[:, None] * frequency
+    cos, sin = angle.cos().to(x_BHSE.dtype), angle.sin().to(x_BHSE.dtype)
+    a, b = x_BHSE[..., : e // 2], x_BHSE[..., e // 2 :]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def forward(c, p, tokens_BS):
+    """Logits [B, S, V] in the dtype of the parameters `p`."""
+    h, k, e = c.heads, c.kv_heads, c.head_dim
+    b, s = tokens_BS.shape
+
+    def norm(x, name):
+        if c.norm == "layer":
+            return layer_norm(x, p[name + ".weight"], p[name + ".bias"], c.norm_eps)
+        return rms_norm(x, p[name + ".weight"], c.norm_eps)
+
+    def linear(x, name):
+        y = x @ p[name + ".weight"].T
+        return y + p[name + ".bias"] if name + ".bias" in p else y
+
+    def attention(x, layer):
+        q, key, value = linear(x, layer + "qkv").split((h * e, k * e, k * e), dim=-1)
+        q, key, value = (t.view(b, s, -1, e).transpose(1, 2) for t in (q, key, value))
+        if c.qk_norm:
+            q = rms_norm(q, p[layer + "q_norm.weight"], c.norm_eps)
+            key = rms_norm(key, p[layer + "k_norm.weight"], c.norm_eps)
+        if c.positions == "rope":
+            q, key = rope(q, c.rope_theta), rope(key, c.rope_theta)
+        # Query head j reads key and value head j / (H / K).
+        key, value = (t.repeat_interleave(h // k, dim=1) for t in (key, value))
+        scores = widen(q @ key.transpose(-1, -2)) / math.sqrt(e)
+        future = torch.ones(s, s, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(future, -math.inf).softmax(-1).to(x.dtype)
+        return linear((weights @ value).transpose(1, 2).reshape(b, s, h * e), layer + "attn_out")
+
+    def mlp(x, layer):
+        if c.mlp == "swiglu":
+            gate, up = linear(x, layer + "gate_up").chunk(2, dim=-1)
+            return linear(F.silu(gate) * up, layer + "down")
+        return linear(F.gelu(linear(x, layer + "up"), approximate="tanh"), layer + "down")
+
+    x = p["embed.weight"][tokens_BS]
+    if c.positions == "learned":
+        x = x + p["positions.weight"][:s]
+    for i in range(c.layers):
+        layer = f"layers.{i}."
+        x = x + attention(norm(x, layer + "attn_norm"), layer)
+        x = x + mlp(norm(x, layer + "mlp_norm"), layer)
+    x = norm(x, "final_norm")
+    return x @ p["embed.weight" if c.tied else "head.weight"].T
+
+
+def batch_loss(c, p, tokens):
+    """Mean cross entropy over all predicted tokens of `tokens` [B, S + 1]."""
+    tokens = tokens.long()
+    logits = forward(c, p, tokens[:, :-1])
+    return F.cross_entropy(widen(logits).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def learning_rate(t):
+    """For step t counted from 1."""
+    if t <= WARMUP:
+        return PEAK_LR * t / WARMUP
+    return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP)))
+
+
+def train(c, initial, tokens, master_dtype, compute_dtype):
+    """AdamW on masters of `master_dtype`; parameters and activations are of `compute_dtype`."""
+    master = {n: v.to(master_dtype).clone().requires_grad_() for n, v in initial.items()}
+    m = {n: torch.zeros_like(v) for n, v in master.items()}
+    v = {n: torch.zeros_like(v) for n, v in master.items()}
+    first_gradient, losses, norms, rates = {}, [], [], []
+    for t in range(1, STEPS + 1):
+        loss = batch_loss(c, {n: w.to(compute_dtype) for n, w in master.items()}, tokens[t - 1])
+        gradients = dict(zip(master, torch.autograd.grad(loss, list(master.values()))))
+        norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in gradients.values()))
+        if t == 1:
+            first_gradient = {n: g.clone() for n, g in gradients.items()}
+        lr, factor = learning_rate(t), min(1.0, CLIP / norm)
+        with torch.no_grad():
+            for n, w in master.items():
+                g = gradients[n] * factor
+                m[n] = BETAS[0] * m[n] + (1 - BETAS[0]) * g
+                v[n] = BETAS[1] * v[n] + (1 - BETAS[1]) * g * g
+                m_hat, v_hat = m[n] / (1 - BETAS[0] ** t), v[n] / (1 - BETAS[1] ** t)
+                decay = DECAY if w.ndim >= 2 else 0.0
+                w -= lr * (m_hat / (v_hat.sqrt() + EPS) + decay * w)
+        losses.append(loss.item())
+        norms.append(norm)
+        rates.append(lr)
+    return master, first_gradient, losses, norms, rates
+
+
+def main():
+    torch.set_num_threads(1)
+    here = pathlib.Path(__file__).parent
+    for c in CONFIGS:
+        initial, tokens = initial_parameters(c), make_tokens(c)
+        final, gradient, losses, norms, rates = train(c, initial, tokens, torch.float64, torch.float64)
+        losses_bf16 = train(c, initial, tokens, torch.float32, torch.bfloat16)[2]
+        tensors = {"tokens": tokens}
+        for prefix, group in (("init.", initial), ("grad.", gradient), ("final.", final)):
+            tensors |= {prefix + n: w.detach().float().contiguous() for n, w in group.items()}
+        series_of = {"loss": losses, "grad_norm": norms, "lr": rates, "loss_bf16": losses_bf16}
+        for name, series in series_of.items():
+            tensors[name] = torch.tensor(series, dtype=torch.float64)
+        # One metadata key: the writer does not keep the order of several, and the file is to be reproducible.
+        path = here / f"{c.name}.safetensors"
+        save_file(tensors, path, metadata={"config": json.dumps(asdict(c) | {"torch": torch.__version__})})
+        path.chmod(0o644)
+        strays = max(abs(a - b) for a, b in zip(losses, losses_bf16))
+        print(f"{c.name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, "
+              f"grad norm {min(norms):.3f}..{max(norms):.3f}, bf16 strays {strays:.2e}")
+
+
+if __name__ == "__main__":
+    main()

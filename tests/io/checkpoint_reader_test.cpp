@@ -1,0 +1,108 @@
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "kernels/base/error.h"
+#include "tests/io/checkpoint_support.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::CheckpointError;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+float value_of(const std::string& name, std::int64_t n) {
+  return static_cast<float>(n) + (name == "w" ? 0.0f : 0.5f);
+}
+
+std::string save(const TempDir& dir, const std::vector<Shard>& shards) {
+  std::vector<ShardContent> contents;
+  for (const Shard& shard : shards) contents.push_back(shard.content());
+  return CheckpointStore(dir.path(), 1).write(state_at(1), contents).path;
+}
+
+std::vector<float> read(CheckpointReader& reader, const TensorSlice& box) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : box.shape) elements *= size;
+  std::vector<float> out(static_cast<std::size_t>(elements), -1);
+  reader.read(box, std::as_writable_bytes(std::span(out)));
+  return out;
+}
+
+// What the box must hold, by the definition of row-major order.
+std::vector<float> expected(const TensorSlice& box) {
+  std::vector<float> out;
+  std::vector<std::int64_t> at = box.begin;
+  for (;;) {
+    std::int64_t n = 0;
+    for (std::size_t d = 0; d < at.size(); ++d) n = n * box.logical_shape[d] + at[d];
+    out.push_back(value_of(box.name, n));
+    std::size_t d = at.size();
+    while (d > 0 && ++at[d - 1] == box.begin[d - 1] + box.shape[d - 1]) {
+      at[d - 1] = box.begin[d - 1];
+      --d;
+    }
+    if (d == 0) return out;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("any box is read from shards cut along any dimension") {
+  const TempDir dir;
+  // w [5, 6, 7] in four boxes that tile it along two dimensions, one of them held twice.
+  const auto w = [](std::vector<std::int64_t> begin, std::vector<std::int64_t> shape) {
+    return slice("w", {5, 6, 7}, std::move(begin), std::move(shape));
+  };
+  const std::string path =
+      save(dir, {make_shard({w({0, 0, 0}, {2, 6, 3}), slice("s", {}, {}, {})}, value_of),
+                 make_shard({w({2, 0, 0}, {3, 6, 3}), slice("v", {9}, {0}, {4})}, value_of),
+                 make_shard({w({0, 0, 3}, {5, 2, 4}), slice("v", {9}, {4}, {5})}, value_of),
+                 make_shard({w({0, 2, 3}, {5, 4, 4})}, value_of),
+                 make_shard({w({0, 2, 3}, {5, 4, 4})}, value_of)});
+  CheckpointReader reader(path);
+  CHECK(reader.manifest().shards.size() == 5);
+  CHECK(read(reader, w({0, 0, 0}, {5, 6, 7})) == expected(w({0, 0, 0}, {5, 6, 7})));
+  CHECK(read(reader, slice("v", {9}, {2}, {6})) == expected(slice("v", {9}, {2}, {6})));
+  CHECK(read(reader, slice("s", {}, {}, {})) == std::vector<float>{0.5f});
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    TensorSlice box = w({0, 0, 0}, {0, 0, 0});
+    for (std::size_t d = 0; d < 3; ++d) {
+      box.begin[d] = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(box.logical_shape[d]));
+      box.shape[d] = 1 + static_cast<std::int64_t>(
+                             random() % static_cast<std::uint64_t>(box.logical_shape[d] - box.begin[d]));
+    }
+    REQUIRE(read(reader, box) == expected(box));
+  }
+}
+
+TEST_CASE("an empty box reads nothing") {
+  const TempDir dir;
+  CheckpointReader reader(save(dir, {make_shard({slice("w", {4}, {0}, {4})}, value_of)}));
+  CHECK(read(reader, slice("w", {4}, {2}, {0})).empty());
+}
+
+TEST_CASE("what a checkpoint does not hold is named") {
+  const TempDir dir;
+  CheckpointReader reader(save(dir, {make_shard({slice("w", {4, 4}, {0, 0}, {4, 2})}, value_of)}));
+  CHECK(message_of<CheckpointError>([&] {
+          read(reader, slice("q", {4, 4}, {0, 0}, {1, 1}));
+        }).find("q") != std::string::npos);
+  CHECK(message_of<CheckpointError>([&] {
+          read(reader, slice("w", {4, 5}, {0, 0}, {1, 1}));
+        }).find("[4, 5]") != std::string::npos);
+  TensorSlice other = slice("w", {4, 4}, {0, 0}, {2, 1});
+  other.dtype = trainerd::kernels::DType::bf16;
+  CHECK(message_of<CheckpointError>([&] { read(reader, other); }).find("bf16") != std::string::npos);
+  CHECK(message_of<CheckpointError>([&] {
+          read(reader, slice("w", {4, 4}, {1, 1}, {2, 2}));
+        }).find("[1, 2]") != std::string::npos);
+}
+
+TEST_CASE("a reader refuses a checkpoint that was never completed") {
+  const TempDir dir;
+  const std::string path = save(dir, {make_shard({slice("w", {4}, {0}, {4})}, value_of)});
+  std::filesystem::remove(path + "/COMPLETE");
+  CHECK_THROWS_AS(CheckpointReader(path), CheckpointError);
+}

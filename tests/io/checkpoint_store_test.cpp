@@ -1,0 +1,235 @@
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <set>
+
+#include "io/checkpoint/hash.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+#include "tests/io/checkpoint_support.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::CheckpointError;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+StoredCheckpoint write_step(CheckpointStore& store, std::int64_t step) {
+  const Shard shard = stamped_shard(step);
+  const ShardContent content = shard.content();
+  return store.write(state_at(step), std::span(&content, 1));
+}
+
+std::vector<std::int64_t> steps_of(const CheckpointStore& store) {
+  std::vector<std::int64_t> steps;
+  for (const StoredCheckpoint& c : store.list()) steps.push_back(c.step);
+  return steps;
+}
+
+float first_value(const std::string& path, const std::string& name, std::vector<std::int64_t> logical) {
+  CheckpointReader reader(path);
+  std::vector<std::int64_t> zeros(logical.size()), ones(logical.size(), 1);
+  float value = 0;
+  reader.read(slice(name, std::move(logical), zeros, ones), std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+std::set<std::string> entries(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& e : std::filesystem::directory_iterator(directory))
+    names.insert(e.path().filename().string());
+  return names;
+}
+
+void flip_byte(const std::string& path, std::size_t at) {
+  std::string content = read_file(path);
+  content.at(at) = static_cast<char>(content.at(at) ^ 0x10);
+  write_file(path, content);
+}
+
+using Steps = std::vector<std::int64_t>;
+using Rejected = std::vector<std::pair<std::string, std::string>>;
+
+}  // namespace
+
+TEST_CASE("the checksum is XXH3-128") {
+  // Published test vectors: of nothing, and of "abc", in the canonical order.
+  CHECK(xxh3_hex({}) == "99aa06d3014798d86001c324468d497f");
+  const std::string abc = "abc";
+  CHECK(xxh3_hex(std::as_bytes(std::span(abc))) == "06b05ab6733a618578af5f94892f3950");
+  Xxh3 pieces;
+  pieces.update(std::as_bytes(std::span(abc)).first(1));
+  pieces.update(std::as_bytes(std::span(abc)).subspan(1));
+  CHECK(pieces.hex() == "06b05ab6733a618578af5f94892f3950");
+}
+
+TEST_CASE("a written checkpoint is listed, whole and reads back") {
+  const TempDir dir;
+  CheckpointStore store(dir / "checkpoints", 3);
+  CHECK(store.list().empty());
+  CHECK_FALSE(store.newest_valid({}).has_value());
+  const StoredCheckpoint written = write_step(store, 10);
+  CHECK(written.path == dir / "checkpoints/step-00000010");
+  CHECK(entries(dir / "checkpoints") == std::set<std::string>{"step-00000010"});
+  CHECK(entries(written.path) ==
+        std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
+  const auto found = store.newest_valid({});
+  REQUIRE(found.has_value());
+  CHECK(found->where.step == 10);
+  CHECK(found->manifest.state.cursor == 160);
+  CHECK(first_value(found->where.path, "w", {6, 8}) == 10.0f);
+}
+
+TEST_CASE("the newest `keep` checkpoints stay") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 2);
+  for (const std::int64_t step : {5, 10, 15, 20}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{20, 15});
+  CHECK(entries(dir.path()).size() == 2);
+}
+
+TEST_CASE("a checkpoint of the same step is replaced") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 2);
+  write_step(store, 5);
+  const Shard other = stamped_shard(77);
+  const ShardContent content = other.content();
+  const StoredCheckpoint again = store.write(state_at(5), std::span(&content, 1));
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  CHECK(first_value(again.path, "w", {6, 8}) == 77.0f);
+}
+
+TEST_CASE("what kills left is not listed and goes with the next write") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 5);
+  write_step(store, 5);
+  write_file(dir / ".partial-step-00000009/shard-00000.safetensors", "half");
+  std::filesystem::copy(dir / "step-00000005", dir / "step-00000008");
+  std::filesystem::remove(dir / "step-00000008/COMPLETE");
+  write_file(dir / "notes.txt", "mine");
+  CHECK(steps_of(store) == Steps{5});
+  write_step(store, 10);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005", "step-00000010", "notes.txt"});
+}
+
+TEST_CASE("a replacement that was killed before its mark leaves the replaced one valid") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 1);
+  write_step(store, 5);
+  std::filesystem::rename(dir / "step-00000005", dir / "step-00000005.old");
+  write_file(dir / "step-00000005/shard-00000.safetensors", "half");
+  const auto found = store.newest_valid({});
+  REQUIRE(found.has_value());
+  CHECK(found->where.step == 5);
+  write_step(store, 5);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  CHECK(store.newest_valid({}).has_value());
+}
+
+TEST_CASE("damage of any file is named and the previous checkpoint is taken") {
+  struct Damage {
+    const char* file;
+    std::size_t at;
+  };
+  for (const Damage damage : {Damage{"shard-00000.safetensors", 3}, Damage{"shard-00000.safetensors", 200},
+                              Damage{"manifest.json", 40}, Damage{"COMPLETE", 0}}) {
+    const TempDir dir;
+    CheckpointStore store(dir.path(), 3);
+    write_step(store, 5);
+    write_step(store, 10);
+    INFO(damage.file << " at " << damage.at);
+    flip_byte(dir / "step-00000010/" + damage.file, damage.at);
+    Rejected rejected;
+    const auto found = store.newest_valid(
+        [&](const std::string& path, const std::string& why) { rejected.emplace_back(path, why); });
+    REQUIRE(found.has_value());
+    CHECK(found->where.step == 5);
+    REQUIRE(rejected.size() == 1);
+    CHECK(rejected[0].first == dir / "step-00000010");
+    CHECK(rejected[0].second.find(std::string(damage.file) == "COMPLETE" ? "manifest.json" : damage.file) !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a missing or shortened shard is named") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 3);
+  const std::string path = write_step(store, 10).path, shard = path + "/shard-00000.safetensors";
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
+  CHECK(message_of<CheckpointError>([&] { verify_checkpoint(path); }).find(shard) != std::string::npos);
+  std::filesystem::remove(shard);
+  CHECK(message_of<CheckpointError>([&] { verify_checkpoint(path); }).find(shard) != std::string::npos);
+}
+
+TEST_CASE("when no checkpoint is whole that is an error, never a silent fresh start") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 3);
+  write_step(store, 5);
+  flip_byte(dir / "step-00000005/manifest.json", 10);
+  CHECK_THROWS_AS(store.newest_valid({}), CheckpointError);
+}
+
+TEST_CASE("a damaged later checkpoint neither displaces a new one nor is counted") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 1);
+  write_step(store, 20);
+  flip_byte(dir / "step-00000020/shard-00000.safetensors", 200);
+  write_step(store, 15);
+  CHECK(store.newest_valid({})->where.step == 15);
+  write_step(store, 20);  // training got there again
+  CHECK(steps_of(store) == Steps{20});
+  CHECK(store.newest_valid({})->where.step == 20);
+}
+
+TEST_CASE("a shard that is not what its slices say is never written as a checkpoint") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 1);
+  Shard shard = stamped_shard(3);
+  shard.slices[0].shape = {5, 8};
+  const ShardContent content = shard.content();
+  CHECK_THROWS_AS(store.write(state_at(3), std::span(&content, 1)), CheckpointError);
+  CHECK(entries(dir.path()).empty());
+}
+
+TEST_CASE("a full disk is an error that leaves the earlier checkpoint and nothing else") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 3);
+  write_step(store, 5);
+  const Shard large = stamped_shard(10, 10000);  // 320 KB
+  const ShardContent content = large.content();
+  // A limit on file sizes makes write(2) fail in mid-file, as a full disk does.
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit lower{100000, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &lower);
+  const std::string what =
+      message_of<CheckpointError>([&] { store.write(state_at(10), std::span(&content, 1)); });
+  const std::string same_step =
+      message_of<CheckpointError>([&] { store.write(state_at(5), std::span(&content, 1)); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(what.find("shard-00000.safetensors") != std::string::npos);
+  CHECK(what.find("output") != std::string::npos);
+  CHECK_FALSE(same_step.empty());
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  CHECK(store.newest_valid({})->where.step == 5);
+}
+
+TEST_CASE("a directory that cannot be made or written is an error at once") {
+  const TempDir dir;
+  write_file(dir / "file", "x");
+  CHECK(message_of<CheckpointError>([&] { CheckpointStore(dir / "file", 1); }).find(dir / "file") !=
+        std::string::npos);
+  CHECK_THROWS_AS(CheckpointStore(dir / "file/below", 1), CheckpointError);
+}
+
+TEST_CASE("an unknown storage scheme is refused by name") {
+  CHECK(message_of<trainerd::base::SpecError>([] { open_storage("s3://bucket/x"); }).find("s3") !=
+        std::string::npos);
+  const TempDir dir;
+  write_file(dir / "a", "hello");
+  CHECK(read_text(*open_storage("file://" + dir.path()), "a") == "hello");
+}

@@ -1,0 +1,136 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "io/metrics/sinks.h"
+#include "kernels/base/fd.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::UniqueFd;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+RunInfo info() {
+  return {.name = "tiny",
+          .output = "runs/tiny",
+          .device = "cpu",
+          .threads = 2,
+          .parameters = 10423000,
+          .steps = 200,
+          .start_step = 0,
+          .tokens_per_step = 4096,
+          .flops_per_token = 6.1e7,
+          .peak_flops = 5.74e11,
+          .precision = "bf16",
+          .memory_planned_bytes = 300 << 20,
+          .memory_regions = {},
+          .version = "0.1.0"};
+}
+
+StepRecord step(std::int64_t n) {
+  return {.step = n,
+          .tokens = n * 4096,
+          .loss = 5.0 / static_cast<double>(n),
+          .step_seconds = 0.3,
+          .tokens_per_second = 13700,
+          .mfu = 0.625,
+          .time = {}};
+}
+
+std::string run_to_file(const TempDir& dir, ConsoleSink::Style style) {
+  const std::string path = dir / "out";
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ConsoleSink sink(fd.get(), style);
+  sink.on_start(info());
+  for (std::int64_t n = 1; n <= 200; ++n) sink.on_step(step(n));
+  sink.on_evaluation({.step = 200, .loss = 0.0375, .tokens = 1234567, .seconds = 2});
+  sink.on_checkpoint(
+      {.step = 200, .bytes = 1 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
+  sink.on_finish({.step = 200, .wall_seconds = 61.2, .outcome = "done"});
+  return read_file(path);
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("plain output is a few whole lines without control characters") {
+  const TempDir dir;
+  const std::string out = run_to_file(dir, ConsoleSink::Style::plain);
+  INFO(out);
+  CHECK_FALSE(has(out, "\033"));
+  CHECK_FALSE(has(out, "\r"));
+  CHECK(has(out, "10.4M parameters"));
+  CHECK(has(out, "574 GFLOP/s"));
+  CHECK(has(out, "step 1/200 (0%)  loss 5.0000  13.7k tok/s  MFU 62.5%"));
+  CHECK(has(out, "step 200/200 (100%)  loss 0.0250"));
+  CHECK(count(out, "ETA") == 4);  // the first three steps and the last; the others came within five seconds
+  CHECK(has(out, "validation loss 0.0375 (1,234,567 tokens"));
+  CHECK(has(out, "checkpoint at step 200: 1.00 MiB"));
+  CHECK(has(out, "1m01s"));
+  CHECK(has(out, "runs/tiny/report.html"));
+  CHECK(out.back() == '\n');
+}
+
+TEST_CASE("a terminal gets a bar that is redrawn in place and fits the line") {
+  const TempDir dir;
+  const std::string out = run_to_file(dir, ConsoleSink::Style::terminal);
+  INFO(out);
+  CHECK(has(out, "█"));
+  CHECK(has(out, "\r\033[K"));
+  CHECK(has(out, "200/200  loss 0.0250"));
+  std::size_t widest = 0;
+  for (std::size_t at = out.find("\r\033[K"); at != std::string::npos; at = out.find("\r\033[K", at + 1)) {
+    const std::string drawn = out.substr(at + 4, out.find_first_of("\r\n", at + 1) - at - 4);
+    if (!has(drawn, "% ")) continue;  // a bar, not a line of text
+    const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
+    widest = std::max(widest,
+                      static_cast<std::size_t>(std::count_if(drawn.begin(), drawn.end(), starts_character)));
+  }
+  CHECK(widest > 60);
+  CHECK(widest < 80);
+}
+
+TEST_CASE("an unknown MFU is not shown") {
+  const TempDir dir;
+  const UniqueFd fd(::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ConsoleSink sink(fd.get(), ConsoleSink::Style::plain);
+  StepRecord record = step(1);
+  record.mfu.reset();
+  sink.on_start(info());
+  sink.on_step(record);
+  sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "stopped by SIGTERM"});
+  CHECK_FALSE(has(read_file(dir / "out"), "MFU"));
+  CHECK(has(read_file(dir / "out"), "stopped by SIGTERM"));
+}
+
+TEST_CASE("a reader that goes away does not end the run") {
+  // SIGPIPE has its default action here, which would kill this process.
+  const auto before = std::signal(SIGPIPE, SIG_DFL);
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  ::close(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  {
+    ConsoleSink sink(write_end.get(), ConsoleSink::Style::plain);
+    sink.on_start(info());
+    CHECK_NOTHROW(sink.on_step(step(1)));
+    CHECK_NOTHROW(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}));
+  }
+  sigset_t pending{};
+  sigpending(&pending);
+  CHECK(sigismember(&pending, SIGPIPE) == 0);
+  std::signal(SIGPIPE, before);
+}

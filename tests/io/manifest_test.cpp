@@ -1,0 +1,88 @@
+#include <catch2/catch.hpp>
+
+#include "kernels/base/error.h"
+#include "tests/io/checkpoint_support.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::CheckpointError;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+Manifest example() {
+  return {.state = state_at(12),
+          .shards = {{"shard-00000.safetensors", 100, std::string(32, 'a')},
+                     {"shard-00001.safetensors", 0, std::string(32, '0')}},
+          .slices = {{0, slice("w", {6, 8}, {0, 0}, {3, 8})},
+                     {1, slice("w", {6, 8}, {3, 0}, {3, 8})},
+                     {1, slice("s", {}, {}, {})}}};
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string why_refused(const std::string& text) {
+  return message_of<CheckpointError>([&] { parse_manifest(text); });
+}
+
+}  // namespace
+
+TEST_CASE("a manifest reads back as it was") {
+  const Manifest m = example(), back = parse_manifest(to_json(m));
+  CHECK(back.state.step == 12);
+  CHECK(back.state.cursor == 192);
+  CHECK(back.state.tokens == 12288);
+  CHECK(back.state.seed == ~0ull - 1);
+  CHECK(back.state.identity == m.state.identity);
+  CHECK(back.state.environment == m.state.environment);
+  REQUIRE(back.shards.size() == 2);
+  CHECK(back.shards[0].file == "shard-00000.safetensors");
+  CHECK(back.shards[0].bytes == 100);
+  CHECK(back.shards[0].xxh3 == std::string(32, 'a'));
+  REQUIRE(back.slices.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(back.slices[i].first == m.slices[i].first);
+    CHECK(back.slices[i].second.name == m.slices[i].second.name);
+    CHECK(back.slices[i].second.dtype == m.slices[i].second.dtype);
+    CHECK(back.slices[i].second.logical_shape == m.slices[i].second.logical_shape);
+    CHECK(back.slices[i].second.begin == m.slices[i].second.begin);
+    CHECK(back.slices[i].second.shape == m.slices[i].second.shape);
+  }
+}
+
+TEST_CASE("an inconsistent manifest is refused with a reason") {
+  Manifest m = example();
+  const std::string good = to_json(m);
+  CHECK(why_refused(good).empty());
+  CHECK(why_refused("") != "");
+  CHECK(why_refused("{}") != "");
+  CHECK(why_refused(good.substr(0, good.size() / 2)).find("JSON") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"version\": 1", "\"version\": 2")).find("version 2") !=
+        std::string::npos);
+  CHECK(why_refused(replaced(good, "trainerd checkpoint", "something")).find("format") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": -12")).find("negative") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 1.5")).find("step") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 12, \"step\": 13")).find("twice") !=
+        std::string::npos);
+  CHECK(why_refused(replaced(good, "shard-00001", "../shard-00001")).find("shard file") != std::string::npos);
+  CHECK(why_refused(replaced(good, "shard-00001.safetensors", "..")).find("shard file") != std::string::npos);
+  CHECK(why_refused(replaced(good, "shard-00001", "shard-00000")).find("twice") != std::string::npos);
+  CHECK(why_refused(replaced(good, "aaaa", "aaax")).find("checksum") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": 2")).find("shard 2") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": -1")) != "");
+  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": 1")).find("two slices") != std::string::npos);
+  CHECK(why_refused(replaced(good, "fp32", "fp3")).find("fp3") != std::string::npos);
+  CHECK(why_refused(replaced(good, "fp32", "bf16")).find("disagree") != std::string::npos);
+  m.slices[0].second.begin = {4, 0};
+  CHECK(why_refused(to_json(m)).find("outside") != std::string::npos);
+  m = example();
+  m.slices[0].second.begin = {0};
+  CHECK(why_refused(to_json(m)).find("dimensions") != std::string::npos);
+  m = example();
+  m.slices = {{0, slice("w", {1ll << 40, 1ll << 40}, {0, 0}, {1, 1})}};
+  CHECK(why_refused(to_json(m)).find("2^63") != std::string::npos);
+}

@@ -1,0 +1,161 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "io/metrics/sinks.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::SpecError;
+using trainerd::base::UniqueFd;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+std::string http_get(const std::string& address, const std::string& path) {
+  const std::size_t colon = address.rfind(':');
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
+  REQUIRE(::inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  REQUIRE(trainerd::base::write_all(fd.get(), std::as_bytes(std::span(request))) == 0);
+  std::string reply;
+  std::array<char, 4096> part{};
+  for (ssize_t n = 0; (n = ::read(fd.get(), part.data(), part.size())) > 0;)
+    reply.append(part.data(), static_cast<std::size_t>(n));
+  REQUIRE(reply.starts_with("HTTP/1.1 200"));
+  return reply.substr(reply.find("\r\n\r\n") + 4);
+}
+
+/// "name{labels}" -> value.
+std::map<std::string, double> scrape(const PrometheusSink& sink) {
+  std::istringstream text(http_get(sink.address(), "/metrics"));
+  std::map<std::string, double> values;
+  for (std::string line; std::getline(text, line);)
+    if (!line.empty() && line[0] != '#')
+      values[line.substr(0, line.rfind(' '))] = std::stod(line.substr(line.rfind(' ') + 1));
+  return values;
+}
+
+RunInfo info() {
+  return {.name = "t",
+          .output = "o",
+          .device = "cpu",
+          .threads = 2,
+          .parameters = 10,
+          .steps = 9,
+          .start_step = 4,
+          .tokens_per_step = 1024,
+          .flops_per_token = 60,
+          .peak_flops = 1e9,
+          .precision = "bf16",
+          .memory_planned_bytes = 30,
+          .memory_regions = {{"weights", 10}, {"frames", 20}},
+          .version = "0.1.0"};
+}
+
+StepRecord step(std::int64_t n) {
+  return {.step = n,
+          .tokens = n * 1024,
+          .loss = 2.5,
+          .grad_norm = 0.75,
+          .learning_rate = 0.001,
+          .step_seconds = 0.3,
+          .tokens_per_second = 3413.5,
+          .mfu = 0.625,
+          .time = {.compute = 0.2, .data_wait = 0.02, .optimizer = 0.08},
+          .widened_gemms = n * 7};
+}
+
+}  // namespace
+
+TEST_CASE("a scrape over a socket shows what the run reported") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  CHECK(sink.address().starts_with("127.0.0.1:"));
+  CHECK(sink.address() != "127.0.0.1:0");
+  sink.on_start(info());
+  auto m = scrape(sink);
+  CHECK(m.at("trainerd_step") == 4);
+  CHECK(m.at("trainerd_tokens_total") == 0);
+  CHECK(m.at(R"(trainerd_time_seconds_total{part="bubble"})") == 0);
+  CHECK(m.count("trainerd_loss") == 0);  // not known yet
+  CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
+  CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
+  sink.on_step(step(5));
+  sink.on_step(step(6));
+  sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
+  sink.on_checkpoint(
+      {.step = 6, .bytes = 123456, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
+  m = scrape(sink);
+  CHECK(m.at("trainerd_step") == 6);
+  CHECK(m.at("trainerd_loss") == 2.5);
+  CHECK(m.at("trainerd_validation_loss") == 2.75);
+  CHECK(m.at("trainerd_grad_norm") == 0.75);
+  CHECK(m.at("trainerd_learning_rate") == 0.001);
+  CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
+  CHECK(m.at("trainerd_mfu_ratio") == 0.625);
+  CHECK(m.at("trainerd_tokens_total") == 6144);
+  CHECK(m.at("trainerd_widened_gemms_total") == 42);
+  CHECK(m.at("trainerd_step_seconds_count") == 2);
+  CHECK(m.at("trainerd_step_seconds_sum") == Approx(0.6));
+  CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.25"})") == 0);
+  CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.5"})") == 2);
+  CHECK(m.at(R"(trainerd_time_seconds_total{part="compute"})") == Approx(0.4));
+  CHECK(m.at(R"(trainerd_time_seconds_total{part="optimizer"})") == Approx(0.16));
+  CHECK(m.at("trainerd_checkpoints_total") == 1);
+  CHECK(m.at("trainerd_checkpoint_bytes") == 123456);
+  CHECK(m.at(R"(trainerd_checkpoint_seconds_sum{part="write"})") == Approx(0.7));
+  CHECK(m.at(R"(trainerd_checkpoint_seconds_count{part="snapshot"})") == 1);
+}
+
+TEST_CASE("an unknown MFU is an absent metric") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  StepRecord record = step(1);
+  sink.on_step(record);
+  CHECK(scrape(sink).count("trainerd_mfu_ratio") == 1);
+  record.mfu.reset();
+  sink.on_step(record);
+  CHECK(scrape(sink).count("trainerd_mfu_ratio") == 0);
+}
+
+TEST_CASE("promtool finds nothing to complain about") {
+  if (std::system("command -v promtool >/dev/null") != 0) {
+    WARN("promtool is not installed (package prometheus): the metrics' form was not checked");
+    return;
+  }
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(info());
+  sink.on_step(step(5));
+  sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
+  sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
+  const TempDir dir;
+  write_file(dir / "metrics", http_get(sink.address(), "/metrics"));
+  const int status =
+      std::system(("promtool check metrics <" + dir / "metrics" + " >" + dir / "out" + " 2>&1").c_str());
+  INFO(read_file(dir / "out"));
+  CHECK(status == 0);
+  CHECK(read_file(dir / "out").empty());
+}
+
+TEST_CASE("a port in use and a bad address are spec errors that name the address") {
+  const PrometheusSink first({.listen = "127.0.0.1:0"});
+  for (const std::string& listen : {first.address(), std::string("192.0.2.1:0"), std::string("nonsense"),
+                                    std::string("127.0.0.1:"), std::string("127.0.0.1:70000"),
+                                    std::string("127.0.0.1:80,127.0.0.1:81"), std::string("127.0.0.1:80s")}) {
+    INFO(listen);
+    CHECK(message_of<SpecError>([&] { PrometheusSink second({.listen = listen}); }).find(listen) !=
+          std::string::npos);
+  }
+}

@@ -1,0 +1,116 @@
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+
+#include "io/records.h"
+#include "io/text.h"
+#include "kernels/base/error.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::DataError;
+using namespace trainerd::io;
+
+namespace {
+
+double random_double(std::mt19937_64& random) {
+  for (;;) {
+    const double value = std::bit_cast<double>(random());
+    if (std::isfinite(value)) return value;
+  }
+}
+
+bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+const char* const kLine =
+    R"({"step":3,"tokens":4096,"loss":0.1,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.25,"tokens_per_second":5461.5,"mfu":0.5,)"
+    R"("time":{"compute":0.2,"exposed_communication":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,"checkpoint":0.0,"other":0.01},"widened_gemms":0})";
+
+}  // namespace
+
+TEST_CASE("every double in a step record comes back bit for bit") {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 2000; ++i) {
+    StepRecord r;
+    r.step = i;
+    r.tokens = std::int64_t{1} << 60;
+    r.loss = random_double(random);
+    r.grad_norm = random_double(random);
+    r.step_seconds = random_double(random);
+    r.mfu = random_double(random);
+    r.time.optimizer = random_double(random);
+    const StepRecord back = parse_step_record(to_json_line(r));
+    REQUIRE(back.step == i);
+    REQUIRE(back.tokens == r.tokens);
+    REQUIRE(same_bits(back.loss, r.loss));
+    REQUIRE(same_bits(back.grad_norm, r.grad_norm));
+    REQUIRE(same_bits(back.step_seconds, r.step_seconds));
+    REQUIRE(same_bits(*back.mfu, *r.mfu));
+    REQUIRE(same_bits(back.time.optimizer, r.time.optimizer));
+  }
+}
+
+TEST_CASE("a step record is one line of the documented names") {
+  const StepRecord record{.step = 3,
+                          .tokens = 4096,
+                          .loss = 0.1,
+                          .grad_norm = 1.5,
+                          .learning_rate = 0.001,
+                          .step_seconds = 0.25,
+                          .tokens_per_second = 5461.5,
+                          .mfu = 0.5,
+                          .time = {.compute = 0.2, .data_wait = 0.01, .optimizer = 0.03, .other = 0.01}};
+  CHECK(to_json_line(record) == kLine);
+}
+
+TEST_CASE("an unknown MFU is absent and a NaN loss is null") {
+  StepRecord record;
+  record.loss = std::nan("");
+  const std::string line = to_json_line(record);
+  CHECK(line.find("mfu") == std::string::npos);
+  CHECK(line.find("\"loss\":null") != std::string::npos);
+  CHECK_FALSE(parse_step_record(line).mfu.has_value());
+  CHECK(std::isnan(parse_step_record(line).loss));
+}
+
+TEST_CASE("text that is not a step record is a data error") {
+  const std::string line = kLine;
+  for (const std::string& text :
+       {std::string(), std::string("{}"), std::string("[1]"), line.substr(0, line.size() - 1), line + line,
+        std::string("{\"step\":\"3\"") + line.substr(9), "{\"step\":3.5" + line.substr(9)})
+    CHECK_THROWS_AS(parse_step_record(text), DataError);
+}
+
+TEST_CASE("the ledger's parts add up to its sum") {
+  const TimeLedger ledger{1, 2, 4, 8, 16, 32, 64};
+  double sum = 0;
+  for (const auto& [name, seconds] : parts(ledger)) sum += seconds;
+  CHECK(sum == 127);
+  CHECK(ledger.sum() == 127);
+  CHECK(parts(ledger)[3] == std::pair<std::string, double>("data_wait", 8));
+}
+
+TEST_CASE("numbers are written for people") {
+  CHECK(with_commas(0) == "0");
+  CHECK(with_commas(999) == "999");
+  CHECK(with_commas(1000) == "1,000");
+  CHECK(with_commas(-1234567) == "-1,234,567");
+  CHECK(short_number(10423000) == "10.4M");
+  CHECK(short_number(9120) == "9.12k");
+  CHECK(short_number(999.6) == "1.00k");
+  CHECK(short_number(42) == "42");
+  CHECK(with_unit(5.74e11, "FLOP/s") == "574 GFLOP/s");
+  CHECK(with_unit(12, "B") == "12 B");
+  CHECK(short_bytes(512) == "512 B");
+  CHECK(short_bytes(4089446) == "3.90 MiB");
+  CHECK(short_duration(0.85) == "850 ms");
+  CHECK(short_duration(12.34) == "12.3 s");
+  CHECK(short_duration(59.96) == "1m00s");
+  CHECK(short_duration(245) == "4m05s");
+  CHECK(short_duration(7620) == "2h07m");
+  CHECK(short_duration(3 * 86400 + 4 * 3600) == "3d04h");
+  CHECK(median({3, 1, 2}) == 2);
+  CHECK(median({4, 1, 2, 3}) == 2.5);
+}

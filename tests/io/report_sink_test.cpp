@@ -1,0 +1,192 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+
+#include "io/metrics/report/chart.h"
+#include "io/metrics/report/series.h"
+#include "io/metrics/sinks.h"
+#include "kernels/base/error.h"
+#include "tests/io/temp_dir.h"
+
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+RunInfo info(std::int64_t steps, std::int64_t start_step = 0) {
+  return {.name = "a <b> & c",
+          .output = "runs/x",
+          .device = "cpu",
+          .threads = 2,
+          .parameters = 10423000,
+          .steps = steps,
+          .start_step = start_step,
+          .tokens_per_step = 4096,
+          .flops_per_token = 6.1e7,
+          .peak_flops = 5.74e11,
+          .precision = "bf16",
+          .memory_planned_bytes = 300 << 20,
+          .memory_regions = {{"weights", 80 << 20}, {"frames", 220 << 20}},
+          .version = "0.1.0"};
+}
+
+StepRecord step(std::int64_t n) {
+  const double x = static_cast<double>(n);
+  return {.step = n,
+          .tokens = n * 4096,
+          .loss = 1.2 + 4.5 / std::sqrt(x),
+          .grad_norm = 0.4 + 20 / x,
+          .learning_rate = 1e-3 * std::min(1.0, x / 40),
+          .step_seconds = 0.3,
+          .tokens_per_second = 13700,
+          .mfu = 0.625,
+          .time = {.compute = 0.25, .data_wait = 0.01, .optimizer = 0.04}};
+}
+
+std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", yaml);
+  sink.on_start(info(steps));
+  for (std::int64_t n = 1; n <= steps; ++n) sink.on_step(step(n));
+  sink.on_evaluation({.step = steps, .loss = 1.875, .tokens = 100, .seconds = 1});
+  sink.on_checkpoint(
+      {.step = steps, .bytes = 1 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
+  sink.on_finish({.step = steps, .wall_seconds = 61.2, .outcome = "done"});
+  return read_file(dir / "report.html");
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("the report shows six charts, the figures and the job, and fetches nothing") {
+  const TempDir dir;
+  const std::string page = report(dir, 300, "name: \"<script>\"\n");
+  CHECK(count(page, "<svg") == 6);
+  CHECK(count(page, "</svg>") == 6);
+  for (const char* text : {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs",
+                           "Where a step", "1.8750", "13.7k", "62.5%", "10.4M", "1m01s",
+                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "frames"}) {
+    INFO(text);
+    CHECK(has(page, text));
+  }
+  for (const char* outside : {"http:", "https:", "<script", "<link", "src=", "url(", "@import", "href="}) {
+    INFO(outside);
+    CHECK_FALSE(has(page, outside));
+  }
+  CHECK_FALSE(std::filesystem::exists(dir / "report.html.partial"));
+}
+
+TEST_CASE("the report is well-formed") {
+  if (std::system("command -v python3 >/dev/null") != 0) {
+    WARN("python3 is not installed: the page's form was not checked");
+    return;
+  }
+  const TempDir dir;
+  report(dir, 50);
+  // Every element that is opened is closed, in order (void elements apart).
+  write_file(dir / "check.py", R"(import sys
+from html.parser import HTMLParser
+class P(HTMLParser):
+    def __init__(self): super().__init__(); self.open = []
+    def handle_starttag(self, t, a): self.open += [] if t == 'meta' else [t]
+    def handle_endtag(self, t): assert self.open.pop() == t, (t, self.getpos())
+p = P(); p.feed(open(sys.argv[1]).read()); assert not p.open, p.open
+)");
+  CHECK(std::system(("python3 " + dir / "check.py " + dir / "report.html").c_str()) == 0);
+}
+
+TEST_CASE("a long run's report does not grow with it") {
+  const TempDir dir;
+  const std::size_t of_thousand = report(dir, 1000).size(), of_many = report(dir, 100000).size();
+  CHECK(of_many < of_thousand * 3 / 2);
+  CHECK(of_many < 400000);
+}
+
+TEST_CASE("a run of one step or none has a report too") {
+  const TempDir dir;
+  CHECK(has(report(dir, 1), "<svg"));
+  ReportSink sink(dir / "none.html", dir / "steps.jsonl", "");
+  sink.on_start(info(10));
+  sink.on_finish({.step = 0, .wall_seconds = 0.1, .outcome = "capacity: does not fit"});
+  CHECK(has(read_file(dir / "none.html"), "does not fit"));
+}
+
+TEST_CASE("values that are not finite leave no trace in the drawing") {
+  const TempDir dir;
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", "");
+  sink.on_start(info(3));
+  for (std::int64_t n = 1; n <= 3; ++n) {
+    StepRecord record = step(n);
+    if (n == 2) record.loss = record.grad_norm = std::nan("");
+    if (n == 3) record.loss = INFINITY;
+    sink.on_step(record);
+  }
+  sink.on_finish({.step = 3, .wall_seconds = 1, .outcome = "diverged"});
+  const std::string page = read_file(dir / "report.html");
+  const std::size_t first = page.find("<svg"), last = page.rfind("</svg>");
+  REQUIRE(first != std::string::npos);
+  CHECK_FALSE(has(page.substr(first, last - first), "nan"));
+  CHECK_FALSE(has(page.substr(first, last - first), "inf"));
+}
+
+TEST_CASE("a resumed run's report begins at the first step") {
+  const TempDir dir;
+  std::string log;
+  for (std::int64_t n = 1; n <= 8; ++n) log += to_json_line(step(n)) + "\n";
+  write_file(dir / "steps.jsonl", log);
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", "");
+  sink.on_start(info(10, 6));  // steps 7 and 8 were lost with the kill
+  for (std::int64_t n = 7; n <= 10; ++n) sink.on_step(step(n));
+  sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
+  const std::string page = read_file(dir / "report.html");
+  for (std::int64_t n = 1; n <= 10; ++n)
+    CHECK(count(page, "<title>step " + std::to_string(n) + ": training ") == 1);
+}
+
+TEST_CASE("a report that cannot be written is a data error") {
+  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl", "");
+  sink.on_start(info(1));
+  CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}),
+                  trainerd::base::DataError);
+}
+
+TEST_CASE("merged buckets keep extremes, means and sums") {
+  StepSeries series;
+  double time = 0;
+  for (std::int64_t n = 1; n <= 5000; ++n) {
+    StepRecord record = step(n);
+    record.loss = n == 1234 ? 99 : 2;
+    series.add(record);
+    time += record.time.compute;
+  }
+  const auto buckets = series.coarse(100);
+  CHECK(buckets.size() <= 100);
+  CHECK(series.buckets().size() <= 1024);
+  double high = 0, sum = 0, seconds = 0;
+  std::int64_t steps = 0, next = 1;
+  for (const StepBucket& b : buckets) {
+    CHECK(b.first_step == next);
+    next = b.last_step + 1;
+    high = std::max(high, b.loss.high);
+    sum += b.loss.sum;
+    steps += b.steps;
+    seconds += b.time[0];
+  }
+  CHECK(next == 5001);
+  CHECK(high == 99);
+  CHECK(sum == 2 * 4999 + 99);
+  CHECK(steps == 5000);
+  CHECK(seconds == Approx(time));
+}
+
+TEST_CASE("ticks are round numbers inside the range") {
+  CHECK(round_ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
+  CHECK(round_ticks(0.3, 2.7, 5) == std::vector<double>{0.5, 1, 1.5, 2, 2.5});
+  CHECK(round_ticks(-1, 1, 4) == std::vector<double>{-1, -0.5, 0, 0.5, 1});
+}

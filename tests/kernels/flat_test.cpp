@@ -1,0 +1,234 @@
+#include <bit>
+#include <limits>
+#include <set>
+
+#include "kernels/rng.h"
+#include "tests/kernels/machine.h"
+
+namespace trainerd::test {
+namespace {
+
+// One element, a tail, and several blocks with a tail.
+constexpr std::int64_t kLengths[] = {1, 37, 2 * 16384 + 5};
+
+std::vector<std::uint32_t> hash_of(Machine& m, const Tensor& x) {
+  const Tensor out = m.empty(DType::i32, {2});
+  m.backend().tensor_hash(m.stream(), {.x = x, .out = out});
+  const auto* words = reinterpret_cast<const std::uint32_t*>(out.data);
+  return {words[0], words[1]};
+}
+
+/// The definition in kernels/cpu/reduce.cpp, word by word.
+std::vector<std::uint32_t> defined_hash(const std::vector<std::uint8_t>& bytes) {
+  const auto mix = [](std::uint32_t h) {
+    h ^= h >> 16;
+    h *= 0x85ebca6bu;
+    h ^= h >> 13;
+    h *= 0xc2b2ae35u;
+    return h ^ (h >> 16);
+  };
+  std::uint32_t first = 0, second = 0;
+  for (std::size_t i = 0; i * 4 < bytes.size(); ++i) {
+    std::uint32_t word = 0;
+    for (std::size_t b = 0; b < 4 && i * 4 + b < bytes.size(); ++b)
+      word |= static_cast<std::uint32_t>(bytes[i * 4 + b]) << (8 * b);
+    const auto place = static_cast<std::uint32_t>(i);
+    first += mix(word ^ mix(place * 0x9e3779b1u + 0x165667b1u));
+    second += mix((word * 0x2c1b3c6du) ^ (place * 0x85ebca77u + 0x27d4eb2fu));
+  }
+  return {first ^ static_cast<std::uint32_t>(bytes.size()), second};
+}
+
+}  // namespace
+
+TEST_CASE("add and scale match float64, in place too", "[flat]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : kLengths) {
+      const Values a = normal_values(n, 1, dtype), b = normal_values(n, 2, dtype);
+      Values scaled = a;
+      for (double& v : scaled) v *= 0.75;
+      check_operator([&](Machine& m) {
+        const Tensor x = m.tensor(dtype, {n}, a), y = m.tensor(dtype, {n}, b), out = m.empty(dtype, {n});
+        m.backend().add(m.stream(), {.a = x, .b = y, .out = out});
+        m.backend().add(m.stream(), {.a = x, .b = y, .out = y});
+        m.backend().scale(m.stream(), {.x = x, .factor = 0.75f});
+        return std::vector<Output>{
+            {"a + b", out, sum(a, b)}, {"b += a", y, sum(a, b)}, {"0.75 a", x, scaled}};
+      });
+    }
+}
+
+TEST_CASE("cast rounds to nearest even and keeps infinities and NaNs", "[flat]") {
+  // bf16 keeps 7 bits of fraction: 1 + 2^-8 lies between two values and goes to the even one, below; 1 + 3 *
+  // 2^-8 goes up; a little more than half goes up.
+  const double inf = std::numeric_limits<double>::infinity();
+  const Values in{
+      1 + 0x1p-8, 1 + 3 * 0x1p-8, 1 + 0x1p-8 + 0x1p-20, -1 - 0x1p-8, inf, -inf, 0.0, 3.3895313892515355e38,
+      3.4028e38};
+  const Values expected{1.0, 1 + 0x1p-6, 1 + 0x1p-7, -1.0, inf, -inf, 0.0, 3.3895313892515355e38, inf};
+  for (const kernels::Isa isa : instruction_sets()) {
+    Machine m(isa, 1);
+    const Tensor out = m.empty(DType::bf16, {9}), back = m.empty(DType::f32, {9}),
+                 nan = m.empty(DType::bf16, {1});
+    m.backend().cast(m.stream(), {.in = m.tensor(DType::f32, {9}, in), .out = out});
+    CHECK(Machine::read(out) == expected);
+    m.backend().cast(m.stream(), {.in = out, .out = back});
+    CHECK(Machine::read(back) == expected);
+    m.backend().cast(m.stream(), {.in = m.tensor(DType::f32, {1}, {std::nan("")}), .out = nan});
+    CHECK(std::isnan(Machine::read(nan)[0]));
+  }
+}
+
+TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
+  for (const DType from : kActivationDtypes)
+    for (const DType to : kActivationDtypes)
+      for (const std::int64_t n : kLengths) {
+        const Values x = normal_values(n, 3, from);
+        check_operator([&](Machine& m) {
+          const Tensor out = m.empty(to, {n});
+          m.backend().cast(m.stream(), {.in = m.tensor(from, {n}, x), .out = out});
+          CHECK(Machine::read(out) == rounded(x, to));
+          return std::vector<Output>{{"cast", out, x}};
+        });
+      }
+}
+
+TEST_CASE("block square sums are sums of squares of fixed blocks in double", "[reduce]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : kLengths) {
+      const Values x = normal_values(n, 4, dtype);
+      Values expected(static_cast<std::size_t>(kernels::norm_blocks(n)), 0.0);
+      for (std::size_t i = 0; i < x.size(); ++i) expected[i / kernels::kNormBlock] += x[i] * x[i];
+      check_operator([&](Machine& m) {
+        const Tensor sums = m.empty(DType::f64, {kernels::norm_blocks(n)});
+        m.backend().block_square_sums(m.stream(), {.x = m.tensor(dtype, {n}, x), .sums = sums});
+        return std::vector<Output>{{"sums", sums, expected, kernels::kNormBlock}};
+      });
+    }
+}
+
+TEST_CASE("ordered sum adds blocks of 1024 and then the blocks, in double, bit for bit", "[reduce]") {
+  for (const std::int64_t n : kLengths) {
+    const Values x = normal_values(n, 5, DType::f32);
+    double total = 0;
+    for (std::size_t begin = 0; begin < x.size(); begin += 1024) {
+      double block = 0;
+      for (std::size_t i = begin; i < std::min(x.size(), begin + 1024); ++i) block += x[i];
+      total += block;
+    }
+    check_operator([&](Machine& m) {
+      const Tensor in = m.tensor(DType::f32, {n}, x), out = m.empty(DType::f64, {1});
+      const Tensor added = m.tensor(DType::f64, {1}, {10.0});
+      kernels::OrderedSum args{.x = in, .out = out, .mode = kernels::WriteMode::assign};
+      m.backend().ordered_sum(m.stream(), args);
+      CHECK(m.scratch().high_water() == kernels::align_up(scratch_bytes(args, m.backend().target())));
+      args.out = added;
+      args.mode = kernels::WriteMode::accumulate;
+      m.backend().ordered_sum(m.stream(), args);
+      CHECK(Machine::read(out)[0] == total);
+      CHECK(Machine::read(added)[0] == 10.0 + total);
+      return std::vector<Output>{};
+    });
+  }
+}
+
+TEST_CASE("the tensor hash is the defined function of the bytes on every instruction set", "[reduce]") {
+  for (const std::int64_t n : {1, 3, 4, 67, 3 * 65536 + 11}) {
+    std::mt19937 generator(6);
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(n));
+    for (std::uint8_t& b : bytes) b = static_cast<std::uint8_t>(generator());
+    for (const kernels::Isa isa : instruction_sets())
+      for (const int threads : {1, 3}) {
+        Machine m(isa, threads);
+        CHECK(hash_of(m, m.tensor(DType::u8, {n}, Values(bytes.begin(), bytes.end()))) ==
+              defined_hash(bytes));
+      }
+  }
+}
+
+TEST_CASE("the tensor hash sees single bits, places and lengths", "[reduce]") {
+  Machine m(kernels::Isa::portable, 1);
+  std::set<std::vector<std::uint32_t>> seen;
+  const Values zeros(64, 0.0);
+  for (std::int64_t n = 1; n <= 64; ++n)
+    seen.insert(hash_of(m, m.tensor(DType::u8, {n}, Values(zeros.begin(), zeros.begin() + n))));
+  for (std::size_t i = 0; i < 64; ++i)
+    for (int bit = 0; bit < 8; ++bit) {
+      Values x = zeros;
+      x[i] = 1 << bit;
+      seen.insert(hash_of(m, m.tensor(DType::u8, {64}, x)));
+    }
+  CHECK(seen.size() == 64 + 64 * 8);
+}
+
+TEST_CASE("philox gives the published test vectors", "[init]") {
+  // Random123's kat_vectors, philox4x32 with 10 rounds.
+  using Words = std::array<std::uint32_t, 4>;
+  CHECK(kernels::philox(0, 0, 0) == Words{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
+  CHECK(kernels::philox(~0ull, ~0ull, ~0ull) == Words{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
+  CHECK(kernels::philox(0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull) ==
+        Words{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u});
+}
+
+TEST_CASE("init_normal gives each element its own value whatever the shard, and 0 in padding", "[init]") {
+  const std::int64_t rows = 50, columns = 37;  // logical; the shards overlap its edges
+  struct Shard {
+    std::int64_t row, column, rows, columns;
+  };
+  for (const Shard s : {Shard{0, 0, 50, 37}, Shard{13, 5, 20, 11}, Shard{40, 30, 20, 10}, Shard{60, 0, 2, 37},
+                        Shard{0, 0, 1, 1}})
+    check_operator([&](Machine& m) {
+      const Tensor x = m.empty(DType::f32, {s.rows, s.columns});
+      m.backend().init_normal(m.stream(), {.x = x,
+                                           .key = 42,
+                                           .stddev = 0.5f,
+                                           .mean = 0.25f,
+                                           .row = s.row,
+                                           .column = s.column,
+                                           .rows = s.rows,
+                                           .columns = s.columns,
+                                           .logical_rows = rows,
+                                           .logical_columns = columns});
+      Values expected;
+      for (std::int64_t r = s.row; r < s.row + s.rows; ++r)
+        for (std::int64_t c = s.column; c < s.column + s.columns; ++c)
+          expected.push_back(
+              r < rows && c < columns
+                  ? 0.25f + 0.5f * kernels::normal_at(42, static_cast<std::uint64_t>(r * columns + c))
+                  : 0.0f);
+      CHECK(Machine::read(x) == expected);
+      return std::vector<Output>{};
+    });
+}
+
+TEST_CASE("init_normal is standard normal", "[init]") {
+  Machine m(kernels::Isa::portable, 2);
+  const std::int64_t n = 200001;
+  const Tensor x = m.empty(DType::f32, {n});
+  m.backend().init_normal(m.stream(), {.x = x,
+                                       .key = 7,
+                                       .stddev = 1,
+                                       .mean = 0,
+                                       .row = 0,
+                                       .column = 0,
+                                       .rows = 1,
+                                       .columns = n,
+                                       .logical_rows = 1,
+                                       .logical_columns = n});
+  double moments[5] = {};
+  for (const double v : Machine::read(x)) {
+    double power = 1;
+    for (double& moment : moments) {
+      moment += power / static_cast<double>(n);
+      power *= v;
+    }
+  }
+  // Four standard deviations of the moments' estimates: sqrt(1/n), sqrt(2/n), sqrt(15/n), sqrt(96/n).
+  const double unit = 4 / std::sqrt(static_cast<double>(n));
+  CHECK(std::abs(moments[1]) < unit);
+  CHECK(std::abs(moments[2] - 1) < unit * std::sqrt(2.0));
+  CHECK(std::abs(moments[3]) < unit * std::sqrt(15.0));
+  CHECK(std::abs(moments[4] - 3) < unit * std::sqrt(96.0));
+}
+
+}  // namespace trainerd::test

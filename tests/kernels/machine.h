@@ -1,0 +1,201 @@
+#pragma once
+
+// What operator tests share: a CPU backend of a given instruction set and thread count, tensors with values,
+// and float64 references by finite differences.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cost.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/tolerance.h"
+
+namespace trainerd::test {
+
+using kernels::DType;
+using kernels::Shape;
+using kernels::Tensor;
+using Values = std::vector<double>;
+
+/// Values as a tensor of `dtype` would hold them.
+inline Values rounded(Values values, DType dtype) {
+  for (double& v : values) {
+    const float f = static_cast<float>(v);
+    if (dtype == DType::bf16) v = kernels::to_float(kernels::to_bf16(f));
+    if (dtype == DType::f32) v = f;
+  }
+  return values;
+}
+
+/// n normal values, already rounded to `dtype`.
+inline Values normal_values(std::int64_t n, unsigned seed, DType dtype, double stddev = 1.0,
+                            double mean = 0.0) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> normal(mean, stddev);
+  Values values(static_cast<std::size_t>(n));
+  for (double& v : values) v = normal(generator);
+  return rounded(std::move(values), dtype);
+}
+
+/// A backend with its threads, its scratch and one stream. Memory of its tensors lives as long as it does.
+class Machine {
+ public:
+  Machine(kernels::Isa isa, int threads, bool bf16_gemm = kernels::detect_cpu(1).bf16_gemm)
+      : pool_(threads), backend_(target_of(isa, threads, bf16_gemm), pool_) {
+    scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, kScratchBytes);
+    scratch_ = kernels::Arena("scratch", scratch_memory_.data(), kScratchBytes);
+    stream_ = backend_.make_stream("compute", &scratch_);
+  }
+
+  kernels::CpuBackend& backend() { return backend_; }
+  kernels::Stream& stream() { return *stream_; }
+  kernels::Arena& scratch() { return scratch_; }
+
+  /// Memory of `shape`, which ends at a guard page; its bytes are set to a pattern that is a NaN in fp32 and
+  /// bf16, so that an output that is not written or is read shows.
+  Tensor empty(DType dtype, const Shape& shape) {
+    const std::int64_t bytes = shape.numel() * kernels::size_of(dtype);
+    memory_.push_back(backend_.allocate(kernels::MemoryKind::device, bytes));
+    std::memset(memory_.back().data(), 0xff, static_cast<std::size_t>(bytes));
+    return {memory_.back().data(), dtype, shape};
+  }
+  Tensor tensor(DType dtype, const Shape& shape, const Values& values) {
+    const Tensor x = empty(dtype, shape);
+    REQUIRE(static_cast<std::int64_t>(values.size()) == x.numel());
+    for (std::size_t i = 0; i < values.size(); ++i) set(x, i, values[i]);
+    return x;
+  }
+  Tensor ids(const std::vector<std::int32_t>& values) {
+    return tensor(DType::i32, {static_cast<std::int64_t>(values.size())},
+                  Values(values.begin(), values.end()));
+  }
+
+  static Values read(const Tensor& x) {
+    Values values(static_cast<std::size_t>(x.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = get(x, i);
+    return values;
+  }
+
+ private:
+  static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+
+  static kernels::Target target_of(kernels::Isa isa, int threads, bool bf16_gemm) {
+    kernels::Target target;
+    target.isa = isa;
+    target.threads = threads;
+    target.bf16_gemm = bf16_gemm;
+    return target;
+  }
+  static void set(const Tensor& x, std::size_t i, double value) {
+    switch (x.dtype) {
+      case DType::f32: reinterpret_cast<float*>(x.data)[i] = static_cast<float>(value); break;
+      case DType::bf16:
+        reinterpret_cast<kernels::Bf16*>(x.data)[i] = kernels::to_bf16(static_cast<float>(value));
+        break;
+      case DType::i32: reinterpret_cast<std::int32_t*>(x.data)[i] = static_cast<std::int32_t>(value); break;
+      case DType::f64: reinterpret_cast<double*>(x.data)[i] = value; break;
+      case DType::u8: x.data[i] = static_cast<std::byte>(static_cast<int>(value)); break;
+    }
+  }
+  static double get(const Tensor& x, std::size_t i) {
+    switch (x.dtype) {
+      case DType::f32: return reinterpret_cast<const float*>(x.data)[i];
+      case DType::bf16: return kernels::to_float(reinterpret_cast<const kernels::Bf16*>(x.data)[i]);
+      case DType::i32: return reinterpret_cast<const std::int32_t*>(x.data)[i];
+      case DType::f64: return reinterpret_cast<const double*>(x.data)[i];
+      case DType::u8: return static_cast<double>(x.data[i]);
+    }
+    return 0;
+  }
+
+  base::ThreadPool pool_;
+  kernels::CpuBackend backend_;
+  kernels::Buffer scratch_memory_;
+  kernels::Arena scratch_;
+  std::unique_ptr<kernels::Stream> stream_;
+  std::vector<kernels::Buffer> memory_;
+};
+
+/// The instruction sets that can run here.
+inline std::vector<kernels::Isa> instruction_sets() {
+  std::vector<kernels::Isa> sets{kernels::Isa::portable};
+  if (kernels::detect_cpu(1).isa == kernels::Isa::avx512) sets.push_back(kernels::Isa::avx512);
+  return sets;
+}
+
+/// One output of an operator: what it gave, what it should be, and the length of the sums in it.
+struct Output {
+  std::string name;
+  Tensor actual;
+  Values reference;
+  std::int64_t length = 1;
+};
+
+/// Runs `op` on every instruction set with 1, 2 and 3 threads and asserts that each output is within
+/// tolerance of its reference, that the bits do not depend on the number of threads, and that the scratch
+/// came back.
+inline void check_operator(const std::function<std::vector<Output>(Machine&)>& op) {
+  for (const kernels::Isa isa : instruction_sets()) {
+    std::vector<std::vector<std::byte>> first;
+    for (const int threads : {1, 2, 3}) {
+      Machine machine(isa, threads);
+      const std::vector<Output> outputs = op(machine);
+      REQUIRE(machine.scratch().top() == 0);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const Output& output = outputs[i];
+        INFO(output.name << " in " << kernels::name_of(output.actual.dtype) << " on "
+                         << kernels::to_string(isa) << " with " << threads << " threads");
+        CHECK(scaled_error(Machine::read(output.actual), output.reference) <=
+              tolerance(output.actual.dtype, output.length));
+        const std::span<const std::byte> bits(output.actual.data,
+                                              static_cast<std::size_t>(output.actual.bytes()));
+        if (threads == 1)
+          first.emplace_back(bits.begin(), bits.end());
+        else
+          CHECK(std::equal(bits.begin(), bits.end(), first[i].begin(), first[i].end()));
+      }
+    }
+  }
+}
+
+/// Gradient of `loss` at `x` by central differences in float64: with values and steps of about 1 and 1e-4 it
+/// is right to about 1e-8, far below any tolerance here.
+inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values x) {
+  constexpr double kStep = 1e-4;
+  Values gradient(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double at = x[i];
+    x[i] = at + kStep;
+    const double above = loss(x);
+    x[i] = at - kStep;
+    const double below = loss(x);
+    x[i] = at;
+    gradient[i] = (above - below) / (2 * kStep);
+  }
+  return gradient;
+}
+
+inline double dot(const Values& a, const Values& b) {
+  double total = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) total += a[i] * b[i];
+  return total;
+}
+
+inline Values sum(const Values& a, const Values& b) {
+  Values c(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) c[i] = a[i] + b[i];
+  return c;
+}
+
+constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16};
+
+}  // namespace trainerd::test

@@ -1,0 +1,180 @@
+#include "tests/kernels/machine.h"
+
+namespace trainerd::test {
+namespace {
+
+using kernels::HeadGeometry;
+using kernels::WriteMode;
+
+constexpr float kEps = 1e-2f;
+
+struct Case {
+  HeadGeometry heads;
+  DType dtype;
+  std::int64_t tokens;
+  bool norm, rope;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const DType dtype : kActivationDtypes)
+    for (const bool norm : {false, true})
+      for (const bool rope : {false, true}) {
+        all.push_back({{2, 1, 6}, dtype, 5, norm, rope});
+        all.push_back({{1, 1, 2}, dtype, 37, norm, rope});
+        all.push_back({{4, 2, 32}, dtype, 2, norm, rope});
+      }
+  return all;
+}
+
+std::vector<std::int32_t> positions_of(const Case& c) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t t = 0; t < c.tokens; ++t) positions.push_back(static_cast<std::int32_t>(t * 7 % 11));
+  return positions;
+}
+
+/// The rotation as a product of complex numbers, a way unlike the operator's.
+Values reference(const Case& c, const Values& qkv, const Values& q_weight, const Values& k_weight,
+                 const Values& table) {
+  const auto e = static_cast<std::size_t>(c.heads.head_size),
+             columns = static_cast<std::size_t>(c.heads.columns());
+  const auto rotated = static_cast<std::size_t>(c.heads.heads + c.heads.kv_heads);
+  const std::vector<std::int32_t> positions = positions_of(c);
+  Values out = qkv;
+  for (std::size_t t = 0; t < static_cast<std::size_t>(c.tokens); ++t)
+    for (std::size_t h = 0; h < rotated; ++h) {
+      double* x = out.data() + t * columns + h * e;
+      if (c.norm) {
+        const Values& weight = h < static_cast<std::size_t>(c.heads.heads) ? q_weight : k_weight;
+        double squares = 0;
+        for (std::size_t i = 0; i < e; ++i) squares += x[i] * x[i];
+        for (std::size_t i = 0; i < e; ++i)
+          x[i] *= weight[i] / std::sqrt(squares / static_cast<double>(e) + kEps);
+      }
+      if (!c.rope) continue;
+      const double* cs = table.data() + static_cast<std::size_t>(positions[t]) * e;
+      for (std::size_t i = 0; i < e / 2; ++i) {
+        const double low = x[i], high = x[i + e / 2];
+        x[i] = low * cs[i] - high * cs[i + e / 2];
+        x[i + e / 2] = low * cs[i + e / 2] + high * cs[i];
+      }
+    }
+  return out;
+}
+
+Values rope_values(std::int64_t positions, std::int64_t e, double theta) {
+  Values table;
+  for (std::int64_t s = 0; s < positions; ++s)
+    for (const bool sine : {false, true})
+      for (std::int64_t i = 0; i < e / 2; ++i) {
+        const double angle =
+            static_cast<double>(s) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(e));
+        table.push_back(sine ? std::sin(angle) : std::cos(angle));
+      }
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("the rope table holds cosines and sines right to one fp32 rounding", "[rope]") {
+  check_operator([](Machine& m) {
+    const Tensor table = m.empty(DType::f32, {3000, 8});
+    m.backend().rope_table(m.stream(), {.theta = 500.0f, .table_SE = table});
+    const Values expected = rope_values(3000, 8, 500.0);
+    const Values actual = Machine::read(table);
+    double worst = 0;
+    for (std::size_t i = 0; i < actual.size(); ++i)
+      worst = std::max(worst, std::abs(actual[i] - expected[i]));
+    CHECK(worst <= 0x1p-24);
+    return std::vector<Output>{{"table", table, expected}};
+  });
+}
+
+TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
+  for (const Case& c : cases()) {
+    const std::int64_t e = c.heads.head_size;
+    const Shape shape{c.tokens, c.heads.columns()};
+    const Values qkv = normal_values(shape.numel(), 1, c.dtype);
+    const Values q_weight = normal_values(e, 2, DType::f32, 0.3, 1.0),
+                 k_weight = normal_values(e, 3, DType::f32, 0.3, 1.0);
+    const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
+    const Values expected = reference(c, qkv, q_weight, k_weight, table);
+    check_operator([&](Machine& m) {
+      kernels::QkNormRopeForward args{
+          .heads = c.heads,
+          .qkv_in = m.tensor(c.dtype, shape, qkv),
+          .qkv_out = m.empty(c.dtype, shape),
+          .positions_T = m.ids(positions_of(c)),
+          .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
+          .q_weight_E = c.norm ? m.tensor(DType::f32, {e}, q_weight) : Tensor{},
+          .k_weight_E = c.norm ? m.tensor(DType::f32, {e}, k_weight) : Tensor{},
+          .eps = kEps};
+      m.backend().qk_norm_rope_forward(m.stream(), args);
+      std::vector<Output> outputs{{"qkv", args.qkv_out, expected, e}};
+      if (!c.norm) {
+        args.qkv_out = args.qkv_in;
+        m.backend().qk_norm_rope_forward(m.stream(), args);
+        outputs.push_back({"qkv in place", args.qkv_out, expected, e});
+      }
+      return outputs;
+    });
+  }
+}
+
+TEST_CASE("qk_norm_rope backward matches finite differences in its input and weights", "[rope]") {
+  for (const Case& c : cases()) {
+    const std::int64_t e = c.heads.head_size;
+    const Shape shape{c.tokens, c.heads.columns()};
+    const Values qkv = normal_values(shape.numel(), 4, c.dtype),
+                 dout = normal_values(shape.numel(), 5, c.dtype);
+    const Values q_weight = normal_values(e, 6, c.dtype, 0.3, 1.0),
+                 k_weight = normal_values(e, 7, c.dtype, 0.3, 1.0);
+    const Values before = normal_values(e, 8, DType::f32);
+    const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
+    const auto loss = [&](const Values& x, const Values& q, const Values& k) {
+      return dot(reference(c, x, q, k, table), dout);
+    };
+    const Values dqkv = numeric_gradient([&](const Values& v) { return loss(v, q_weight, k_weight); }, qkv);
+    const Values dq = numeric_gradient([&](const Values& v) { return loss(qkv, v, k_weight); }, q_weight);
+    const Values dk = numeric_gradient([&](const Values& v) { return loss(qkv, q_weight, v); }, k_weight);
+    check_operator([&](Machine& m) {
+      kernels::QkNormRopeBackward args{
+          .heads = c.heads,
+          .qkv_in = c.norm ? m.tensor(c.dtype, shape, qkv) : Tensor{},
+          .dqkv = m.tensor(c.dtype, shape, dout),
+          .positions_T = m.ids(positions_of(c)),
+          .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
+          .q_weight_E = {},
+          .k_weight_E = {},
+          .eps = kEps,
+          .dq_weight_E = {},
+          .dk_weight_E = {},
+          .mode = WriteMode::accumulate};
+      if (c.norm) {
+        args.q_weight_E = m.tensor(c.dtype, {e}, q_weight);
+        args.k_weight_E = m.tensor(c.dtype, {e}, k_weight);
+        args.dq_weight_E = m.tensor(DType::f32, {e}, before);
+        args.dk_weight_E = m.tensor(DType::f32, {e}, before);
+      }
+      m.backend().qk_norm_rope_backward(m.stream(), args);
+      CHECK(m.scratch().high_water() == kernels::align_up(scratch_bytes(args, m.backend().target())));
+      std::vector<Output> outputs{{"dqkv", args.dqkv, dqkv, e}};
+      if (c.norm) {
+        outputs.push_back(
+            {"dq_weight added to", args.dq_weight_E, sum(before, dq), c.tokens * c.heads.heads});
+        outputs.push_back(
+            {"dk_weight added to", args.dk_weight_E, sum(before, dk), c.tokens * c.heads.kv_heads});
+        args.dqkv = m.tensor(c.dtype, shape, dout);
+        args.dq_weight_E = m.empty(c.dtype, {e});
+        args.dk_weight_E = m.empty(c.dtype, {e});
+        args.mode = WriteMode::assign;
+        m.backend().qk_norm_rope_backward(m.stream(), args);
+        outputs.push_back({"dq_weight assigned", args.dq_weight_E, dq, c.tokens * c.heads.heads});
+        outputs.push_back({"dk_weight assigned", args.dk_weight_E, dk, c.tokens * c.heads.kv_heads});
+      }
+      return outputs;
+    });
+  }
+}
+
+}  // namespace trainerd::test

@@ -1,0 +1,147 @@
+// What the step really asks of the machine, seen from outside our allocator: every allocation of the process goes through
+// the interposers below. An executable of its own, because sanitizers interpose the same functions.
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "../core/train_support.h"
+
+namespace {
+
+std::atomic<bool> armed{false};
+std::atomic<std::int64_t> large_allocations{0};
+std::atomic<std::int64_t> largest{0};
+constexpr std::size_t kLarge = 64 << 10;
+
+void note(std::size_t bytes) {
+  if (!armed.load(std::memory_order_relaxed) || bytes <= kLarge) return;
+  ++large_allocations;
+  largest = std::max<std::int64_t>(largest, static_cast<std::int64_t>(bytes));
+}
+
+}  // namespace
+
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t n) { return note(n), __libc_malloc(n); }
+void* calloc(std::size_t n, std::size_t size) { return note(n * size), __libc_calloc(n, size); }
+void* realloc(void* p, std::size_t n) { return note(n), __libc_realloc(p, n); }
+void* memalign(std::size_t align, std::size_t n) { return note(n), __libc_memalign(align, n); }
+void* aligned_alloc(std::size_t align, std::size_t n) { return note(n), __libc_memalign(align, n); }
+int posix_memalign(void** out, std::size_t align, std::size_t n) {
+  note(n);
+  *out = __libc_memalign(align, n);
+  return *out == nullptr ? ENOMEM : 0;
+}
+void* mmap(void* at, std::size_t n, int prot, int flags, int fd, off_t offset) {
+  note(n);
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, n, prot, flags, fd, offset));
+}
+}
+
+using namespace trainerd;
+
+namespace {
+
+/// Whether touching `address` ends a process.
+bool faults(const std::byte* address) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    const volatile std::byte* p = address;
+    [[maybe_unused]] const std::byte value = *p;
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+}
+
+core::JobSpec job_of_case() {
+  core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  // Larger than the threshold: one activation is 4 x 128 x 256 x 2 bytes, 256 KiB.
+  job.model.hidden = 256;
+  job.model.head_dim = 64;
+  job.model.ffn = 512;
+  job.model.seq_len = 128;
+  job.evaluate = {.every = 1, .batches = 1};
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("the interposers see an allocation over the limit") {
+  large_allocations = 0;
+  armed = true;
+  std::vector<char> v(kLarge + 1);
+  armed = false;
+  CHECK(v.size() == kLarge + 1);
+  CHECK(large_allocations == 1);
+}
+
+TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated") {
+  const core::JobSpec job = job_of_case();
+  core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 2)));
+  rank.trainer().initialise();
+  const auto samples = test::skewed_samples(job, 1);
+  rank.trainer().step(1, samples, {});
+  rank.trainer().evaluate(samples);
+  large_allocations = largest = 0;
+  armed = true;
+  for (std::int64_t step = 2; step <= 5; ++step) rank.trainer().step(step, samples, {});
+  rank.trainer().evaluate(samples);
+  armed = false;
+  CAPTURE(largest.load());
+  CHECK(large_allocations == 0);
+}
+
+TEST_CASE("every region lies between guard pages and is as long as the plan says") {
+  const core::JobSpec job = job_of_case();
+  core::CpuRank rank(job, test::cpu_topology(1));
+  core::StepMemory& memory = rank.memory();
+  std::vector<kernels::Arena*> arenas{&memory.persistent(), &memory.scratch()};
+  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(static_cast<parallel::Lifetime>(i), 0));
+  for (const kernels::Arena* arena : arenas) {
+    CAPTURE(arena->name());
+    const std::int64_t bytes = rank.plan().memory.bytes_of(arena->name());
+    CHECK(arena->capacity() == bytes);
+    CHECK_FALSE(faults(arena->base()));
+    CHECK_FALSE(faults(arena->base() + bytes - 1));
+    // The region ends within a cache line of its guard page: one byte too many is a fault, not a silent overwrite.
+    CHECK(faults(arena->base() + kernels::align_up(bytes)));
+  }
+}
+
+TEST_CASE("the bytes that real steps touch are those the plan counted") {
+  const core::JobSpec job = job_of_case();
+  core::CpuRank rank(job, test::cpu_topology(2));
+  core::StepMemory& memory = rank.memory();
+  rank.trainer().initialise();
+  // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with its share,
+  // is not ours to predict. Its stack is compared with the plan in tests/core/memory_test.cpp.
+  std::vector<kernels::Arena*> arenas;
+  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(static_cast<parallel::Lifetime>(i), 0));
+  for (kernels::Arena* arena : arenas) std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
+  const auto samples = test::skewed_samples(job, 1);
+  for (std::int64_t step = 1; step <= 2; ++step) rank.trainer().step(step, samples, {});
+  rank.trainer().evaluate(samples);
+  for (kernels::Arena* arena : arenas) {
+    CAPTURE(arena->name());
+    std::int64_t highest = arena->capacity();
+    while (highest > 0 && arena->base()[highest - 1] == std::byte{0xA5}) --highest;
+    // The last tensor may leave its alignment padding, and the last element may hold the pattern's byte by chance.
+    CHECK(arena->capacity() - highest <= kernels::kAlignment + 4);
+  }
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test.
+#   tests/run.sh                    the release build: what CI runs
+#   tests/run.sh asan | tsan        the same tests under address+undefined or thread sanitizers
+#   tests/run.sh fuzz [SECONDS]     every fuzz target under libFuzzer for SECONDS each (60); needs clang
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+
+./deploy/install-deps.sh
+if [ "$preset" = fuzz ]; then
+  seconds=${2:-60}
+  command -v clang++ >/dev/null || { echo "tests/run.sh fuzz needs clang and libclang-rt-14-dev" >&2; exit 1; }
+  cmake --preset fuzz
+  cmake --build --preset fuzz
+  for target in build/fuzz/fuzz_*; do
+    [ -x "$target" ] && [ -f "$target" ] || continue
+    name=$(basename "$target")
+    corpus=build/fuzz/corpus/$name
+    mkdir -p "$corpus"
+    echo "== $name for $seconds s"
+    "$target" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 "$corpus" "tests/fuzz/seeds/${name#fuzz_}"
+  done
+  exit 0
+fi
+
+cmake --preset "$preset" -DTRAINERD_TESTS=ON
+cmake --build --preset "$preset"
+# One test at a time: several start trainers of their own, and the machine may have two cores.
+ctest --test-dir "build/$preset" --output-on-failure

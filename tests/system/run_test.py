@@ -1,0 +1,240 @@
+"""What `trainerd run` leaves, how it resumes, and how it ends."""
+
+import re
+import resource
+import socket
+import unittest
+
+from support import *
+
+
+class Run(RunTest):
+    def test_a_job_trains_and_leaves_its_files(self):
+        output = self.run_job(self.job())
+        steps = self.steps()
+        self.assertEqual([s["step"] for s in steps], list(range(1, 25)))
+        self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 1.0)
+        for s in steps:
+            self.assertAlmostEqual(sum(s["time"].values()), s["step_seconds"], delta=1e-6)
+            self.assertGreaterEqual(min(s["time"].values()), -1e-6)
+            self.assertEqual(s["tokens"], s["step"] * 4 * 64)
+        self.assertEqual([p.name for p in self.checkpoints()], [f"step-{n:08d}" for n in (15, 20, 24)])
+        report = (self.root / "a" / "report.html").read_text()
+        self.assertIn("<svg", report)
+        self.assertNotRegex(report, r'(src|href)\s*=\s*"?https?://')
+        again = subprocess.run([BINARY, "validate", self.root / "a" / "job.yaml"], capture_output=True, text=True)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("24", output)
+
+    def test_two_runs_have_the_same_losses_bit_for_bit(self):
+        self.run_job(self.job("a"))
+        self.run_job(self.job("b"))
+        self.assertEqual(self.losses("a"), self.losses("b"))
+
+    def test_a_finished_job_run_again_trains_nothing(self):
+        job = self.job()
+        self.run_job(job)
+        before = (self.root / "a" / "steps.jsonl").read_bytes()
+        self.run_job(job)
+        self.assertEqual((self.root / "a" / "steps.jsonl").read_bytes(), before)
+
+    def test_a_longer_job_goes_on_where_the_shorter_one_ended(self):
+        job = self.job(schedule=CONSTANT)
+        self.run_job(job, "--set", "steps=10")
+        self.run_job(job, "--set", "steps=15")
+        self.run_job(self.job("b", schedule=CONSTANT), "--set", "steps=15")
+        self.assertEqual(self.losses("a"), self.losses("b"))
+
+    def test_metrics_are_served_while_it_runs(self):
+        process = self.start(self.job(), "--set", "steps=400")
+        address = None
+        for line in process.stdout:
+            found = re.search(r"http://([0-9.]+:[0-9]+)/metrics", line)
+            if found:
+                address = found.group(1)
+                break
+        self.assertIsNotNone(address)
+        self.wait_for_step(process, 12)
+        text = scrape(address)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        value = {m[0]: float(m[1]) for m in re.findall(r"^(\S+) (\S+)$", text, re.M)}
+        logged = {s["step"]: s for s in self.steps()}[int(value["trainerd_step"])]
+        self.assertAlmostEqual(value["trainerd_loss"], logged["loss"], places=5)
+        self.assertEqual(value["trainerd_tokens_total"], logged["tokens"])
+        self.assertIn('trainerd_time_seconds_total{part="compute"}', value)
+        if shutil.which("promtool"):
+            lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+            self.assertEqual((lint.returncode, lint.stdout, lint.stderr), (0, "", ""))
+
+
+class Resume(RunTest):
+    def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
+        long = ("--set", "steps=300", "--set", "checkpoint.every=7")
+        self.run_job(self.job("whole"), *long)
+        rng = random.Random(5)
+        job = self.job("killed")
+        kills = 0
+        for _ in range(40):
+            process = self.start(job, *long)
+            time.sleep(rng.uniform(0.02, 0.3))
+            worker = self.children(process.pid) if process.poll() is None else []
+            if process.poll() is None:
+                process.kill()
+                kills += 1
+            process.communicate()
+            self.assertIn(process.returncode, (0, -9))
+            for pid in worker:
+                end = time.monotonic() + 5
+                while alive(pid) and time.monotonic() < end:
+                    time.sleep(0.01)
+                self.assertFalse(alive(pid), "the worker outlived its agent")
+            if process.returncode == 0:
+                break
+        self.assertGreater(kills, 3)
+        self.run_job(job, *long)
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+
+    def test_a_killed_worker_is_named_and_the_next_run_goes_on(self):
+        self.run_job(self.job("whole"))
+        job = self.job("killed")
+        process = self.start(job, "--set", "steps=2000")
+        self.wait_for_step(process, 12, "killed")
+        os.kill(self.children(process.pid)[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 7, output)
+        self.assertRegex(output, r"rank 0 .*signal 9")
+        self.assertRegex(output, r"step-000000\d+")
+
+    def test_sigterm_finishes_the_step_saves_and_exits_143(self):
+        self.run_job(self.job("whole"))
+        job = self.job("stopped")
+        process = self.start(job)
+        self.wait_for_step(process, 7, "stopped")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+        if process.returncode != 0:  # it may just have finished
+            self.assertEqual(process.returncode, 143, output)
+            last = self.steps("stopped")[-1]["step"]
+            self.assertEqual(self.checkpoints("stopped")[-1].name, f"step-{last:08d}")
+        self.run_job(job)
+        self.assertEqual(self.losses("stopped"), self.losses("whole"))
+
+    def test_sigint_exits_130_and_a_second_signal_stops_at_once(self):
+        process = self.start(self.job(), "--set", "steps=100000")
+        self.wait_for_step(process, 3)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130, output)
+        # A step that takes long: the second signal does not wait for it.
+        slow = self.start(self.job("slow"), "--set", "steps=100000", "--set", "batch.global=4000")
+        while not self.children(slow.pid):
+            time.sleep(0.01)
+        time.sleep(1.0)
+        slow.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        begin = time.monotonic()
+        slow.send_signal(signal.SIGTERM)
+        output, _ = slow.communicate(timeout=30)
+        self.assertEqual(slow.returncode, 143, output)
+        self.assertLess(time.monotonic() - begin, 2.0)
+
+    def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(self):
+        job = self.job("damaged", schedule=CONSTANT)
+        self.run_job(job, "--set", "steps=20")
+        self.run_job(self.job("reference", schedule=CONSTANT))
+        newest = self.checkpoints("damaged")[-1]
+        shard = next(newest.glob("*.safetensors"))
+        with shard.open("r+b") as f:
+            f.seek(shard.stat().st_size // 2)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 1]))
+        output = self.run_job(job)
+        self.assertIn(newest.name, output)
+        self.assertRegex(output, "damaged|checksum")
+        self.assertEqual(self.losses("damaged"), self.losses("reference"))
+
+    def test_when_every_checkpoint_is_damaged_it_says_so_and_stops(self):
+        job = self.job()
+        self.run_job(job, "--set", "steps=10")
+        for checkpoint in self.checkpoints():
+            (next(checkpoint.glob("*.safetensors"))).write_bytes(b"gone")
+        output = self.run_job(job, status=5)
+        self.assertIn("step-00000010", output)
+
+    def test_a_checkpoint_of_another_model_is_refused_by_name(self):
+        job = self.job()
+        self.run_job(job, "--set", "steps=5")
+        output = self.run_job(job, "--set", "model.ffn=192", status=5)
+        self.assertIn("model.ffn", output)
+
+
+class Refusals(RunTest):
+    def test_a_wrong_job_is_status_2_with_every_problem(self):
+        job = self.job(extra="modle: {}\n")
+        output = self.run_job(job, "--set", "batch.micro=3", status=2)
+        self.assertIn("modle", output)
+        self.assertIn("batch", output)
+
+    def test_a_port_in_use_is_status_2(self):
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            held.listen()
+            port = held.getsockname()[1]
+            output = self.run_job(self.job(), "--set", f"metrics.listen=127.0.0.1:{port}", status=2)
+        self.assertIn(str(port), output)
+        self.assertEqual(self.steps(), [])
+
+    def test_an_output_that_cannot_be_written_is_status_2(self):
+        (self.root / "a").write_text("a file where the directory should be")
+        output = self.run_job(self.job(), status=2)
+        self.assertIn("output", output)
+
+    def test_a_directory_in_use_by_another_run_is_status_2(self):
+        job = self.job()
+        process = self.start(job, "--set", "steps=100000")
+        self.wait_for_step(process, 1)
+        output = self.run_job(job, status=2)
+        self.assertIn("another run", output)
+
+    def test_absent_data_is_status_4(self):
+        job = self.job()
+        self.data.unlink()
+        output = self.run_job(job, status=4)
+        self.assertIn("data.txt", output)
+
+    def test_data_truncated_while_it_runs_is_status_4(self):
+        process = self.start(self.job(), "--set", "steps=100000")
+        self.wait_for_step(process, 5)
+        os.truncate(self.data, 100)
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 4, output)
+        self.assertIn("data.txt", output)
+
+    def test_a_full_disk_is_status_5_and_leaves_no_broken_checkpoint(self):
+        process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=50")
+        self.wait_for_step(process, 60)
+        # From here on no file of the agent may grow past this, which is less than one shard.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 5, output)
+        self.assertRegex(output, "step-\\d+.*File too large")
+        left = list((self.root / "a" / "checkpoints").iterdir())
+        self.assertTrue(left)
+        self.assertEqual(sorted(left), self.checkpoints())
+        self.run_job(self.job(), "--set", f"steps={int(left[0].name[5:]) + 100}")
+
+    def test_a_loss_that_is_not_finite_is_status_6_and_names_the_tensor_and_the_last_good_checkpoint(self):
+        output = self.run_job(self.job(lr="1.0e+30", schedule=CONSTANT), "--set", "checkpoint.every=1", status=6)
+        self.assertRegex(output, r"step \d+: the (loss|gradient of \S+) is not finite")
+        self.assertRegex(output, r"last good checkpoint is \S*(step-\d+|none)")
+
+    def test_a_job_larger_than_the_node_is_status_3(self):
+        output = self.run_job(self.job(), "--set", "model.layers=4000", "--set", "model.hidden=8192", "--set", "model.ffn=32768",
+                              status=3)
+        self.assertIn("does not fit", output)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
