@@ -254,6 +254,7 @@ class Reader {
     if (node.kind == Node::Kind::scalar) {  // one text is a list of one
       std::string item;
       if (!text(node, field.path, item)) return;
+      if (item.empty()) problems_.add(node.place, field.path, "is empty");
       read.push_back(item);
     } else if (node.kind == Node::Kind::list) {
       for (std::size_t i = 0; i < node.items.size(); ++i) {

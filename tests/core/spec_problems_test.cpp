@@ -58,6 +58,11 @@ TEST_CASE("values of the wrong type are told at their place", "[spec]") {
         Lines{"job.yaml:6:12: precision: expected fp32 or bf16, got 'bf61' (nearest valid: bf16)"});
 }
 
+TEST_CASE("an empty path is refused alone and in a list", "[spec]") {
+  CHECK(problems(kJob, {"data.valid=''"}) == Lines{"--set data.valid='': data.valid: is empty"});
+  CHECK(problems(kJob, {"data.valid=[b, '']"}) == Lines{"--set data.valid=[b, '']: data.valid[1]: is empty"});
+}
+
 TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
   CHECK(with_line("threads: 99999999999999999999") ==
         Lines{"job.yaml:6:10: threads: '99999999999999999999' is out of the range of a 64-bit integer"});
