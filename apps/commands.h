@@ -17,8 +17,10 @@ int run_command(const RunArgs& args);
 struct ValidateArgs {
   std::string job;
   std::vector<std::string> overrides;
+  bool json = false;
+  std::string picture;  ///< an SVG file to write the grid's picture to; empty: none
 };
-/// Prints the resolved job.
+/// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
 int validate_command(const ValidateArgs& args);
 
 struct DataInspectArgs {
@@ -32,6 +34,7 @@ int data_inspect_command(const DataInspectArgs& args);
 struct WorkerArgs {
   int control = -1;
   int segments = 0;
+  int world = 0;    ///< 1: the descriptor after the segments is the memory that the ranks share
   long parent = 0;  ///< the agent's process id
 };
 int worker_command(const WorkerArgs& args);

@@ -24,9 +24,11 @@ class CommandLine {
     add_job(*run, run_.job, run_.overrides);
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
 
-    CLI::App* validate =
-        app_.add_subcommand("validate", "Check a job and print it with every default filled in");
+    CLI::App* validate = app_.add_subcommand(
+        "validate", "Check a job, print it with every default filled in, and its ranks' places");
     add_job(*validate, validate_.job, validate_.overrides);
+    validate->add_flag("--json", validate_.json, "One JSON object: spec, ranks, groups, links");
+    validate->add_option("--svg", validate_.picture, "Draw the grid into this SVG file")->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
 
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
@@ -42,6 +44,7 @@ class CommandLine {
     worker->group("");  // not listed
     worker->add_option("--control", worker_.control)->required();
     worker->add_option("--segments", worker_.segments)->required();
+    worker->add_option("--world", worker_.world)->required();
     worker->add_option("--parent", worker_.parent)->required();
     worker->callback([this] { chosen_ = [this] { return worker_command(worker_); }; });
   }

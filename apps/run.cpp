@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "apps/commands.h"
+#include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/agent.h"
 #include "kernels/base/error.h"
@@ -34,7 +35,9 @@ base::UniqueFd open_stop_signals() {
 
 int run_command(const RunArgs& args) {
   const base::UniqueFd signals = open_stop_signals();
-  const core::AgentResult result = core::run_agent({.job = core::load_job(args.job, args.overrides),
+  const core::JobSpec job = core::load_job(args.job, args.overrides);
+  core::require_present(job);
+  const core::AgentResult result = core::run_agent({.job = job,
                                                     // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
                                                     .executable = "/proc/self/exe",
                                                     .signal_fd = signals.get(),

@@ -1,5 +1,3 @@
-#include <signal.h>
-
 #include <utility>
 #include <vector>
 
@@ -10,11 +8,12 @@
 namespace trainerd::apps {
 
 int worker_command(const WorkerArgs& args) {
+  core::leave_signals_to_agent();
   if (!core::die_with_parent(static_cast<pid_t>(args.parent))) return 1;
-  ::signal(SIGPIPE, SIG_IGN);
   std::vector<base::UniqueFd> segments;
   for (int i = 0; i < args.segments; ++i) segments.emplace_back(args.control + 1 + i);
-  return core::run_worker(base::UniqueFd(args.control), std::move(segments));
+  base::UniqueFd world(args.world != 0 ? args.control + 1 + args.segments : -1);
+  return core::run_worker(base::UniqueFd(args.control), std::move(segments), std::move(world));
 }
 
 }  // namespace trainerd::apps

@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
-  prometheus-cpp-dev libcivetweb-dev libxxhash-dev
+  prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev
   catch2        # tests
   prometheus    # tests: promtool checks the metrics
   python3       # tests: drives the real binary

@@ -16,6 +16,26 @@ double real_member(const nlohmann::json& object, const char* key) {
   return value.get<double>();
 }
 
+constexpr const char* kEvaluation = "evaluation";
+constexpr const char* kCheckpoint = "checkpoint";
+
+nlohmann::ordered_json object_of(const EvaluationRecord& r) {
+  return {{"event", kEvaluation},
+          {"step", r.step},
+          {"loss", r.loss},
+          {"tokens", r.tokens},
+          {"seconds", r.seconds}};
+}
+
+nlohmann::ordered_json object_of(const CheckpointRecord& r) {
+  return {{"event", kCheckpoint},
+          {"step", r.step},
+          {"bytes", r.bytes},
+          {"snapshot_seconds", r.snapshot_seconds},
+          {"write_seconds", r.write_seconds},
+          {"path", r.path}};
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger) {
@@ -66,6 +86,31 @@ StepRecord parse_step_record(const std::string& text) {
     return record;
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of steps.jsonl: ") + e.what());
+  }
+}
+
+std::string to_json_line(const EventRecord& record) {
+  return std::visit([](const auto& r) { return to_text(object_of(r)); }, record);
+}
+
+EventRecord parse_event_record(const std::string& text) {
+  try {
+    const nlohmann::json line = parse_json(text);
+    const std::string event = string_member(line, "event");
+    if (event == kEvaluation)
+      return EvaluationRecord{.step = int_member(line, "step"),
+                              .loss = real_member(line, "loss"),
+                              .tokens = int_member(line, "tokens"),
+                              .seconds = real_member(line, "seconds")};
+    if (event == kCheckpoint)
+      return CheckpointRecord{.step = int_member(line, "step"),
+                              .bytes = int_member(line, "bytes"),
+                              .snapshot_seconds = real_member(line, "snapshot_seconds"),
+                              .write_seconds = real_member(line, "write_seconds"),
+                              .path = string_member(line, "path")};
+    throw JsonError("there is no event \"" + event + "\"");
+  } catch (const JsonError& e) {
+    throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace trainerd::io {
@@ -19,9 +20,12 @@ struct TimeLedger {
   double optimizer = 0;
   double checkpoint = 0;
   double other = 0;
-  double sum() const { return compute + exposed_communication + bubble + data_wait + optimizer + checkpoint + other; }
+  double sum() const {
+    return compute + exposed_communication + bubble + data_wait + optimizer + checkpoint + other;
+  }
 };
-/// The ledger as (name, seconds), in the order above; the names are those of steps.jsonl and of the metric's label.
+/// The ledger as (name, seconds), in the order above; the names are those of steps.jsonl and of the metric's
+/// label.
 std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger);
 
 /// One optimizer step. Seconds are wall time; `step` counts from 1.
@@ -53,6 +57,9 @@ struct CheckpointRecord {
   std::string path;
 };
 
+/// What happens beside the steps: a line of events.jsonl.
+using EventRecord = std::variant<EvaluationRecord, CheckpointRecord>;
+
 /// What is known before the first step.
 struct RunInfo {
   std::string name;
@@ -82,5 +89,10 @@ struct RunSummary {
 std::string to_json_line(const StepRecord& record);
 /// Throws DataError on text that is not such a line.
 StepRecord parse_step_record(const std::string& line);
+
+// events.jsonl: one JSON object a line, `event` ("evaluation" or "checkpoint") and the names above.
+std::string to_json_line(const EventRecord& record);
+/// Throws DataError on text that is not such a line.
+EventRecord parse_event_record(const std::string& line);
 
 }  // namespace trainerd::io

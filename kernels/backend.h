@@ -96,6 +96,7 @@ class Backend {
 
   // Loss.
   virtual void ce_stats(Stream&, const CeStats&) = 0;
+  virtual void ce_rescale(Stream&, const CeRescale&) = 0;
   virtual void ce_finish(Stream&, const CeFinish&) = 0;
 
   // Elementwise, reductions, update.
@@ -103,6 +104,7 @@ class Backend {
   virtual void scale(Stream&, const Scale&) = 0;
   virtual void cast(Stream&, const Cast&) = 0;
   virtual void block_square_sums(Stream&, const BlockSquareSums&) = 0;
+  virtual void total_square_sum(Stream&, const TotalSquareSum&) = 0;
   virtual void ordered_sum(Stream&, const OrderedSum&) = 0;
   virtual void tensor_hash(Stream&, const TensorHash&) = 0;
   virtual void step_control(Stream&, const StepControl&) = 0;

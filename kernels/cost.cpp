@@ -109,6 +109,9 @@ Cost cost(const AttentionBackward& a, const Target&) {
 Cost cost(const CeStats& a, const Target&) {
   return {4 * numel(a.logits_TV), sum_bytes({&a.logits_TV, &a.targets_T, &a.max_T, &a.sum_exp_T, &a.target_logit_T})};
 }
+Cost cost(const CeRescale& a, const Target&) {
+  return {2 * numel(a.max_T), sum_bytes({&a.max_local_T, &a.max_T}) + 2 * sum_bytes({&a.sum_exp_T})};
+}
 Cost cost(const CeFinish& a, const Target&) {
   if (a.want == CeFinish::Want::loss) return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.max_T, &a.sum_exp_T})};
   return {4 * numel(a.logits_TV), 2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.targets_T})};
@@ -118,9 +121,10 @@ Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, 
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), 2 * sum_bytes({&a.x})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
+Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const TensorHash& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
-Cost cost(const StepControl& a, const Target&) { return {numel(a.square_sums), sum_bytes({&a.square_sums, &a.values})}; }
+Cost cost(const StepControl& a, const Target&) { return {2, sum_bytes({&a.square_sum, &a.loss, &a.values})}; }
 
 Cost cost(const AdamwUpdate& a, const Target&) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.

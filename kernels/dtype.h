@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace trainerd::kernels {
 
@@ -29,6 +31,13 @@ constexpr const char* name_of(DType dtype) {
     case DType::u8: return "uint8";
   }
   return "?";
+}
+
+/// Inverse of `name_of`; none for another word.
+constexpr std::optional<DType> parse_dtype(std::string_view name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
+    if (name == name_of(dtype)) return dtype;
+  return std::nullopt;
 }
 
 /// Brain float: the upper half of an fp32. Storage only; arithmetic is done in float.

@@ -1,13 +1,24 @@
 #include "kernels/memory.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <utility>
 
 namespace trainerd::kernels {
 namespace {
 
+// The end of a dry arena: beyond any machine, and so far below 2^63 that sums over regions do not overflow.
+constexpr std::int64_t kDryBytes = std::int64_t{1} << 52;
+
 constexpr std::size_t index_of(MemoryTerm term) { return static_cast<std::size_t>(term); }
+
+/// Bytes of a tensor; none when they do not fit in 63 bits.
+std::optional<std::int64_t> checked_bytes(DType dtype, const Shape& shape) {
+  std::int64_t bytes = shape.ndim == 0 ? 0 : size_of(dtype);
+  for (int i = 0; i < shape.ndim; ++i)
+    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) return std::nullopt;
+  return bytes;
+}
 
 }  // namespace
 
@@ -49,11 +60,15 @@ Arena::Arena(std::string name, std::byte* base, std::int64_t capacity)
 
 Arena Arena::dry(std::string name) {
   // A non-null base, so that an address taken in a dry run is never mistaken for an absent tensor.
-  return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::numeric_limits<std::int64_t>::max() / 2};
+  return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), kDryBytes};
 }
 
 std::byte* Arena::take_bytes(std::int64_t bytes, MemoryTerm term) {
   base::check(bytes >= 0, "a negative number of bytes was asked for");
+  if (bytes > kDryBytes || (capacity_ == kDryBytes && align_up(bytes) > capacity_ - top_))
+    throw base::capacity_error("the job does not fit: region " + name_ + " would hold " +
+                               std::to_string(top_) + " bytes and then " + std::to_string(bytes) +
+                               " more; make the model, batch.micro or model.seq_len smaller");
   const std::int64_t size = align_up(bytes);
   if (size > capacity_ - top_)
     throw base::capacity_error("region " + name_ + " holds " + std::to_string(capacity_) + " bytes by plan; " +
@@ -70,7 +85,12 @@ std::byte* Arena::take_bytes(std::int64_t bytes, MemoryTerm term) {
 }
 
 Tensor Arena::take(DType dtype, const Shape& shape, MemoryTerm term) {
-  return {take_bytes(shape.numel() * size_of(dtype), term), dtype, shape};
+  const std::optional<std::int64_t> bytes = checked_bytes(dtype, shape);
+  if (!bytes)
+    throw base::capacity_error(
+        "the job does not fit: a tensor of " + to_string(shape) + " in region " + name_ +
+        " has more bytes than 63 bits count; make the model, batch.micro or model.seq_len smaller");
+  return {take_bytes(*bytes, term), dtype, shape};
 }
 
 void Arena::release(Mark mark) {

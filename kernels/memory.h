@@ -52,7 +52,7 @@ class Buffer {
 };
 
 /// A LIFO stack over one span whose size the dry run fixed. Takes are aligned to `kAlignment`.
-/// A dry arena has addresses but no memory and no end: it only measures.
+/// A dry arena has addresses but no memory, and its end is beyond any machine: it only measures.
 class Arena {
  public:
   using Mark = std::int64_t;
@@ -62,7 +62,8 @@ class Arena {
   Arena(std::string name, std::byte* base, std::int64_t capacity);
   static Arena dry(std::string name);
 
-  /// Throws CapacityError when the plan did not foresee it: a broken plan, not the user's fault.
+  /// Throws CapacityError when the plan did not foresee it (a broken plan, not the user's fault), and in a
+  /// dry arena when the job is larger than any machine.
   Tensor take(DType dtype, const Shape& shape, MemoryTerm term);
   std::byte* take_bytes(std::int64_t bytes, MemoryTerm term);
   Mark mark() const { return top_; }

@@ -61,11 +61,13 @@ class ObservedBackend final : public Backend {
   void attention_forward(Stream& s, const AttentionForward& x) override { call(s, "attention_forward", x, &Backend::attention_forward); }
   void attention_backward(Stream& s, const AttentionBackward& x) override { call(s, "attention_backward", x, &Backend::attention_backward); }
   void ce_stats(Stream& s, const CeStats& x) override { call(s, "ce_stats", x, &Backend::ce_stats); }
+  void ce_rescale(Stream& s, const CeRescale& x) override { call(s, "ce_rescale", x, &Backend::ce_rescale); }
   void ce_finish(Stream& s, const CeFinish& x) override { call(s, "ce_finish", x, &Backend::ce_finish); }
   void add(Stream& s, const Add& x) override { call(s, "add", x, &Backend::add); }
   void scale(Stream& s, const Scale& x) override { call(s, "scale", x, &Backend::scale); }
   void cast(Stream& s, const Cast& x) override { call(s, "cast", x, &Backend::cast); }
   void block_square_sums(Stream& s, const BlockSquareSums& x) override { call(s, "block_square_sums", x, &Backend::block_square_sums); }
+  void total_square_sum(Stream& s, const TotalSquareSum& x) override { call(s, "total_square_sum", x, &Backend::total_square_sum); }
   void ordered_sum(Stream& s, const OrderedSum& x) override { call(s, "ordered_sum", x, &Backend::ordered_sum); }
   void tensor_hash(Stream& s, const TensorHash& x) override { call(s, "tensor_hash", x, &Backend::tensor_hash); }
   void step_control(Stream& s, const StepControl& x) override { call(s, "step_control", x, &Backend::step_control); }

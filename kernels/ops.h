@@ -253,6 +253,13 @@ struct CeStats {
   Tensor sum_exp_T;
   Tensor target_logit_T;
 };
+/// Statistics of one part of the vocabulary, brought to the max of all parts: sum_exp *= exp(max_local - max). Between the
+/// reductions of vocabulary parallelism: max over the ranks first, this, then the sums.
+struct CeRescale {
+  Tensor max_local_T;
+  Tensor max_T;
+  Tensor sum_exp_T;
+};
 /// loss[t] = weight[t] (max + log sum_exp - target_logit). dlogits = weight[t] grad_scale (softmax - onehot), in place.
 struct CeFinish {
   Tensor logits_TV;
@@ -298,6 +305,14 @@ struct BlockSquareSums {
   Tensor x;
   Tensor sums;  ///< f64 [norm_blocks(numel)]
 };
+/// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with a sum that is not
+/// finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more entry for the end.
+struct TotalSquareSum {
+  Tensor sums;  ///< f64
+  std::span<const std::int64_t> first_block;
+  Tensor total;      ///< f64 [1]
+  Tensor nonfinite;  ///< i32 [1]
+};
 /// out[0] (+)= x[0] + x[1] + ... in double: blocks of 1024, then the blocks in order.
 struct OrderedSum {
   Tensor x;    ///< f32
@@ -317,17 +332,17 @@ struct StepControlValues {
   double grad_norm = 0;        ///< global, before clipping; may be inf or nan
   float grad_factor = 0;       ///< clip factor: what each gradient is multiplied by
   std::int32_t skip = 0;       ///< 1: a gradient or the loss is not finite, nothing is updated
-  std::int32_t nonfinite = -1; ///< index of the first tensor whose square sum is not finite; -1 none
+  std::int32_t nonfinite = -1; ///< of `TotalSquareSum`, on this rank
   std::int32_t pad = 0;
 };
 
-/// The norm over all blocks in order; the clip factor min(1, clip / norm); skip and the culprit. `first_block[i]` is
-/// where tensor i's blocks begin in `square_sums`, with one more entry for the end.
+/// From the square sum of all gradients and the loss, both over all ranks: the norm, the clip factor min(1, clip / norm), and
+/// whether to skip because one of them is not finite.
 struct StepControl {
-  Tensor square_sums;  ///< f64
-  std::span<const std::int64_t> first_block;
-  Tensor loss;            ///< f64 [1]: not finite means skip too (with nonfinite -1 when all gradients are finite)
-  double clip_norm = 0;   ///< 0: no clipping
+  Tensor square_sum;     ///< f64 [1]
+  Tensor loss;           ///< f64 [1]
+  Tensor nonfinite;      ///< i32 [1]: handed on
+  double clip_norm = 0;  ///< 0: no clipping
   Tensor values;          ///< uint8 [sizeof(StepControlValues)]
 };
 

@@ -3,8 +3,12 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <string>
+
+#include "kernels/base/cgroup.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -13,8 +17,11 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  // A thread more than the quota pays for would be stopped for a part of every period, and all others wait
+  // for it.
+  const double quota = std::ceil(base::read_cgroup_limits().cores);
   const int n = CPU_COUNT(&set);
-  return n > 0 ? n : 1;
+  return std::max(1, quota > 0 && quota < n ? static_cast<int>(quota) : n);
 }
 
 std::string processor_name() {

@@ -26,7 +26,8 @@ struct Target {
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
 };
 
-/// The CPU this process runs on. `threads` 0 means one for each core the process may use.
+/// The CPU this process runs on. `threads` 0 means one for each core the process may use, by its
+/// affinity and its control group's quota (rounded up).
 Target detect_cpu(int threads = 0);
 
 }  // namespace trainerd::kernels

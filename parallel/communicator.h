@@ -13,11 +13,16 @@ namespace trainerd::parallel {
 enum class ReduceOp : std::uint8_t { sum, max };
 /// `fixed`: the order of summands depends on ranks alone, so that a result is the same in every run.
 enum class ReduceOrder : std::uint8_t { fast, fixed };
+/// Who runs a collective on a device that has no streams of its own. `caller`: the call itself, which is
+/// quickest when the result is awaited next. `background`: a thread of the communicator, while the caller
+/// goes on.
+enum class Progress : std::uint8_t { caller, background };
 
 struct CommOptions {
   const char* label = "";  ///< what it is for: shown in errors, traces and the ledger
   kernels::DType accumulate = kernels::DType::f32;
   ReduceOrder order = ReduceOrder::fixed;
+  Progress progress = Progress::caller;
 };
 
 /// An operation on its way.
@@ -35,29 +40,31 @@ struct Transfer {
   kernels::Tensor tensor;
 };
 
-/// Collectives among the ranks of one group. Each call is ordered after what is on `stream`, and returns at once.
-/// All ranks call the same operations in the same order. Buffers stay untouched until the Work is waited for.
+/// Collectives among the ranks of one group. Each call is ordered after what is on `stream`. It returns at
+/// once, but that CommOptions::progress may have it run to its end. All ranks call the same operations in the
+/// same order. Buffers stay untouched until the Work is waited for.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual std::int64_t rank() const = 0;
   virtual std::int64_t size() const = 0;
 
-  virtual std::unique_ptr<Work> all_reduce(kernels::Stream&, const kernels::Tensor& x, ReduceOp, const CommOptions&) = 0;
+  virtual std::unique_ptr<Work> all_reduce(kernels::Stream&, const kernels::Tensor& x, ReduceOp,
+                                           const CommOptions&) = 0;
   /// out = the ranks' `x`, one after the other along dim 0.
-  virtual std::unique_ptr<Work> all_gather(kernels::Stream&, const kernels::Tensor& x, const kernels::Tensor& out,
-                                           const CommOptions&) = 0;
+  virtual std::unique_ptr<Work> all_gather(kernels::Stream&, const kernels::Tensor& x,
+                                           const kernels::Tensor& out, const CommOptions&) = 0;
   /// out = this rank's part, along dim 0, of the sum of the ranks' `x`.
-  virtual std::unique_ptr<Work> reduce_scatter(kernels::Stream&, const kernels::Tensor& x, const kernels::Tensor& out,
-                                               const CommOptions&) = 0;
-  virtual std::unique_ptr<Work> all_to_all(kernels::Stream&, const kernels::Tensor& x, const kernels::Tensor& out,
-                                           const CommOptions&) = 0;
+  virtual std::unique_ptr<Work> reduce_scatter(kernels::Stream&, const kernels::Tensor& x,
+                                               const kernels::Tensor& out, const CommOptions&) = 0;
+  virtual std::unique_ptr<Work> all_to_all(kernels::Stream&, const kernels::Tensor& x,
+                                           const kernels::Tensor& out, const CommOptions&) = 0;
   virtual std::unique_ptr<Work> broadcast(kernels::Stream&, const kernels::Tensor& x, std::int64_t root,
                                           const CommOptions&) = 0;
   virtual std::unique_ptr<Work> barrier(kernels::Stream&, const CommOptions&) = 0;
   /// All sends and receives as one group: no order among them can deadlock.
-  virtual std::unique_ptr<Work> exchange(kernels::Stream&, std::span<const Transfer> sends, std::span<const Transfer> receives,
-                                         const CommOptions&) = 0;
+  virtual std::unique_ptr<Work> exchange(kernels::Stream&, std::span<const Transfer> sends,
+                                         std::span<const Transfer> receives, const CommOptions&) = 0;
   /// Ends every operation with a CommError, from any thread; the communicator is of no further use.
   virtual void abort() = 0;
 };

@@ -1,6 +1,8 @@
 #include "parallel/layout.h"
 
 #include "kernels/base/error.h"
+#include "parallel/schedule/schedule.h"
+#include "parallel/schedule/split.h"
 
 namespace trainerd::parallel {
 
@@ -14,16 +16,27 @@ const char* to_string(ScheduleKind kind) {
   return "?";
 }
 
-Layout resolve_layout(const ParallelOptions& options, const Topology& topology, std::int64_t layers) {
+Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
-  layout.grid = ProcessGrid({options.tp, options.cp, options.ep, options.dp, options.pp});
+  layout.grid = make_grids(options).dense;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
   if (layout.grid.ranks() > devices)
     throw base::capacity_error("the job asks for " + std::to_string(layout.grid.ranks()) + " ranks (" + describe(layout) +
                                ") and there are devices for " + std::to_string(devices));
-  layout.chunks.push_back({0, layers, true, true});
+  const std::string problem = schedule_problem({.kind = options.schedule, .stages = static_cast<int>(options.pp),
+                                                .virtual_stages = static_cast<int>(options.virtual_stages),
+                                                .microbatches = static_cast<int>(microbatches), .pass = Pass::train});
+  if (!problem.empty()) throw base::spec_error("parallel.schedule: " + problem);
+  layout.chunks = split_layers(costs.layers, options.pp * options.virtual_stages, costs.layer, costs.embedding, costs.head);
   return layout;
+}
+
+std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank) {
+  std::vector<StageSpan> chunks;
+  for (std::int64_t c = pipeline_rank; c < static_cast<std::int64_t>(layout.chunks.size()); c += layout.options.pp)
+    chunks.push_back(layout.chunks[static_cast<std::size_t>(c)]);
+  return chunks;
 }
 
 std::string describe(const Layout& layout) {

@@ -6,20 +6,13 @@
 
 #include "parallel/grid.h"
 #include "parallel/options.h"
+#include "parallel/schedule/span.h"
 #include "parallel/topology.h"
 
 namespace trainerd::parallel {
 
-/// Layers [begin, end) of one pipeline chunk, and whether it holds the embedding and the head.
-struct StageSpan {
-  std::int64_t first_layer = 0;
-  std::int64_t layers = 0;
-  bool embedding = false;
-  bool head = false;
-};
-
-/// What actually runs: resolved from the job and the devices that are there. Everything below the trainer is built from
-/// it and rebuilt when it changes, never patched.
+/// What actually runs: resolved from the job and the devices that are there. Everything below the trainer is
+/// built from it and rebuilt when it changes, never patched.
 struct Layout {
   ProcessGrid grid;
   ParallelOptions options;
@@ -27,8 +20,20 @@ struct Layout {
   std::int64_t generation = 0;    ///< raised each time the layout is resolved anew
 };
 
-/// Throws CapacityError when the job asks for more ranks than the topology has devices.
-Layout resolve_layout(const ParallelOptions& options, const Topology& topology, std::int64_t layers);
+/// What a model's parts cost relative to each other, for splitting it over pipeline chunks.
+struct ModelCosts {
+  std::int64_t layers = 0;
+  double layer = 1;
+  double embedding = 0;
+  double head = 0;
+};
+
+/// Throws CapacityError when the job asks for more ranks than the topology has devices, SpecError when the layers cannot be
+/// split over its chunks or the schedule does not exist for its sizes.
+Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches);
+
+/// The chunks of one pipeline rank, in model order: chunk c of the model lives on rank c % pp.
+std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);
 
 /// One line for people and manifests: "tp1 cp1 ep1 dp1 pp1 zero1 1f1b".
 std::string describe(const Layout& layout);

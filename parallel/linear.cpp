@@ -8,7 +8,20 @@ namespace {
 using namespace kernels;
 
 void sum_over(const TensorParallel& tp, Stream& s, const Tensor& x, const char* label) {
+  if (tp.group.size() == 1) return;
   tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
+}
+
+/// Statistics of a part of the vocabulary become those of all of it.
+void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp, const Tensor& target) {
+  if (tp.group.size() == 1) return;
+  const ArenaScope scope(s.scratch());
+  const Tensor local = s.scratch().take(DType::f32, max.shape, MemoryTerm::logits);
+  tp.backend.copy(s, max, local);
+  tp.group.all_reduce(s, max, ReduceOp::max, {.label = "softmax_max"})->wait(s);
+  tp.backend.ce_rescale(s, {.max_local_T = local, .max_T = max, .sum_exp_T = sum_exp});
+  sum_over(tp, s, sum_exp, "softmax_sum");
+  sum_over(tp, s, target, "target_logit");
 }
 
 void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin, std::int64_t count, WriteMode mode) {
@@ -24,6 +37,7 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   tp.backend.linear_fprop(s, {.x_TC = y, .weight = a.fprop, .bias_N = {}, .addend_TN = {}, .y_TN = logits});
   tp.backend.ce_stats(s, {.logits_TV = logits, .targets_T = targets, .first_row = a.first_row, .vocab = a.vocab,
                           .max_T = max, .sum_exp_T = sum_exp, .target_logit_T = target});
+  reduce_stats(tp, s, max, sum_exp, target);
   tp.backend.ce_finish(s, {.logits_TV = logits, .targets_T = targets, .loss_weight_T = a.loss_weight_T.rows(begin, count),
                            .first_row = a.first_row, .vocab = a.vocab, .max_T = max, .sum_exp_T = sum_exp,
                            .target_logit_T = target, .grad_scale = a.grad_scale, .loss_T = a.loss_T.rows(begin, count),
@@ -47,9 +61,9 @@ void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad&
 void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) { tp.backend.linear_swiglu(s, a); }
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  base::check((!a.bias_N.defined() && !a.addend_TN.defined()) || tp.group.size() == 1,
-              "a bias of a row-parallel linear is added once, after the sum");
-  tp.backend.linear_fprop(s, a);
+  LinearFprop part = a;
+  if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
+  tp.backend.linear_fprop(s, part);
   sum_over(tp, s, a.y_TN, "row_linear");
 }
 
@@ -60,7 +74,10 @@ void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDg
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
-  tp.backend.embedding_forward(s, a);
+  EmbeddingForward part = a;
+  // Positions are whole on every rank: the first adds them.
+  if (tp.group.rank() != 0) part.positions_T = part.positions_table_SD = {};
+  tp.backend.embedding_forward(s, part);
   sum_over(tp, s, a.out_TD, "embedding");
 }
 
@@ -71,7 +88,6 @@ std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DTy
 }
 
 void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
-  base::check(tp.group.size() == 1, "the softmax statistics are not yet reduced over tp");
   const std::int64_t tokens = a.y_TD.size(0);
   const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype);
   WriteMode mode = a.mode;
@@ -79,6 +95,7 @@ void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLos
     chunk_loss(tp, s, a, begin, std::min(chunk, tokens - begin), mode);
     mode = WriteMode::accumulate;
   }
+  if (a.dy_TD.defined()) sum_over(tp, s, a.dy_TD, "head_dgrad");
 }
 
 }  // namespace trainerd::parallel

@@ -17,9 +17,11 @@ struct TensorParallel {
   Communicator& group;
 };
 
+
 void column_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
 void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
+/// A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
 void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&);
@@ -29,7 +31,8 @@ void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const ker
 /// The output head and the loss, in chunks of tokens: logits, softmax statistics, loss, and the gradient in place of the
 /// logits, so that no more than one chunk of logits exists at a time, in the activations' dtype, in scratch.
 /// With `dy_TD` defined it also makes the head's gradients: the logits of a chunk never exist twice, so the weight's
-/// gradient is finished here too. A chunk's logits are rows [first_row, first_row + V) of the vocabulary.
+/// gradient is finished here too. A rank's logits are rows [first_row, first_row + V / tp) of the vocabulary; their softmax is
+/// that of all ranks, from three reductions of one number a token (Megatron-LM, section 3), so that no logits are gathered.
 struct HeadLoss {
   kernels::Tensor y_TD;
   kernels::Weight fprop;  ///< [V, D]

@@ -18,12 +18,14 @@ struct ParallelOptions {
   std::int64_t zero = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
+  std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first
+  bool allow_tp_across_nodes = false;  ///< a tensor-parallel group may leave the NVLink domain (or the node)
 
   bool operator==(const ParallelOptions&) const = default;
 };
 
 struct ClusterOptions {
-  std::string preset = "local";
+  std::string preset = "local";  ///< local, a built-in cluster, or the path of a cluster's YAML file
   std::int64_t nodes = 1;
 
   bool operator==(const ClusterOptions&) const = default;

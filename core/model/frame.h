@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/model/batch.h"
 #include "kernels/memory.h"
 
 namespace trainerd::core {
@@ -23,6 +24,7 @@ struct SegmentState {
   kernels::Tensor up;   ///< gate_up [T, 2F], or up [T, F]; backward turns it into its gradient
   kernels::Tensor act;  ///< [T, F]
   // From the input gradient's walk to the weight gradient's.
+  kernels::Tensor dflow_TD;  ///< the gradient that reached the segment's output
   kernels::Tensor dqkv;
 };
 
@@ -31,6 +33,8 @@ struct Frame {
   kernels::Arena* to_backward = nullptr;  ///< forward to backward
   kernels::Arena* to_weight = nullptr;    ///< forward to weight gradient
   kernels::Arena* grads = nullptr;        ///< backward to weight gradient
+  Batch batch;
+  kernels::Tensor in_TD;  ///< the flow from the chunk before, summed; undefined in the first
   std::vector<SegmentState> segments;
 };
 

@@ -1,5 +1,6 @@
 #include "core/model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace trainerd::core {
@@ -7,7 +8,16 @@ namespace {
 
 using kernels::Shape;
 using parallel::Along;
-using parallel::AxisRule;
+using parallel::ShardSpec;
+using parallel::SplitSegment;
+
+/// What tensor parallelism does to a parameter, apart from its shape.
+struct Rule {
+  Along along = Along::same;
+  int dim = 0;
+  std::vector<SplitSegment> segments;
+  bool pad = false;
+};
 
 /// Adds parameters under a common prefix, with the model's initialisation.
 class Declarer {
@@ -15,18 +25,17 @@ class Declarer {
   Declarer(const ModelOptions& model, std::int64_t tokens, std::vector<ParamInfo>& infos)
       : model_(model), tokens_(tokens), infos_(infos) {}
 
-  ParamId matrix(const std::string& name, const Shape& shape, double stddev, const AxisRule& tp, bool gemm) {
-    return add({.name = name, .shard = spec(shape, tp), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
+  ParamId matrix(const std::string& name, const Shape& shape, double stddev, const Rule& tp, bool gemm, bool owner = true) {
+    return add({.name = name, .shard = spec(shape, tp, owner), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
                 .decay = true, .gemm_weight = gemm, .gemm_tokens = tokens_});
   }
-  ParamId vector(const std::string& name, std::int64_t size, float value, const AxisRule& tp = {}) {
-    return add({.name = name, .shard = spec({size}, tp), .init_mean = value});
+  ParamId vector(const std::string& name, std::int64_t size, float value, const Rule& tp = {}) {
+    return add({.name = name, .shard = spec({size}, tp, true), .init_mean = value});
   }
-  LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev, const AxisRule& tp,
-                      bool biased) {
+  LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev, const Rule& tp, bool biased) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
-    if (biased) params.bias = vector(prefix + ".bias", out, 0.0f, tp.dim == 0 ? tp : AxisRule{});
+    if (biased) params.bias = vector(prefix + ".bias", out, 0.0f, tp.dim == 0 ? tp : Rule{});
     return params;
   }
   LinearParams norm(const std::string& prefix) {
@@ -34,10 +43,13 @@ class Declarer {
     if (model_.norm == Norm::layer) params.bias = vector(prefix + ".bias", model_.hidden, 0.0f);
     return params;
   }
+  ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
+    return matrix(name, {model_.vocab, model_.hidden}, model_.init, {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+  }
 
  private:
-  static parallel::ShardSpec spec(const Shape& shape, const AxisRule& tp) {
-    return {.logical = shape, .padded = shape, .tp = tp, .owner = true, .trainable = true};
+  static ShardSpec spec(const Shape& shape, const Rule& tp, bool owner) {
+    return {.logical = shape, .along = tp.along, .dim = tp.dim, .segments = tp.segments, .pad = tp.pad, .owner = owner};
   }
   ParamId add(ParamInfo info) {
     infos_.push_back(std::move(info));
@@ -48,6 +60,11 @@ class Declarer {
   std::vector<ParamInfo>& infos_;
 };
 
+Rule query_key_value(const ModelOptions& m) {
+  const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
+  return {Along::split, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, false};
+}
+
 LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
@@ -55,43 +72,66 @@ LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
   layer.attn_norm = declare.norm(prefix + "attn_norm");
-  layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, {Along::split, 0, {q, kv, kv}},
-                             m.linear_bias || m.qkv_bias);
+  layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m), m.linear_bias || m.qkv_bias);
   if (m.qk_norm) {
-    layer.q_norm = declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f);
-    layer.k_norm = declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f);
+    // Each rank sees its own heads: a summand of the gradient.
+    layer.q_norm = declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
+    layer.k_norm = declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
   }
-  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init, {Along::split, 1, {}}, m.linear_bias);
+  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init, {Along::split, 1, {{q, m.head_dim}}, false},
+                                  m.linear_bias);
   layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   if (m.mlp == Mlp::swiglu)
-    layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init, {Along::split, 0, {m.ffn, m.ffn}}, m.linear_bias);
+    layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}, {m.ffn, 1}}, false},
+                              m.linear_bias);
   else
-    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init, {Along::split, 0, {}}, m.linear_bias);
-  layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init, {Along::split, 1, {}}, m.linear_bias);
+    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}}, false}, m.linear_bias);
+  layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init, {Along::split, 1, {{m.ffn, 1}}, false}, m.linear_bias);
   return layer;
 }
 
 }  // namespace
 
-ChunkParams declare_parameters(const ModelOptions& model, const parallel::StageSpan& span, std::int64_t microbatch_tokens,
-                               std::vector<ParamInfo>& infos) {
-  Declarer declare(model, microbatch_tokens, infos);
-  ChunkParams chunk;
-  const AxisRule vocab_rows{Along::split, 0, {}};
-  if (span.embedding) {
-    chunk.embedding = declare.matrix("embed.weight", {model.vocab, model.hidden}, model.init, vocab_rows, model.tie_embeddings);
-    if (model.positions == Positions::learned)
-      chunk.positions = declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
+DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
+                                  std::int64_t microbatch_tokens) {
+  DeclaredParams declared;
+  Declarer declare(model, microbatch_tokens, declared.infos);
+  ParamId embedding = kNoParam;
+  bool has_head = false;
+  for (const parallel::StageSpan& span : chunks) {
+    ChunkParams chunk;
+    has_head = has_head || span.head;
+    if (span.embedding) {
+      chunk.embedding = embedding = declare.vocabulary("embed.weight", model.tie_embeddings, true);
+      if (model.positions == Positions::learned)
+        chunk.positions = declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
+    }
+    for (std::int64_t i = 0; i < span.layers; ++i)
+      chunk.layers.push_back(declare_layer(declare, model, span.first_layer + i));
+    if (span.head) {
+      chunk.final_norm = declare.norm("final_norm");
+      if (!model.tie_embeddings) chunk.head = declare.vocabulary("head.weight", true, true);
+      else if (embedding != kNoParam) chunk.head = embedding;
+      else chunk.head = declared.tied_copy = declare.vocabulary("embed.weight", true, false);
+    }
+    declared.chunks.push_back(std::move(chunk));
   }
-  for (std::int64_t i = 0; i < span.layers; ++i)
-    chunk.layers.push_back(declare_layer(declare, model, span.first_layer + i));
-  if (span.head) {
-    chunk.final_norm = declare.norm("final_norm");
-    chunk.head = model.tie_embeddings
-                     ? chunk.embedding
-                     : declare.matrix("head.weight", {model.vocab, model.hidden}, model.init, vocab_rows, true);
-  }
-  return chunk;
+  if (model.tie_embeddings && embedding != kNoParam && !has_head) declared.tied_copy = embedding;
+  return declared;
+}
+
+LocalSizes local_sizes(const ModelOptions& model, std::int64_t tp, std::int64_t tp_rank) {
+  const std::int64_t rows = (model.vocab + tp - 1) / tp;
+  return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows, tp_rank * rows};
+}
+
+std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp) {
+  const std::string over = " over tp " + std::to_string(tp);
+  if (model.heads % tp != 0) return std::to_string(model.heads) + " heads cannot be split evenly" + over;
+  if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
+    return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over;
+  if (model.ffn % tp != 0) return "ffn " + std::to_string(model.ffn) + " cannot be split evenly" + over;
+  return "";
 }
 
 }  // namespace trainerd::core

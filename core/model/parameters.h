@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/model/options.h"
@@ -25,7 +26,7 @@ struct LayerParams {
   LinearParams down;  ///< [D, F]
 };
 
-/// Ids of the parameters of one chunk. With tied embeddings `head` is `embedding`.
+/// Ids of the parameters of one chunk. With tied embeddings `head` is an embedding: the chunk's rank's own, or a copy.
 struct ChunkParams {
   ParamId embedding = kNoParam;
   ParamId positions = kNoParam;
@@ -34,10 +35,31 @@ struct ChunkParams {
   ParamId head = kNoParam;
 };
 
-/// Declares the parameters of a chunk in the order of the model, appending to `infos`. Names are those of checkpoints:
-/// embed.weight, positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
+/// The parameters of all chunks of one rank.
+struct DeclaredParams {
+  std::vector<ParamInfo> infos;
+  std::vector<ChunkParams> chunks;
+  /// The tied embedding of a rank that holds only one of its two uses: its gradient is a sum over both holders.
+  ParamId tied_copy = kNoParam;
+};
+
+/// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints: embed.weight,
+/// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
 /// final_norm.{weight,bias}, head.weight. `microbatch_tokens` tells the GEMM weights what they will meet.
-ChunkParams declare_parameters(const ModelOptions& model, const parallel::StageSpan& span, std::int64_t microbatch_tokens,
-                               std::vector<ParamInfo>& infos);
+DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
+                                  std::int64_t microbatch_tokens);
+
+/// Sizes of what one tensor-parallel rank computes on.
+struct LocalSizes {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab_rows = 0;       ///< of the embedding and the head, padding included
+  std::int64_t first_vocab_row = 0;  ///< in the vocabulary
+};
+LocalSizes local_sizes(const ModelOptions& model, std::int64_t tp, std::int64_t tp_rank);
+
+/// "" or why the model cannot be split over tp ranks.
+std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp);
 
 }  // namespace trainerd::core

@@ -9,7 +9,7 @@ using namespace kernels;
 
 NormKind norm_kind(const ModelOptions& m) { return m.norm == Norm::rms ? NormKind::rms : NormKind::layer; }
 
-HeadGeometry heads_of(const ModelOptions& m) { return {m.heads, m.kv_heads, m.head_dim}; }
+HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
 
 float attention_scale(const ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
 
@@ -27,6 +27,7 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.fprop = fprop;
   a.targets_T = c.batch.targets_T;
   a.loss_weight_T = c.batch.loss_weight_T;
+  a.first_row = c.local.first_vocab_row;
   a.vocab = c.model.vocab;
   a.grad_scale = loss.grad_scale;
   a.loss_T = loss.loss_T;
@@ -74,14 +75,15 @@ Flow embedding_forward(const WalkContext& c, Frame& frame, SegmentState& state) 
   state.sum_TD = activation(c, *frame.to_backward, c.model.hidden);
   const Lease table = c.params.use(c.ids.embedding, WeightForm::plain, c.stream);
   const Lease positions = c.params.use(c.ids.positions, WeightForm::plain, c.stream);
-  parallel::vocab_parallel_embedding(c.tp, c.stream, {.tokens_T = c.batch.tokens_T, .table_VD = table.tensor(), .first_row = 0,
+  parallel::vocab_parallel_embedding(c.tp, c.stream, {.tokens_T = c.batch.tokens_T, .table_VD = table.tensor(),
+                                                      .first_row = c.local.first_vocab_row,
                                                       .positions_T = c.batch.positions_T,
                                                       .positions_table_SD = positions.tensor(), .out_TD = state.sum_TD});
   return {state.sum_TD, {}};
 }
 
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
-  c.backend().embedding_backward(c.stream, {.rows_T = c.batch.tokens_T, .first_row = 0, .dout_TD = dflow_TD,
+  c.backend().embedding_backward(c.stream, {.rows_T = c.batch.tokens_T, .first_row = c.local.first_vocab_row, .dout_TD = dflow_TD,
                                             .dtable_VD = c.params.grad(c.ids.embedding),
                                             .mode = c.params.grad_mode(c.ids.embedding)});
   if (c.ids.positions == kNoParam) return;
@@ -94,7 +96,7 @@ void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state, const Flow& in,
                        const Tensor& delta_TD) {
-  const HeadGeometry heads = heads_of(c.model);
+  const HeadGeometry heads = heads_of(c);
   norm_forward(c, ids.attn_norm, frame, state, in);
   state.qkv = activation(c, *frame.to_backward, heads.columns());
   // The heads' norm forgets its input, so that is kept beside its output; rotation alone is done in place.
@@ -128,7 +130,7 @@ Flow attention_forward(const WalkContext& c, const LayerParams& ids, Frame& fram
 
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                               const Tensor& dflow_TD, const Tensor& dx_TD) {
-  const HeadGeometry heads = heads_of(c.model);
+  const HeadGeometry heads = heads_of(c);
   state.dqkv = activation(c, *frame.grads, heads.columns());
   {
     const ArenaScope scope(c.stream.scratch());
@@ -171,10 +173,10 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, Frame& frame, Seg
                  const Tensor& delta_TD) {
   norm_forward(c, ids.mlp_norm, frame, state, in);
   const bool swiglu = c.model.mlp == Mlp::swiglu;
-  state.up = activation(c, *frame.to_weight, swiglu ? 2 * c.model.ffn : c.model.ffn);
+  state.up = activation(c, *frame.to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
   // With SwiGLU the activation is made again in backward, where gate and up are read anyway.
   const ArenaScope scope(c.stream.scratch());
-  state.act = activation(c, swiglu ? c.stream.scratch() : *frame.to_weight, c.model.ffn);
+  state.act = activation(c, swiglu ? c.stream.scratch() : *frame.to_weight, c.local.ffn);
   {
     const Lease weight = c.params.use(ids.up.weight, WeightForm::fprop, c.stream);
     const Lease bias = c.params.use(ids.up.bias, WeightForm::plain, c.stream);
@@ -200,12 +202,12 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
   {
     const Lease weight = c.params.use(ids.down.weight, WeightForm::dgrad, c.stream);
     if (c.model.mlp == Mlp::swiglu) {
-      state.act = activation(c, *frame.grads, c.model.ffn);
+      state.act = activation(c, *frame.grads, c.local.ffn);
       parallel::row_linear_dgrad_swiglu(c.tp, c.stream, {.dy_TD = dflow_TD, .weight = weight.weight(), .gate_up_T2F = state.up,
                                                          .dgate_up_T2F = state.up, .act_TF = state.act});
     } else {
       const ArenaScope scope(c.stream.scratch());
-      const Tensor dact = activation(c, c.stream.scratch(), c.model.ffn);
+      const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
       parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dact});
       c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
     }

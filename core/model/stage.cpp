@@ -24,73 +24,113 @@ std::vector<Segment> segments_of(const ChunkParams& ids) {
 }  // namespace
 
 Stage::Stage(const ModelOptions& model, ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-             Arena& persistent)
-    : model_(model), ids_(std::move(ids)), dtype_(dtype), params_(params), tp_(tp), segments_(segments_of(ids_)) {
-  if (model_.positions == Positions::rope)
-    rope_table_SE_ = persistent.take(DType::f32, {model_.seq_len, model_.head_dim}, MemoryTerm::parameters);
+             const Tensor& rope_table_SE)
+    : model_(model),
+      local_(local_sizes(model, tp.group.size(), tp.group.rank())),
+      ids_(std::move(ids)),
+      dtype_(dtype),
+      params_(params),
+      tp_(tp),
+      rope_table_SE_(rope_table_SE),
+      segments_(segments_of(ids_)) {}
+
+WalkContext Stage::context(Stream& stream, const Frame& frame) const {
+  return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_};
 }
 
-void Stage::initialise(Stream& stream) {
-  if (rope_table_SE_.defined())
-    tp_.backend.rope_table(stream, {.theta = static_cast<float>(model_.rope_theta), .table_SE = rope_table_SE_});
+const LayerParams* Stage::layer_of(std::size_t segment) const {
+  return ids_.layers.empty() ? nullptr : &ids_.layers[static_cast<std::size_t>(segments_[segment].layer)];
 }
 
-WalkContext Stage::context(Stream& stream, const Batch& batch) const {
-  return {model_, ids_, tp_, params_, stream, batch, dtype_, rope_table_SE_};
+Tensor Stage::take_flow(const WalkContext& c, Arena& arena) const {
+  return arena.take(dtype_, {c.batch.tokens(), model_.hidden}, MemoryTerm::activations);
 }
 
-Flow Stage::walk_forward(const WalkContext& c, Frame& frame) {
+void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
   frame.segments.assign(segments_.size(), {});
   const ArenaScope scope(c.stream.scratch());
   // One delta is enough: a segment reads the one before it into its sum before it writes its own.
-  const Tensor delta_TD = c.stream.scratch().take(dtype_, {c.batch.tokens(), model_.hidden}, MemoryTerm::activations);
-  Flow flow;
+  const Tensor delta_TD = take_flow(c, c.stream.scratch());
+  Flow flow{frame.in_TD, {}};
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     SegmentState& state = frame.segments[i];
-    const LayerParams* layer = ids_.layers.empty() ? nullptr : &ids_.layers[static_cast<std::size_t>(segments_[i].layer)];
     switch (segments_[i].kind) {
       case Segment::Kind::embedding: flow = embedding_forward(c, frame, state); break;
-      case Segment::Kind::attention: flow = attention_forward(c, *layer, frame, state, flow, delta_TD); break;
-      case Segment::Kind::mlp: flow = mlp_forward(c, *layer, frame, state, flow, delta_TD); break;
+      case Segment::Kind::attention: flow = attention_forward(c, *layer_of(i), frame, state, flow, delta_TD); break;
+      case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), frame, state, flow, delta_TD); break;
       case Segment::Kind::head: head_forward(c, frame, state, flow); break;
     }
   }
-  return flow;
+  if (last()) return;
+  if (flow.delta_TD.defined()) c.backend().add(c.stream, {flow.residual_TD, flow.delta_TD, out_TD});
+  else c.backend().copy(c.stream, flow.residual_TD, out_TD);
 }
 
-void Stage::forward(Stream& stream, Frame& frame, const Batch& batch) { walk_forward(context(stream, batch), frame); }
+void Stage::forward(Stream& stream, Frame& frame, const Tensor& out_TD) { walk_forward(context(stream, frame), frame, out_TD); }
 
-void Stage::forward_only(Stream& stream, Frame& frame, const Batch& batch, const LossTarget& loss) {
-  const WalkContext c = context(stream, batch);
-  walk_forward(c, frame);
-  base::check(segments_.back().kind == Segment::Kind::head, "an evaluation ends in the head");
-  head_loss(c, frame.segments.back(), loss);
+void Stage::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, const LossTarget& loss) {
+  const WalkContext c = context(stream, frame);
+  walk_forward(c, frame, out_TD);
+  if (last()) head_loss(c, frame.segments.back(), loss);
 }
 
-void Stage::backward(Stream& stream, Frame& frame, const Batch& batch, const LossTarget& loss) {
-  const WalkContext c = context(stream, batch);
+void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD, const LossTarget& loss) {
+  SegmentState& state = frame.segments[segment];
+  switch (segments_[segment].kind) {
+    case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
+    case Segment::Kind::mlp: mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD); break;
+    case Segment::Kind::attention: attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD); break;
+    case Segment::Kind::embedding: break;
+  }
+}
+
+void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame) {
+  const SegmentState& state = frame.segments[segment];
+  switch (segments_[segment].kind) {
+    case Segment::Kind::head: break;
+    case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
+    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
+    case Segment::Kind::embedding: embedding_backward_weight(c, state.dflow_TD); break;
+  }
+}
+
+void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD, const LossTarget& loss) {
+  const WalkContext c = context(stream, frame);
   const ArenaScope scope(*frame.grads);
   // The gradient of the flow before and after a segment: the first stays whole until the segment's weights are done.
   std::array<Tensor, 2> dflow;
-  for (Tensor& d : dflow) d = frame.grads->take(dtype_, {batch.tokens(), model_.hidden}, MemoryTerm::activations);
+  for (Tensor& d : dflow) d = take_flow(c, *frame.grads);
+  if (dout_TD.defined()) dflow[0] = dout_TD;
   for (std::size_t i = segments_.size(); i-- > 0;) {
-    SegmentState& state = frame.segments[i];
-    const LayerParams* layer = ids_.layers.empty() ? nullptr : &ids_.layers[static_cast<std::size_t>(segments_[i].layer)];
     const ArenaScope segment_scope(*frame.grads);
-    switch (segments_[i].kind) {
-      case Segment::Kind::head: head_backward(c, state, loss, dflow[1]); break;
-      case Segment::Kind::mlp:
-        mlp_backward_input(c, *layer, frame, state, dflow[0], dflow[1]);
-        mlp_backward_weight(c, *layer, state, dflow[0]);
-        break;
-      case Segment::Kind::attention:
-        attention_backward_input(c, *layer, frame, state, dflow[0], dflow[1]);
-        attention_backward_weight(c, *layer, state, dflow[0]);
-        break;
-      case Segment::Kind::embedding: embedding_backward_weight(c, dflow[0]); break;
-    }
+    frame.segments[i].dflow_TD = dflow[0];
+    const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
+    input_gradient(c, i, frame, dx_TD, loss);
+    weight_gradient(c, i, frame);
     std::swap(dflow[0], dflow[1]);
   }
+}
+
+void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD, const LossTarget& loss) {
+  const WalkContext c = context(stream, frame);
+  // What the weights' walk reads must outlive what the executor receives next: the chunk's own copy.
+  Tensor dflow;
+  if (dout_TD.defined()) {
+    dflow = take_flow(c, *frame.grads);
+    c.backend().copy(stream, dout_TD, dflow);
+  }
+  for (std::size_t i = segments_.size(); i-- > 0;) {
+    frame.segments[i].dflow_TD = dflow;
+    if (segments_[i].kind == Segment::Kind::embedding) break;
+    const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
+    input_gradient(c, i, frame, dx_TD, loss);
+    dflow = dx_TD;
+  }
+}
+
+void Stage::backward_weight(Stream& stream, Frame& frame) {
+  const WalkContext c = context(stream, frame);
+  for (std::size_t i = segments_.size(); i-- > 0;) weight_gradient(c, i, frame);
 }
 
 }  // namespace trainerd::core

@@ -25,6 +25,7 @@ struct Flow {
 /// What every segment's operators are issued with.
 struct WalkContext {
   const ModelOptions& model;
+  const LocalSizes& local;
   const ChunkParams& ids;
   const parallel::TensorParallel& tp;
   ParamStore& params;
@@ -42,29 +43,45 @@ struct LossTarget {
 };
 
 /// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in its Frame.
+/// Between chunks flows one tensor, the summed residual stream [T, D], and back its gradient.
 class Stage {
  public:
-  /// `rope_table_SE` is persistent memory that `initialise` fills; undefined without rotary positions.
+  /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
   Stage(const ModelOptions& model, ChunkParams ids, kernels::DType dtype, ParamStore& params,
-        const parallel::TensorParallel& tp, kernels::Arena& persistent);
+        const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE);
 
-  /// Fills constant tables.
-  void initialise(kernels::Stream& stream);
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
+  bool first() const { return ids_.embedding != kNoParam; }
+  bool last() const { return ids_.head != kNoParam; }
 
-  /// Forward of a training microbatch: leaves in `frame` what backward needs.
-  void forward(kernels::Stream& stream, Frame& frame, const Batch& batch);
-  /// Forward for evaluation: writes the loss and leaves nothing.
-  void forward_only(kernels::Stream& stream, Frame& frame, const Batch& batch, const LossTarget& loss);
+  /// Forward of a training microbatch: leaves in `frame` what backward needs. `out_TD` is the flow to the next chunk,
+  /// undefined in the last.
+  void forward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD);
+  /// Forward for evaluation: the last chunk writes the loss. Leaves nothing that is needed.
+  void forward_only(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD, const LossTarget& loss);
   /// Input and weight gradients, segment by segment from the last, so that what lies between them lives shortest.
-  /// The head's loss is made here, beside its gradient: see `parallel::HeadLoss`.
-  void backward(kernels::Stream& stream, Frame& frame, const Batch& batch, const LossTarget& loss);
+  /// `dout_TD` is the gradient from the next chunk (undefined in the last) and is overwritten; `din_TD` receives the
+  /// gradient for the chunk before (undefined in the first). The head's loss is made here, beside its gradient: see
+  /// `parallel::HeadLoss`.
+  void backward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD, const kernels::Tensor& din_TD,
+                const LossTarget& loss);
+  /// The same in two walks (zero bubble): first the gradients of inputs, norms and of the head, which never exists twice; ...
+  void backward_input(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD, const kernels::Tensor& din_TD,
+                      const LossTarget& loss);
+  /// ... later those of GEMM weights and embeddings, from what the first walk kept in `frame.grads`.
+  void backward_weight(kernels::Stream& stream, Frame& frame);
 
  private:
-  WalkContext context(kernels::Stream& stream, const Batch& batch) const;
-  Flow walk_forward(const WalkContext& context, Frame& frame);
+  WalkContext context(kernels::Stream& stream, const Frame& frame) const;
+  void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD);
+  void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD, const LossTarget&);
+  void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
+  const LayerParams* layer_of(std::size_t segment) const;
+  kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
+
   const ModelOptions model_;
+  const LocalSizes local_;
   const ChunkParams ids_;
   const kernels::DType dtype_;
   ParamStore& params_;

@@ -18,35 +18,60 @@ std::string gibibytes(std::int64_t bytes) {
   return std::to_string(hundredths / 100) + "." + (fraction.size() < 2 ? "0" : "") + fraction + " GiB";
 }
 
+/// The job with as few microbatches as show everything that many do.
+JobSpec shortened(const JobSpec& job) {
+  JobSpec few = job;
+  few.batch.global = std::min(job.microbatches(), job.parallel.pp) * job.batch.micro * job.parallel.dp;
+  return few;
+}
+
 }  // namespace
 
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target) {
+parallel::ModelCosts model_costs(const ModelOptions& m) {
+  const double d = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
+  const double kv = static_cast<double>(m.kv_heads * m.head_dim), f = static_cast<double>(m.ffn);
+  // A token's forward FLOPs: matrix products, and causal attention over half of the sequence on average.
+  const double mlp = (m.mlp == Mlp::swiglu ? 3.0 : 2.0) * d * f;
+  return {.layers = m.layers, .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
+          .embedding = d, .head = 2 * d * static_cast<double>(m.vocab)};
+}
+
+DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target) {
   DryRun result;
   bool counting = false;
   kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) {
-    if (!counting) return;
-    result.flops_per_step += call.cost.flops;
-    ++result.operator_calls;
+    if (counting) result.flops_per_step += call.cost.flops;
   });
-  const auto single = parallel::make_meta_communicator(0, 1, {});
-  StepMemory memory(count_slots(job, layout));
-  Trainer trainer(job, layout, backend, {*single, *single, *single}, memory);
+  const RankGroups groups(layout, rank, job.model, [&](const std::string&, const std::vector<std::int64_t>& ranks) {
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    return parallel::make_meta_communicator(mine, static_cast<std::int64_t>(ranks.size()), {});
+  });
+  const JobSpec few = shortened(job);
+  const std::int64_t pipeline_rank = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+  StepMemory memory(count_slots(job, layout, pipeline_rank));
+  Trainer trainer(few, layout, backend, groups, memory);
   trainer.initialise();
-  const std::vector<std::int32_t> samples(
-      static_cast<std::size_t>(trainer.samples_per_step() * (job.model.seq_len + 1)), 0);
+  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
   counting = true;
-  trainer.step(1, samples, {});
+  trainer.step(1, read, {});
   counting = false;
+  result.flops_per_step *= static_cast<double>(job.microbatches()) / static_cast<double>(few.microbatches());
   // Prepared weights are made anew after an update, so a second step is as large as the first; evaluation may be larger.
-  if (job.evaluate.every > 0) trainer.evaluate(samples);
+  if (job.evaluate.every > 0) trainer.evaluate(read);
   result.memory = memory.plan();
   result.snapshot_bytes = Snapshot(trainer.params()).bytes();
   return result;
 }
 
-void require_fits(const DryRun& plan, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots) {
-  const std::int64_t need = plan.memory.total_bytes() + snapshots * plan.snapshot_bytes;
+void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots) {
+  std::int64_t need = 0;
+  std::size_t worst = 0;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    need += ranks[rank].memory.total_bytes() + snapshots * ranks[rank].snapshot_bytes;
+    if (ranks[rank].memory.total_bytes() > ranks[worst].memory.total_bytes()) worst = rank;
+  }
   if (need <= topology.node_memory_bytes) return;
+  const DryRun& plan = ranks[worst];
   const kernels::MemoryPlan::Region* largest = nullptr;
   std::string terms;
   for (const auto& region : plan.memory.regions) {
@@ -59,7 +84,8 @@ void require_fits(const DryRun& plan, const JobSpec& job, const parallel::Topolo
   if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
-  throw base::capacity_error("rank 0 does not fit: it needs " + gibibytes(need) + " and the node has " +
+  const std::string all = ranks.size() == 1 ? "it needs " : "all " + std::to_string(ranks.size()) + " ranks need ";
+  throw base::capacity_error("rank " + std::to_string(worst) + " does not fit: " + all + gibibytes(need) + " and the node has " +
                              gibibytes(topology.node_memory_bytes) + terms + "\n  the largest region is " +
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);
 }

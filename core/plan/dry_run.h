@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/spec/spec.h"
 #include "kernels/memory.h"
@@ -13,16 +14,19 @@ namespace trainerd::core {
 struct DryRun {
   kernels::MemoryPlan memory;        ///< of one rank's device
   std::int64_t snapshot_bytes = 0;   ///< of one rank's share of a checkpoint
-  double flops_per_step = 0;         ///< by operators, of one rank
-  std::int64_t operator_calls = 0;   ///< of one training step
+  double flops_per_step = 0;         ///< by operators, of this rank
 };
 
-/// Builds the trainer in a world that computes nothing, initialises it, runs one step and one evaluation. The real run
-/// allocates exactly what this reports. Looks at no data and needs no device.
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target);
+/// Builds a rank's trainer in a world that computes nothing, initialises it, runs one step and one evaluation of as many
+/// microbatches as fill the pipeline: more do nothing new, and what they keep alive is counted from the whole schedule. The
+/// real run allocates exactly what this reports. Looks at no data and needs no device.
+DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target);
 
-/// Throws CapacityError when the plan (with the host's snapshot segments) exceeds the node's memory: which term is the
-/// largest, and what would fit.
-void require_fits(const DryRun& plan, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots);
+/// The parts of a model by their FLOPs, for splitting it over pipeline stages.
+parallel::ModelCosts model_costs(const ModelOptions& model);
+
+/// Throws CapacityError when the ranks' plans (with `snapshots` snapshot segments for each) exceed the node's memory: which
+/// rank is the largest, its terms, and what would fit.
+void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots);
 
 }  // namespace trainerd::core

@@ -1,11 +1,16 @@
 #include "core/spec/check.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 
+#include "core/spec/cluster.h"
+#include "core/model/parameters.h"
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
+#include "io/listen_address.h"
+#include "parallel/placement.h"
+#include "parallel/schedule/schedule.h"
+#include "parallel/schedule/split.h"
 
 namespace trainerd::core {
 namespace {
@@ -32,6 +37,7 @@ class Checker {
     metrics();
     availability();
     idle_keys();
+    machines();
     if (job_.model.positions == Positions::learned) job_.model.rope_theta = ModelOptions{}.rope_theta;
     if (job_.model.linear_bias) job_.model.qkv_bias = true;
   }
@@ -188,20 +194,8 @@ class Checker {
   void metrics() {
     if (!good({"metrics.listen"})) return;
     const std::string& listen = job_.metrics.listen;
-    const std::size_t colon = listen.rfind(':');
-    int port = -1;
-    bool valid = colon != std::string::npos && colon > 0 && colon + 1 < listen.size();
-    if (valid) {
-      const char* end = listen.data() + listen.size();
-      const auto [stopped, error] = std::from_chars(listen.data() + colon + 1, end, port);
-      valid = stopped == end && error == std::errc{} && port >= 0 && port <= 65535;
-      // An IPv6 address is written in brackets, or its last group would pass for a port.
-      const std::string host = listen.substr(0, colon);
-      const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
-      valid = valid && (brackets || host.find_first_of(":[] /") == std::string::npos);
-    }
-    if (!valid)
-      problem("metrics.listen", "expected host:port with a port of 0 to 65535, got " + show(listen) +
+    if (!io::parse_listen_address(listen))
+      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, got " + show(listen) +
                                     " (nearest valid: " + io::MetricsOptions{}.listen + ")");
   }
 
@@ -231,6 +225,56 @@ class Checker {
       problem(field.path, "has no effect: " + field.idle + "; leave it out");
     }
   }
+
+  // Sizes, order and machines together. After `availability`: what is refused there need not fit.
+  void machines() {
+    parallel::ParallelOptions& p = job_.parallel;
+    parallel::AxisOrder order = parallel::kDefaultOrder;
+    std::string what;
+    if (good({"parallel.order"}) && !parallel::parse_order(p.order, order, what))
+      problem("parallel.order", show(p.order) + ": " + what + " (nearest valid: " + to_string(order) + ")");
+    std::optional<parallel::Topology> cluster;
+    if (good({"cluster.preset"}) && job_.cluster.preset != "local")
+      cluster = read_cluster(job_.cluster.preset, place_of("cluster.preset"), problems_);
+    if (!good({"parallel.order", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.dp", "parallel.pp"}))
+      return;
+    what = parallel::grid_problem(p);
+    if (!what.empty()) return problem("parallel", what);
+    layout();
+    if (!cluster || !good({"cluster.nodes"})) return;
+    const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
+    const std::int64_t per_node = cluster->devices_per_node;
+    if (!given("cluster.nodes")) job_.cluster.nodes = (grid.ranks() + per_node - 1) / per_node;
+    cluster->nodes = job_.cluster.nodes;
+    // Too few devices are for whoever places the ranks to refuse: the job itself may be right.
+    if (p.allow_tp_across_nodes || grid.ranks() > cluster->devices()) return;
+    what = parallel::PlacedGrid(grid, *cluster).tp_problem();
+    if (!what.empty()) problem("parallel.tp", what);
+  }
+
+  // What the model's layers and heads, and the batch, must be for the axes.
+  void layout() {
+    const parallel::ParallelOptions& p = job_.parallel;
+    std::string what;
+    // A size that is missing or wrong has its own problem already, and may be 0.
+    const ModelOptions& m = job_.model;
+    if (std::min({p.tp, p.pp, p.dp, p.virtual_stages, m.heads, m.kv_heads, m.ffn, m.layers, job_.batch.micro}) < 1) return;
+    if (good({"model.heads", "model.kv_heads", "model.ffn"}) && !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
+      problem("parallel.tp", what);
+    if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
+    what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
+    if (!what.empty()) return problem("parallel.pp", what);
+    const std::int64_t microbatches = job_.microbatches();
+    if (microbatches < 1 || microbatches > kMostMicrobatches) return;
+    what = parallel::schedule_problem({.kind = p.schedule, .stages = static_cast<int>(p.pp),
+                                       .virtual_stages = static_cast<int>(p.virtual_stages),
+                                       .microbatches = static_cast<int>(microbatches), .pass = parallel::Pass::train});
+    if (!what.empty()) return problem("parallel.schedule", what);
+    if (p.pp == 1 && p.virtual_stages > 1)
+      problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");
+  }
+  // More are a batch that no schedule of ours is for; their memory is refused elsewhere.
+  static constexpr std::int64_t kMostMicrobatches = 1 << 30;
 
   static bool same_value(const Storage& a, const Storage& b) {
     return std::visit(

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -16,44 +15,49 @@ namespace {
 
 constexpr std::size_t kLongestFile = 1 << 20;
 
-bool is_file_name(const std::string& preset) {
-  return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
-}
-
 void erase(Node& map, const std::string& key) {
   std::erase_if(map.entries, [&](const Entry& entry) { return entry.key == key; });
 }
 
-// The preset's text and the name that messages call it by; nothing, and a problem, if there is none.
-std::optional<std::pair<std::string, std::string>> find_preset(const Node& name, Problems& problems) {
-  if (is_file_name(name.text)) {
+}  // namespace
+
+bool is_file_name(const std::string& preset) {
+  return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
+}
+
+std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
+                                        Problems& problems) {
+  if (is_file_name(name)) {
     // Never a pipe or device: reading one could wait for ever.
     std::error_code ignored;
-    if (std::filesystem::exists(name.text, ignored) &&
-        !std::filesystem::is_regular_file(name.text, ignored)) {
-      problems.add(name.place, "model.preset", show(name.text) + " is not a plain file");
+    if (std::filesystem::exists(name, ignored) && !std::filesystem::is_regular_file(name, ignored)) {
+      problems.add(place, kind.key, show(name) + " is not a plain file");
       return std::nullopt;
     }
     try {
-      return std::pair(name.text, read_text_file(name.text));
+      return PresetSource{name, read_text_file(name)};
     } catch (const base::SpecError& e) {
-      problems.add(name.place, "model.preset", e.what());
+      problems.add(place, kind.key, e.what());
       return std::nullopt;
     }
   }
-  for (const PresetText& preset : preset_texts())
-    if (name.text == preset.name)
-      return std::pair("configs/models/" + name.text + ".yaml", std::string(preset.text));
-  const std::vector<std::string> names = model_preset_names();
-  const std::string near = nearest(name.text, names);
+  for (const PresetText& preset : kind.texts)
+    if (name == preset.name) return PresetSource{kind.folder + name + ".yaml", preset.text};
+  std::vector<std::string> names = kind.other_names;
+  for (const PresetText& preset : kind.texts) names.emplace_back(preset.name);
+  const std::string near = nearest(name, names);
   problems.add(
-      name.place, "model.preset",
-      "unknown preset " + show(name.text) +
+      place, kind.key,
+      "unknown preset " + show(name) +
           (near.empty() ? "; the presets are " + list_words(names) : " (nearest valid: " + near + ")"));
   return std::nullopt;
 }
 
-}  // namespace
+std::vector<std::string> names_of(std::span<const PresetText> texts) {
+  std::vector<std::string> names;
+  for (const PresetText& preset : texts) names.emplace_back(preset.name);
+  return names;
+}
 
 void apply_override(Node& root, const std::string& argument, Problems& problems) {
   const int source = problems.add_source("--set " + printable(argument, 160), Problems::SourceKind::argument);
@@ -102,13 +106,14 @@ std::optional<int> merge_preset(Node& root, Problems& problems) {
   if (name == nullptr || name->kind != Node::Kind::scalar || name->text.empty() ||
       problems.bad("model.preset"))
     return std::nullopt;
-  const auto found = find_preset(*name, problems);
+  const auto found = find_preset({"model.preset", "configs/models/", model_preset_texts()}, name->text,
+                                 name->place, problems);
   if (!found) return std::nullopt;
   if (is_file_name(name->text)) erase(*model, "preset");
-  const int source = problems.add_source(found->first, Problems::SourceKind::file);
+  const int source = problems.add_source(found->name, Problems::SourceKind::file);
   Node preset;
   try {
-    preset = parse_document(found->second, source, "model", problems);
+    preset = parse_document(found->text, source, "model", problems);
   } catch (const Stop&) {
     return source;
   }

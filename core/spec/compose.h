@@ -10,12 +10,32 @@
 
 namespace trainerd::core {
 
-/// A model preset compiled into the binary from configs/models/<name>.yaml.
+/// A preset compiled into the binary from configs/<folder>/<name>.yaml.
 struct PresetText {
   const char* name;
   const char* text;
 };
-std::span<const PresetText> preset_texts();
+std::span<const PresetText> model_preset_texts();
+std::span<const PresetText> cluster_preset_texts();
+
+/// One kind of preset: the key that names it, and those that are built in.
+struct PresetKind {
+  const char* key;     ///< "model.preset"
+  const char* folder;  ///< "configs/models/": how messages call a built-in one
+  std::span<const PresetText> texts;
+  std::vector<std::string> other_names = {};  ///< valid names that are no presets
+};
+struct PresetSource {
+  std::string name;  ///< that messages call it by
+  std::string text;
+};
+/// Whether a preset's name is a path: with a '/' in it or ending in ".yaml".
+bool is_file_name(const std::string& preset);
+/// The preset called `name`: built in or a file. Nothing, and a problem at `place`, if there is none.
+std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
+                                        Problems& problems);
+/// Names of the built-in presets.
+std::vector<std::string> names_of(std::span<const PresetText> texts);
 
 /// Puts "a.b=value" into the tree, over what is there; makes the sections on the way.
 void apply_override(Node& root, const std::string& argument, Problems& problems);

@@ -71,30 +71,51 @@ void add_model(Table& t, ModelOptions& m) {
       .above(0);
 }
 
+/// Which keys of `parallel` have a value that the training step honours so far.
+struct HonouredParallel {
+  bool tp, pp, dp, cp, ep, sequence_parallel, zero, schedule, virtual_stages;
+};
+HonouredParallel honoured_parallel(const parallel::ParallelOptions& p) {
+  return {.tp = true,
+          .pp = true,
+          .dp = true,
+          .cp = p.cp == 1,
+          .ep = p.ep == 1,
+          .sequence_parallel = !p.sequence_parallel,
+          .zero = p.zero <= 1,
+          .schedule = true,
+          .virtual_stages = true};
+}
+
 void add_parallel(Table& t, parallel::ParallelOptions& p) {
-  const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) {
+  const HonouredParallel honoured = honoured_parallel(p);
+  const auto axis = [&](const char* key, std::int64_t& size, bool is_honoured, const char* meaning) {
     t.add(std::string("parallel.") + key, &size, meaning)
         .between(1, kMostRanks)
-        .only_if(size == 1, "1", "set it to 1");
+        .only_if(is_honoured, "1", "set it to 1");
   };
-  axis("tp", p.tp, "tensor-parallel ranks");
-  axis("pp", p.pp, "pipeline stages");
-  axis("dp", p.dp, "data-parallel ranks");
-  axis("cp", p.cp, "context-parallel ranks");
-  axis("ep", p.ep, "expert-parallel ranks");
+  axis("tp", p.tp, honoured.tp, "tensor-parallel ranks");
+  axis("pp", p.pp, honoured.pp, "pipeline stages");
+  axis("dp", p.dp, honoured.dp, "data-parallel ranks");
+  axis("cp", p.cp, honoured.cp, "context-parallel ranks");
+  axis("ep", p.ep, honoured.ep, "expert-parallel ranks");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks")
-      .only_if(!p.sequence_parallel, "`false`", "set it to false");
+      .only_if(honoured.sequence_parallel, "`false`", "set it to false");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
         "parameters")
       .between(0, 3)
-      .only_if(p.zero <= 1, "0 and 1", "set it to 1");
+      .only_if(honoured.zero, "0 and 1", "set it to 1");
   t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule")
-      .only_if(p.schedule == parallel::ScheduleKind::one_f_one_b, "`1f1b`", "set it to 1f1b");
+      .only_if(honoured.schedule, "`1f1b`", "set it to 1f1b");
   t.add("parallel.virtual_stages", &p.virtual_stages, "chunks of layers on each pipeline stage")
       .between(1, kMostLayers)
-      .only_if(p.virtual_stages == 1, "1", "set it to 1");
+      .only_if(honoured.virtual_stages, "1", "set it to 1");
+  t.add("parallel.order", &p.order,
+        "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");
+  t.add("parallel.allow_tp_across_nodes", &p.allow_tp_across_nodes,
+        "let a tensor-parallel group leave its NVLink domain (its node, where there is no NVLink)");
 }
 
 void add_precision(Table& t, PrecisionRecipe& r) {
@@ -199,11 +220,17 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; port 0: any free one, printed");
   t.add("faults", NotYet{}, "failures to inject").only_if(true, "", "leave it out");
-  t.add("cluster.preset", &job.cluster.preset, "the machines; local: this one, as detected")
-      .only_if(job.cluster.preset == "local", "`local`", "set it to local");
+  t.add("cluster.preset", &job.cluster.preset,
+        "the machines; local: this one, as detected; else a built-in cluster (`dgx-a100`, `dgx-h100`, "
+        "`dgx-h200`, "
+        "`dgx-b200`, `gb200-nvl72`) or the path of a YAML file like those in `configs/clusters/`, which "
+        "`validate` "
+        "places the ranks on and `run` refuses where they are not");
   t.add("cluster.nodes", &job.cluster.nodes, "machines of the job")
       .between(1, kMostRanks)
-      .only_if(job.cluster.nodes == 1, "1", "set it to 1");
+      .or_else("1; of a preset as many as the ranks need")
+      .only_if(job.cluster.nodes == 1 || job.cluster.preset != "local", "1 with `preset: local`",
+               "set it to 1");
   return t.take();
 }
 

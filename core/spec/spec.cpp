@@ -38,10 +38,6 @@ JobSpec load_job(const std::string& path, const std::vector<std::string>& overri
   return parse_job(read_text_file(path), path, overrides);
 }
 
-std::vector<std::string> model_preset_names() {
-  std::vector<std::string> names;
-  for (const PresetText& preset : preset_texts()) names.emplace_back(preset.name);
-  return names;
-}
+std::vector<std::string> model_preset_names() { return names_of(model_preset_texts()); }
 
 }  // namespace trainerd::core

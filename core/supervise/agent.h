@@ -21,9 +21,9 @@ struct AgentResult {
   int stop_signal = 0;  ///< the signal that stopped the run; 0: it is done
 };
 
-/// The node's agent: plans, refuses what does not fit, starts the worker, keeps its checkpoints, serves metrics, relays a stop.
-/// Returns when the job is done or stopped after saving; throws the typed error that ended it otherwise. Nothing that is
-/// not whole is ever left as a checkpoint.
+/// The node's agent: plans, refuses what does not fit, starts the worker, keeps its checkpoints, serves
+/// metrics, relays a stop. Returns when the job is done or stopped after saving; throws the typed error that
+/// ended it otherwise. Nothing that is not whole is ever left as a checkpoint.
 AgentResult run_agent(const AgentOptions& options);
 
 }  // namespace trainerd::core

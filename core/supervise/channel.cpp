@@ -51,7 +51,8 @@ bool Channel::read_exactly(char* out, std::size_t bytes) {
 
 std::optional<std::string> Channel::receive() {
   std::uint32_t length = 0;
-  if (!read_exactly(reinterpret_cast<char*>(&length), sizeof(length)) || length > kLargestMessage) return std::nullopt;
+  if (!read_exactly(reinterpret_cast<char*>(&length), sizeof(length)) || length > kLargestMessage)
+    return std::nullopt;
   std::string message(length, '\0');
   if (!read_exactly(message.data(), length)) return std::nullopt;
   return message;

@@ -9,8 +9,8 @@
 
 namespace trainerd::core {
 
-/// Messages of text between agent and worker over a stream socket: four bytes of length, then the text. One thread
-/// sends and one receives at a time.
+/// Messages of text between agent and worker over a stream socket: four bytes of length, then the text. One
+/// thread sends and one receives at a time.
 class Channel {
  public:
   explicit Channel(base::UniqueFd socket) : socket_(std::move(socket)) {}

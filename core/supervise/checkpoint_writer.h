@@ -1,16 +1,13 @@
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <exception>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <thread>
-#include <vector>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/records.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/segment.h"
 
 namespace trainerd::core {
 
@@ -20,7 +17,8 @@ class CheckpointWriter {
   struct Job {
     int segment = 0;
     io::TrainingState state;
-    io::ShardContent shard;  ///< its bytes stay untouched until the job's result is taken
+    std::vector<io::ShardContent> shards;  ///< by rank; their bytes stay untouched until the job's result is taken
+    std::vector<std::shared_ptr<const base::Segment>> memory;  ///< that the bytes lie in
     double snapshot_seconds = 0;
   };
   struct Result {
@@ -29,8 +27,8 @@ class CheckpointWriter {
     std::exception_ptr error;  ///< set instead of `record` when the write failed
   };
 
-  explicit CheckpointWriter(io::CheckpointStore& store);
-  /// Finishes what is queued.
+  explicit CheckpointWriter(const io::CheckpointStore& store);
+  /// Finishes what is queued, unless abandoned.
   ~CheckpointWriter();
 
   void enqueue(Job job);
@@ -39,18 +37,14 @@ class CheckpointWriter {
   /// Jobs queued or being written.
   std::size_t pending() const;
   /// Readable when `take` has something.
-  int event_fd() const { return event_.get(); }
+  int event_fd() const;
+  /// Waits for nothing any more: what is queued is dropped, and the one being written goes on by itself until
+  /// it is done or the process ends; it counts as a checkpoint only if it got as far as its last file.
+  void abandon();
 
  private:
-  void serve();
-  io::CheckpointStore& store_;
-  base::UniqueFd event_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Job> queue_;
-  std::deque<Result> results_;
-  std::size_t pending_ = 0;
-  bool stop_ = false;
+  struct State;  // shared with the thread, which may outlive this
+  std::shared_ptr<State> state_;
   std::thread thread_;
 };
 

@@ -2,46 +2,63 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/dtype.h"
+
 namespace trainerd::core {
 namespace {
 
 using nlohmann::json;
 
 json to_json(const io::TensorSlice& s) {
-  return {{"name", s.name}, {"dtype", static_cast<int>(s.dtype)}, {"logical", s.logical_shape}, {"begin", s.begin}, {"shape", s.shape}};
+  return {{"name", s.name},
+          {"dtype", kernels::name_of(s.dtype)},
+          {"logical", s.logical_shape},
+          {"begin", s.begin},
+          {"shape", s.shape},
+          {"stored", s.stored}};
 }
 
 io::TensorSlice slice_from(const json& j) {
-  return {j.at("name"), static_cast<kernels::DType>(j.at("dtype").get<int>()), j.at("logical"), j.at("begin"), j.at("shape")};
+  const auto dtype = kernels::parse_dtype(j.at("dtype").get<std::string>());
+  if (!dtype) throw base::comm_error("a slice of unknown dtype came on the control channel: " + j.dump());
+  return {j.at("name"), *dtype, j.at("logical"), j.at("begin"), j.at("shape"), j.at("stored")};
 }
 
 json body(const Start& m) {
-  return {{"type", "start"}, {"job", m.job_yaml}, {"resume", m.resume_path}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}};
+  return {{"type", "start"}, {"rank", m.rank}, {"job", m.job_yaml},  {"resume", m.resume_path},
+          {"step", m.step},  {"cursor", m.cursor}, {"tokens", m.tokens}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
 json body(const Ready& m) {
   json slices = json::array();
   for (const io::TensorSlice& s : m.slices) slices.push_back(to_json(s));
-  return {{"type", "ready"}, {"device", m.device}, {"threads", m.threads}, {"peak_flops", m.peak_flops},
-          {"memory_planned_bytes", m.memory_planned_bytes}, {"memory_regions", m.memory_regions}, {"slices", slices},
-          {"environment", m.environment}, {"data_fingerprint", m.data_fingerprint}};
+  return {{"type", "ready"},
+          {"device", m.device},
+          {"threads", m.threads},
+          {"peak_flops", m.peak_flops},
+          {"memory_planned_bytes", m.memory_planned_bytes},
+          {"memory_regions", m.memory_regions},
+          {"slices", slices},
+          {"environment", m.environment},
+          {"data_fingerprint", m.data_fingerprint}};
 }
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
-json body(const io::EvaluationRecord& m) {
-  return {{"type", "evaluation"}, {"step", m.step}, {"loss", m.loss}, {"tokens", m.tokens}, {"seconds", m.seconds}};
-}
+json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
 json body(const SnapshotReady& m) {
-  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes}, {"step", m.step},
-          {"cursor", m.cursor}, {"tokens", m.tokens}, {"seconds", m.seconds}};
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
+          {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
 }
-json body(const Failed& m) { return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}}; }
+json body(const Failed& m) {
+  return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
+}
 json body(const Finished& m) { return {{"type", "finished"}, {"step", m.step}, {"stopped", m.stopped}}; }
 
 template <class Message>
 std::string dump(const Message& message) {
   // Text from outside (paths, library messages) need not be UTF-8: replaced, never thrown on.
-  return std::visit([](const auto& m) { return body(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
+  return std::visit(
+      [](const auto& m) { return body(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
 }
 
 template <class Decode>
@@ -50,6 +67,8 @@ auto decoded(const std::string& text, const Decode& decode) {
     const json j = json::parse(text);
     return decode(j, j.at("type").get<std::string>());
   } catch (const json::exception& e) {
+    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
+  } catch (const base::DataError& e) {  // of a record inside
     throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
   }
 }
@@ -65,7 +84,8 @@ std::string encode(const WorkerMessage& message) { return dump(message); }
 
 AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
-    if (type == "start") return Start{j.at("job"), j.at("resume"), j.at("step"), j.at("cursor"), j.at("tokens")};
+    if (type == "start")
+      return Start{j.at("rank"), j.at("job"), j.at("resume"), j.at("step"), j.at("cursor"), j.at("tokens")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     unknown(type);
@@ -75,15 +95,22 @@ AgentMessage decode_agent_message(const std::string& text) {
 WorkerMessage decode_worker_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> WorkerMessage {
     if (type == "ready") {
-      Ready m{j.at("device"), j.at("threads"), j.at("peak_flops"), j.at("memory_planned_bytes"), j.at("memory_regions"),
-              {}, j.at("environment"), j.at("data_fingerprint")};
+      Ready m{j.at("device"),         j.at("threads"),
+              j.at("peak_flops"),     j.at("memory_planned_bytes"),
+              j.at("memory_regions"), {},
+              j.at("environment"),    j.at("data_fingerprint")};
       for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
       return m;
     }
     if (type == "step") return io::parse_step_record(j.at("line"));
-    if (type == "evaluation") return io::EvaluationRecord{j.at("step"), j.at("loss"), j.at("tokens"), j.at("seconds")};
+    if (type == "evaluation") {
+      const io::EventRecord event = io::parse_event_record(j.at("line"));
+      if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&event)) return *evaluation;
+      unknown("evaluation/checkpoint");
+    }
     if (type == "snapshot")
-      return SnapshotReady{j.at("segment"), j.at("bytes"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("seconds")};
+      return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
+                           j.at("cursor"),  j.at("tokens"), j.at("seconds")};
     if (type == "failed") {
       Failed m;
       if (!base::parse_error_kind(j.at("kind"), m.kind)) unknown("failed/" + j.at("kind").get<std::string>());

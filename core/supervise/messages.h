@@ -18,6 +18,7 @@ namespace trainerd::core {
 
 /// The first message: what to train and where to begin.
 struct Start {
+  std::int64_t rank = 0;
   std::string job_yaml;     ///< resolved
   std::string resume_path;  ///< of the checkpoint to load; empty: begin from the seed
   std::int64_t step = 0;    ///< steps done by that checkpoint
@@ -63,7 +64,8 @@ struct Finished {
 };
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
-using WorkerMessage = std::variant<Ready, io::StepRecord, io::EvaluationRecord, SnapshotReady, Failed, Finished>;
+using WorkerMessage =
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, SnapshotReady, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

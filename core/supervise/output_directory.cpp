@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
+#include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {
@@ -19,22 +19,9 @@ namespace {
                          "; set `output` to one that can");
 }
 
-void write_aside_and_rename(const std::string& path, const std::string& text) {
-  const std::string aside = path + ".partial";
-  const base::UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd) unwritable(aside, errno);
-  int error = base::write_all(fd.get(), std::as_bytes(std::span(text)));
-  if (error == 0 && ::fsync(fd.get()) != 0) error = errno;
-  if (error == 0 && std::rename(aside.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(aside.c_str());
-    unwritable(path, error);
-  }
-}
-
 }  // namespace
 
-OutputDirectory::OutputDirectory(const JobSpec& job) : path_(job.output) {
+OutputDirectory::OutputDirectory(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path_, error);
   if (error) unwritable(path_, error.value());
@@ -42,8 +29,22 @@ OutputDirectory::OutputDirectory(const JobSpec& job) : path_(job.output) {
   lock_ = base::UniqueFd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock_) unwritable(lock, errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
-    throw base::spec_error("another run is using " + path_ + "; wait for it, or set `output` to another directory");
-  write_aside_and_rename(path_ + "/job.yaml", to_yaml(job));
+    throw base::spec_error("another run is using " + path_ +
+                           "; wait for it, or set `output` to another directory");
+}
+
+void OutputDirectory::write_job(const JobSpec& job) const {
+  const std::string path = path_ + "/job.yaml", text = to_yaml(job);
+  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
+    unwritable(path, error);
+}
+
+bool OutputDirectory::report_is_current() const {
+  std::error_code error;
+  const auto report_time = std::filesystem::last_write_time(report(), error);
+  if (error) return false;
+  const auto steps_time = std::filesystem::last_write_time(steps(), error);
+  return error || report_time >= steps_time;
 }
 
 }  // namespace trainerd::core

@@ -7,16 +7,24 @@
 
 namespace trainerd::core {
 
-/// A run's directory, held by one agent at a time: job.yaml, steps.jsonl, report.html, checkpoints/.
+/// A run's directory, held by one agent at a time: job.yaml, steps.jsonl, events.jsonl, report.html,
+/// checkpoints/.
 class OutputDirectory {
  public:
-  /// Makes it, locks it, writes job.yaml. Throws SpecError: it cannot be made or written, or another run holds it.
-  explicit OutputDirectory(const JobSpec& job);
+  /// Makes it and locks it. Throws SpecError: it cannot be made or written, or another run holds it.
+  explicit OutputDirectory(const std::string& path);
+
+  /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
+  /// there. Throws SpecError.
+  void write_job(const JobSpec& job) const;
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
+  std::string events() const { return path_ + "/events.jsonl"; }
   std::string report() const { return path_ + "/report.html"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
+  /// Whether report.html is there and no older than steps.jsonl.
+  bool report_is_current() const;
 
  private:
   std::string path_;

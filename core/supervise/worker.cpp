@@ -1,19 +1,23 @@
 #include "core/supervise/worker.h"
 
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/channel.h"
 #include "core/supervise/messages.h"
+#include "core/supervise/rank_world.h"
 #include "core/train/cpu_rank.h"
 #include "core/train/gemm_peak.h"
 #include "core/train/snapshot.h"
 #include "io/tokens/token_source.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/segment.h"
+#include "parallel/local/local_communicator.h"
 
 namespace trainerd::core {
 namespace {
@@ -47,11 +51,14 @@ class SnapshotSegments {
 
 class Worker {
  public:
-  Worker(Channel& agent, std::vector<base::UniqueFd> segments) : agent_(agent), segments_(std::move(segments)) {}
+  /// `world` is the memory that the ranks of the job share; none for a rank alone.
+  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world)
+      : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)) {}
   void run();
 
  private:
   void build(const Start& start);
+  CpuRank::Meet meet(const parallel::Layout& layout, int threads);
   void tell(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -59,19 +66,21 @@ class Worker {
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
   void evaluate(std::int64_t step);
-  void read_samples(io::TokenSource& source, std::int64_t cursor);
+  ReadSample reader(io::TokenSource& source, std::int64_t cursor) const;
 
   Channel& agent_;
   SnapshotSegments segments_;
+  base::UniqueFd world_fd_;
+  std::int64_t rank_number_ = 0;
   JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
   double peak_flops_ = 0;
+  std::unique_ptr<parallel::ShmWorld> world_;
   std::unique_ptr<CpuRank> rank_;
   Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<Snapshot> snapshot_;
   std::optional<io::TokenSource> train_, valid_;
-  std::vector<std::int32_t> samples_;
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -99,20 +108,40 @@ void Worker::listen(bool wait) {
   }
 }
 
+CpuRank::Meet Worker::meet(const parallel::Layout& layout, int threads) {
+  // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
+  constexpr double kSpinSeconds = 100e-6;
+  const std::int64_t ranks = layout.grid.ranks();
+  if (ranks > 1) {
+    const bool own_cores = ranks * threads <= kernels::detect_cpu().threads;
+    world_ = std::make_unique<parallel::ShmWorld>(base::Segment::attach(std::move(world_fd_)), shared_memory_layout(job_, layout),
+                                                  rank_number_,
+                                                  parallel::ShmOptions{.spin_seconds = own_cores ? kSpinSeconds : 0.0});
+  }
+  return [this](kernels::Backend& backend) -> MakeGroup {
+    return [this, &backend](const std::string& name, const std::vector<std::int64_t>& members) {
+      return members.size() == 1 ? parallel::make_single_rank(backend) : world_->communicator(backend, members, name);
+    };
+  };
+}
+
 void Worker::build(const Start& start) {
   job_ = parse_job(start.job_yaml, "job.yaml");
-  const parallel::Topology topology = parallel::detect_topology(static_cast<int>(job_.threads));
-  rank_ = std::make_unique<CpuRank>(job_, topology);
+  rank_number_ = start.rank;
+  const parallel::Topology topology = job_topology(job_);
+  const parallel::Layout layout = layout_of(job_, topology);
+  rank_ = std::make_unique<CpuRank>(job_, layout, topology.device, start.rank, meet(layout, topology.device.threads));
   trainer_ = &rank_->trainer();
   const DryRun& plan = rank_->plan();
   peak_flops_ = measure_gemm_peak(rank_->backend(), job_.precision.compute);
   snapshot_ = std::make_unique<Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
 
-  train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::shuffled);
+  train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
+                 io::SampleOrder::shuffled);
   if (job_.evaluate.every > 0)
-    valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::in_order);
-  samples_.resize(static_cast<std::size_t>(trainer_->samples_per_step() * (job_.model.seq_len + 1)));
+    valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
+                   io::SampleOrder::in_order, io::kValidStream);
 
   if (start.resume_path.empty()) {
     trainer_->initialise();
@@ -120,6 +149,7 @@ void Worker::build(const Start& start) {
     trainer_->initialise_tables();
     io::CheckpointReader reader(start.resume_path);
     snapshot_->load(trainer_->params(), rank_->backend(), trainer_->stream(), reader);
+    trainer_->publish();
   }
   cursor_ = start.cursor;
   tokens_ = start.tokens;
@@ -136,24 +166,22 @@ void Worker::build(const Start& start) {
   tell(ready);
 }
 
-void Worker::read_samples(io::TokenSource& source, std::int64_t cursor) {
-  const std::size_t sample = static_cast<std::size_t>(job_.model.seq_len) + 1;
-  for (std::int64_t i = 0; i < trainer_->samples_per_step(); ++i)
-    source.read(cursor + i, std::span(samples_).subspan(static_cast<std::size_t>(i) * sample, sample));
+ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
+  return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) { source.read(cursor + sample, tokens); };
 }
 
 StepReport Worker::train_step(std::int64_t step, io::StepRecord& record) {
-  const double start = base::monotonic_seconds();
-  read_samples(*train_, cursor_);
-  const double data_wait = base::monotonic_seconds() - start;
   const bool due = job_.checkpoint.every > 0 && step % job_.checkpoint.every == 0;
-  StepReport report = trainer_->step(step, samples_, {.stop = stop_asked_, .checkpoint = due || step == job_.steps});
+  StepReport report = trainer_->step(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = due || step == job_.steps});
   cursor_ += job_.batch.global;
   tokens_ += job_.tokens_per_step();
+  // The rank that has the culprit names it; the agent ends the others.
+  while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
   if (report.skipped)
-    throw base::diverged_error("step " + std::to_string(step) + ": " +
-                               (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
-                               " is not finite; the parameters are those of step " + std::to_string(step - 1));
+    throw base::diverged_error(
+        "step " + std::to_string(step) + ": " +
+        (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
+        " is not finite; the parameters are those of step " + std::to_string(step - 1));
   record.step = step;
   record.tokens = tokens_;
   record.loss = report.loss;
@@ -162,7 +190,6 @@ StepReport Worker::train_step(std::int64_t step, io::StepRecord& record) {
   const double carried = record.time.checkpoint;
   record.time = report.time;
   record.time.checkpoint = carried;
-  record.time.data_wait = data_wait;
   record.widened_gemms = rank_->backend().counters().widened_gemms;
   return report;
 }
@@ -192,11 +219,12 @@ void Worker::evaluate(std::int64_t step) {
   const double start = base::monotonic_seconds();
   double sum = 0;
   for (std::int64_t b = 0; b < job_.evaluate.batches; ++b) {
-    read_samples(*valid_, b * job_.batch.global);
-    sum += trainer_->evaluate(samples_);
+    sum += trainer_->evaluate(reader(*valid_, b * job_.batch.global));
   }
+  if (rank_number_ != 0) return;
   tell(io::EvaluationRecord{step, sum / static_cast<double>(job_.evaluate.batches),
-                            job_.evaluate.batches * job_.tokens_per_step(), base::monotonic_seconds() - start});
+                            job_.evaluate.batches * job_.tokens_per_step(),
+                            base::monotonic_seconds() - start});
 }
 
 void Worker::run() {
@@ -219,16 +247,22 @@ void Worker::run() {
     const StepReport report = train_step(step, record);
     stopped = report.vote.stop && step < job_.steps;
     if (report.vote.stop || report.vote.checkpoint) save(step, record);
-    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two parts.
+    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
+    // parts.
     record.step_seconds = base::monotonic_seconds() - begin;
     record.time.other = 0;
     record.time.other = record.step_seconds - record.time.sum();
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
-    if (peak_flops_ > 0) record.mfu = record.tokens_per_second * flops_per_token(job_.model) / peak_flops_;
-    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
-    tell(record);
+    if (peak_flops_ > 0)
+      record.mfu = record.tokens_per_second * flops_per_token(job_.model) /
+                   (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
+    // The step's record goes first: a checkpoint on disk then never lacks its line in the log. Rank 0 speaks for all.
+    if (rank_number_ == 0) tell(record);
     if (filled_) send_snapshot();
-    if (job_.evaluate.every > 0 && (step % job_.evaluate.every == 0 || step == job_.steps)) evaluate(step);
+    // Whoever stops a run does not wait for an evaluation.
+    if (!report.vote.stop && job_.evaluate.every > 0 &&
+        (step % job_.evaluate.every == 0 || step == job_.steps))
+      evaluate(step);
   }
   while (!segments_.all_free()) listen(true);
   tell(Finished{step, stopped});
@@ -236,7 +270,7 @@ void Worker::run() {
 
 }  // namespace
 
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments) {
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world) {
   Channel agent(std::move(control));
   const auto fail = [&](base::ErrorKind kind, const std::string& message) {
     try {
@@ -247,13 +281,17 @@ int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments) {
     return 1;
   };
   try {
-    Worker worker(agent, std::move(segments));
+    Worker worker(agent, std::move(segments), std::move(world));
     worker.run();
     return 0;
   } catch (const AgentGone&) {
     return 1;
   } catch (const base::Error& error) {
     return fail(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(
+        base::ErrorKind::capacity,
+        "a rank does not fit: its worker ran out of host memory; free some, or make batch.micro smaller");
   } catch (const std::exception& error) {
     return fail(base::ErrorKind::device, std::string("the worker failed: ") + error.what());
   }

@@ -6,9 +6,10 @@
 
 namespace trainerd::core {
 
-/// The worker: waits for `Start` on `control`, trains, tells the agent what it does. `segments` are the shared memories that
-/// it fills with snapshots in turn. Returns when training has ended; an error has then been told to the agent and the
-/// status is not 0. Ends at once when the agent is gone.
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments);
+/// The worker: waits for `Start` on `control`, trains, tells the agent what it does. `segments` are the
+/// shared memories that it fills with snapshots in turn, `world` the one it shares with the other ranks (empty
+/// for a rank alone). Returns when training has ended; an error has then been told to the agent and the status
+/// is not 0. Ends at once when the agent is gone.
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world);
 
 }  // namespace trainerd::core

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -18,6 +19,9 @@ namespace trainerd::core {
 namespace {
 
 constexpr int kFirstDescriptor = 3;
+// What people, terminals and schedulers send, often to every process of a job. The agent decides for its
+// worker.
+constexpr std::array<int, 4> kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 /// Frees the two attribute objects of posix_spawn however the constructor ends.
 struct SpawnSetup {
@@ -35,32 +39,42 @@ struct SpawnSetup {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments) {
+WorkerProcess::WorkerProcess(const std::string& executable, base::UniqueFd control,
+                             const std::vector<int>& segments, int world) {
   SpawnSetup setup;
   // Sources are moved out of the way first: a target number may be another source's.
   std::vector<base::UniqueFd> high;
   std::vector<int> sources{control.get()};
   sources.insert(sources.end(), segments.begin(), segments.end());
+  if (world >= 0) sources.push_back(world);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     high.emplace_back(::fcntl(sources[i], F_DUPFD_CLOEXEC, 64));
-    if (!high.back()) throw base::device_error("cannot hand a descriptor to the worker: " + base::errno_text(errno));
-    ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(), kFirstDescriptor + static_cast<int>(i));
+    if (!high.back())
+      throw base::device_error("cannot hand a descriptor to the worker: " + base::errno_text(errno));
+    ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(),
+                                       kFirstDescriptor + static_cast<int>(i));
   }
-  sigset_t none, defaults;
-  sigemptyset(&none);
+  // Stop signals are held back until the worker has said that it ignores them.
+  sigset_t held, defaults;
+  sigemptyset(&held);
+  for (const int signal : kStopSignals) sigaddset(&held, signal);
   sigfillset(&defaults);
-  ::posix_spawnattr_setsigmask(&setup.attributes, &none);
+  ::posix_spawnattr_setsigmask(&setup.attributes, &held);
   ::posix_spawnattr_setsigdefault(&setup.attributes, &defaults);
   ::posix_spawnattr_setpgroup(&setup.attributes, 0);
-  ::posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setflags(&setup.attributes,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::string name = "trainerd", worker = "worker", control_flag = "--control", control_fd = std::to_string(kFirstDescriptor),
-              segments_flag = "--segments", count = std::to_string(segments.size()), parent_flag = "--parent",
-              parent = std::to_string(::getpid());
-  char* const argv[] = {name.data(),          worker.data(), control_flag.data(), control_fd.data(), segments_flag.data(),
-                        count.data(),         parent_flag.data(), parent.data(), nullptr};
+  std::string name = "trainerd", worker = "worker", control_flag = "--control",
+              control_fd = std::to_string(kFirstDescriptor), segments_flag = "--segments",
+              count = std::to_string(segments.size()), world_flag = "--world", has_world = world >= 0 ? "1" : "0",
+              parent_flag = "--parent", parent = std::to_string(::getpid());
+  char* const argv[] = {name.data(),          worker.data(),     control_flag.data(), control_fd.data(),
+                        segments_flag.data(), count.data(),      world_flag.data(),   has_world.data(),
+                        parent_flag.data(),   parent.data(),     nullptr};
   const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
-  if (rc != 0) throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
+  if (rc != 0)
+    throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
   pidfd_ = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd_) {
     const int error = errno;
@@ -88,6 +102,14 @@ std::string WorkerProcess::wait() {
   if (WIFSIGNALED(status))
     return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
   return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
+}
+
+void leave_signals_to_agent() {
+  for (const int signal : kStopSignals) ::signal(signal, SIG_IGN);
+  // As in the agent: a reader that went away and a file-size limit are errors of a write, not ends of a
+  // process.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 bool die_with_parent(pid_t parent) {

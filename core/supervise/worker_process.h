@@ -9,12 +9,14 @@
 
 namespace trainerd::core {
 
-/// One worker: a child process of the running executable with only the descriptors it is given, in its own process
-/// group, so that a terminal's signals reach the agent alone. Killed, if it still runs, when this is destroyed.
+/// One worker: a child process of the running executable with only the descriptors it is given, in its own
+/// process group, so that a terminal's signals reach the agent alone. Killed, if it still runs, when this is
+/// destroyed.
 class WorkerProcess {
  public:
-  /// Runs `executable worker --control 3 --segments N`; `control` becomes descriptor 3, the segments 4 and on.
-  WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments);
+  /// Runs `executable worker --control 3 --segments N ...`; `control` becomes descriptor 3, the segments 4 and
+  /// on, and behind them `world`, the memory that the ranks share (-1: none).
+  WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments, int world);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -32,7 +34,10 @@ class WorkerProcess {
   bool reaped_ = false;
 };
 
-/// What the worker does first: dies with its parent. False when the parent is gone already.
+/// What the worker does first: ignores the signals that ask a job to stop, which the agent relays as a vote.
+void leave_signals_to_agent();
+
+/// What the worker does next: dies with its parent. False when the parent is gone already.
 bool die_with_parent(pid_t parent);
 
 }  // namespace trainerd::core

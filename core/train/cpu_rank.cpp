@@ -6,16 +6,28 @@
 
 namespace trainerd::core {
 
-CpuRank::CpuRank(const JobSpec& job, const parallel::Topology& topology,
-                 std::function<void(const kernels::ObservedCall&)> observe)
-    : layout_(parallel::resolve_layout(job.parallel, topology, job.model.layers)),
-      plan_(dry_run(job, layout_, topology.device)),
-      pool_(topology.device.threads),
-      backend_(topology.device, pool_) {
-  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(backend_, std::move(observe));
-  single_ = parallel::make_single_rank(backend());
-  memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_), plan_.memory);
-  trainer_ = std::make_unique<Trainer>(job, layout_, backend(), Communicators{*single_, *single_, *single_}, *memory_);
+parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology) {
+  return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
 }
+
+CpuRank::CpuRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank,
+                 const Meet& meet, std::function<void(const kernels::ObservedCall&)> observe)
+    : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(target, pool_) {
+  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(backend_, std::move(observe));
+  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
+  const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+  memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
+  trainer_ = std::make_unique<Trainer>(job, layout_, backend(), *groups_, *memory_);
+}
+
+CpuRank::CpuRank(const JobSpec& job, const parallel::Topology& topology, std::function<void(const kernels::ObservedCall&)> observe)
+    : CpuRank(job, layout_of(job, topology), topology.device, 0,
+              [](kernels::Backend& backend) -> MakeGroup {
+                return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {
+                  base::check(ranks.size() == 1, "a rank alone has no peers");
+                  return parallel::make_single_rank(backend);
+                };
+              },
+              std::move(observe)) {}
 
 }  // namespace trainerd::core

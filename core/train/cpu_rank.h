@@ -14,7 +14,13 @@ namespace trainerd::core {
 /// One rank of the CPU world, built from a job: planned, its memory allocated, its trainer made but not initialised.
 class CpuRank {
  public:
+  /// How a rank meets the others, given its own backend.
+  using Meet = std::function<MakeGroup(kernels::Backend&)>;
+
   /// `observe`, when given, is told of every operator (and slows each by a wait).
+  CpuRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank, const Meet& meet,
+          std::function<void(const kernels::ObservedCall&)> observe = {});
+  /// The only rank of its world.
   CpuRank(const JobSpec& job, const parallel::Topology& topology,
           std::function<void(const kernels::ObservedCall&)> observe = {});
 
@@ -23,6 +29,7 @@ class CpuRank {
   kernels::Backend& backend() { return observed_ ? static_cast<kernels::Backend&>(*observed_) : backend_; }
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
+  const RankGroups& groups() const { return *groups_; }
 
  private:
   parallel::Layout layout_;
@@ -30,9 +37,12 @@ class CpuRank {
   base::ThreadPool pool_;
   kernels::CpuBackend backend_;
   std::unique_ptr<kernels::ObservedBackend> observed_;
-  std::unique_ptr<parallel::Communicator> single_;
+  std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<StepMemory> memory_;
   std::unique_ptr<Trainer> trainer_;
 };
+
+/// The layout of a job on a topology.
+parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology);
 
 }  // namespace trainerd::core

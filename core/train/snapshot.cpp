@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 
 #include "core/version.h"
@@ -14,6 +15,17 @@ using namespace kernels;
 
 constexpr std::array<const char*, 3> kPrefixes{"", "optimizer.moment1.", "optimizer.moment2."};
 
+/// The shortest text that reads back to the same double: equal for equal numbers alone.
+std::string exact_text(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  base::check(error == std::errc(), "32 characters hold any double");
+  return {text.data(), end};
+}
+
+// Read or written at once: a tensor of any size passes through this much of host memory.
+constexpr std::int64_t kStagingBytes = std::int64_t{64} << 20;
+
 std::vector<std::int64_t> to_vector(const Shape& shape) {
   return {shape.sizes.begin(), shape.sizes.begin() + shape.ndim};
 }
@@ -21,48 +33,62 @@ std::vector<std::int64_t> to_vector(const Shape& shape) {
 }  // namespace
 
 Snapshot::Snapshot(const ParamStore& params) {
+  std::map<std::string, int> boxes;  // of each logical tensor in this file
   std::vector<io::StoredTensor> stored;
   for (int array = 0; array < static_cast<int>(kPrefixes.size()); ++array) {
-    for (ParamId id = 0; id < params.count(); ++id) {
-      const ParamInfo& info = params.info(id);
-      if (!info.shard.owner) continue;
-      parts_.push_back({id, array});
-      const Tensor t = tensor(params, parts_.back());
+    for (const StateRun& run : params.state_runs()) {
+      const ParamInfo& info = params.info(run.id);
+      Part part{run, array, {}};
+      const Tensor t = tensor(params, part);
       const std::string name = kPrefixes[static_cast<std::size_t>(array)] + info.name;
-      const std::vector<std::int64_t> shape = to_vector(info.shard.logical);
-      stored.push_back({name, t.dtype, shape, 0, t.bytes()});
-      slices_.push_back({name, t.dtype, shape, std::vector<std::int64_t>(shape.size(), 0), shape});
+      part.slice = {name, t.dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
+      if (run.owned) {
+        const int box = boxes[name]++;
+        if (box > 0) part.slice.stored = name + "#" + std::to_string(box);
+        stored.push_back({part.slice.stored_name(), t.dtype, run.box.shape, 0, t.bytes()});
+        slices_.push_back(part.slice);
+        saved_.push_back(parts_.size());
+      }
+      parts_.push_back(std::move(part));
     }
   }
   layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}});
 }
 
 Tensor Snapshot::tensor(const ParamStore& params, const Part& part) {
-  const std::array<const Tensor*, 3> flats{&params.flat_master(), &params.flat_moment1(), &params.flat_moment2()};
-  return params.part(*flats[static_cast<std::size_t>(part.array)], part.id);
+  const StatePart& state = params.state_parts()[part.run.part];
+  const std::array<const Tensor*, 3> arrays{&state.master, &state.moment1, &state.moment2};
+  return arrays[static_cast<std::size_t>(part.array)]->rows(part.run.begin, part.run.count);
 }
 
 void Snapshot::fill(ParamStore& params, Backend& backend, Stream& stream, std::span<std::byte> segment) const {
   base::check(static_cast<std::int64_t>(segment.size()) >= bytes(), "a snapshot's segment holds all of it");
   const std::int64_t data = static_cast<std::int64_t>(layout_.header.size());
   std::memcpy(segment.data(), layout_.header.data(), layout_.header.size());
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  for (std::size_t i = 0; i < saved_.size(); ++i) {
     const io::StoredTensor& stored = layout_.tensors[i];
-    backend.read_back(stream, tensor(params, parts_[i]),
+    backend.read_back(stream, tensor(params, parts_[saved_[i]]),
                       segment.subspan(static_cast<std::size_t>(data + stored.begin), static_cast<std::size_t>(stored.end - stored.begin)));
   }
 }
 
 void Snapshot::load(ParamStore& params, Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const Tensor t = tensor(params, parts_[i]);
-    staging.resize(std::max(staging.size(), static_cast<std::size_t>(t.bytes())));
-    const std::span<std::byte> bytes(staging.data(), static_cast<std::size_t>(t.bytes()));
-    reader.read(slices_[i], bytes);
-    backend.write(stream, bytes, t);
+  for (const Part& part : parts_) {
+    const Tensor t = tensor(params, part);
+    const std::int64_t rows = part.slice.shape[0], row_bytes = t.bytes() / std::max<std::int64_t>(1, rows);
+    const std::int64_t step = std::max<std::int64_t>(1, kStagingBytes / std::max<std::int64_t>(1, row_bytes));
+    for (std::int64_t row = 0; row < rows; row += step) {
+      io::TensorSlice box = part.slice;
+      box.begin[0] += row;
+      box.shape[0] = std::min(step, rows - row);
+      const std::int64_t elements = box.shape[0] * row_bytes / size_of(t.dtype);
+      staging.resize(std::max(staging.size(), static_cast<std::size_t>(box.shape[0] * row_bytes)));
+      const std::span<std::byte> bytes(staging.data(), static_cast<std::size_t>(box.shape[0] * row_bytes));
+      reader.read(box, bytes);
+      backend.write(stream, bytes, t.rows(row * row_bytes / size_of(t.dtype), elements));
+    }
   }
-  params.publish(stream);
 }
 
 std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
@@ -83,6 +109,8 @@ std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
           {"model.qkv_bias", flag(m.qkv_bias)},
           {"model.qk_norm", flag(m.qk_norm)},
           {"model.tie_embeddings", flag(m.tie_embeddings)},
+          {"model.rope_theta", exact_text(m.rope_theta)},
+          {"model.norm_eps", exact_text(m.norm_eps)},
           {"seed", std::to_string(job.seed)},
           {"optimizer.name", job.optimizer.name},
           {"precision.master", name_of(job.precision.master)},
@@ -105,6 +133,30 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
   if (!differences.empty())
     throw base::checkpoint_error("the job cannot resume from " + path + ", which another job made:" + differences +
                                  "\n  give the job another `output`, or make it agree");
+}
+
+void require_same_data(const std::string& path, const io::TrainingState& saved,
+                       const std::string& fingerprint) {
+  const auto it = saved.identity.find(kDataIdentity);
+  const std::string was = it == saved.identity.end() ? "absent" : it->second;
+  if (was != fingerprint)
+    throw base::checkpoint_error(
+        "the job cannot resume from " + path + ", which was trained on other data:\n  data: the " +
+        "checkpoint has " + was + ", the job " + fingerprint +
+        "\n  restore the files of data.train, or give the job another `output` to start anew");
+}
+
+std::string environment_differences(const std::map<std::string, std::string>& saved,
+                                    const std::map<std::string, std::string>& now) {
+  std::string text;
+  const auto add = [&](const std::string& key, const std::string& was, const std::string& is) {
+    text += (text.empty() ? "" : "; ") + key + " was " + was + ", is " + is;
+  };
+  for (const auto& [key, value] : now) {
+    const auto it = saved.find(key);
+    if (it == saved.end() || it->second != value) add(key, it == saved.end() ? "unknown" : it->second, value);
+  }
+  return text;
 }
 
 }  // namespace trainerd::core

@@ -25,16 +25,18 @@ class Snapshot {
 
   /// Copies the state out of the device. `segment` is at least `bytes()` long.
   void fill(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
-  /// Copies a checkpoint's state, whatever layout saved it, into the device, and publishes the parameters.
+  /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters afterwards.
   void load(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
 
  private:
   struct Part {
-    ParamId id;
+    StateRun run;
     int array;  ///< 0 master, 1 first moment, 2 second moment
+    io::TensorSlice slice;
   };
   static kernels::Tensor tensor(const ParamStore& params, const Part& part);
-  std::vector<Part> parts_;
+  std::vector<Part> parts_;  ///< of the whole state of this rank
+  std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
   std::vector<io::TensorSlice> slices_;
   io::SafetensorsLayout layout_;
 };
@@ -46,5 +48,16 @@ std::map<std::string, std::string> checkpoint_environment(const kernels::Target&
 
 /// Throws CheckpointError naming every entry of `identity` that the job does not share.
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job);
+
+/// The entry of a checkpoint's identity that the worker alone can tell: the training data's fingerprint.
+inline constexpr const char* kDataIdentity = "data";
+/// Throws CheckpointError when the checkpoint at `path` was trained on other data.
+void require_same_data(const std::string& path, const io::TrainingState& saved,
+                       const std::string& fingerprint);
+
+/// What of the environment changed since a checkpoint, for people: "threads was 2, is 1; ...". Empty: nothing
+/// did.
+std::string environment_differences(const std::map<std::string, std::string>& saved,
+                                    const std::map<std::string, std::string>& now);
 
 }  // namespace trainerd::core

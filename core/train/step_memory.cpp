@@ -6,10 +6,11 @@ namespace trainerd::core {
 namespace {
 
 using namespace kernels;
-using parallel::kLifetimes;
-using parallel::Lifetime;
 
-std::string region_name(int lifetime) { return to_string(static_cast<Lifetime>(lifetime)); }
+/// "forward_to_backward", and with several chunks "forward_to_backward.1".
+std::string region_name(std::size_t slot_class, std::size_t chunk, std::size_t chunks) {
+  return std::string(to_string(static_cast<SlotClass>(slot_class))) + (chunks == 1 ? "" : "." + std::to_string(chunk));
+}
 
 MemoryPlan::Region region_of(const Arena& arena, std::int64_t copies) {
   MemoryPlan::Region region{arena.name(), arena.high_water() * copies, {}};
@@ -21,43 +22,60 @@ MemoryPlan::Region region_of(const Arena& arena, std::int64_t copies) {
 
 }  // namespace
 
-StepMemory::StepMemory(const SlotCounts& slots) : persistent_(Arena::dry("persistent")), scratch_(Arena::dry("scratch")) {
-  for (int i = 0; i < kLifetimes; ++i)
-    for (int slot = 0; slot < slots[static_cast<std::size_t>(i)]; ++slot)
-      slots_[static_cast<std::size_t>(i)].push_back(Arena::dry(region_name(i)));
+const char* to_string(SlotClass slot_class) {
+  switch (slot_class) {
+    case SlotClass::forward_to_backward: return "forward_to_backward";
+    case SlotClass::forward_to_weight: return "forward_to_weight";
+    case SlotClass::backward_to_weight: return "backward_to_weight";
+    case SlotClass::received_forward: return "received_forward";
+    case SlotClass::received_backward: return "received_backward";
+    case SlotClass::count_: break;
+  }
+  return "?";
 }
 
-StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPlan& plan) {
+StepMemory::StepMemory(const SlotCounts& slots)
+    : persistent_(Arena::dry("persistent")), scratch_(Arena::dry("scratch")), slots_(slots.size()) {
+  for (std::size_t chunk = 0; chunk < slots.size(); ++chunk)
+    for (std::size_t i = 0; i < kSlotClasses; ++i)
+      for (int slot = 0; slot < slots[chunk][i]; ++slot)
+        slots_[chunk][i].push_back(Arena::dry(region_name(i, chunk, slots.size())));
+}
+
+StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPlan& plan) : slots_(slots.size()) {
   const auto allocate = [&](const std::string& name) {
     buffers_.push_back(backend.allocate(MemoryKind::device, plan.bytes_of(name)));
     return buffers_.back().data();
   };
   persistent_ = Arena("persistent", allocate("persistent"), plan.bytes_of("persistent"));
   scratch_ = Arena("scratch", allocate("scratch"), plan.bytes_of("scratch"));
-  for (int i = 0; i < kLifetimes; ++i) {
-    const int count = slots[static_cast<std::size_t>(i)];
-    if (count == 0) continue;
-    std::byte* base = allocate(region_name(i));
-    const std::int64_t bytes = plan.bytes_of(region_name(i)) / count;
-    for (int slot = 0; slot < count; ++slot)
-      slots_[static_cast<std::size_t>(i)].emplace_back(region_name(i), base + slot * bytes, bytes);
+  for (std::size_t chunk = 0; chunk < slots.size(); ++chunk) {
+    for (std::size_t i = 0; i < kSlotClasses; ++i) {
+      if (slots[chunk][i] == 0) continue;
+      const std::string name = region_name(i, chunk, slots.size());
+      std::byte* base = allocate(name);
+      const std::int64_t bytes = plan.bytes_of(name) / slots[chunk][i];
+      for (int slot = 0; slot < slots[chunk][i]; ++slot) slots_[chunk][i].emplace_back(name, base + slot * bytes, bytes);
+    }
   }
 }
 
-Arena& StepMemory::slot(Lifetime lifetime, int index) {
-  return slots_[static_cast<std::size_t>(lifetime)].at(static_cast<std::size_t>(index));
+Arena& StepMemory::slot(int chunk, SlotClass slot_class, int index) {
+  return slots_.at(static_cast<std::size_t>(chunk))[static_cast<std::size_t>(slot_class)].at(static_cast<std::size_t>(index));
 }
 
 MemoryPlan StepMemory::plan() const {
   MemoryPlan plan;
   plan.regions.push_back(region_of(persistent_, 1));
   plan.regions.push_back(region_of(scratch_, 1));
-  for (const std::vector<Arena>& slots : slots_) {
-    if (slots.empty()) continue;
-    const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
-      return a.high_water() < b.high_water();
-    });
-    plan.regions.push_back(region_of(*largest, static_cast<std::int64_t>(slots.size())));
+  for (const auto& classes : slots_) {
+    for (const std::vector<Arena>& slots : classes) {
+      if (slots.empty()) continue;
+      const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
+        return a.high_water() < b.high_water();
+      });
+      plan.regions.push_back(region_of(*largest, static_cast<std::int64_t>(slots.size())));
+    }
   }
   return plan;
 }

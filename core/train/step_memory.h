@@ -1,16 +1,29 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "parallel/schedule/slots.h"
 
 namespace trainerd::core {
 
-/// How many slots each lifetime class of the one chunk has: the larger of the training and the evaluation schedule's.
-using SlotCounts = std::array<int, parallel::kLifetimes>;
+/// What a chunk keeps in numbered slots: the three lifetimes of `parallel::Lifetime`, and what it receives from its
+/// neighbours, from the receive to its use.
+enum class SlotClass : std::uint8_t {
+  forward_to_backward,
+  forward_to_weight,
+  backward_to_weight,
+  received_forward,
+  received_backward,
+  count_
+};
+constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
+const char* to_string(SlotClass slot_class);
+
+/// For each chunk of a rank, how many slots each class has: the larger of the training and the evaluation schedule's.
+using SlotCounts = std::vector<std::array<int, kSlotClasses>>;
 
 /// The memory of one rank's step: regions of fixed size, each its own allocation with guard pages around it. In a dry run
 /// the regions have no memory and no end, and `plan` tells what they came to.
@@ -23,7 +36,8 @@ class StepMemory {
 
   kernels::Arena& persistent() { return persistent_; }
   kernels::Arena& scratch() { return scratch_; }
-  kernels::Arena& slot(parallel::Lifetime lifetime, int index);
+  /// `chunk` counts the rank's own chunks.
+  kernels::Arena& slot(int chunk, SlotClass slot_class, int index);
 
   /// The high-water mark of every region so far, by term; a class of slots is as many times its largest slot.
   kernels::MemoryPlan plan() const;
@@ -32,7 +46,7 @@ class StepMemory {
   std::vector<kernels::Buffer> buffers_;
   kernels::Arena persistent_;
   kernels::Arena scratch_;
-  std::array<std::vector<kernels::Arena>, parallel::kLifetimes> slots_;
+  std::vector<std::array<std::vector<kernels::Arena>, kSlotClasses>> slots_;  // by chunk
 };
 
 }  // namespace trainerd::core

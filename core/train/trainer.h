@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8,13 +9,15 @@
 #include <vector>
 
 #include "core/model/param_store.h"
+#include "core/model/parameters.h"
 #include "core/model/stage.h"
 #include "core/spec/spec.h"
+#include "core/train/rank_groups.h"
+#include "core/train/rank_schedule.h"
 #include "core/train/step_clock.h"
 #include "core/train/step_memory.h"
 #include "io/records.h"
 #include "kernels/backend.h"
-#include "parallel/communicator.h"
 #include "parallel/grad_reducer.h"
 #include "parallel/layout.h"
 #include "parallel/schedule/schedule.h"
@@ -27,87 +30,94 @@ struct StepVote {
   bool checkpoint = false;
 };
 
-/// What a step gives back.
+/// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to say.
 struct StepReport {
   double loss = 0;       ///< mean over the global batch's tokens
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  bool skipped = false;  ///< not finite: nothing was updated
-  std::string nonfinite; ///< the first tensor whose gradient is not finite, or "loss"; empty when all is well
+  bool skipped = false;  ///< not finite: nothing was updated on any rank
+  std::int64_t nonfinite_rank = 0; ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
+  std::string nonfinite; ///< on that rank: its first such tensor, or "loss"
   StepVote vote;         ///< of all ranks
-  io::TimeLedger time;   ///< of the device's part of the step
+  io::TimeLedger time;   ///< of this device's part of the step
 };
 
-/// The groups that a rank communicates in.
-struct Communicators {
-  parallel::Communicator& tp;
-  parallel::Communicator& dp;
-  parallel::Communicator& world;
-};
-
-/// Slots that the job's training and evaluation schedules need.
-SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout);
+/// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
+using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
 
 /// One rank's training: parameters, the step and its executor. The same code runs on a real backend and in the meta
-/// world. All memory comes from `memory` at construction or inside its regions; a step allocates nothing.
+/// world. All memory comes from `memory` at construction or inside its regions; a step allocates nothing of any size.
 class Trainer {
  public:
-  Trainer(const JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend, const Communicators& comms,
+  Trainer(const JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend, const RankGroups& groups,
           StepMemory& memory);
-
-  /// Samples (of seq_len + 1 tokens) of this rank in one step.
-  std::int64_t samples_per_step() const { return microbatches_ * job_.batch.micro; }
 
   /// Constant tables, then parameters from the seed: before the first step of a new run.
   void initialise();
-  /// Constant tables alone, for parameters that are loaded: call `params().publish` after loading.
+  /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
   void initialise_tables();
+  /// The parameters were loaded into the master weights.
+  void publish() { params_.publish(*compute_, groups_.dp()); }
 
-  /// Step `step`, from 1. `samples` is [samples_per_step][seq_len + 1] tokens on the host.
-  StepReport step(std::int64_t step, std::span<const std::int32_t> samples, const StepVote& vote);
+  /// Step `step`, from 1. Reads the samples of this rank's part of the global batch.
+  StepReport step(std::int64_t step, const ReadSample& read, const StepVote& vote);
   /// Mean loss of one global batch of the same shape; changes nothing.
-  double evaluate(std::span<const std::int32_t> samples);
+  double evaluate(const ReadSample& read);
 
   ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *compute_; }
 
  private:
-  void load_batch(std::span<const std::int32_t> samples);
-  void run(const std::vector<parallel::Action>& actions, parallel::Pass pass);
-  Frame& open_frame(int microbatch, parallel::Pass pass);
-  void close_frame(int microbatch, parallel::Pass pass);
-  Batch batch(int microbatch) const;
-  void square_sums();
+  /// One chunk of the model on this rank.
+  struct Chunk {
+    Stage stage;
+    std::vector<Frame> frames;    ///< by slot of the longest lifetime, forward to weight gradient
+    kernels::Tensor out, din;     ///< [T, D]: what is sent on, and back; undefined where nothing is
+  };
+
+  void take_persistent(kernels::Arena& persistent);
+  void make_chunks(kernels::Arena& persistent);
+  std::vector<parallel::PartialSum> partial_sums();
+  // The executor (executor.cpp).
+  void run(const PassPlan& plan, const ReadSample& read);
+  void compute(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
+  std::size_t transfer(const PassPlan& plan, std::size_t first);
+  int slot_of(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class) const;
+  kernels::Tensor received(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class);
+  Frame& frame_of(const PassPlan& plan, const parallel::Action& action);
+  Frame& open_frame(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
+  void load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read);
+  int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
+  void add_loss(const Chunk& chunk);
+
+  void update(double lr, std::int64_t step);
+  StepReport report(double lr);
   double read_loss();
 
   JobSpec job_;
   parallel::Layout layout_;
+  parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
-  Communicators comms_;
+  const RankGroups& groups_;
   StepMemory& memory_;
   std::int64_t microbatches_;
   std::int64_t tokens_;  ///< of one microbatch
   float grad_scale_;     ///< 1 / tokens of the global batch
   std::unique_ptr<kernels::Stream> compute_;
+  DeclaredParams declared_;
   ParamStore params_;
-  std::optional<Stage> stage_;
+  std::vector<Chunk> chunks_;
   std::optional<parallel::GradReducer> reducer_;
   StepClock clock_;
-
-  struct PassPlan {
-    std::vector<parallel::Action> actions;
-    std::array<parallel::SlotTable, parallel::kLifetimes> slots;
-  };
   PassPlan train_, evaluate_;
-  std::vector<Frame> frames_;  ///< by microbatch
+  int chunks_complete_ = 0;  ///< of a step, whose gradients are
 
-  // Persistent tensors. [M, T] is microbatch by token.
-  kernels::Tensor tokens_MT_, targets_MT_, positions_T_, loss_weight_T_, cu_seqlens_;
-  kernels::Tensor loss_T_, loss_sum_, square_sums_, control_, votes_;
+  kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
+  kernels::Tensor loss_T_, totals_, square_sums_, nonfinite_, all_nonfinite_, control_, votes_;
   std::vector<std::int64_t> first_block_;
-  std::vector<kernels::UpdateRange> update_ranges_;
-  std::vector<std::int32_t> staging_;
+  std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
+  std::vector<std::int32_t> sample_, staging_, nonfinite_of_ranks_;
 };
 
 }  // namespace trainerd::core

@@ -22,6 +22,10 @@ struct TensorSlice {
   std::vector<std::int64_t> logical_shape;
   std::vector<std::int64_t> begin;
   std::vector<std::int64_t> shape;
+  /// Its name in the shard's file when that is not `name`: a shard may hold several boxes of one tensor.
+  std::string stored = {};
+
+  const std::string& stored_name() const { return stored.empty() ? name : stored; }
 };
 
 /// Where training stands; with the tensors it is all that a resumed run needs.

@@ -115,7 +115,7 @@ struct CheckpointReader::State {
   void read_overlap(std::size_t index, const Box& wanted, const Box& part, std::span<std::byte> out) {
     const auto& [number, slice] = manifest.slices[index];
     const Shard& from = shard(number);
-    const auto found = from.tensors.find(slice.name);
+    const auto found = from.tensors.find(slice.stored_name());
     if (found == from.tensors.end() || found->second.dtype != slice.dtype ||
         found->second.shape != slice.shape)
       throw base::checkpoint_error(storage->path_of(manifest.shards[static_cast<std::size_t>(number)].file) +

@@ -12,10 +12,8 @@ namespace {
 constexpr const char* kFormat = "trainerd checkpoint";
 constexpr std::int64_t kVersion = 1;
 
-kernels::DType parse_dtype(const std::string& word) {
-  using kernels::DType;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
-    if (word == kernels::name_of(dtype)) return dtype;
+kernels::DType dtype_of(const std::string& word) {
+  if (const auto dtype = kernels::parse_dtype(word)) return *dtype;
   throw JsonError("dtype \"" + word + "\" is not known");
 }
 
@@ -41,10 +39,11 @@ ShardInfo parse_shard(const nlohmann::json& json) {
 
 TensorSlice parse_slice(const nlohmann::json& json) {
   TensorSlice slice{.name = string_member(json, "name"),
-                    .dtype = parse_dtype(string_member(json, "dtype")),
+                    .dtype = dtype_of(string_member(json, "dtype")),
                     .logical_shape = sizes_member(json, "logical_shape"),
                     .begin = sizes_member(json, "begin"),
                     .shape = sizes_member(json, "shape")};
+  if (json.contains("stored")) slice.stored = string_member(json, "stored");
   const std::size_t ndim = slice.logical_shape.size();
   if (slice.begin.size() != ndim || slice.shape.size() != ndim)
     throw JsonError(slice.name + ": begin, shape and logical_shape have different numbers of dimensions");
@@ -86,8 +85,8 @@ Manifest parse(const std::string& text) {
     TensorSlice slice = parse_slice(item);
     if (shard < 0 || std::cmp_greater_equal(shard, manifest.shards.size()))
       throw JsonError(slice.name + ": shard " + std::to_string(shard) + " does not exist");
-    if (!held.emplace(static_cast<int>(shard), slice.name).second)
-      throw JsonError(slice.name + ": shard " + std::to_string(shard) + " holds two slices of it");
+    if (!held.emplace(static_cast<int>(shard), slice.stored_name()).second)
+      throw JsonError(slice.stored_name() + ": shard " + std::to_string(shard) + " holds two slices of that name");
     const auto [known, is_new] = tensors.try_emplace(slice.name, slice.dtype, slice.logical_shape);
     if (!is_new && known->second != std::pair(slice.dtype, slice.logical_shape))
       throw JsonError(slice.name + ": two slices disagree on its dtype or shape");
@@ -112,13 +111,15 @@ std::string to_json(const Manifest& manifest) {
   for (const ShardInfo& shard : manifest.shards)
     json["shards"].push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
   json["slices"] = nlohmann::ordered_json::array();
-  for (const auto& [shard, slice] : manifest.slices)
+  for (const auto& [shard, slice] : manifest.slices) {
     json["slices"].push_back({{"name", slice.name},
                               {"dtype", kernels::name_of(slice.dtype)},
                               {"logical_shape", slice.logical_shape},
                               {"shard", shard},
                               {"begin", slice.begin},
                               {"shape", slice.shape}});
+    if (!slice.stored.empty()) json["slices"].back()["stored"] = slice.stored;
+  }
   return to_text(json, 1) + "\n";
 }
 
@@ -135,7 +136,7 @@ void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> s
   std::map<std::string, const StoredTensor*> stored;  // a header's own find() is linear
   for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
   for (const TensorSlice& slice : slices) {
-    const auto found = stored.find(slice.name);
+    const auto found = stored.find(slice.stored_name());
     if (found == stored.end())
       throw base::checkpoint_error(file + ": does not hold " + slice.name +
                                    ", which the manifest says it does");

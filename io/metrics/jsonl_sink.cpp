@@ -67,7 +67,8 @@ JsonlSink::JsonlSink(std::string path, std::int64_t start_step) : state_(std::ma
   const StepLogPrefix prefix = read_step_log(s.path, start_step, [](const StepRecord&) {});
   s.fd = base::UniqueFd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!s.fd) throw failed(s.path, "open", errno);
-  if (is_regular(s.path) && ::ftruncate(s.fd.get(), prefix.bytes) != 0)
+  if (is_regular(s.path) && base::file_bytes(s.fd.get()) != prefix.bytes &&
+      ::ftruncate(s.fd.get(), prefix.bytes) != 0)
     throw failed(s.path, "cut it back to the resumed step", errno);
   if (prefix.newline_missing) s.append("\n");
 }

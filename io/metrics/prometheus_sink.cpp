@@ -9,10 +9,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
+#include <optional>
 #include <thread>
 
+#include "io/listen_address.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -37,33 +38,17 @@ Histogram::BucketBoundaries checkpoint_buckets() {
   return {0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
 }
 
-struct Address {
-  std::string host, port;
-};
-
-Address parse_listen(const std::string& listen) {
-  const auto refuse = [&listen](const char* why) {
-    return base::spec_error("metrics.listen: \"" + listen + "\" " + why +
-                            "; give an address and a port, such as 127.0.0.1:9464 or 127.0.0.1:0");
-  };
-  const std::size_t colon = listen.rfind(':');
-  if (colon == std::string::npos) throw refuse("has no port");
-  Address address{listen.substr(0, colon), listen.substr(colon + 1)};
-  unsigned port = 0;
-  const auto [end, error] =
-      std::from_chars(address.port.data(), address.port.data() + address.port.size(), port);
-  if (error != std::errc() || end != address.port.data() + address.port.size() || port > 65535)
-    throw refuse("has no port from 0 to 65535");
-  if (address.host.empty()) address.host = "0.0.0.0";
-  if (address.host == "localhost") address.host = "127.0.0.1";
-  // civetweb reads lists and options out of this text: only an address may get there.
-  if (address.host.find_first_not_of("0123456789abcdefABCDEF.:[]") != std::string::npos)
-    throw refuse("is not a numeric address");
-  return address;
+ListenAddress checked_listen(const std::string& listen) {
+  const std::optional<ListenAddress> address = parse_listen_address(listen);
+  if (!address)
+    throw base::spec_error("metrics.listen: \"" + listen +
+                           "\" is not a numeric address and a port from 0 to 65535; give one, such as "
+                           "127.0.0.1:9464 or 127.0.0.1:0");
+  return *address;
 }
 
 // civetweb looks at its stop flag every two seconds only, or when somebody connects.
-void wake_listener(const Address& address) {
+void wake_listener(const ListenAddress& address) {
   const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
                        .ai_family = AF_UNSPEC,
                        .ai_socktype = SOCK_STREAM,
@@ -149,15 +134,15 @@ struct PrometheusSink::State {
                 "Duration of a checkpoint: part snapshot holds training up, part write does not.");
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
-  Address address;
+  ListenAddress address;
   std::unique_ptr<prometheus::Exposer> exposer;
 };
 
 PrometheusSink::PrometheusSink(const MetricsOptions& options) : state_(std::make_unique<State>()) {
-  Address& address = state_->address;
-  address = parse_listen(options.listen);
+  ListenAddress& address = state_->address;
+  address = checked_listen(options.listen);
   try {
-    state_->exposer = std::make_unique<prometheus::Exposer>(address.host + ":" + address.port);
+    state_->exposer = std::make_unique<prometheus::Exposer>(address.text());
   } catch (const CivetException&) {
     throw base::spec_error("metrics.listen: cannot listen on " + options.listen +
                            ": the port is in use or the address is not this machine's; choose another, or "
@@ -179,7 +164,7 @@ PrometheusSink::~PrometheusSink() {
   state_->exposer.reset();
 }
 
-std::string PrometheusSink::address() const { return state_->address.host + ":" + state_->address.port; }
+std::string PrometheusSink::address() const { return state_->address.text(); }
 
 void PrometheusSink::on_start(const RunInfo& info) {
   State& s = *state_;

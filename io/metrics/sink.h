@@ -4,7 +4,8 @@
 
 namespace trainerd::io {
 
-/// Receives what a run does. Called from one thread. A sink that cannot write throws; it never drops silently.
+/// Receives what a run does. Called from one thread. A sink that cannot write throws; it never drops
+/// silently.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;

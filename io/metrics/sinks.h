@@ -8,8 +8,8 @@
 
 namespace trainerd::io {
 
-/// Serves /metrics in Prometheus' text format through prometheus-cpp. Throws SpecError when `listen` cannot be bound
-/// (port in use, bad address), naming it.
+/// Serves /metrics in Prometheus' text format through prometheus-cpp. Throws SpecError when `listen` cannot
+/// be bound (port in use, bad address), naming it.
 class PrometheusSink final : public MetricsSink {
  public:
   explicit PrometheusSink(const MetricsOptions& options);
@@ -28,8 +28,8 @@ class PrometheusSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed between a
-/// checkpoint and its end will do those steps again), and a torn last line.
+/// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed
+/// between a checkpoint and its end will do those steps again), and a torn last line.
 class JsonlSink final : public MetricsSink {
  public:
   JsonlSink(std::string path, std::int64_t start_step);
@@ -41,8 +41,24 @@ class JsonlSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Progress for a person: a bar with ETA, loss, tokens/s and MFU on a terminal; plain lines, a few a minute, elsewhere;
-/// a start banner and a closing summary. A reader that went away (closed pipe, lost terminal) ends the output, not the run.
+/// Appends evaluations and checkpoints to events.jsonl. Opening for a resumed run first drops the events
+/// after `start_step`, and a torn last line.
+class EventLogSink final : public MetricsSink {
+ public:
+  EventLogSink(std::string path, std::int64_t start_step);
+  ~EventLogSink() override;
+  void on_step(const StepRecord&) override {}
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Progress for a person: a bar with ETA, loss, tokens/s and MFU on a terminal; plain lines, a few a minute,
+/// elsewhere; a start banner and a closing summary. A reader that went away (closed pipe, lost terminal) ends
+/// the output, not the run.
 class ConsoleSink final : public MetricsSink {
  public:
   enum class Style : unsigned char { terminal, plain };
@@ -59,12 +75,13 @@ class ConsoleSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Collects the run and writes report.html when it ends: loss, learning rate, gradient norm, tokens/s, MFU and the time
-/// ledger as inline SVG; no outside fetch. Reads the steps before `start_step` back from steps.jsonl.
+/// Collects the run and writes report.html when it ends: loss, learning rate, gradient norm, tokens/s, MFU
+/// and the time ledger as inline SVG; no outside fetch. Reads what earlier processes of the run did, up to
+/// `start_step`, back from the logs; without a step of its own it shows theirs alone.
 class ReportSink final : public MetricsSink {
  public:
-  /// `job_yaml` is shown in the report. `steps_path` is steps.jsonl of the same run.
-  ReportSink(std::string path, std::string steps_path, std::string job_yaml);
+  /// `job_yaml` is shown in the report. `steps_path` and `events_path` are the logs of the same run.
+  ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml);
   ~ReportSink() override;
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;

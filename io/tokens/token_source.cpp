@@ -77,7 +77,8 @@ struct TokenSource::State {
 };
 
 TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOptions& options,
-                         std::int64_t seq_len, std::int64_t vocab, std::uint64_t seed, SampleOrder order)
+                         std::int64_t seq_len, std::int64_t vocab, std::uint64_t seed, SampleOrder order,
+                         const std::string& stream)
     : state_(std::make_unique<State>()) {
   base::check(seq_len > 0 && vocab > 0, "a token source needs a sequence length and a vocabulary");
   State& s = *state_;
@@ -86,7 +87,7 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
   s.vocab = vocab;
   s.order = order;
   s.order_key = kernels::hash_name("sample order", seed);
-  s.synthetic_key = kernels::hash_name("synthetic tokens", seed);
+  s.synthetic_key = kernels::hash_name("synthetic " + stream + " tokens", seed);
   if (s.format == DataFormat::synthetic) {
     s.tokens = kSyntheticTokens;
   } else {

@@ -10,21 +10,27 @@
 
 namespace trainerd::io {
 
-/// The p-th element of a keyed pseudo-random permutation of [0, n): a Feistel network over the next even power of two,
-/// walked until it lands inside. Pure arithmetic: no shuffled index exists.
+/// The p-th element of a keyed pseudo-random permutation of [0, n): a Feistel network over the next even
+/// power of two, walked until it lands inside. Pure arithmetic: no shuffled index exists.
 std::uint64_t permute_index(std::uint64_t p, std::uint64_t n, std::uint64_t key);
+
+/// What synthetic tokens are keyed by beside the seed: two streams have nothing in common.
+inline constexpr const char* kTrainStream = "training";
+inline constexpr const char* kValidStream = "validation";
 
 enum class SampleOrder : unsigned char { shuffled, in_order };
 
-/// A stream of tokens cut into samples of `seq_len` + 1 tokens that start every `seq_len` tokens. Which sample has place
-/// `cursor` in the endless sequence of epochs is arithmetic on (seed, epoch, place): a run's position is one integer.
-/// Files are read by position through open descriptors; one that is truncated meanwhile is a DataError, not a fault.
+/// A stream of tokens cut into samples of `seq_len` + 1 tokens that start every `seq_len` tokens. Which
+/// sample has place `cursor` in the endless sequence of epochs is arithmetic on (seed, epoch, place): a run's
+/// position is one integer. Files are read by position through open descriptors; one that is truncated
+/// meanwhile is a DataError, not a fault.
 class TokenSource {
  public:
-  /// Opens every file of `paths` (see DataOptions). Throws DataError naming the file: absent, empty, unreadable,
-  /// shorter than its header says, or holding fewer than seq_len + 1 tokens in all.
+  /// Opens every file of `paths` (see DataOptions). Throws DataError naming the file: absent, empty,
+  /// unreadable, shorter than its header says, or holding fewer than seq_len + 1 tokens in all.
   TokenSource(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t seq_len,
-              std::int64_t vocab, std::uint64_t seed, SampleOrder order);
+              std::int64_t vocab, std::uint64_t seed, SampleOrder order,
+              const std::string& stream = kTrainStream);
   ~TokenSource();
   TokenSource(TokenSource&&) noexcept;
   TokenSource& operator=(TokenSource&&) noexcept;
@@ -34,8 +40,9 @@ class TokenSource {
   /// Identifies the data (names' sizes and format, seq_len): recorded in checkpoints, compared on resume.
   std::string fingerprint() const;
 
-  /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first. Throws
-  /// DataError for a short read or a token >= vocab, naming file and position. Allocates nothing. Not for two threads at once.
+  /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first.
+  /// Throws DataError for a short read or a token >= vocab, naming file and position. Allocates nothing. Not
+  /// for two threads at once.
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
 
  private:
@@ -43,8 +50,8 @@ class TokenSource {
   std::unique_ptr<State> state_;
 };
 
-/// What `trainerd data inspect PATH` prints about one file or directory: format, tokens, bytes a token, largest id, sizes,
-/// and for text its first line. Throws DataError.
+/// What `trainerd data inspect PATH` prints about one file or directory: format, tokens, bytes a token,
+/// largest id, sizes, and for text its first line. Throws DataError.
 std::string describe_data(const std::string& path, const DataOptions& options);
 
 }  // namespace trainerd::io

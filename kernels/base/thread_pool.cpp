@@ -11,8 +11,11 @@
 namespace trainerd::base {
 namespace {
 
-// Long enough to bridge the gap between two operators of a step, short enough to leave the core to another process.
-constexpr int kSpins = 2000;
+// A sleeping thread takes longer to wake (a virtual machine's halted core: a tenth of a millisecond and more) than most
+// operators take. So a waiting thread first polls, then polls and offers its core to others for about as long as the
+// unevenness of two threads' last blocks lasts, and sleeps only then.
+constexpr int kPauses = 2000;
+constexpr int kYields = 2000;
 
 void pin_to(int cpu) {
   cpu_set_t set;
@@ -25,6 +28,20 @@ inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+/// Polls for a while until `done`. False: it is time to sleep.
+template <class Done>
+bool poll_until(const Done& done) {
+  for (int i = 0; i < kPauses; ++i) {
+    if (done()) return true;
+    relax();
+  }
+  for (int i = 0; i < kYields; ++i) {
+    if (done()) return true;
+    ::sched_yield();
+  }
+  return done();
 }
 
 }  // namespace
@@ -57,7 +74,7 @@ struct ThreadPool::State {
   void serve(int thread) {
     std::uint32_t seen = 0;
     for (;;) {
-      for (int i = 0; i < kSpins && epoch.load(std::memory_order_acquire) == seen; ++i) relax();
+      poll_until([&] { return epoch.load(std::memory_order_acquire) != seen; });
       while (epoch.load(std::memory_order_acquire) == seen) epoch.wait(seen, std::memory_order_acquire);
       seen = epoch.load(std::memory_order_acquire);
       if (stop) return;
@@ -99,7 +116,7 @@ void ThreadPool::run_blocks(std::int64_t blocks, Invoke invoke, const void* body
   s.epoch.fetch_add(1, std::memory_order_release);
   s.epoch.notify_all();
   s.work(0);
-  for (int i = 0; i < kSpins && s.busy.load(std::memory_order_acquire) != 0; ++i) relax();
+  poll_until([&] { return s.busy.load(std::memory_order_acquire) == 0; });
   for (std::uint32_t left = s.busy.load(std::memory_order_acquire); left != 0; left = s.busy.load(std::memory_order_acquire))
     s.busy.wait(left, std::memory_order_acquire);
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));

@@ -10,7 +10,7 @@
 namespace trainerd::base {
 
 /// A fixed set of threads that run the blocks of one loop at a time. The caller is thread 0 and works too.
-/// Waits are passive (futex) after a short spin, so an idle pool costs nothing beside another process.
+/// Waits poll for a fraction of a millisecond, yielding to other processes, and then sleep (futex).
 /// Which thread runs a block is not fixed; what a block computes must not depend on it.
 class ThreadPool {
  public:

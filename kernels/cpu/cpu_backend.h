@@ -69,6 +69,7 @@ class CpuBackend final : public Backend {
 
   // loss.cpp
   void ce_stats(Stream&, const CeStats&) override;
+  void ce_rescale(Stream&, const CeRescale&) override;
   void ce_finish(Stream&, const CeFinish&) override;
 
   // elementwise.cpp
@@ -79,6 +80,7 @@ class CpuBackend final : public Backend {
 
   // reduce.cpp
   void block_square_sums(Stream&, const BlockSquareSums&) override;
+  void total_square_sum(Stream&, const TotalSquareSum&) override;
   void ordered_sum(Stream&, const OrderedSum&) override;
   void tensor_hash(Stream&, const TensorHash&) override;
 

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd/vector_kernels.h"
@@ -10,6 +12,13 @@ void CpuBackend::ce_stats(Stream&, const CeStats& a) {
               "cross-entropy: one target and one set of statistics for each row of logits");
   for_each_block(pool_, tokens, rows_per_block(a.logits_TV.size(1)),
                  [&](std::int64_t begin, std::int64_t end) { vector_.ce_stats(a, begin, end); });
+}
+
+void CpuBackend::ce_rescale(Stream&, const CeRescale& a) {
+  const float *local = a.max_local_T.as<float>(), *max = a.max_T.as<float>();
+  float* sum = a.sum_exp_T.as<float>();
+  // A part without a column that counts has max -inf and sum 0, and stays 0.
+  for (std::int64_t t = 0; t < a.max_T.numel(); ++t) sum[t] = sum[t] > 0 ? sum[t] * std::exp(local[t] - max[t]) : 0.0f;
 }
 
 void CpuBackend::ce_finish(Stream&, const CeFinish& a) {

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cost.h"
@@ -15,6 +16,21 @@ void CpuBackend::block_square_sums(Stream&, const BlockSquareSums& a) {
     sums[begin / kNormBlock] =
         vector_.square_sum(a.x.dtype, a.x.data + begin * size_of(a.x.dtype), end - begin);
   });
+}
+
+void CpuBackend::total_square_sum(Stream&, const TotalSquareSum& a) {
+  base::check(!a.first_block.empty() && a.first_block.back() <= a.sums.numel(), "total square sum: first_block ends at the last block");
+  const double* sums = a.sums.as<double>();
+  double total = 0;
+  std::int32_t nonfinite = -1;
+  for (std::size_t run = 0; run + 1 < a.first_block.size(); ++run) {
+    for (std::int64_t b = a.first_block[run]; b < a.first_block[run + 1]; ++b) {
+      if (nonfinite < 0 && !std::isfinite(sums[b])) nonfinite = static_cast<std::int32_t>(run);
+      total += sums[b];
+    }
+  }
+  *a.total.as<double>() = total;
+  *a.nonfinite.as<std::int32_t>() = nonfinite;
 }
 
 void CpuBackend::ordered_sum(Stream& stream, const OrderedSum& a) {

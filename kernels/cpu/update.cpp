@@ -9,22 +9,11 @@
 namespace trainerd::kernels {
 
 void CpuBackend::step_control(Stream&, const StepControl& a) {
-  base::check(!a.first_block.empty() && a.first_block.back() <= a.square_sums.numel(),
-              "step control: first_block ends at the last block");
-  const double* sums = a.square_sums.as<double>();
+  const double total = *a.square_sum.as<double>();
   StepControlValues values;
-  double total = 0;
-  for (std::size_t tensor = 0; tensor + 1 < a.first_block.size(); ++tensor) {
-    bool finite = true;
-    for (std::int64_t b = a.first_block[tensor]; b < a.first_block[tensor + 1]; ++b) {
-      finite = finite && std::isfinite(sums[b]);
-      total += sums[b];
-    }
-    if (!finite && values.nonfinite < 0) values.nonfinite = static_cast<std::int32_t>(tensor);
-  }
+  values.nonfinite = *a.nonfinite.as<std::int32_t>();
   values.grad_norm = std::sqrt(total);
-  const bool loss_finite = !a.loss.defined() || std::isfinite(*a.loss.as<double>());
-  values.skip = std::isfinite(total) && loss_finite ? 0 : 1;
+  values.skip = std::isfinite(total) && std::isfinite(*a.loss.as<double>()) ? 0 : 1;
   if (values.skip == 0)
     values.grad_factor = a.clip_norm > 0 && values.grad_norm > a.clip_norm
                              ? static_cast<float>(a.clip_norm / values.grad_norm)

@@ -59,11 +59,13 @@ class MetaBackend final : public Backend {
   void attention_forward(Stream& s, const AttentionForward& a) override { call(s, "attention_forward", a); }
   void attention_backward(Stream& s, const AttentionBackward& a) override { call(s, "attention_backward", a); }
   void ce_stats(Stream& s, const CeStats& a) override { call(s, "ce_stats", a); }
+  void ce_rescale(Stream& s, const CeRescale& a) override { call(s, "ce_rescale", a); }
   void ce_finish(Stream& s, const CeFinish& a) override { call(s, "ce_finish", a); }
   void add(Stream& s, const Add& a) override { call(s, "add", a); }
   void scale(Stream& s, const Scale& a) override { call(s, "scale", a); }
   void cast(Stream& s, const Cast& a) override { call(s, "cast", a); }
   void block_square_sums(Stream& s, const BlockSquareSums& a) override { call(s, "block_square_sums", a); }
+  void total_square_sum(Stream& s, const TotalSquareSum& a) override { call(s, "total_square_sum", a); }
   void ordered_sum(Stream& s, const OrderedSum& a) override { call(s, "ordered_sum", a); }
   void tensor_hash(Stream& s, const TensorHash& a) override { call(s, "tensor_hash", a); }
   void step_control(Stream& s, const StepControl& a) override { call(s, "step_control", a); }

@@ -1,23 +1,120 @@
 #include "parallel/schedule/schedule.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
+#include "parallel/schedule/order.h"
+#include "parallel/schedule/transfers.h"
 
 namespace trainerd::parallel {
+namespace {
+
+bool finishes_gradients(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_weight;
+}
+
+bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
+
+/// A chunk's reduction goes behind its last microbatch, and behind the send of that backward: the rank before
+/// waits for it.
+std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vector<Action>& actions) {
+  std::vector<Action> list;
+  for (auto next = actions.begin(); next != actions.end();) {
+    const Action last = *next++;
+    list.push_back(last);
+    if (!finishes_gradients(last.kind) || last.microbatch + 1 != shape.microbatches) continue;
+    const auto group_end = std::find_if_not(next, actions.end(), is_transfer);
+    const auto send = std::find_if(next, group_end, [&](const Action& action) {
+      return action.kind == ActionKind::send_backward && action.chunk == last.chunk;
+    });
+    if (send != group_end)
+      while (next <= send) list.push_back(*next++);
+    list.push_back({ActionKind::reduce_grads, last.chunk, last.microbatch});
+  }
+  return list;
+}
+
+std::string number(int n) { return std::to_string(n); }
+
+void require_possible(const ScheduleShape& shape) {
+  if (const std::string problem = schedule_problem(shape); !problem.empty()) throw base::spec_error(problem);
+}
+
+}  // namespace
+
+const char* to_string(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward: return "forward";
+    case ActionKind::forward_only: return "forward_only";
+    case ActionKind::backward: return "backward";
+    case ActionKind::backward_input: return "backward_input";
+    case ActionKind::backward_weight: return "backward_weight";
+    case ActionKind::send_forward: return "send_forward";
+    case ActionKind::recv_forward: return "recv_forward";
+    case ActionKind::send_backward: return "send_backward";
+    case ActionKind::recv_backward: return "recv_backward";
+    case ActionKind::reduce_grads: return "reduce_grads";
+  }
+  return "?";
+}
+
+bool is_send(ActionKind kind) {
+  return kind == ActionKind::send_forward || kind == ActionKind::send_backward;
+}
+bool is_receive(ActionKind kind) {
+  return kind == ActionKind::recv_forward || kind == ActionKind::recv_backward;
+}
+
+std::string describe(const Action& action) {
+  return std::string(to_string(action.kind)) + " of chunk " + number(action.chunk) + ", microbatch " +
+         number(action.microbatch);
+}
+
+std::string schedule_problem(const ScheduleShape& shape) {
+  if (shape.stages < 1)
+    return "a pipeline has at least one stage, not " + number(shape.stages) + ": set pp to 1";
+  if (shape.microbatches < 1)
+    return "a step has at least one microbatch, not " + number(shape.microbatches) + ": the nearest is 1";
+  if (shape.virtual_stages < 1)
+    return "a stage has at least one chunk, not " + number(shape.virtual_stages) +
+           ": set virtual_stages to 1";
+  if (shape.virtual_stages > 1 && shape.kind != ScheduleKind::interleaved)
+    return number(shape.virtual_stages) +
+           " virtual stages need schedule: interleaved; set it, or set virtual_stages to 1";
+  // The turns of `stages` microbatches must come out even; evaluation has no backward that a short turn would
+  // hold up.
+  const int over = shape.microbatches % shape.stages;
+  if (shape.virtual_stages > 1 && shape.pass == Pass::train && over != 0) {
+    const int below = shape.microbatches - over, above = below + shape.stages;
+    const std::string nearest =
+        below == 0 ? "nearest is " + number(above) : "nearest are " + number(below) + " and " + number(above);
+    return "schedule: interleaved with " + number(shape.stages) + " stages takes a multiple of " +
+           number(shape.stages) + " microbatches, and a step has " + number(shape.microbatches) + ": the " +
+           nearest;
+  }
+  return {};
+}
+
+std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape) {
+  require_possible(shape);
+  std::vector<std::vector<Action>> lists;
+  for (int rank = 0; rank < shape.stages; ++rank) lists.push_back(compute_order(shape, rank));
+  lists = with_transfers(shape, lists);
+  if (shape.pass == Pass::train)
+    for (std::vector<Action>& list : lists) list = with_reductions(shape, list);
+  return lists;
+}
+
+std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank) {
+  require_possible(shape);
+  base::check(pipeline_rank >= 0 && pipeline_rank < shape.stages,
+              "a pipeline rank is below the number of stages");
+  return make_schedules(shape)[static_cast<std::size_t>(pipeline_rank)];
+}
 
 std::vector<Action> make_schedule(ScheduleKind kind, int stages, int microbatches, Pass pass) {
-  base::check(stages == 1 && kind == ScheduleKind::one_f_one_b, "one stage and 1f1b are the only pipeline so far");
-  base::check(microbatches >= 1, "a step has at least one microbatch");
-  std::vector<Action> actions;
-  for (int m = 0; m < microbatches; ++m) {
-    if (pass == Pass::evaluate) {
-      actions.push_back({ActionKind::forward_only, 0, m});
-      continue;
-    }
-    actions.push_back({ActionKind::forward, 0, m});
-    actions.push_back({ActionKind::backward, 0, m});
-  }
-  if (pass == Pass::train) actions.push_back({ActionKind::reduce_grads, 0, microbatches - 1});
-  return actions;
+  base::check(stages == 1, "a longer pipeline has a list for each rank: ask for that of one");
+  return make_schedule({kind, stages, 1, microbatches, pass}, 0);
 }
 
 }  // namespace trainerd::parallel

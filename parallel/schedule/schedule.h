@@ -1,31 +1,78 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "parallel/options.h"
+
+// Pipeline schedules as data. A chunk is named by its place in the model: 0 holds the embedding, the last one
+// the head, and chunk c lives on pipeline rank c % stages.
 
 namespace trainerd::parallel {
 
 enum class ActionKind : std::uint8_t {
   forward,
-  forward_only,  ///< evaluation: nothing is kept
-  backward,      ///< input and weight gradients, segment by segment
-  reduce_grads,  ///< after the last backward of a step: gradients of the chunk are complete on this rank
+  forward_only,     ///< evaluation: nothing is kept
+  backward,         ///< input and weight gradients, segment by segment
+  backward_input,   ///< the gradient of the chunk's input alone
+  backward_weight,  ///< the weight gradients that backward_input left
+  send_forward,     ///< what the chunk made, to the rank of chunk + 1
+  recv_forward,     ///< the chunk's input, from the rank of chunk - 1
+  send_backward,    ///< the gradient of the chunk's input, to the rank of chunk - 1
+  recv_backward,    ///< the gradient of what the chunk made, from the rank of chunk + 1
+  reduce_grads,     ///< the gradients of the chunk are complete on this rank
 };
+const char* to_string(ActionKind kind);
+bool is_send(ActionKind kind);
+bool is_receive(ActionKind kind);
 
 /// One thing a rank does, on one chunk of the model and one microbatch.
 struct Action {
   ActionKind kind = ActionKind::forward;
   int chunk = 0;
   int microbatch = 0;
+  int peer = -1;  ///< of a transfer: the other pipeline rank
   bool operator==(const Action&) const = default;
 };
 
+/// "recv_forward of chunk 3, microbatch 5"
+std::string describe(const Action& action);
+
 enum class Pass : std::uint8_t { train, evaluate };
 
-/// The action list of one rank: a pure function of its arguments, read alike by the executor, the memory plan and the
-/// tests. Today for pipelines of one stage; a longer one is refused by the job's own checks before it gets here.
+struct ScheduleShape {
+  ScheduleKind kind = ScheduleKind::one_f_one_b;
+  int stages = 1;          ///< pipeline ranks
+  int virtual_stages = 1;  ///< chunks on each rank; more than one with `interleaved` alone
+  int microbatches = 1;
+  Pass pass = Pass::train;
+
+  int chunks() const { return stages * virtual_stages; }
+};
+
+/// Empty when there is such a schedule; otherwise what is wrong and the nearest value that is right.
+std::string schedule_problem(const ScheduleShape& shape);
+
+/// The action list of one rank: a pure function of its arguments, read alike by the executor, the memory plan
+/// and the tests. Throws SpecError with the text of `schedule_problem`.
+///
+/// - Within a chunk, forwards, backwards and weight gradients each go through the microbatches in rising
+/// order, in every
+///   kind: gradients are summed in the same order.
+/// - On each pair of ranks, messages are received in the order in which they are sent: no tags are needed.
+/// - Receives that block never deadlock, whether sends are buffered or wait for their receiver, when
+/// neighbouring
+///   transfers of the list go out as one group. An interleaved schedule receives a message when it is due at
+///   unit costs, which may be some actions before it is used (see `color_receives`); the others right before
+///   they use it.
+/// - A chunk's reduce_grads follows its last backward (and that one's send).
+std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank);
+
+/// The lists of all ranks.
+std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape);
+
+/// The list of a pipeline of one stage and one chunk.
 std::vector<Action> make_schedule(ScheduleKind kind, int stages, int microbatches, Pass pass);
 
 }  // namespace trainerd::parallel

@@ -67,6 +67,37 @@ TEST_CASE("validate prints a job that validates to itself", "[cli]") {
   CHECK(second.output == first.output);
 }
 
+TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws them", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  const Outcome text = trainerd("validate " + job + " --set cluster.preset=dgx-h100");
+  CHECK(text.status == 0);
+  CHECK(text.output.find("# 1 rank on 1 node of 8 devices (dgx-h100, NVIDIA H100 80GB HBM3)") !=
+        std::string::npos);
+  const std::string picture = directory.write("grid.svg", "");
+  const Outcome json = trainerd("validate " + job + " --json --svg " + picture);
+  CHECK(json.status == 0);
+  CHECK(json.output.rfind("{\"spec\":{", 0) == 0);
+  CHECK(
+      json.output.find(
+          "\"ranks\":[{\"rank\":0,\"node\":0,\"device\":0,\"tp\":0,\"cp\":0,\"ep\":0,\"dp\":0,\"pp\":0}]") !=
+      std::string::npos);
+  CHECK(json.output.find("\"groups\":{\"tp\":[[0]]") != std::string::npos);
+  std::ifstream drawn(picture);
+  std::string first;
+  std::getline(drawn, first);
+  CHECK(first.rfind("<svg ", 0) == 0);
+  CHECK(trainerd("validate " + job + " --svg no/such/grid.svg").status == 2);
+}
+
+TEST_CASE("a job for machines that are not here is validated, not run", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  const Outcome outcome = trainerd("run " + job + " --set cluster.preset=dgx-h200");
+  CHECK(outcome.status == 3);
+  CHECK(outcome.output.find("dgx-h200 (8 x NVIDIA H200)") != std::string::npos);
+}
+
 TEST_CASE("--set takes one value, wherever it stands, lists too", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);

@@ -54,7 +54,7 @@ std::string part_of(const std::string& op) {
   if (op == "prepare_weight") return "weight packing";
   if (op.rfind("attention", 0) == 0) return "attention";
   if (op.rfind("ce_", 0) == 0) return "cross-entropy";
-  if (op == "adamw_update" || op == "block_square_sums" || op == "step_control") return "optimizer";
+  if (op == "adamw_update" || op == "block_square_sums" || op == "total_square_sum" || op == "step_control") return "optimizer";
   if (op.rfind("add_norm", 0) == 0) return "norm";
   if (op.rfind("qk_norm", 0) == 0) return "rope";
   if (op.rfind("embedding", 0) == 0) return "embedding";
@@ -74,22 +74,22 @@ int main(int argc, char** argv) {
   });
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
-  std::vector<std::int32_t> samples(static_cast<std::size_t>(job.batch.global * (job.model.seq_len + 1)));
-  const auto fill = [&](std::int64_t step) {
-    for (std::size_t i = 0; i < samples.size(); ++i)
-      samples[i] = static_cast<std::int32_t>(kernels::philox(static_cast<std::uint64_t>(step), i, 0)[0] % static_cast<std::uint32_t>(args.vocab));
+  std::int64_t step = 0;
+  const core::ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::int32_t>(kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
+                                            static_cast<std::uint32_t>(args.vocab));
   };
   double ceiling = core::measure_gemm_peak(rank.backend(), job.precision.compute);
   std::vector<double> seconds;
   std::vector<std::map<std::string, double>> parts;
   double loss = 0;
   constexpr std::int64_t kWarmup = 3;
-  for (std::int64_t step = 1; step <= kWarmup + args.steps; ++step) {
-    fill(step);
+  for (step = 1; step <= kWarmup + args.steps; ++step) {
     current.clear();
     observing = true;
     const double start = base::monotonic_seconds();
-    loss = trainer.step(step, samples, {}).loss;
+    loss = trainer.step(step, read, {}).loss;
     const double took = base::monotonic_seconds() - start;
     observing = false;
     if (step <= kWarmup) continue;

@@ -66,13 +66,14 @@ std::vector<double> run(const Golden& golden, const core::JobSpec& job, const Af
     rank.backend().write(trainer.stream(), std::as_bytes(std::span(values)),
                          params.part(params.flat_master(), id));
   }
-  params.publish(trainer.stream());
+  trainer.publish();
   const auto tokens = golden.get<std::int32_t>("tokens");
   const std::size_t per_step = tokens.size() / 12;
   std::vector<double> losses;
   for (std::size_t step = 1; step <= 12; ++step) {
-    const core::StepReport report = trainer.step(
-        static_cast<std::int64_t>(step), std::span(tokens).subspan((step - 1) * per_step, per_step), {});
+    const std::vector<std::int32_t> samples(tokens.begin() + static_cast<std::ptrdiff_t>((step - 1) * per_step),
+                                            tokens.begin() + static_cast<std::ptrdiff_t>(step * per_step));
+    const core::StepReport report = trainer.step(static_cast<std::int64_t>(step), test::reader(samples), {});
     losses.push_back(report.loss);
     after_step(rank, step, report);
   }

@@ -21,13 +21,36 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 3)));
   rank.trainer().initialise();
   test::losses(rank.trainer(), job, 1, 2);
-  rank.trainer().evaluate(test::skewed_samples(job, 1));
+  const auto samples = test::skewed_samples(job, 1);
+  rank.trainer().evaluate(test::reader(samples));
   const kernels::MemoryPlan measured = rank.memory().plan();
   for (const auto& region : rank.plan().memory.regions) {
     CAPTURE(region.name);
     CHECK(measured.bytes_of(region.name) == region.bytes);
     CHECK(region.bytes > 0);
   }
+}
+
+TEST_CASE("a size that no machine has is refused, also where its bytes do not fit in 63 bits", "[memory]") {
+  using namespace kernels;
+  constexpr std::int64_t k2to31 = std::int64_t{1} << 31;
+  Arena dry = Arena::dry("dry");
+  const auto message = [&](const Shape& shape) {
+    try {
+      dry.take(DType::f32, shape, MemoryTerm::activations);
+    } catch (const base::CapacityError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK_THAT(message({k2to31, k2to31}), Catch::Contains("does not fit"));  // 2^64 bytes: wraps to none
+  CHECK_THAT(message({k2to31, k2to31, k2to31}), Catch::Contains("does not fit"));    // 2^95
+  CHECK_THAT(message({k2to31, k2to31 / 2, 2, 1}), Catch::Contains("does not fit"));  // 2^64
+  CHECK_THAT(message({std::int64_t{1} << 58}),
+             Catch::Contains("does not fit"));  // 2^60: fits 63 bits, no machine
+  CHECK(dry.top() == 0);
+  CHECK(message({std::int64_t{1} << 49}).empty());                                      // 2^51
+  CHECK_THAT(message({(std::int64_t{1} << 49) + 1}), Catch::Contains("does not fit"));  // with what is there
 }
 
 TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product", "[memory]") {
@@ -39,7 +62,7 @@ TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product",
   job.model.vocab = 512;
   const parallel::Topology topology = test::cpu_topology(1);
   const core::DryRun plan =
-      core::dry_run(job, parallel::resolve_layout(job.parallel, topology, job.model.layers), topology.device);
+      core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
   const double convention = core::flops_per_token(job.model) * static_cast<double>(job.tokens_per_step());
   CHECK(plan.flops_per_step > convention);
   CHECK(plan.flops_per_step < 1.1 * convention);
@@ -49,11 +72,11 @@ TEST_CASE("a job that does not fit the node is refused with its largest term and
   const core::JobSpec job = test::small_job();
   parallel::Topology topology = test::cpu_topology(1);
   const core::DryRun plan =
-      core::dry_run(job, parallel::resolve_layout(job.parallel, topology, job.model.layers), topology.device);
+      core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
   topology.node_memory_bytes = plan.memory.total_bytes() + 2 * plan.snapshot_bytes;
-  CHECK_NOTHROW(core::require_fits(plan, job, topology, 2));
+  CHECK_NOTHROW(core::require_fits({plan}, job, topology, 2));
   topology.node_memory_bytes -= 1;
-  CHECK_THROWS_AS(core::require_fits(plan, job, topology, 2), base::CapacityError);
-  CHECK_THROWS_WITH(core::require_fits(plan, job, topology, 2),
+  CHECK_THROWS_AS(core::require_fits({plan}, job, topology, 2), base::CapacityError);
+  CHECK_THROWS_WITH(core::require_fits({plan}, job, topology, 2),
                     Catch::Contains("rank 0") && Catch::Contains("try"));
 }

@@ -121,10 +121,10 @@ TEST_CASE("all problems are told at once, in order of position", "[spec]") {
               "job.yaml:4:17: batch.global: 7 is not a multiple of micro 2 x dp 2 (nearest valid: 8)",
               "job.yaml:5:15: data.train: is empty: give at least one file, directory or pattern",
               "job.yaml:6:1: steps: is given twice: keep one",
-              "job.yaml:7:16: parallel.tp: 2 is not available yet: set it to 1",
-              "job.yaml:7:23: parallel.dp: 2 is not available yet: set it to 1",
+              "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2",
               "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
-              "--set metrics.listen=here: metrics.listen: expected host:port with a port of 0 to 65535, got "
+              "--set metrics.listen=here: metrics.listen: expected a numeric host:port with a port of 0 to "
+              "65535, got "
               "'here' "
               "(nearest valid: 127.0.0.1:9464)"});
 }
@@ -188,8 +188,8 @@ TEST_CASE("contradictions are errors", "[spec]") {
   CHECK(problems(kJob, {"name=a/b"}).size() == 1);
   CHECK(problems(kJob, {"name=..", "output=x"}).size() == 1);
   CHECK(problems(kJob, {"output=''"}) == Lines{"--set output='': output: is empty: give a directory"});
-  for (const std::string listen :
-       {"9464", ":9464", "host:", "host:x", "host:65536", "host:-1", "a:b:1", "[::1]", "''"})
+  for (const std::string listen : {"9464", ":9464", "host:", "host:x", "host:65536", "host:-1", "a:b:1",
+                                   "[::1]", "''", "myhost:1", "127.0.0.1:+1", "1.2.3:1"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).size() == 1);
   for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
@@ -199,14 +199,11 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
-  for (const std::string axis : {"tp", "pp", "cp", "ep"})
+  for (const std::string axis : {"cp", "ep"})
     refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
-  refused("parallel.dp=4", "parallel.dp", "4 is not available yet: set it to 1");
   refused("parallel.sequence_parallel=true", "parallel.sequence_parallel",
           "true is not available yet: set it to false");
   refused("parallel.zero=2", "parallel.zero", "2 is not available yet: set it to 1");
-  refused("parallel.schedule=zb-h1", "parallel.schedule", "zb-h1 is not available yet: set it to 1f1b");
-  refused("parallel.virtual_stages=2", "parallel.virtual_stages", "2 is not available yet: set it to 1");
   refused("device=cuda", "device", "cuda is not available yet: this build has no CUDA; set device: cpu");
   refused("faults=[x]", "faults", "is not available yet: leave it out");
   refused("faults={kill: 3}", "faults", "is not available yet: leave it out");
@@ -220,10 +217,25 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
           "is not available yet: leave it out: every GEMM takes operands in precision.compute");
   refused("optimizer.name=muon", "optimizer.name", "'muon' is not available yet: set it to adamw");
-  refused("cluster.preset=dgx-h100", "cluster.preset", "'dgx-h100' is not available yet: set it to local");
   refused("cluster.nodes=2", "cluster.nodes", "2 is not available yet: set it to 1");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
+}
+
+TEST_CASE("a layout that the model or the batch cannot have is refused with the reason", "[spec]") {
+  const auto refused = [](const std::vector<std::string>& sets, const std::string& path) {
+    CAPTURE(sets, path);
+    const Lines found = problems(kJob, sets);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].find(path) != std::string::npos);
+  };
+  refused({"parallel.tp=3"}, "parallel.tp: ");
+  refused({"parallel.pp=64"}, "parallel.pp: ");
+  refused({"parallel.virtual_stages=2"}, "parallel.schedule: 2 virtual stages need schedule: interleaved");
+  refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"}, "parallel.virtual_stages: a pipeline of one stage");
+  refused({"parallel.dp=64"}, "batch.global: ");
+  CHECK(problems(kJob, {"parallel.tp=2"}).empty());
+  CHECK(problems(kJob, {"parallel.pp=2", "parallel.schedule=zb-h1"}).empty());
 }
 
 TEST_CASE("a text that is no job is one clear problem", "[spec]") {

@@ -2,6 +2,7 @@
 
 // Small jobs run on the CPU world in the test's own process.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -41,10 +42,23 @@ inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::i
   return samples;
 }
 
+/// Reads samples of one step from a vector of them.
+inline core::ReadSample reader(const std::vector<std::int32_t>& samples) {
+  return [&samples](std::int64_t sample, std::span<std::int32_t> tokens) {
+    const auto begin = samples.begin() + sample * static_cast<std::ptrdiff_t>(tokens.size());
+    std::copy(begin, begin + static_cast<std::ptrdiff_t>(tokens.size()), tokens.begin());
+  };
+}
+
+inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job, std::int64_t step, const core::StepVote& vote = {}) {
+  const std::vector<std::int32_t> samples = skewed_samples(job, step);
+  return trainer.step(step, reader(samples), vote);
+}
+
 /// Losses of `steps` steps from `first` on.
 inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first, std::int64_t steps) {
   std::vector<double> out;
-  for (std::int64_t s = first; s < first + steps; ++s) out.push_back(trainer.step(s, skewed_samples(job, s), {}).loss);
+  for (std::int64_t s = first; s < first + steps; ++s) out.push_back(step_on(trainer, job, s).loss);
   return out;
 }
 

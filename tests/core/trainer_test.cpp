@@ -1,6 +1,4 @@
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "train_support.h"
@@ -44,9 +42,9 @@ TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]"
   core::CpuRank rank(job, test::cpu_topology(2));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
-  const double evaluated = rank.trainer().evaluate(samples);
-  CHECK(rank.trainer().evaluate(samples) == evaluated);
-  CHECK(rank.trainer().step(1, samples, {}).loss == Approx(evaluated).epsilon(1e-7));
+  const double evaluated = rank.trainer().evaluate(test::reader(samples));
+  CHECK(rank.trainer().evaluate(test::reader(samples)) == evaluated);
+  CHECK(rank.trainer().step(1, test::reader(samples), {}).loss == Approx(evaluated).epsilon(1e-7));
 }
 
 TEST_CASE("a gradient that is not finite is named and nothing is updated", "[trainer]") {
@@ -62,24 +60,32 @@ TEST_CASE("a gradient that is not finite is named and nothing is updated", "[tra
     if (params.info(id).name == "final_norm.weight") poisoned = id;
   REQUIRE(poisoned != core::kNoParam);
   params.part(params.flat_master(), poisoned).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
-  params.publish(trainer.stream());
-  std::vector<float> before(params.flat_master().as<float>(),
-                            params.flat_master().as<float>() + params.flat_master().numel());
-  const core::StepReport report = trainer.step(3, test::skewed_samples(job, 3), {});
+  trainer.publish();
+  // All state: what a skipped step must not touch, bit for bit.
+  const auto state = [&params] {
+    std::vector<std::byte> bytes;
+    for (const core::StatePart& part : params.state_parts())
+      for (const kernels::Tensor& t : {part.master, part.moment1, part.moment2, part.params})
+        bytes.insert(bytes.end(), t.data, t.data + t.bytes());
+    return bytes;
+  };
+  CHECK(params.state_parts()[0].params.defined() == (job.precision.name == "bf16"));
+  const std::vector<std::byte> before = state();
+  const core::StepReport report = test::step_on(trainer, job, 3);
   CHECK(report.skipped);
   CHECK_FALSE(report.nonfinite.empty());
-  CHECK(std::memcmp(before.data(), params.flat_master().as<float>(), before.size() * sizeof(float)) == 0);
+  CHECK(state() == before);
 }
 
 TEST_CASE("the votes of a step come back with its report", "[trainer]") {
   const core::JobSpec job = test::small_job();
   core::CpuRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
-  const core::StepReport none = rank.trainer().step(1, test::skewed_samples(job, 1), {});
+  const core::StepReport none = test::step_on(rank.trainer(), job, 1, {});
   CHECK_FALSE(none.vote.stop);
   CHECK_FALSE(none.vote.checkpoint);
   const core::StepReport both =
-      rank.trainer().step(2, test::skewed_samples(job, 2), {.stop = true, .checkpoint = true});
+      test::step_on(rank.trainer(), job, 2, {.stop = true, .checkpoint = true});
   CHECK(both.vote.stop);
   CHECK(both.vote.checkpoint);
 }
@@ -88,7 +94,7 @@ TEST_CASE("the parts of a step's ledger are not negative and none is missing", "
   const core::JobSpec job = test::small_job();
   core::CpuRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
-  const core::StepReport report = rank.trainer().step(1, test::skewed_samples(job, 1), {});
+  const core::StepReport report = test::step_on(rank.trainer(), job, 1, {});
   for (const auto& [name, seconds] : io::parts(report.time)) {
     CAPTURE(name);
     CHECK(seconds >= 0);

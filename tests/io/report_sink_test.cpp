@@ -44,7 +44,7 @@ StepRecord step(std::int64_t n) {
 }
 
 std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
-  ReportSink sink(dir / "report.html", dir / "steps.jsonl", yaml);
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", yaml);
   sink.on_start(info(steps));
   for (std::int64_t n = 1; n <= steps; ++n) sink.on_step(step(n));
   sink.on_evaluation({.step = steps, .loss = 1.875, .tokens = 100, .seconds = 1});
@@ -111,7 +111,7 @@ TEST_CASE("a long run's report does not grow with it") {
 TEST_CASE("a run of one step or none has a report too") {
   const TempDir dir;
   CHECK(has(report(dir, 1), "<svg"));
-  ReportSink sink(dir / "none.html", dir / "steps.jsonl", "");
+  ReportSink sink(dir / "none.html", dir / "steps.jsonl", dir / "events.jsonl", "");
   sink.on_start(info(10));
   sink.on_finish({.step = 0, .wall_seconds = 0.1, .outcome = "capacity: does not fit"});
   CHECK(has(read_file(dir / "none.html"), "does not fit"));
@@ -119,7 +119,7 @@ TEST_CASE("a run of one step or none has a report too") {
 
 TEST_CASE("values that are not finite leave no trace in the drawing") {
   const TempDir dir;
-  ReportSink sink(dir / "report.html", dir / "steps.jsonl", "");
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
   sink.on_start(info(3));
   for (std::int64_t n = 1; n <= 3; ++n) {
     StepRecord record = step(n);
@@ -140,7 +140,7 @@ TEST_CASE("a resumed run's report begins at the first step") {
   std::string log;
   for (std::int64_t n = 1; n <= 8; ++n) log += to_json_line(step(n)) + "\n";
   write_file(dir / "steps.jsonl", log);
-  ReportSink sink(dir / "report.html", dir / "steps.jsonl", "");
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
   sink.on_start(info(10, 6));  // steps 7 and 8 were lost with the kill
   for (std::int64_t n = 7; n <= 10; ++n) sink.on_step(step(n));
   sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
@@ -149,8 +149,43 @@ TEST_CASE("a resumed run's report begins at the first step") {
     CHECK(count(page, "<title>step " + std::to_string(n) + ": training ") == 1);
 }
 
+TEST_CASE("evaluations and checkpoints of earlier processes are in a resumed run's report") {
+  const TempDir dir;
+  {
+    EventLogSink before(dir / "events.jsonl", 0);
+    before.on_evaluation({.step = 4, .loss = 3.4567, .tokens = 100, .seconds = 1});
+    before.on_checkpoint(
+        {.step = 6, .bytes = 7 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
+    before.on_evaluation({.step = 8, .loss = 2.3456, .tokens = 100, .seconds = 1});  // lost with the kill
+  }
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
+  sink.on_start(info(10, 6));
+  sink.on_evaluation({.step = 10, .loss = 1.2345, .tokens = 100, .seconds = 1});
+  sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
+  const std::string page = read_file(dir / "report.html");
+  CHECK(has(page, "3.4567"));
+  CHECK(has(page, "1.2345"));
+  CHECK(has(page, "7.00 MiB"));
+  CHECK_FALSE(has(page, "2.3456"));
+}
+
+TEST_CASE("a report from the logs alone shows their speed and time") {
+  const TempDir dir;
+  std::string log;
+  for (std::int64_t n = 1; n <= 200; ++n) log += to_json_line(step(n)) + "\n";
+  write_file(dir / "steps.jsonl", log);
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
+  sink.on_start(info(200, 200));
+  sink.on_finish({.step = 200, .wall_seconds = 0.001, .outcome = "done"});
+  const std::string page = read_file(dir / "report.html");
+  CHECK(has(page, "13.7k"));
+  CHECK(has(page, "62.5%"));
+  CHECK(has(page, "1m00s"));  // 200 steps of 0.3 s
+}
+
 TEST_CASE("a report that cannot be written is a data error") {
-  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl", "");
+  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl",
+                  "/nonexistent-directory/events.jsonl", "");
   sink.on_start(info(1));
   CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}),
                   trainerd::base::DataError);

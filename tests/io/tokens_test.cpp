@@ -264,6 +264,18 @@ TEST_CASE("synthetic tokens need no files, fill the vocabulary evenly and repeat
   CHECK(sample(other, 5, 100) != sample(source, 5, 100));
 }
 
+TEST_CASE("synthetic validation tokens are not the training tokens") {
+  TokenSource train({}, kSynthetic, 100, 50, 3, SampleOrder::in_order);
+  TokenSource valid({}, kSynthetic, 100, 50, 3, SampleOrder::in_order, kValidStream);
+  // Independent draws agree in one place of 50: 202 of 10,100, standard deviation 14; five of them.
+  int equal = 0;
+  for (std::int64_t c = 0; c < 100; ++c) {
+    const Sample a = sample(train, c, 100), b = sample(valid, c, 100);
+    for (std::size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i] ? 1 : 0;
+  }
+  CHECK(equal < 202 + 70);
+}
+
 TEST_CASE("neighbouring synthetic samples share their border token") {
   TokenSource source = open({}, kSynthetic, 7, 1000);
   for (std::int64_t c = 0; c < 20; ++c)

@@ -10,12 +10,17 @@ using kernels::StepControlValues;
 StepControlValues control_of(Machine& m, const Values& sums, const std::vector<std::int64_t>& first_block,
                              double loss, double clip) {
   const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
-  m.backend().step_control(
-      m.stream(), {.square_sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
-                   .first_block = first_block,
-                   .loss = m.tensor(DType::f64, {1}, {loss}),
-                   .clip_norm = clip,
-                   .values = values});
+  const Tensor total = m.empty(DType::f64, {1}), nonfinite = m.empty(DType::i32, {1});
+  m.backend().total_square_sum(m.stream(),
+                         {.sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
+                          .first_block = first_block,
+                          .total = total,
+                          .nonfinite = nonfinite});
+  m.backend().step_control(m.stream(), {.square_sum = total,
+                                        .loss = m.tensor(DType::f64, {1}, {loss}),
+                                        .nonfinite = nonfinite,
+                                        .clip_norm = clip,
+                                        .values = values});
   StepControlValues control;
   std::memcpy(&control, values.data, sizeof(control));
   return control;

@@ -96,12 +96,12 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
   core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 2)));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
-  rank.trainer().step(1, samples, {});
-  rank.trainer().evaluate(samples);
+  rank.trainer().step(1, test::reader(samples), {});
+  rank.trainer().evaluate(test::reader(samples));
   large_allocations = largest = 0;
   armed = true;
-  for (std::int64_t step = 2; step <= 5; ++step) rank.trainer().step(step, samples, {});
-  rank.trainer().evaluate(samples);
+  for (std::int64_t step = 2; step <= 5; ++step) rank.trainer().step(step, test::reader(samples), {});
+  rank.trainer().evaluate(test::reader(samples));
   armed = false;
   CAPTURE(largest.load());
   CHECK(large_allocations == 0);
@@ -112,7 +112,7 @@ TEST_CASE("every region lies between guard pages and is as long as the plan says
   core::CpuRank rank(job, test::cpu_topology(1));
   core::StepMemory& memory = rank.memory();
   std::vector<kernels::Arena*> arenas{&memory.persistent(), &memory.scratch()};
-  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(static_cast<parallel::Lifetime>(i), 0));
+  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
   for (const kernels::Arena* arena : arenas) {
     CAPTURE(arena->name());
     const std::int64_t bytes = rank.plan().memory.bytes_of(arena->name());
@@ -132,11 +132,11 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
   // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with its share,
   // is not ours to predict. Its stack is compared with the plan in tests/core/memory_test.cpp.
   std::vector<kernels::Arena*> arenas;
-  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(static_cast<parallel::Lifetime>(i), 0));
+  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
   for (kernels::Arena* arena : arenas) std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
   const auto samples = test::skewed_samples(job, 1);
-  for (std::int64_t step = 1; step <= 2; ++step) rank.trainer().step(step, samples, {});
-  rank.trainer().evaluate(samples);
+  for (std::int64_t step = 1; step <= 2; ++step) rank.trainer().step(step, test::reader(samples), {});
+  rank.trainer().evaluate(test::reader(samples));
   for (kernels::Arena* arena : arenas) {
     CAPTURE(arena->name());
     std::int64_t highest = arena->capacity();

@@ -1,11 +1,40 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
-#include "parallel/grid.h"
+#include "kernels/base/error.h"
 #include "parallel/schedule/slots.h"
 
 using namespace trainerd::parallel;
+
+namespace {
+
+/// A rank's computations in the notation of the papers' figures: F forward, B backward (input gradient when
+/// apart), W weight gradient, microbatches from 1, a tick for the second virtual stage.
+std::string computations(const ScheduleShape& shape, int rank) {
+  const std::map<ActionKind, const char*> letters{{ActionKind::forward, "F"},
+                                                  {ActionKind::forward_only, "F"},
+                                                  {ActionKind::backward, "B"},
+                                                  {ActionKind::backward_input, "B"},
+                                                  {ActionKind::backward_weight, "W"}};
+  std::string out;
+  for (const Action& a : make_schedule(shape, rank))
+    if (const auto letter = letters.find(a.kind); letter != letters.end())
+      out += (out.empty() ? "" : " ") + std::string(letter->second) + std::to_string(a.microbatch + 1) +
+             (a.chunk >= shape.stages ? "'" : "");
+  return out;
+}
+
+std::string kinds(const std::vector<Action>& list) {
+  std::string out;
+  for (const Action& a : list)
+    out += (out.empty() ? "" : " ") + std::string(to_string(a.kind)) +
+           (a.peer < 0 ? "" : ">" + std::to_string(a.peer));
+  return out;
+}
+
+}  // namespace
 
 TEST_CASE("a training schedule runs each microbatch forward, then backward, and reduces last", "[schedule]") {
   for (int m = 1; m <= 16; ++m) {
@@ -24,14 +53,70 @@ TEST_CASE("a training schedule runs each microbatch forward, then backward, and 
   }
 }
 
+TEST_CASE("schedules are those of the papers' figures", "[schedule]") {
+  // Narayanan et al., SC21, figures 3 and 4: 4 devices, 8 microbatches; interleaved with two chunks a device.
+  const ScheduleShape gpipe{ScheduleKind::gpipe, 4, 1, 8, Pass::train};
+  CHECK(computations(gpipe, 2) == "F1 F2 F3 F4 F5 F6 F7 F8 B1 B2 B3 B4 B5 B6 B7 B8");
+  const ScheduleShape flush{ScheduleKind::one_f_one_b, 4, 1, 8, Pass::train};
+  CHECK(computations(flush, 0) == "F1 F2 F3 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 B6 B7 B8");
+  CHECK(computations(flush, 3) == "F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8");
+  const ScheduleShape interleaved{ScheduleKind::interleaved, 4, 2, 8, Pass::train};
+  CHECK(computations(interleaved, 0) ==
+        "F1 F2 F3 F4 F1' F2' F3' F4' F5 F6 F7 B1' F8 B2' F5' B3' F6' B4' F7' B1 F8' B2 B3 B4 B5' B6' B7' B8' "
+        "B5 B6 "
+        "B7 B8");
+  CHECK(computations(interleaved, 3) ==
+        "F1 F2 F3 F4 F1' B1' F2' B2' F3' B3' F4' B4' F5 B1 F6 B2 F7 B3 F8 B4 F5' B5' F6' B6' F7' B7' F8' B8' "
+        "B5 B6 B7 "
+        "B8");
+  // Qi et al., Zero Bubble Pipeline Parallelism, 2024, figure 2 (ZB-H1): the same.
+  const ScheduleShape zero_bubble{ScheduleKind::zb_h1, 4, 1, 8, Pass::train};
+  CHECK(computations(zero_bubble, 0) ==
+        "F1 F2 F3 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 F8 B5 W5 B6 W6 B7 W7 B8 W8");
+  CHECK(computations(zero_bubble, 3) ==
+        "F1 B1 F2 B2 F3 B3 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 F8 B8 W5 W6 W7 W8");
+}
+
+TEST_CASE("a steady pair of 1f1b keeps transfers with one neighbour together", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::one_f_one_b, 3, 1, 2, Pass::train};
+  CHECK(kinds(make_schedule(shape, 0)) ==
+        "forward send_forward>1 forward send_forward>1 recv_backward>1 backward recv_backward>1 backward "
+        "reduce_grads");
+  CHECK(
+      kinds(make_schedule(shape, 1)) ==
+      "recv_forward>0 forward send_forward>2 recv_forward>0 forward send_forward>2 recv_backward>2 backward "
+      "send_backward>0 recv_backward>2 backward send_backward>0 reduce_grads");
+  CHECK(kinds(make_schedule(shape, 2)) ==
+        "recv_forward>1 forward backward send_backward>1 recv_forward>1 forward backward send_backward>1 "
+        "reduce_grads");
+}
+
+TEST_CASE("chunks of one rank exchange nothing", "[schedule]") {
+  const auto list = make_schedule({ScheduleKind::interleaved, 1, 2, 1, Pass::train}, 0);
+  CHECK(kinds(list) == "forward forward backward reduce_grads backward reduce_grads");
+  CHECK(list[2].chunk == 1);
+  CHECK(list[3].chunk == 1);
+}
+
 TEST_CASE("one stage of 1f1b keeps one microbatch alive", "[schedule]") {
   const auto actions = make_schedule(ScheduleKind::one_f_one_b, 1, 8, Pass::train);
-  for (const Lifetime lifetime : {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight})
+  for (const Lifetime lifetime :
+       {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight})
     CHECK(color_slots(actions, 0, 8, lifetime).slots == 1);
 }
 
+TEST_CASE("weight gradients apart hold their inputs longer and the rest as 1f1b does", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::zb_h1, 4, 1, 8, Pass::train};
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto list = make_schedule(shape, rank);
+    CHECK(color_slots(list, rank, 8, Lifetime::forward_to_backward).slots == 4 - rank);
+    CHECK(color_slots(list, rank, 8, Lifetime::forward_to_weight).slots == 4);
+    CHECK(color_slots(list, rank, 8, Lifetime::backward_to_weight).slots == rank + 1);
+  }
+}
+
 TEST_CASE("slots never overlap in time and are as few as microbatches alive at once", "[schedule]") {
-  // All forwards, then all backwards, as GPipe does: every microbatch is alive in the middle.
+  // All forwards, then all backwards from the last: every microbatch is alive in the middle.
   std::vector<Action> actions;
   for (int m = 0; m < 5; ++m) actions.push_back({ActionKind::forward, 0, m});
   for (int m = 4; m >= 0; --m) actions.push_back({ActionKind::backward, 0, m});
@@ -46,26 +131,27 @@ TEST_CASE("slots never overlap in time and are as few as microbatches alive at o
 TEST_CASE("a forward-only schedule has no gradients", "[schedule]") {
   const auto actions = make_schedule(ScheduleKind::one_f_one_b, 1, 3, Pass::evaluate);
   CHECK(actions.size() == 3);
+  CHECK(color_slots(actions, 0, 3, Lifetime::forward_to_backward).slots == 1);
   CHECK(color_slots(actions, 0, 3, Lifetime::backward_to_weight).slots == 0);
 }
 
-TEST_CASE("rank and coordinate are inverse and groups partition the ranks", "[grid]") {
-  const ProcessGrid grid({2, 1, 1, 3, 4});
-  REQUIRE(grid.ranks() == 24);
-  for (std::int64_t r = 0; r < grid.ranks(); ++r) CHECK(grid.rank(grid.coordinate(r)) == r);
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
-    std::set<std::vector<std::int64_t>> groups;
-    for (std::int64_t r = 0; r < grid.ranks(); ++r) groups.insert(grid.group(r, axis));
-    std::set<std::int64_t> all;
-    for (const auto& group : groups) {
-      CHECK(group.size() == static_cast<std::size_t>(grid.size(axis)));
-      all.insert(group.begin(), group.end());
-    }
-    CHECK(all.size() == 24);
-    CHECK(groups.size() * static_cast<std::size_t>(grid.size(axis)) == 24);
+TEST_CASE("a schedule that does not exist is refused with the nearest that does", "[schedule]") {
+  const auto problem = [](ScheduleKind kind, int stages, int chunks, int microbatches,
+                          Pass pass = Pass::train) {
+    return schedule_problem({kind, stages, chunks, microbatches, pass});
+  };
+  CHECK(problem(ScheduleKind::interleaved, 4, 2, 8) == "");
+  CHECK(problem(ScheduleKind::interleaved, 4, 2, 6).find("nearest are 4 and 8") != std::string::npos);
+  CHECK(problem(ScheduleKind::interleaved, 4, 2, 3).find("nearest is 4") != std::string::npos);
+  CHECK(problem(ScheduleKind::interleaved, 4, 2, 6, Pass::evaluate) == "");
+  CHECK(problem(ScheduleKind::interleaved, 4, 1, 6) == "");
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1}) {
+    CHECK(problem(kind, 4, 1, 6) == "");
+    CHECK(problem(kind, 4, 2, 8).find("schedule: interleaved") != std::string::npos);
   }
-  // Megatron's order: tp fastest, then dp, then pp.
-  CHECK(grid.group(0, Axis::tp) == std::vector<std::int64_t>{0, 1});
-  CHECK(grid.group(0, Axis::dp) == std::vector<std::int64_t>{0, 2, 4});
-  CHECK(grid.group(0, Axis::pp) == std::vector<std::int64_t>{0, 6, 12, 18});
+  CHECK(problem(ScheduleKind::gpipe, 4, 1, 0).find("at least one microbatch") != std::string::npos);
+  CHECK(problem(ScheduleKind::gpipe, 0, 1, 1).find("at least one stage") != std::string::npos);
+  CHECK(problem(ScheduleKind::interleaved, 2, 0, 2).find("at least one chunk") != std::string::npos);
+  CHECK_THROWS_AS(make_schedule({ScheduleKind::interleaved, 4, 2, 6, Pass::train}, 0),
+                  trainerd::base::SpecError);
 }

@@ -13,6 +13,22 @@ import unittest
 import urllib.request
 
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Sanitizers slow the program down several times and end it themselves when memory is short.
+SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
+
+# A disk that stands still: no fsync returns while the file that the environment names exists.
+SLOW_DISK = r'''
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fsync(int fd) {
+  const char* hold = getenv("SLOW_DISK_HOLD");
+  while (hold && access(hold, F_OK) == 0) usleep(1000);
+  return (int)syscall(SYS_fsync, fd);
+}
+'''
 
 JOB = """\
 name: system
@@ -103,6 +119,16 @@ class RunTest(unittest.TestCase):
             time.sleep(0.005)
         self.assertIsNone(process.poll(), f"ended before step {step}")
 
+    def slow_disk(self):
+        """(a file, the environment of a process whose disk stands still while that file exists)."""
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None or SANITIZED:
+            self.skipTest("needs a C compiler, and a program that no sanitizer was built into")
+        source, library, hold = self.root / "slow.c", self.root / "slow.so", self.root / "hold"
+        source.write_text(SLOW_DISK)
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+        return hold, {**os.environ, "LD_PRELOAD": str(library), "SLOW_DISK_HOLD": str(hold)}
+
     @staticmethod
     def children(pid):
         text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -121,4 +147,4 @@ def scrape(address):
         return response.read().decode()
 
 
-__all__ = ["RunTest", "BINARY", "CONSTANT", "alive", "scrape", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
+__all__ = ["RunTest", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "random", "signal", "time", "subprocess", "json", "os", "shutil"]

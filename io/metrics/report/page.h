@@ -16,7 +16,7 @@ struct Report {
   std::vector<EvaluationRecord> evaluations;
   std::vector<CheckpointRecord> checkpoints;
   double final_loss = 0;                ///< meaningful when the series is not empty
-  double median_tokens_per_second = 0;  ///< of this process's steps; 0: none
+  double median_tokens_per_second = 0;  ///< of the latest process's steps; 0: none
   double median_mfu = 0;                ///< 0: unknown
   std::string job_yaml;
 };

@@ -1,0 +1,121 @@
+#include "core/spec/cluster.h"
+
+#include "core/spec/compose.h"
+#include "core/spec/fields.h"
+#include "core/spec/read.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr double kMostDevices = 4096;
+constexpr double kMostMemory = 1 << 30;  // in MiB or GiB
+
+/// A cluster file's values, in the units of its keys.
+struct ClusterFile {
+  std::string device;
+  std::int64_t devices_per_node = 1, nvlink_domain = 0, rails = 0;
+  std::int64_t device_memory_mib = 0, node_memory_gib = 0;
+  double device_memory_gb_per_second = 0;
+  parallel::PeakRates peak_tflops;
+  struct Link {
+    double gb_per_second = 0, microseconds = 0;
+  } nvlink, rail, network;
+};
+
+std::vector<Field> fields_of(ClusterFile& f) {
+  std::vector<Field> fields;
+  const auto add = [&](const std::string& key, Storage storage, const char* meaning) -> Field& {
+    return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
+  };
+  add("device", &f.device, "name of the GPU").needed();
+  add("devices_per_node", &f.devices_per_node, "GPUs of a node").between(1, kMostDevices).needed();
+  add("nvlink_domain", &f.nvlink_domain, "GPUs that NVLink joins, 0 for none")
+      .between(0, kMostDevices)
+      .needed();
+  add("rails", &f.rails, "network cards of a node for its GPUs").between(0, kMostDevices).needed();
+  add("device_memory_mib", &f.device_memory_mib, "memory of a GPU").between(1, kMostMemory).needed();
+  add("device_memory_gb_per_second", &f.device_memory_gb_per_second, "its bandwidth").above(0).needed();
+  add("node_memory_gib", &f.node_memory_gib, "host memory of a node").between(1, kMostMemory).needed();
+  add("peak_tflops.fp32", &f.peak_tflops.fp32, "dense peak").at_least(0);
+  add("peak_tflops.tf32", &f.peak_tflops.tf32, "dense peak").at_least(0);
+  add("peak_tflops.bf16", &f.peak_tflops.bf16, "dense peak").above(0).needed();
+  add("peak_tflops.fp8", &f.peak_tflops.fp8, "dense peak").at_least(0);
+  add("peak_tflops.fp4", &f.peak_tflops.fp4, "dense peak").at_least(0);
+  const auto link = [&](const std::string& name, ClusterFile::Link& l) {
+    add(name + ".gb_per_second", &l.gb_per_second, "of one GPU in one direction").at_least(0);
+    add(name + ".microseconds", &l.microseconds, "latency of a hop").at_least(0);
+  };
+  link("nvlink", f.nvlink);
+  link("rail", f.rail);
+  link("network", f.network);
+  return fields;
+}
+
+parallel::LinkSpeed speed(const ClusterFile::Link& link) {
+  return {link.gb_per_second * 1e9, link.microseconds * 1e-6};
+}
+
+parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
+  parallel::Topology t;
+  t.name = name;
+  t.devices_per_node = f.devices_per_node;
+  t.nvlink_domain = f.nvlink_domain;
+  t.rails = f.rails;
+  t.device.kind = kernels::DeviceKind::cuda;
+  t.device.name = f.device;
+  t.device.bf16_gemm = true;
+  t.device_memory_bytes = f.device_memory_mib << 20;
+  t.memory_bytes_per_second = f.device_memory_gb_per_second * 1e9;
+  t.node_memory_bytes = f.node_memory_gib << 30;
+  t.peak = {f.peak_tflops.fp32 * 1e12, f.peak_tflops.tf32 * 1e12, f.peak_tflops.bf16 * 1e12,
+            f.peak_tflops.fp8 * 1e12, f.peak_tflops.fp4 * 1e12};
+  t.nvlink = speed(f.nvlink);
+  t.rail = speed(f.rail);
+  t.network = speed(f.network);
+  return t;
+}
+
+}  // namespace
+
+std::vector<std::string> cluster_preset_names() { return names_of(cluster_preset_texts()); }
+
+std::optional<parallel::Topology> read_cluster(const std::string& preset, const Place& place,
+                                               Problems& problems) {
+  const auto found = find_preset({"cluster.preset", "configs/clusters/", cluster_preset_texts(), {"local"}},
+                                 preset, place, problems);
+  if (!found) return std::nullopt;
+  const int source = problems.add_source(found->name, Problems::SourceKind::file);
+  Node root;
+  root.kind = Node::Kind::map;
+  try {
+    root.entries.push_back(
+        {"cluster", {source, 1, 1}, parse_document(found->text, source, "cluster", problems)});
+  } catch (const Stop&) {
+    return std::nullopt;
+  }
+  if (root.entries[0].value.kind != Node::Kind::map) {
+    problems.add({source, 1, 1}, "cluster.preset",
+                 "a cluster is a map of keys, got " + describe(root.entries[0].value));
+    return std::nullopt;
+  }
+  ClusterFile file;
+  std::vector<Field> fields = fields_of(file);
+  const Places places = read_fields(root, fields, problems);
+  bool whole = true;
+  for (const Field& field : fields) {
+    if (field.required && !places.contains(field.path) && !problems.bad(section_of(field.path)))
+      problems.add({source, 1, 1}, field.path, "is required: " + field.meaning);
+    whole = whole && !problems.bad(field.path) && !problems.bad(section_of(field.path));
+  }
+  const std::int64_t domain = file.nvlink_domain, devices = file.devices_per_node;
+  if (whole && domain > 0 && domain % devices != 0 && devices % domain != 0) {
+    problems.add(places.at("cluster.nvlink_domain"), "cluster.nvlink_domain",
+                 std::to_string(domain) + " is neither a part of the " + std::to_string(devices) +
+                     " devices of a node nor several nodes");
+    whole = false;
+  }
+  if (!whole) return std::nullopt;
+  return topology_of(file, preset);
+}
+
+}  // namespace trainerd::core

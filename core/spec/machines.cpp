@@ -1,0 +1,38 @@
+#include "core/spec/machines.h"
+
+#include "core/spec/cluster.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+parallel::Topology job_topology(const JobSpec& job) {
+  if (job.cluster.preset == "local")
+    return parallel::detect_topology(static_cast<int>(job.threads),
+                                     parallel::make_grids(job.parallel).dense.ranks());
+  Problems problems;
+  const int source = problems.add_source("cluster.preset", Problems::SourceKind::argument);
+  const auto topology = read_cluster(job.cluster.preset, {source, 1, 1}, problems);
+  problems.throw_if_any();
+  base::check(topology.has_value(), "a cluster that cannot be read has a problem");
+  parallel::Topology result = *topology;
+  result.nodes = job.cluster.nodes;
+  return result;
+}
+
+parallel::PlacedGrid place_job(const JobSpec& job) {
+  parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job));
+  placed.virtual_stages = job.parallel.virtual_stages;
+  return placed;
+}
+
+void require_present(const JobSpec& job) {
+  if (job.cluster.preset == "local") return;
+  const parallel::Topology topology = job_topology(job);
+  throw base::capacity_error(
+      "cluster.preset: the job is for " + topology.name + " (" + std::to_string(topology.devices()) + " x " +
+      topology.device.name +
+      "), and this machine has none of these devices: set cluster.preset: local to run here, or "
+      "look at the job with `trainerd validate`");
+}
+
+}  // namespace trainerd::core

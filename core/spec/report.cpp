@@ -1,0 +1,146 @@
+#include "core/spec/report.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/spec/fields.h"
+
+namespace trainerd::core {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using parallel::Axis;
+
+// Beyond this a table of ranks is read by nobody.
+constexpr std::int64_t kLargestTable = 64;
+constexpr std::size_t kMostShown = 16;  // ranks of a group
+
+std::string counted(std::int64_t n, const std::string& thing) {
+  return std::to_string(n) + " " + thing + (n == 1 ? "" : "s");
+}
+
+std::string column(const std::string& text) {
+  return std::string(text.size() < 8 ? 8 - text.size() : 1, ' ') + text;
+}
+std::string column(std::int64_t number) { return column(std::to_string(number)); }
+
+std::string group_text(const std::vector<std::int64_t>& group) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const bool cut = group.size() > kMostShown && i >= 3 && i + 1 < group.size();
+    if (cut && i > 3) continue;
+    text.append(i > 0 ? " " : "").append(cut ? "..." : std::to_string(group[i]));
+  }
+  return text + "]";
+}
+
+std::string axis_line(const parallel::PlacedGrid& placed, Axis axis, bool all_groups) {
+  const auto groups = placed.grid.groups(axis);
+  std::map<parallel::Link, std::int64_t> links;
+  for (const auto& group : groups) ++links[placed.link(group, axis)];
+  std::string text = std::string("#   ") + parallel::to_string(axis) + " " +
+                     std::to_string(placed.grid.size(axis)) + ": " +
+                     counted(static_cast<std::int64_t>(groups.size()), "group") + " over ";
+  bool first = true;
+  for (const auto& [link, count] : links) {
+    if (!first) text += ", ";
+    if (links.size() > 1) text += std::to_string(count) + " x ";
+    text += parallel::to_string(link);
+    first = false;
+  }
+  text += ":";
+  for (std::size_t i = 0; i < (all_groups ? groups.size() : 1); ++i) text += " " + group_text(groups[i]);
+  return text + (all_groups || groups.size() == 1 ? "\n" : " ...\n");
+}
+
+void put(Json& object, const std::string& path, Json value) {
+  Json* at = &object;
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = path.find('.', begin);
+    at = &(*at)[path.substr(begin, dot - begin)];
+    if (dot == std::string::npos) break;
+    begin = dot + 1;
+  }
+  *at = std::move(value);
+}
+
+// Null for what the resolved job does not write either.
+Json value_json(const Field& field) {
+  return std::visit(
+      Overloaded{
+          [](const std::int64_t* v) { return Json(*v); },
+          [](const std::uint64_t* v) { return Json(*v); },
+          [](const double* v) { return Json(*v); },
+          [](const bool* v) { return Json(*v); },
+          [](const std::string* v) { return v->empty() ? Json() : Json(*v); },
+          [](const std::vector<std::string>* v) { return v->empty() ? Json() : Json(*v); },
+          [](const Choice& c) { return Json(c.words.at(*c.value)); },
+          [](const NumberPair& p) {
+            return Json::array({*p.first, *p.second});
+          },
+          [](const RecipeName& r) { return r.recipe->name == "custom" ? Json() : Json(r.recipe->name); },
+          [](const FixedWord&) { return Json(); },
+          [](const NotYet&) { return Json(); },
+      },
+      field.storage);
+}
+
+Json spec_json(const JobSpec& job) {
+  JobSpec copy = job;
+  Json spec = Json::object();
+  for (const Field& field : fields_of(copy))
+    if (Json value = value_json(field); field.idle.empty() && !value.is_null())
+      put(spec, field.path, std::move(value));
+  return spec;
+}
+
+}  // namespace
+
+std::string placement_comments(const parallel::PlacedGrid& placed) {
+  const parallel::ProcessGrid& grid = placed.grid;
+  const parallel::Topology& topology = placed.topology;
+  std::string text = "# " + counted(grid.ranks(), "rank") + " on " + counted(topology.nodes, "node") +
+                     " of " + counted(topology.devices_per_node, "device") + " (" + topology.name + ", " +
+                     topology.device.name + "), order " + parallel::to_string(grid.order()) + "\n";
+  const bool table = grid.ranks() <= kLargestTable;
+  if (table) {
+    text += "#" + column("rank") + column("node") + column("device");
+    for (const Axis axis : parallel::kDefaultOrder) text += column(parallel::to_string(axis));
+    text += "\n";
+    for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+      const parallel::Slot& slot = placed.placement[rank];
+      text += "#" + column(rank) + column(slot.node) + column(slot.device);
+      for (const std::int64_t at : grid.coordinate(rank)) text += column(at);
+      text += "\n";
+    }
+  }
+  for (const Axis axis : parallel::kDefaultOrder)
+    if (grid.size(axis) > 1) text += axis_line(placed, axis, table);
+  return text;
+}
+
+std::string job_json(const JobSpec& job, const parallel::PlacedGrid& placed) {
+  Json out = Json::object();
+  out["spec"] = spec_json(job);
+  Json& ranks = out["ranks"] = Json::array();
+  for (std::int64_t rank = 0; rank < placed.grid.ranks(); ++rank) {
+    const parallel::Slot& slot = placed.placement[rank];
+    Json row = {{"rank", rank}, {"node", slot.node}, {"device", slot.device}};
+    const parallel::ProcessGrid::Coordinate at = placed.grid.coordinate(rank);
+    for (const Axis axis : parallel::kDefaultOrder)
+      row[parallel::to_string(axis)] = at[static_cast<std::size_t>(axis)];
+    ranks.push_back(std::move(row));
+  }
+  out["groups"] = Json::object();
+  out["links"] = Json::object();
+  for (const Axis axis : parallel::kDefaultOrder) {
+    const auto groups = placed.grid.groups(axis);
+    Json& links = out["links"][parallel::to_string(axis)] = Json::array();
+    for (const auto& group : groups) links.push_back(parallel::to_string(placed.link(group, axis)));
+    out["groups"][parallel::to_string(axis)] = groups;
+  }
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace trainerd::core

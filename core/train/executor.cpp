@@ -1,0 +1,168 @@
+// The executor of the action list: the only code that knows the schedule.
+
+#include <algorithm>
+
+#include "core/train/trainer.h"
+
+namespace trainerd::core {
+
+using namespace kernels;
+using parallel::Action;
+using parallel::ActionKind;
+
+int Trainer::slot_of(const PassPlan& plan, const Action& action, SlotClass slot_class) const {
+  return plan.slots[static_cast<std::size_t>(local(action.chunk))][static_cast<std::size_t>(slot_class)]
+      .slot_of_microbatch[static_cast<std::size_t>(action.microbatch)];
+}
+
+Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass slot_class) {
+  Arena& arena = memory_.slot(local(action.chunk), slot_class, slot_of(plan, action, slot_class));
+  // The slot holds one tensor: taking it again gives the same place.
+  arena.release(0);
+  return arena.take(job_.precision.compute, {tokens_, job_.model.hidden}, MemoryTerm::activations);
+}
+
+Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
+  return chunks_[static_cast<std::size_t>(local(action.chunk))]
+      .frames[static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
+}
+
+void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
+  const auto seq = static_cast<std::size_t>(job_.model.seq_len), tokens = static_cast<std::size_t>(tokens_);
+  const std::int64_t dp = layout_.options.dp, dp_rank = params_.placement().dp_rank;
+  for (std::int64_t i = 0; i < job_.batch.micro; ++i) {
+    read((microbatch * dp + dp_rank) * job_.batch.micro + i, sample_);
+    // A sample's inputs are all but its last token, its targets all but its first.
+    const auto at = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(i) * seq);
+    std::copy_n(sample_.begin(), seq, staging_.begin() + at);
+    std::copy_n(sample_.begin() + 1, seq, staging_.begin() + static_cast<std::ptrdiff_t>(tokens) + at);
+  }
+  const auto bytes = std::as_bytes(std::span<const std::int32_t>(staging_));
+  backend_.write(*compute_, bytes.first(bytes.size() / 2), frame.batch.tokens_T);
+  backend_.write(*compute_, bytes.last(bytes.size() / 2), frame.batch.targets_T);
+}
+
+Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const ReadSample& read) {
+  const int chunk = local(action.chunk);
+  const Stage& stage = chunks_[static_cast<std::size_t>(chunk)].stage;
+  Frame& frame = frame_of(plan, action);
+  frame.to_backward = &memory_.slot(chunk, SlotClass::forward_to_backward, slot_of(plan, action, SlotClass::forward_to_backward));
+  frame.to_weight = &memory_.slot(chunk, SlotClass::forward_to_weight, slot_of(plan, action, SlotClass::forward_to_weight));
+  const int grads = slot_of(plan, action, SlotClass::backward_to_weight);
+  frame.grads = grads < 0 ? nullptr : &memory_.slot(chunk, SlotClass::backward_to_weight, grads);
+
+  frame.batch = Batch{};
+  frame.batch.tokens_T = frame.to_weight->take(DType::i32, {tokens_}, MemoryTerm::batch);
+  frame.batch.targets_T = frame.to_weight->take(DType::i32, {tokens_}, MemoryTerm::batch);
+  frame.batch.positions_T = positions_T_;
+  frame.batch.loss_weight_T = loss_weight_T_;
+  frame.batch.cu_seqlens = cu_seqlens_;
+  frame.batch.sequences = job_.batch.micro;
+  frame.batch.max_seqlen = job_.model.seq_len;
+  if (stage.first() || stage.last()) {
+    clock_.enter(*compute_, &io::TimeLedger::data_wait);
+    load_samples(frame, action.microbatch, read);
+    clock_.enter(*compute_, &io::TimeLedger::compute);
+  }
+  frame.in_TD = {};
+  if (!stage.first()) {
+    // What backward needs of the input must outlive the slot it was received in.
+    frame.in_TD = frame.to_backward->take(job_.precision.compute, {tokens_, job_.model.hidden}, MemoryTerm::activations);
+    backend_.copy(*compute_, layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
+                                                     : received(plan, action, SlotClass::received_forward),
+                  frame.in_TD);
+  }
+  return frame;
+}
+
+void Trainer::add_loss(const Chunk& chunk) {
+  // Every rank of the tp group has the same loss: the first counts it.
+  if (chunk.stage.last() && params_.placement().tp_rank == 0)
+    backend_.ordered_sum(*compute_, {.x = loss_T_, .out = totals_.rows(1, 1), .mode = WriteMode::accumulate});
+}
+
+std::size_t Trainer::transfer(const PassPlan& plan, std::size_t first) {
+  std::vector<parallel::Transfer> sends, receives;
+  std::size_t next = first;
+  for (; next < plan.actions.size(); ++next) {
+    const Action& action = plan.actions[next];
+    const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
+    if (action.kind == ActionKind::send_forward) sends.push_back({action.peer, chunk.out});
+    else if (action.kind == ActionKind::send_backward) sends.push_back({action.peer, chunk.din});
+    else if (action.kind == ActionKind::recv_forward)
+      receives.push_back({action.peer, received(plan, action, SlotClass::received_forward)});
+    else if (action.kind == ActionKind::recv_backward)
+      receives.push_back({action.peer, received(plan, action, SlotClass::received_backward)});
+    else break;
+  }
+  clock_.enter(*compute_, &io::TimeLedger::bubble);
+  groups_.pp().exchange(*compute_, sends, receives, {.label = "pipeline"})->wait(*compute_);
+  clock_.enter(*compute_, &io::TimeLedger::compute);
+  return next;
+}
+
+void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSample& read) {
+  Stream& s = *compute_;
+  Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
+  const LossTarget loss{loss_T_, grad_scale_};
+  const auto dout = [&] {
+    if (chunk.stage.last()) return Tensor{};
+    // A pipeline of one rank with several chunks hands over in place.
+    return layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
+                                   : received(plan, action, SlotClass::received_backward);
+  };
+  switch (action.kind) {
+    case ActionKind::forward: chunk.stage.forward(s, open_frame(plan, action, read), chunk.out); break;
+    case ActionKind::forward_only: {
+      Frame& frame = open_frame(plan, action, read);
+      chunk.stage.forward_only(s, frame, chunk.out, loss);
+      add_loss(chunk);
+      frame.to_backward->release(0);
+      frame.to_weight->release(0);
+      break;
+    }
+    case ActionKind::backward: {
+      Frame& frame = frame_of(plan, action);
+      chunk.stage.backward(s, frame, dout(), chunk.din, loss);
+      add_loss(chunk);
+      frame.to_backward->release(0);
+      frame.to_weight->release(0);
+      break;
+    }
+    case ActionKind::backward_input: {
+      Frame& frame = frame_of(plan, action);
+      chunk.stage.backward_input(s, frame, dout(), chunk.din, loss);
+      add_loss(chunk);
+      frame.to_backward->release(0);
+      break;
+    }
+    case ActionKind::backward_weight: {
+      Frame& frame = frame_of(plan, action);
+      chunk.stage.backward_weight(s, frame);
+      frame.grads->release(0);
+      frame.to_weight->release(0);
+      break;
+    }
+    case ActionKind::reduce_grads:
+      // Buckets run across chunks: they are reduced when the last chunk is complete.
+      if (++chunks_complete_ == static_cast<int>(chunks_.size())) {
+        params_.complete_grads(s);
+        reducer_->ready(s);
+      }
+      break;
+    default: base::check(false, "a transfer is not computed");
+  }
+  base::check(s.scratch().top() == 0, "scratch is empty between actions");
+}
+
+void Trainer::run(const PassPlan& plan, const ReadSample& read) {
+  backend_.fill_zero(*compute_, totals_);
+  chunks_complete_ = 0;
+  for (std::size_t i = 0; i < plan.actions.size();) {
+    const ActionKind kind = plan.actions[i].kind;
+    if (parallel::is_send(kind) || parallel::is_receive(kind)) i = transfer(plan, i);
+    else compute(plan, plan.actions[i++], read);
+  }
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,42 @@
+#include "core/train/rank_groups.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace trainerd::core {
+
+using parallel::Axis;
+
+std::vector<GroupRanks> groups_of(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model) {
+  const parallel::ProcessGrid& grid = layout.grid;
+  std::vector<GroupRanks> groups;
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) groups.push_back({to_string(axis), grid.group(rank, axis)});
+  GroupRanks world{"world", std::vector<std::int64_t>(static_cast<std::size_t>(grid.ranks()))};
+  std::iota(world.ranks.begin(), world.ranks.end(), 0);
+  groups.push_back(std::move(world));
+
+  const std::vector<std::int64_t> tp = grid.group(rank, Axis::tp), pp = grid.group(rank, Axis::pp);
+  const std::int64_t holders = static_cast<std::int64_t>(tp.size()) / model.kv_heads;
+  if (holders > 1) {
+    const std::int64_t first = grid.coordinate(rank)[static_cast<std::size_t>(Axis::tp)] / holders * holders;
+    groups.push_back({"kv", {tp.begin() + first, tp.begin() + first + holders}});
+  }
+  const bool at_an_end = rank == pp.front() || rank == pp.back();
+  if (model.tie_embeddings && pp.size() > 1 && at_an_end) groups.push_back({"tied", {pp.front(), pp.back()}});
+  return groups;
+}
+
+std::vector<GroupRanks> all_groups(const parallel::Layout& layout, const ModelOptions& model) {
+  std::vector<GroupRanks> all;
+  for (std::int64_t rank = 0; rank < layout.grid.ranks(); ++rank)
+    for (GroupRanks& group : groups_of(layout, rank, model))
+      if (std::find(all.begin(), all.end(), group) == all.end()) all.push_back(std::move(group));
+  return all;
+}
+
+RankGroups::RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model, const MakeGroup& make)
+    : rank_(rank) {
+  for (const GroupRanks& group : groups_of(layout, rank, model)) groups_[group.name] = make(group.name, group.ranks);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "core/spec/spec.h"
+#include "core/train/step_memory.h"
+#include "parallel/layout.h"
+#include "parallel/schedule/slots.h"
+
+namespace trainerd::core {
+
+/// What one rank does in a pass over the batch, and in which slots: read alike by the executor and the memory plan.
+struct PassPlan {
+  std::vector<parallel::Action> actions;
+  /// By chunk of the rank and class: the slot of each microbatch.
+  std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
+};
+PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, parallel::Pass pass);
+
+/// Slots that the job's training and evaluation schedules need on a pipeline rank.
+SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank);
+
+}  // namespace trainerd::core

@@ -1,0 +1,79 @@
+#include "parallel/schedule/order.h"
+
+#include <algorithm>
+
+namespace trainerd::parallel {
+namespace {
+
+enum class Direction { forward, backward };
+
+struct Item {
+  int chunk;
+  int microbatch;
+};
+
+/// Every (chunk, microbatch) of a rank in the order of one direction. Chunks take turns, each with as many
+/// microbatches as there are stages (Narayanan et al., SC21, section 2.2.2), so that a microbatch is back
+/// from its trip around the ranks when its next chunk is due. Evaluation allows a last turn with fewer.
+std::vector<Item> items(const ScheduleShape& shape, int rank, Direction direction) {
+  std::vector<Item> list;
+  for (int first = 0; first < shape.microbatches; first += shape.stages) {
+    const int end = std::min(first + shape.stages, shape.microbatches);
+    for (int i = 0; i < shape.virtual_stages; ++i) {
+      const int turn = direction == Direction::forward ? i : shape.virtual_stages - 1 - i;
+      for (int m = first; m < end; ++m) list.push_back({turn * shape.stages + rank, m});
+    }
+  }
+  return list;
+}
+
+/// Forwards before the first pair of one forward and one backward.
+int warmup(const ScheduleShape& shape, int rank) {
+  const int all = shape.microbatches * shape.virtual_stages, behind = shape.stages - rank - 1;
+  if (shape.kind == ScheduleKind::gpipe) return all;
+  // Narayanan et al., SC21: two for each rank behind, as both directions of the trip are under way, and all
+  // turns but the last.
+  if (shape.virtual_stages > 1) return std::min(all, 2 * behind + (shape.virtual_stages - 1) * shape.stages);
+  return std::min(all, behind);  // PipeDream-flush
+}
+
+}  // namespace
+
+std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank) {
+  const std::vector<Item> forwards = items(shape, pipeline_rank, Direction::forward);
+  std::vector<Action> list;
+  const auto add = [&list](ActionKind kind, const Item& item) {
+    list.push_back({kind, item.chunk, item.microbatch});
+  };
+  if (shape.pass == Pass::evaluate) {
+    for (const Item& item : forwards) add(ActionKind::forward_only, item);
+    return list;
+  }
+  const std::vector<Item> backwards = items(shape, pipeline_rank, Direction::backward);
+  const std::size_t all = forwards.size(), warm = static_cast<std::size_t>(warmup(shape, pipeline_rank));
+  for (std::size_t i = 0; i < warm; ++i) add(ActionKind::forward, forwards[i]);
+  const auto add_forward_of_pair = [&](std::size_t i) {
+    if (warm + i < all) add(ActionKind::forward, forwards[warm + i]);
+  };
+  if (shape.kind != ScheduleKind::zb_h1) {
+    for (std::size_t i = 0; i < all; ++i) {
+      add_forward_of_pair(i);
+      add(ActionKind::backward, backwards[i]);
+    }
+    return list;
+  }
+  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up, and rank r does its weight
+  // gradients r microbatches late. So every rank holds what 1F1B's first rank holds, `stages` microbatches,
+  // and no more; the ranks that wait longest at the end have most weight gradients left to fill that time
+  // with.
+  const std::size_t late = std::min(all, static_cast<std::size_t>(pipeline_rank));
+  for (std::size_t i = 0; i < all; ++i) {
+    add_forward_of_pair(i);
+    add(ActionKind::backward_input, backwards[i]);
+    if (i >= late) add(ActionKind::backward_weight, backwards[i - late]);
+  }
+  for (std::size_t i = all - late; i < all; ++i) add(ActionKind::backward_weight, backwards[i]);
+  return list;
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace trainerd::parallel {
+
+/// Layers [first_layer, first_layer + layers) of one pipeline chunk, and whether it holds the embedding and
+/// the head.
+struct StageSpan {
+  std::int64_t first_layer = 0;
+  std::int64_t layers = 0;
+  bool embedding = false;
+  bool head = false;
+
+  bool operator==(const StageSpan&) const = default;
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,163 @@
+#include "parallel/schedule/svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace trainerd::parallel {
+namespace {
+
+// Pixels.
+constexpr double kWidth = 1120, kRow = 26, kRowGap = 4, kLeft = 76, kMargin = 18, kHead = 64, kDigit = 6.6;
+constexpr double kLeastUnit = 4, kMostUnit = 40;
+
+using Rgb = std::array<int, 3>;
+
+/// One look of a cell: what it stands for and its colour, light enough for dark numbers on every background.
+struct Look {
+  const char* name;
+  Rgb color;
+};
+constexpr Look kForward{"forward", {116, 172, 242}};
+constexpr Look kInputGrad{"input gradient", {247, 176, 98}};
+constexpr Look kWeightGrad{"weight gradient", {128, 203, 150}};
+
+constexpr const char* kStyle = R"(<style>
+.sched-page { fill: #ffffff; } .sched-bubble { fill: #e6eaf0; } .sched-text { fill: #344054; }
+.sched-cell { fill: #101828; text-anchor: middle; }
+@media (prefers-color-scheme: dark) {
+.sched-page { fill: #10161f; } .sched-bubble { fill: #2b3544; } .sched-text { fill: #d3dae6; } }
+</style>
+)";
+
+std::string number(double value) {
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "%.6g", value);
+  return digits.data();
+}
+
+std::string escaped(const std::string& words) {
+  std::string out;
+  for (const char c : words)
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+std::string text(double x, double y, double size, const char* style, const std::string& words) {
+  return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" font-size=\"" + number(size) + "\" class=\"" +
+         style + "\">" + escaped(words) + "</text>\n";
+}
+
+struct Box {
+  double x, y, width, height;
+};
+
+/// `paint` is an attribute: a fill or a class.
+std::string rect(const Box& b, const std::string& paint) {
+  return "<rect x=\"" + number(b.x) + "\" y=\"" + number(b.y) + "\" width=\"" + number(b.width) +
+         "\" height=\"" + number(b.height) + "\" " + paint + "/>";
+}
+
+/// The colour of virtual stage `turn` of `turns`: the first in full, later ones mixed with white.
+std::string fill(const Look& look, int turn, int turns) {
+  const double white = 0.75 * turn / turns;
+  std::string paint = "fill=\"rgb(";
+  for (std::size_t i = 0; i < look.color.size(); ++i)
+    paint += (i == 0 ? "" : ",") + std::to_string(std::lround(look.color[i] + white * (255 - look.color[i])));
+  return paint + ")\"";
+}
+
+std::vector<const Look*> looks_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+    case ActionKind::forward_only: return {&kForward};
+    case ActionKind::backward: return {&kInputGrad, &kWeightGrad};
+    case ActionKind::backward_input: return {&kInputGrad};
+    case ActionKind::backward_weight: return {&kWeightGrad};
+    default: return {};
+  }
+}
+
+/// A computation; a fused backward in the colours of both its gradients. What it is shows on hover.
+std::string cell(const TimedAction& timed, const Box& box, int turn, int turns) {
+  const std::vector<const Look*> looks = looks_of(timed.action.kind);
+  std::string out = "<g><title>" + describe(timed.action) + ", " + number(timed.start) + " to " +
+                    number(timed.end) + "</title>";
+  const double part = box.width / static_cast<double>(looks.size());
+  for (std::size_t i = 0; i < looks.size(); ++i)
+    out +=
+        rect({box.x + part * static_cast<double>(i), box.y, part, box.height}, fill(*looks[i], turn, turns));
+  const std::string words = std::to_string(timed.action.microbatch);
+  if (box.width >= kDigit * static_cast<double>(words.size()) + 2)
+    out += text(box.x + box.width / 2, box.y + box.height / 2 + 4, 11, "sched-cell", words);
+  return out + "</g>\n";
+}
+
+std::string legend_entry(double& x, const std::string& paint, const std::string& name) {
+  const std::string out = rect({x, 42, 12, 12}, paint) + text(x + 18, 52, 12, "sched-text", name);
+  x += 18 + kDigit * static_cast<double>(name.size()) + 20;
+  return out;
+}
+
+std::string legend(const Timeline& timeline, int turns) {
+  std::string out;
+  double x = kMargin;
+  for (const Look* look : {&kForward, &kInputGrad, &kWeightGrad}) {
+    const auto shows = [&](const TimedAction& timed) {
+      const auto looks = looks_of(timed.action.kind);
+      return std::find(looks.begin(), looks.end(), look) != looks.end();
+    };
+    if (std::any_of(timeline.ranks.begin(), timeline.ranks.end(),
+                    [&](const auto& list) { return std::any_of(list.begin(), list.end(), shows); }))
+      out += legend_entry(x, fill(*look, 0, 1), look->name);
+  }
+  for (int turn = 1; turn < turns; ++turn)
+    out += legend_entry(x, fill(kForward, turn, turns), "virtual stage " + std::to_string(turn));
+  return out + legend_entry(x, "class=\"sched-bubble\"", "bubble");
+}
+
+}  // namespace
+
+std::string schedule_svg(const Timeline& timeline, const std::string& title) {
+  const int stages = static_cast<int>(timeline.ranks.size());
+  int turns = 1;
+  double shortest = timeline.makespan;
+  for (const auto& list : timeline.ranks)
+    for (const TimedAction& timed : list) {
+      turns = std::max(turns, timed.action.chunk / std::max(stages, 1) + 1);
+      if (!looks_of(timed.action.kind).empty()) shortest = std::min(shortest, timed.end - timed.start);
+    }
+  // Wide enough for the shortest computation to be seen, narrow enough for a page where that can be.
+  const double scale =
+      std::clamp((kWidth - kLeft - kMargin) / std::max(timeline.makespan, 1e-30),
+                 kLeastUnit / std::max(shortest, 1e-30), kMostUnit / std::max(shortest, 1e-30));
+  const double chart = scale * timeline.makespan;
+  const double width = std::max(kLeft + chart + kMargin, 640.0);
+  const double height = kHead + stages * (kRow + kRowGap) + kMargin;
+  const std::string size = number(width) + " " + number(height);
+
+  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size + "\" width=\"" +
+                    number(width) + "\" height=\"" + number(height) +
+                    "\" role=\"img\" font-family=\"system-ui, sans-serif\">\n";
+  out += "<title>" + escaped(title) + "</title>\n" + kStyle;
+  out += rect({0, 0, width, height}, "rx=\"8\" class=\"sched-page\"") + "\n";
+  out += text(kMargin, 26, 15, "sched-text",
+              title + ": bubble " + number(std::round(1000 * timeline.bubble_fraction) / 10) +
+                  "%, makespan " + number(timeline.makespan));
+  out += legend(timeline, turns);
+  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const double y = kHead + static_cast<double>(rank) * (kRow + kRowGap);
+    out += text(kMargin, y + kRow / 2 + 4, 12, "sched-text", "rank " + std::to_string(rank));
+    out += rect({kLeft, y, chart, kRow}, "class=\"sched-bubble\"") + "\n";
+    for (const TimedAction& timed : timeline.ranks[rank]) {
+      if (looks_of(timed.action.kind).empty()) continue;
+      const Box box{kLeft + scale * timed.start, y, std::max(scale * (timed.end - timed.start) - 1, 0.5),
+                    kRow};
+      out += cell(timed, box, timed.action.chunk / stages, turns);
+    }
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,221 @@
+#include "parallel/schedule/timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+
+namespace trainerd::parallel {
+namespace {
+
+constexpr double kNever = -1;
+
+/// What an action leaves behind for others, of one chunk and microbatch.
+enum class Product : unsigned char {
+  output,
+  input_grad,
+  sent_forward,
+  sent_backward,
+  received_forward,
+  received_backward
+};
+constexpr std::size_t kProducts = 6;
+
+struct Need {
+  Product product;
+  int chunk;
+};
+
+/// When each product was there.
+class Board {
+ public:
+  explicit Board(std::span<const std::vector<Action>> ranks) {
+    for (const std::vector<Action>& list : ranks)
+      for (const Action& action : list) {
+        chunks_ = std::max(chunks_, action.chunk + 1);
+        microbatches_ = std::max(microbatches_, action.microbatch + 1);
+      }
+    at_.assign(kProducts * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(microbatches_),
+               kNever);
+  }
+  int chunks() const { return chunks_; }
+  double& at(Product product, int chunk, int microbatch) {
+    const std::size_t row = static_cast<std::size_t>(product) * static_cast<std::size_t>(chunks_) +
+                            static_cast<std::size_t>(chunk);
+    return at_[row * static_cast<std::size_t>(microbatches_) + static_cast<std::size_t>(microbatch)];
+  }
+
+ private:
+  int chunks_ = 0, microbatches_ = 0;
+  std::vector<double> at_;
+};
+
+std::optional<Product> product_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+    case ActionKind::forward_only: return Product::output;
+    case ActionKind::backward:
+    case ActionKind::backward_input: return Product::input_grad;
+    case ActionKind::send_forward: return Product::sent_forward;
+    case ActionKind::send_backward: return Product::sent_backward;
+    case ActionKind::recv_forward: return Product::received_forward;
+    case ActionKind::recv_backward: return Product::received_backward;
+    default: return std::nullopt;
+  }
+}
+
+/// What a computation takes from a receive of its rank, if there was one.
+std::optional<Product> received_for(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+    case ActionKind::forward_only: return Product::received_forward;
+    case ActionKind::backward:
+    case ActionKind::backward_input: return Product::received_backward;
+    default: return std::nullopt;
+  }
+}
+
+/// The up to two things that must have been made, on whichever rank, before an action.
+std::array<std::optional<Need>, 2> needs_of(const Action& action, int chunks) {
+  const int chunk = action.chunk;
+  const bool first = chunk == 0, last = chunk + 1 == chunks;
+  switch (action.kind) {
+    case ActionKind::forward:
+    case ActionKind::forward_only:
+      if (first) return {};
+      return {Need{Product::output, chunk - 1}};
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+      if (last) return {Need{Product::output, chunk}};
+      return {Need{Product::output, chunk}, Need{Product::input_grad, chunk + 1}};
+    case ActionKind::backward_weight:
+    case ActionKind::send_backward: return {Need{Product::input_grad, chunk}};
+    case ActionKind::send_forward: return {Need{Product::output, chunk}};
+    case ActionKind::recv_forward: return {Need{Product::sent_forward, chunk - 1}};
+    case ActionKind::recv_backward: return {Need{Product::sent_backward, chunk + 1}};
+    case ActionKind::reduce_grads: return {};
+  }
+  return {};
+}
+
+/// The action that makes what is missing, and its rank.
+void find_maker(std::span<const std::vector<Action>> ranks, const Need& need, StuckRank& stuck) {
+  stuck.waits_for = {ActionKind::forward, need.chunk, stuck.action.microbatch};
+  for (const ActionKind kind :
+       {ActionKind::forward, ActionKind::backward_input, ActionKind::send_forward, ActionKind::send_backward})
+    if (product_of(kind) == need.product) stuck.waits_for.kind = kind;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const Action& action : ranks[rank])
+      if (product_of(action.kind) == need.product && action.chunk == need.chunk &&
+          action.microbatch == stuck.action.microbatch) {
+        stuck.waits_for = action;
+        stuck.waits_for_rank = static_cast<int>(rank);
+        return;
+      }
+}
+
+class Run {
+ public:
+  Run(std::span<const std::vector<Action>> ranks, const ActionCosts& costs)
+      : lists_(ranks), costs_(costs), board_(ranks), now_(ranks.size(), 0.0) {
+    result_.ranks.resize(ranks.size());
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) result_.ranks[rank].reserve(ranks[rank].size());
+  }
+
+  Timeline run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < lists_.size(); ++rank)
+        while (advance(rank)) moved = true;
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  const Action* next(std::size_t rank) const {
+    const std::size_t done = result_.ranks[rank].size();
+    return done < lists_[rank].size() ? &lists_[rank][done] : nullptr;
+  }
+
+  std::optional<Need> missing(const Action& action) {
+    for (const auto& need : needs_of(action, board_.chunks()))
+      if (need && (need->chunk < 0 || need->chunk >= board_.chunks() ||
+                   board_.at(need->product, need->chunk, action.microbatch) == kNever))
+        return need;
+    return std::nullopt;
+  }
+
+  /// Does the rank's next action if what it needs is on the board.
+  bool advance(std::size_t rank) {
+    const Action* action = next(rank);
+    if (action == nullptr || missing(*action)) return false;
+    double ready = now_[rank];
+    for (const auto& need : needs_of(*action, board_.chunks()))
+      if (need) ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch));
+    double start = ready, end = ready;
+    if (is_receive(action->kind)) {
+      start = now_[rank];  // posted: the rank goes on
+    } else {
+      if (const auto input = received_for(action->kind))
+        start = std::max(start, board_.at(*input, action->chunk, action->microbatch));
+      end = start + costs_.of(action->kind);
+      now_[rank] = end;
+    }
+    busy_ += costs_.of(action->kind);
+    result_.ranks[rank].push_back({*action, start, end});
+    if (const auto product = product_of(action->kind))
+      board_.at(*product, action->chunk, action->microbatch) =
+          end + (is_send(action->kind) ? costs_.transfer : 0);
+    return true;
+  }
+
+  void finish() {
+    for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
+      result_.makespan = std::max(result_.makespan, now_[rank]);
+      const Action* action = next(rank);
+      if (action == nullptr) continue;
+      StuckRank stuck{.rank = static_cast<int>(rank), .action = *action};
+      find_maker(lists_, *missing(*action), stuck);
+      result_.stuck.push_back(stuck);
+    }
+    const double all = static_cast<double>(lists_.size()) * result_.makespan;
+    result_.bubble_fraction = all > 0 ? 1 - busy_ / all : 0;
+  }
+
+  std::span<const std::vector<Action>> lists_;
+  ActionCosts costs_;
+  Board board_;
+  std::vector<double> now_;
+  double busy_ = 0;
+  Timeline result_;
+};
+
+}  // namespace
+
+double ActionCosts::of(ActionKind kind) const {
+  switch (kind) {
+    case ActionKind::forward:
+    case ActionKind::forward_only: return forward;
+    case ActionKind::backward: return backward_input + backward_weight;
+    case ActionKind::backward_input: return backward_input;
+    case ActionKind::backward_weight: return backward_weight;
+    default: return 0;
+  }
+}
+
+Timeline timeline(std::span<const std::vector<Action>> ranks, const ActionCosts& costs) {
+  return Run(ranks, costs).run();
+}
+
+std::string describe(std::span<const StuckRank> stuck) {
+  std::string text;
+  for (const StuckRank& s : stuck)
+    text += "rank " + std::to_string(s.rank) + " is at " + describe(s.action) + " and waits for " +
+            describe(s.waits_for) +
+            (s.waits_for_rank < 0 ? ", which no rank does\n"
+                                  : " of rank " + std::to_string(s.waits_for_rank) + "\n");
+  return text;
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,52 @@
+// What a checkpoint and the job that resumes it must agree on.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/train/snapshot.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+TEST_CASE("a checkpoint is refused by every part of the model that a resumed run would compute otherwise",
+          "[identity]") {
+  const core::JobSpec job = test::small_job();
+  const auto saved = core::checkpoint_identity(job);
+  CHECK_NOTHROW(core::require_same_identity("p", saved, job));
+  const auto refused = [&](auto change) {
+    core::JobSpec other = job;
+    change(other);
+    try {
+      core::require_same_identity("p", saved, other);
+    } catch (const base::CheckpointError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  // The smallest change that a double can hold is one.
+  CHECK_THAT(refused([](core::JobSpec& j) { j.model.rope_theta = std::nextafter(j.model.rope_theta, 1e9); }),
+             Catch::Contains("model.rope_theta"));
+  CHECK_THAT(refused([](core::JobSpec& j) { j.model.norm_eps = std::nextafter(j.model.norm_eps, 1.0); }),
+             Catch::Contains("model.norm_eps"));
+  CHECK_THAT(refused([](core::JobSpec& j) { j.model.ffn += 16; }), Catch::Contains("model.ffn"));
+  CHECK_THAT(refused([](core::JobSpec& j) { j.seed += 1; }), Catch::Contains("seed"));
+  CHECK(refused([](core::JobSpec& j) { j.steps *= 2; }).empty());
+  CHECK(refused([](core::JobSpec& j) { j.optimizer.lr *= 2; }).empty());
+}
+
+TEST_CASE("other training data is refused by name with a remedy", "[identity]") {
+  io::TrainingState saved;
+  saved.identity[core::kDataIdentity] = "text bytes, 3 files";
+  CHECK_NOTHROW(core::require_same_data("p", saved, "text bytes, 3 files"));
+  CHECK_THROWS_AS(core::require_same_data("p", saved, "text bytes, 4 files"), base::CheckpointError);
+  CHECK_THROWS_WITH(
+      core::require_same_data("p", saved, "text bytes, 4 files"),
+      Catch::Contains("3 files") && Catch::Contains("4 files") && Catch::Contains("data.train"));
+}
+
+TEST_CASE("what changed in the environment is named", "[identity]") {
+  const std::map<std::string, std::string> saved{{"isa", "avx512"}, {"threads", "2"}, {"layout", "tp1"}};
+  CHECK(core::environment_differences(saved, saved).empty());
+  CHECK(core::environment_differences(saved, {{"isa", "avx512"}, {"threads", "1"}, {"layout", "tp2"}}) ==
+        "layout was tp1, is tp2; threads was 2, is 1");
+}

@@ -1,0 +1,192 @@
+// Any valid layout of a job gives the loss curve of one rank.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/local/local_world.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+constexpr std::int64_t kSteps = 20;
+
+/// What a run leaves to compare, of rank 0, after checking that every rank reports the same.
+struct Curve {
+  std::vector<double> loss, norm;
+};
+
+/// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a vocabulary that tp pads.
+core::JobSpec job_of(const std::string& model) {
+  core::JobSpec job = core::parse_job(
+      "name: layouts\nseed: 5\ndevice: cpu\n"
+      "model: {layers: 5, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
+      "batch: {global: 8, micro: 1}\nprecision: fp32\n"
+      "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
+      "steps: 20\ndata: {format: synthetic}\n",
+      "layouts.yaml");
+  if (model == "qwen") job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
+  if (model == "gpt2") {
+    job.model.norm = core::Norm::layer;
+    job.model.positions = core::Positions::learned;
+    job.model.mlp = core::Mlp::gelu;
+    job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
+    job.model.kv_heads = 4;
+  }
+  return job;
+}
+
+Curve run(const core::JobSpec& job, int threads = 1) {
+  parallel::Topology topology = test::cpu_topology(threads);
+  topology.devices_per_node = 64;
+  const parallel::Layout layout = core::layout_of(job, topology);
+  const std::int64_t ranks = layout.grid.ranks();
+  std::vector<Curve> curves(static_cast<std::size_t>(ranks));
+  parallel::LocalWorld world(ranks);
+  world.run([&](std::int64_t rank) {
+    core::CpuRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
+      return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
+        return world.communicator(rank, backend, members, name);
+      };
+    });
+    cpu.trainer().initialise();
+    Curve& curve = curves[static_cast<std::size_t>(rank)];
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      const core::StepReport report = test::step_on(cpu.trainer(), job, step);
+      curve.loss.push_back(report.loss);
+      curve.norm.push_back(report.grad_norm);
+    }
+    const kernels::MemoryPlan measured = cpu.memory().plan();
+    for (const auto& region : cpu.plan().memory.regions)
+      if (measured.bytes_of(region.name) != region.bytes)
+        throw std::logic_error("rank " + std::to_string(rank) + ": region " + region.name + " was planned as " +
+                               std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
+  });
+  for (const Curve& curve : curves) {
+    CHECK(curve.loss == curves[0].loss);
+    CHECK(curve.norm == curves[0].norm);
+  }
+  return curves[0];
+}
+
+/// One rank's curve, and how far it strays when only the order of its sums changes: with other microbatches, the gradients are
+/// summed in another order, and every product over tokens is cut elsewhere.
+struct Reference {
+  Curve curve;
+  double loss_bound = 0, norm_bound = 0;
+};
+
+const Reference& reference(const std::string& model) {
+  static std::map<std::string, Reference> known;
+  const auto it = known.find(model);
+  if (it != known.end()) return it->second;
+  Reference made;
+  core::JobSpec job = job_of(model);
+  made.curve = run(job);
+  for (const std::int64_t micro : {2, 4, 8}) {
+    job.batch.micro = micro;
+    const Curve other = run(job);
+    for (std::size_t i = 0; i < other.loss.size(); ++i) {
+      made.loss_bound = std::max(made.loss_bound, std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i]);
+      made.norm_bound = std::max(made.norm_bound, std::abs(other.norm[i] - made.curve.norm[i]) / made.curve.norm[i]);
+    }
+  }
+  // The largest of three draws of the same rounding; tensor parallelism adds sums over its ranks in every layer.
+  made.loss_bound *= 4;
+  made.norm_bound *= 4;
+  return known.emplace(model, made).first->second;
+}
+
+struct LayoutCase {
+  std::int64_t tp = 1, pp = 1, dp = 1, zero = 1;
+  parallel::ScheduleKind schedule = parallel::ScheduleKind::one_f_one_b;
+  std::int64_t virtual_stages = 1;
+};
+
+core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
+  job.parallel.tp = c.tp;
+  job.parallel.pp = c.pp;
+  job.parallel.dp = c.dp;
+  job.parallel.zero = c.zero;
+  job.parallel.schedule = c.schedule;
+  job.parallel.virtual_stages = c.virtual_stages;
+  return job;
+}
+
+void check_layout(const std::string& model, const LayoutCase& c) {
+  CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages);
+  const Reference& expected = reference(model);
+  const Curve curve = run(with_layout(job_of(model), c));
+  for (std::size_t i = 0; i < curve.loss.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::abs(curve.loss[i] - expected.curve.loss[i]) <= expected.loss_bound * expected.curve.loss[i]);
+    CHECK(std::abs(curve.norm[i] - expected.curve.norm[i]) <= expected.norm_bound * expected.curve.norm[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the bound between layouts is one of rounding, not of training", "[layouts]") {
+  for (const std::string model : {"llama", "qwen", "gpt2"}) {
+    CAPTURE(model);
+    const Reference& r = reference(model);
+    CHECK(r.loss_bound > 0);
+    CHECK(r.loss_bound < 1e-4);
+    CHECK(r.norm_bound < 1e-2);
+    CHECK(r.curve.loss.back() < r.curve.loss.front() - 0.3);
+  }
+}
+
+TEST_CASE("tensor and data parallel layouts give one rank's losses", "[layouts]") {
+  for (const std::string model : {"llama", "qwen", "gpt2"})
+    for (const std::int64_t tp : {1, 2, 4})
+      for (const std::int64_t dp : {1, 2, 4})
+        if (tp * dp > 1)
+          for (const std::int64_t zero : {0, 1})
+            if (dp > 1 || zero == 1) check_layout(model, {.tp = tp, .dp = dp, .zero = zero});
+}
+
+TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen", "gpt2"}) {
+    for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
+      for (const std::int64_t pp : {2, 4}) check_layout(model, {.pp = pp, .schedule = schedule});
+    check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2});
+    check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 3});
+  }
+}
+
+TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen"}) {
+    for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
+      for (const std::int64_t zero : {0, 1}) check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
+    check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
+    check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
+    check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
+  }
+}
+
+TEST_CASE("ZeRO 0 and 1 give the same losses bit for bit", "[layouts]") {
+  for (const std::int64_t tp : {1, 2}) {
+    const Curve zero0 = run(with_layout(job_of("llama"), {.tp = tp, .dp = 2, .zero = 0}));
+    const Curve zero1 = run(with_layout(job_of("llama"), {.tp = tp, .dp = 2, .zero = 1}));
+    CHECK(zero0.loss == zero1.loss);
+    CHECK(zero0.norm == zero1.norm);
+  }
+}
+
+TEST_CASE("schedules that add gradients in the same order give the same losses bit for bit", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  const Curve first = run(with_layout(job_of("llama"), {.pp = 2, .schedule = gpipe}));
+  for (const auto schedule : {one_f_one_b, zb_h1}) {
+    const Curve other = run(with_layout(job_of("llama"), {.pp = 2, .schedule = schedule}));
+    CHECK(other.loss == first.loss);
+    CHECK(other.norm == first.norm);
+  }
+}

@@ -1,0 +1,51 @@
+#include "core/supervise/messages.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/base/error.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+
+TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]") {
+  Ready ready;
+  ready.device = "cpu";
+  using kernels::DType;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
+    ready.slices.push_back({kernels::name_of(dtype), dtype, {4, 6}, {1, 2}, {3, 4}});
+  const std::string text = encode(WorkerMessage{ready});
+  CHECK(text.find("\"bf16\"") != std::string::npos);
+  const Ready back = std::get<Ready>(decode_worker_message(text));
+  REQUIRE(back.slices.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(back.slices[i].dtype == ready.slices[i].dtype);
+    CHECK(back.slices[i].begin == ready.slices[i].begin);
+  }
+  std::string wrong = text;
+  wrong.replace(wrong.find("\"bf16\""), 6, "\"bf61\"");
+  CHECK_THROWS_AS(decode_worker_message(wrong), base::CommError);
+}
+
+TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") {
+  const io::EvaluationRecord record{.step = 3, .loss = std::nan(""), .tokens = 5, .seconds = 0.25};
+  const auto back = std::get<io::EvaluationRecord>(decode_worker_message(encode(WorkerMessage{record})));
+  CHECK(std::isnan(back.loss));
+  CHECK(back.step == 3);
+  CHECK(back.seconds == 0.25);
+}
+
+TEST_CASE("text that is no message is a communication error, of whatever kind the fault is", "[messages]") {
+  for (
+      const std::string text :
+      {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"step","line":"{}"})",
+       R"({"type":"step","line":"{\"step\":"})", R"({"type":"step"})", R"({"type":"evaluation","line":"{}"})",
+       R"({"type":"evaluation","line":"{\"event\":\"checkpoint\",\"step\":1,\"bytes\":1,\"snapshot_seconds\":1,\"write_seconds\":1,\"path\":\"\"}"})",
+       R"({"type":"failed","kind":"mood","message":""})",
+       R"({"type":"finished","step":"one","stopped":false})"}) {
+    INFO(text);
+    CHECK_THROWS_AS(decode_worker_message(text), base::CommError);
+  }
+  CHECK_THROWS_AS(decode_agent_message(R"({"type":"finished"})"), base::CommError);
+  CHECK_THROWS_AS(decode_agent_message(R"({"type":"start","job":1})"), base::CommError);
+}

@@ -1,0 +1,187 @@
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/spec/cluster.h"
+#include "core/spec/machines.h"
+#include "core/spec/report.h"
+#include "spec_test_support.h"
+
+namespace trainerd::core::test {
+namespace {
+
+const std::string kClusterFile = std::string(TRAINERD_SOURCE_DIR) + "/configs/clusters/dgx-h100.yaml";
+
+JobSpec job_on(const std::string& cluster) {
+  return parse_job(kJob + "cluster: " + cluster + "\n", "job.yaml");
+}
+
+parallel::Topology preset(const std::string& name) { return job_topology(job_on("{preset: " + name + "}")); }
+
+// As the issue of a layout: sizes that the spec itself does not accept yet.
+JobSpec laid_out(JobSpec job, std::int64_t tp, std::int64_t dp, std::int64_t pp, std::int64_t nodes) {
+  job.parallel.tp = tp;
+  job.parallel.dp = dp;
+  job.parallel.pp = pp;
+  job.cluster.nodes = nodes;
+  return job;
+}
+
+TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cluster]") {
+  CHECK(cluster_preset_names() ==
+        std::vector<std::string>{"dgx-a100", "dgx-b200", "dgx-h100", "dgx-h200", "gb200-nvl72"});
+  struct Published {
+    const char* name;
+    std::int64_t devices, domain, rails;
+    double memory_gb, memory_tbps, bf16_tflops, nvlink_gbps, rail_gbps;
+  };
+  // NVIDIA's data sheets; memory in GB as they print it, which the usable memory must come near to.
+  const std::vector<Published> published = {
+      {"dgx-a100", 8, 8, 8, 80, 2.0, 312, 300, 25},       {"dgx-h100", 8, 8, 8, 80, 3.35, 989, 450, 50},
+      {"dgx-h200", 8, 8, 8, 141, 4.8, 989, 450, 50},      {"dgx-b200", 8, 8, 8, 180, 8.0, 2250, 900, 50},
+      {"gb200-nvl72", 4, 72, 4, 186, 8.0, 2500, 900, 50},
+  };
+  for (const Published& p : published) {
+    INFO(p.name);
+    const parallel::Topology t = preset(p.name);
+    CHECK(t.name == p.name);
+    CHECK(t.nodes == 1);
+    CHECK(t.devices_per_node == p.devices);
+    CHECK(t.nvlink_domain == p.domain);
+    CHECK(t.rails == p.rails);
+    CHECK(t.device.kind == kernels::DeviceKind::cuda);
+    CHECK(static_cast<double>(t.device_memory_bytes) == Approx(p.memory_gb * 1e9).epsilon(0.08));
+    CHECK(t.memory_bytes_per_second == Approx(p.memory_tbps * 1e12).epsilon(0.02));
+    CHECK(t.peak.bf16 == p.bf16_tflops * 1e12);
+    CHECK(t.nvlink.bytes_per_second == p.nvlink_gbps * 1e9);
+    CHECK(t.rail.bytes_per_second == p.rail_gbps * 1e9);
+    CHECK(t.nvlink.latency_seconds < t.rail.latency_seconds);
+  }
+  CHECK(preset("dgx-a100").peak.fp8 == 0);
+  CHECK(preset("dgx-h100").peak.fp8 == 1979e12);
+}
+
+TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][cluster]") {
+  const JobSpec job = job_on("{preset: " + kClusterFile + ", nodes: 3}");
+  CHECK(job_topology(job).devices() == 24);
+  CHECK(job_topology(job).peak == preset("dgx-h100").peak);
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
+TEST_CASE("a preset has as many nodes as the ranks need, unless the job says", "[spec][cluster]") {
+  CHECK(job_on("{preset: dgx-h100}").cluster.nodes == 1);
+  CHECK(job_on("{preset: dgx-h100, nodes: 5}").cluster.nodes == 5);
+  CHECK(parse_job(to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") == job_on("{preset: dgx-h100}"));
+}
+
+TEST_CASE("a cluster that is not there or not one is told", "[spec][cluster]") {
+  CHECK(with_line("cluster: {preset: dgx-h10}") ==
+        Lines{"job.yaml:6:19: cluster.preset: unknown preset 'dgx-h10' (nearest valid: dgx-h100)"});
+  CHECK(with_line("cluster: {preset: dgxh200}") ==
+        Lines{"job.yaml:6:19: cluster.preset: unknown preset 'dgxh200' (nearest valid: dgx-h200)"});
+  CHECK(with_line("cluster: {preset: ./no/such.yaml}") ==
+        Lines{"job.yaml:6:19: cluster.preset: cannot open './no/such.yaml': No such file or directory"});
+  // A job is no cluster: its keys are unknown, and those of a cluster are missing.
+  const Lines job_as_cluster =
+      with_line("cluster: {preset: " + std::string(TRAINERD_SOURCE_DIR) + "/configs/quickstart.yaml}");
+  REQUIRE_FALSE(job_as_cluster.empty());
+  bool missing = false, unknown = false;
+  for (const std::string& line : job_as_cluster) {
+    missing = missing || line.find("cluster.nvlink_domain: is required") != std::string::npos;
+    unknown = unknown || line.find("cluster.optimizer: unknown key") != std::string::npos;
+  }
+  CHECK(missing);
+  CHECK(unknown);
+}
+
+TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cluster]") {
+  CHECK(parse_job(kJob + "parallel: {order: tp-pp-dp}\n", "j").parallel.order == "tp-pp-dp");
+  CHECK(with_line("parallel: {order: tp-pp-tp}") ==
+        Lines{"job.yaml:6:19: parallel.order: 'tp-pp-tp': names tp twice: keep one (nearest valid: "
+              "tp-cp-ep-dp-pp)"});
+  CHECK(with_line("parallel: {order: rows}").size() == 1);
+  CHECK(parse_job(kJob + "parallel: {allow_tp_across_nodes: true}\n", "j").parallel.allow_tp_across_nodes);
+}
+
+TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
+  require_present(parse_job(kJob, "j"));
+  CHECK_THROWS_AS(require_present(job_on("{preset: gb200-nvl72}")), base::CapacityError);
+  CHECK_THROWS_WITH(require_present(job_on("{preset: dgx-h100}")),
+                    Catch::Contains("8 x NVIDIA H100") && Catch::Contains("cluster.preset: local"));
+}
+
+TEST_CASE("the machine is a device for each rank of a local job", "[spec][cluster]") {
+  const parallel::PlacedGrid placed = place_job(laid_out(parse_job(kJob, "j"), 2, 2, 1, 1));
+  CHECK(placed.topology.devices() == 4);
+  CHECK(placed.placement[3] == parallel::Slot{0, 3});
+}
+
+TEST_CASE("the comments of a small world list its ranks and every group with its link", "[spec][cluster]") {
+  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 4, 2, 2, 2);
+  CHECK(placement_comments(place_job(job)) ==
+        "# 16 ranks on 2 nodes of 8 devices (dgx-h100, NVIDIA H100 80GB HBM3), order tp-cp-ep-dp-pp\n"
+        "#    rank    node  device      tp      cp      ep      dp      pp\n"
+        "#       0       0       0       0       0       0       0       0\n"
+        "#       1       0       1       1       0       0       0       0\n"
+        "#       2       0       2       2       0       0       0       0\n"
+        "#       3       0       3       3       0       0       0       0\n"
+        "#       4       0       4       0       0       0       1       0\n"
+        "#       5       0       5       1       0       0       1       0\n"
+        "#       6       0       6       2       0       0       1       0\n"
+        "#       7       0       7       3       0       0       1       0\n"
+        "#       8       1       0       0       0       0       0       1\n"
+        "#       9       1       1       1       0       0       0       1\n"
+        "#      10       1       2       2       0       0       0       1\n"
+        "#      11       1       3       3       0       0       0       1\n"
+        "#      12       1       4       0       0       0       1       1\n"
+        "#      13       1       5       1       0       0       1       1\n"
+        "#      14       1       6       2       0       0       1       1\n"
+        "#      15       1       7       3       0       0       1       1\n"
+        "#   tp 4: 4 groups over nvlink: [0 1 2 3] [4 5 6 7] [8 9 10 11] [12 13 14 15]\n"
+        "#   dp 2: 8 groups over nvlink: [0 4] [1 5] [2 6] [3 7] [8 12] [9 13] [10 14] [11 15]\n"
+        "#   pp 2: 8 groups over rail: [0 8] [1 9] [2 10] [3 11] [4 12] [5 13] [6 14] [7 15]\n");
+}
+
+TEST_CASE("the comments of a large world name one group of each axis", "[spec][cluster]") {
+  // Llama 3 405B at 8K on 16384 GPUs: table 4 of its paper.
+  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 8, 128, 16, 2048);
+  CHECK(placement_comments(place_job(job)) ==
+        "# 16384 ranks on 2048 nodes of 8 devices (dgx-h100, NVIDIA H100 80GB HBM3), order tp-cp-ep-dp-pp\n"
+        "#   tp 8: 2048 groups over nvlink: [0 1 2 3 4 5 6 7] ...\n"
+        "#   dp 128: 128 groups over rail: [0 8 16 ... 1016] ...\n"
+        "#   pp 16: 1024 groups over rail: [0 1024 2048 3072 4096 5120 6144 7168 8192 9216 10240 11264 12288 "
+        "13312 14336 "
+        "15360] ...\n");
+}
+
+TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][cluster]") {
+  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 2, 2, 4, 2);
+  const auto json = nlohmann::json::parse(job_json(job, place_job(job)));
+  CHECK(json["spec"]["model"]["hidden"] == 64);
+  CHECK(json["spec"]["optimizer"]["betas"] == nlohmann::json::array({0.9, 0.95}));
+  CHECK(json["spec"]["optimizer"]["schedule"]["kind"] == "cosine");
+  CHECK(json["spec"]["parallel"]["schedule"] == "1f1b");
+  CHECK(json["spec"]["precision"] == "fp32");
+  CHECK(json["spec"]["data"]["train"] == nlohmann::json::array({"a.txt"}));
+  CHECK_FALSE(json["spec"].contains("faults"));
+  REQUIRE(json["ranks"].size() == 16);
+  // Stage 1 shares node 0; stages 2 and 3 change places in node 1, so that 1 and 2 are on one rail.
+  CHECK(json["ranks"][13] ==
+        nlohmann::json{
+            {"rank", 13}, {"node", 1}, {"device", 1}, {"tp", 1}, {"cp", 0}, {"ep", 0}, {"dp", 0}, {"pp", 3}});
+  CHECK(json["groups"]["pp"] == nlohmann::json{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
+  CHECK(json["groups"]["dp"][0] == nlohmann::json{0, 2});
+  CHECK(json["groups"]["cp"].size() == 16);
+  CHECK(json["links"]["tp"] == nlohmann::json(std::vector<std::string>(8, "nvlink")));
+  CHECK(json["links"]["pp"] == nlohmann::json(std::vector<std::string>(4, "rail")));
+  CHECK(json["links"]["cp"][0] == "none");
+}
+
+TEST_CASE("a custom precision is a map in the JSON", "[spec][cluster]") {
+  const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
+  const auto json = nlohmann::json::parse(job_json(job, place_job(job)));
+  CHECK(json["spec"]["precision"]["grads"] == "bf16");
+  CHECK(json["spec"]["precision"]["master"] == "fp32");
+}
+
+}  // namespace
+}  // namespace trainerd::core::test

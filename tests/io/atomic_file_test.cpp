@@ -1,0 +1,64 @@
+#include "kernels/base/atomic_file.h"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::write_file_atomically;
+using namespace trainerd::test;
+
+namespace {
+
+int write_text(const std::string& path, const std::string& text) {
+  return write_file_atomically(path, std::as_bytes(std::span(text)));
+}
+
+/// No file of this process may grow past `bytes` while it lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+}  // namespace
+
+TEST_CASE("a file written atomically replaces the one before it and leaves nothing aside") {
+  const TempDir dir;
+  CHECK(write_text(dir / "f", "first, and longer") == 0);
+  CHECK(write_text(dir / "f", "second") == 0);
+  CHECK(read_file(dir / "f") == "second");
+  CHECK_FALSE(std::filesystem::exists(dir / "f.partial"));
+}
+
+TEST_CASE("a failed atomic write keeps the old file and leaves nothing aside") {
+  const TempDir dir;
+  REQUIRE(write_text(dir / "f", "old") == 0);
+  int error = 0;
+  {
+    const FileSizeLimit limit(1000);
+    error = write_text(dir / "f", std::string(5000, 'x'));
+  }
+  CHECK(error == EFBIG);
+  CHECK(read_file(dir / "f") == "old");
+  CHECK_FALSE(std::filesystem::exists(dir / "f.partial"));
+  // A directory in the way: the rename is what fails.
+  std::filesystem::create_directories(dir / "d/inside");
+  CHECK(write_text(dir / "d", "text") != 0);
+  CHECK_FALSE(std::filesystem::exists(dir / "d.partial"));
+  CHECK(write_text(dir / "nowhere/f", "text") == ENOENT);
+}

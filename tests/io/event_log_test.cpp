@@ -1,0 +1,87 @@
+#include "io/metrics/event_log.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "io/metrics/sinks.h"
+#include "kernels/base/error.h"
+#include "tests/io/temp_dir.h"
+
+using trainerd::base::DataError;
+using namespace trainerd::io;
+using namespace trainerd::test;
+
+namespace {
+
+EvaluationRecord evaluation(std::int64_t n) { return {.step = n, .loss = 0.1, .tokens = 64, .seconds = 0.5}; }
+CheckpointRecord checkpoint(std::int64_t n) {
+  return {.step = n, .bytes = 1000, .snapshot_seconds = 0.25, .write_seconds = 2, .path = "c/\"x\""};
+}
+
+std::vector<std::string> events(const std::string& path, std::int64_t last_step) {
+  std::vector<std::string> seen;
+  read_event_log(path, last_step, [&](const EventRecord& e) {
+    seen.push_back((e.index() == 0 ? "evaluation " : "checkpoint ") +
+                   std::to_string(std::visit([](const auto& r) { return r.step; }, e)));
+  });
+  return seen;
+}
+
+using Seen = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("an event is one line of the documented names and comes back the same") {
+  CHECK(to_json_line(EventRecord{evaluation(7)}) ==
+        R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5})");
+  CHECK(
+      to_json_line(EventRecord{checkpoint(8)}) ==
+      R"({"event":"checkpoint","step":8,"bytes":1000,"snapshot_seconds":0.25,"write_seconds":2.0,"path":"c/\"x\""})");
+  const auto back = std::get<CheckpointRecord>(parse_event_record(to_json_line(EventRecord{checkpoint(8)})));
+  CHECK(back.step == 8);
+  CHECK(back.bytes == 1000);
+  CHECK(back.snapshot_seconds == 0.25);
+  CHECK(back.write_seconds == 2);
+  CHECK(back.path == "c/\"x\"");
+  EvaluationRecord lost = evaluation(1);
+  lost.loss = std::nan("");
+  CHECK(std::isnan(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{lost}))).loss));
+  for (const std::string text :
+       {"", "{}", R"({"event":"party","step":1})", R"({"event":"evaluation","step":1})"})
+    CHECK_THROWS_AS(parse_event_record(text), DataError);
+}
+
+TEST_CASE("a resumed run keeps the events up to its step, in whatever order they were told") {
+  const TempDir dir;
+  const std::string path = dir / "events.jsonl";
+  {
+    EventLogSink sink(path, 0);
+    sink.on_evaluation(evaluation(5));
+    sink.on_evaluation(evaluation(10));
+    sink.on_checkpoint(checkpoint(5));  // was on the disk only then
+    sink.on_checkpoint(checkpoint(10));
+  }
+  CHECK(events(path, 10) == Seen{"evaluation 5", "evaluation 10", "checkpoint 5", "checkpoint 10"});
+  CHECK(events(path, 7) == Seen{"evaluation 5", "checkpoint 5"});
+  {
+    EventLogSink sink(path, 5);
+    sink.on_evaluation(evaluation(6));
+  }
+  CHECK(events(path, 100) == Seen{"evaluation 5", "checkpoint 5", "evaluation 6"});
+  { EventLogSink fresh(path, 0); }
+  CHECK(read_file(path).empty());
+}
+
+TEST_CASE("a torn last event is dropped and a damaged one before it is named") {
+  const TempDir dir;
+  const std::string path = dir / "events.jsonl", line = to_json_line(EventRecord{evaluation(1)});
+  write_file(path, line + "\n" + line.substr(0, 20));
+  { EventLogSink sink(path, 9); }
+  CHECK(read_file(path) == line + "\n");
+  write_file(path, line);  // lost its line end alone
+  { EventLogSink sink(path, 9); }
+  CHECK(read_file(path) == line + "\n");
+  write_file(path, "garbage\n" + line + "\n");
+  CHECK(message_of<DataError>([&] { EventLogSink(path, 9); }).find("events.jsonl:1:") != std::string::npos);
+  CHECK(events(dir / "absent", 9).empty());
+}

@@ -1,0 +1,133 @@
+#pragma once
+
+// What communicator tests share: a CPU backend for each rank, tensors in host memory, values that any rank
+// can work out for any other, and the results of collectives worked out from them one element at a time.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "parallel/communicator.h"
+
+namespace trainerd::test {
+
+using kernels::DType;
+using kernels::Tensor;
+using Values = std::vector<double>;  // holds every value of every dtype exactly
+
+struct RankMachine {
+  base::ThreadPool pool{1};
+  kernels::CpuBackend backend{kernels::detect_cpu(1), pool};
+  std::unique_ptr<kernels::Stream> stream = backend.make_stream("comm", nullptr);
+};
+
+inline void put(const Tensor& x, std::int64_t i, double value) {
+  switch (x.dtype) {
+    case DType::f32: x.as<float>()[i] = static_cast<float>(value); break;
+    case DType::bf16: x.as<kernels::Bf16>()[i] = kernels::to_bf16(static_cast<float>(value)); break;
+    case DType::i32: x.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); break;
+    case DType::f64: x.as<double>()[i] = value; break;
+    case DType::u8: x.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value); break;
+  }
+}
+inline double get(const Tensor& x, std::int64_t i) {
+  switch (x.dtype) {
+    case DType::f32: return static_cast<double>(x.as<float>()[i]);
+    case DType::bf16: return static_cast<double>(kernels::to_float(x.as<kernels::Bf16>()[i]));
+    case DType::i32: return x.as<std::int32_t>()[i];
+    case DType::f64: return x.as<double>()[i];
+    case DType::u8: return x.as<std::uint8_t>()[i];
+  }
+  return 0;
+}
+
+class HostTensor {
+ public:
+  HostTensor(DType dtype, std::int64_t numel)
+      : memory_(static_cast<std::size_t>(numel * kernels::size_of(dtype)) + 64) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    tensor_ = {memory_.data() + (64 - address % 64) % 64, dtype, {numel}};
+  }
+  HostTensor(DType dtype, const Values& values)
+      : HostTensor(dtype, static_cast<std::int64_t>(values.size())) {
+    for (std::size_t i = 0; i < values.size(); ++i) put(tensor_, static_cast<std::int64_t>(i), values[i]);
+  }
+  HostTensor(HostTensor&&) = default;
+  HostTensor(const HostTensor&) = delete;
+  const Tensor& operator*() const { return tensor_; }
+  Values values() const {
+    Values values;
+    for (std::int64_t i = 0; i < tensor_.numel(); ++i) values.push_back(get(tensor_, i));
+    return values;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  Tensor tensor_;
+};
+
+/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
+/// shows.
+inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
+  std::uint64_t h = seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03u +
+                    static_cast<std::uint64_t>(i) * 0x8cb92ba72f3d8dd7u;
+  h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 32)) * 0x94d049bb133111ebu;
+  h ^= h >> 31;
+  const double unit = static_cast<double>(h >> 11) / 9007199254740992.0 - 0.5;
+  if (dtype == DType::i32) return std::floor(unit * 2e8);
+  if (dtype == DType::u8) return static_cast<double>(h & 255);
+  const double scaled = std::ldexp(unit, static_cast<int>(h % 17) - 8);
+  if (dtype == DType::f64) return scaled;
+  const auto f = static_cast<float>(scaled);
+  return dtype == DType::bf16 ? static_cast<double>(kernels::to_float(kernels::to_bf16(f)))
+                              : static_cast<double>(f);
+}
+
+inline Values values_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t numel) {
+  Values values;
+  for (std::int64_t i = 0; i < numel; ++i) values.push_back(value_of(dtype, seed, rank, i));
+  return values;
+}
+
+/// Rank 0's value, plus rank 1's, plus ..., rounded after each addition as the accumulator is and at the end
+/// as the tensor.
+inline double sum_of(DType dtype, std::uint64_t seed, const std::vector<std::int64_t>& ranks,
+                     std::int64_t i) {
+  if (dtype == DType::f64 || dtype == DType::i32) {
+    double sum = value_of(dtype, seed, ranks[0], i);
+    for (std::size_t r = 1; r < ranks.size(); ++r) sum += value_of(dtype, seed, ranks[r], i);
+    return sum;
+  }
+  auto sum = static_cast<float>(value_of(dtype, seed, ranks[0], i));
+  for (std::size_t r = 1; r < ranks.size(); ++r)
+    sum += static_cast<float>(value_of(dtype, seed, ranks[r], i));
+  if (dtype == DType::bf16) sum = kernels::to_float(kernels::to_bf16(sum));
+  return static_cast<double>(sum);
+}
+inline double max_of(DType dtype, std::uint64_t seed, const std::vector<std::int64_t>& ranks,
+                     std::int64_t i) {
+  double max = value_of(dtype, seed, ranks[0], i);
+  for (const std::int64_t rank : ranks) max = std::max(max, value_of(dtype, seed, rank, i));
+  return max;
+}
+
+/// For threads and processes where a Catch2 assertion may not be used: throws with `what`.
+inline void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("a collective gave a wrong result: " + what);
+}
+
+inline std::vector<std::int64_t> all_ranks(std::int64_t n) {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t r = 0; r < n; ++r) ranks.push_back(r);
+  return ranks;
+}
+
+}  // namespace trainerd::test

@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "parallel/layout.h"
+#include "parallel/schedule/slots.h"
+#include "parallel/schedule/timeline.h"
+#include "tests/parallel/schedule_run.h"
+
+using namespace trainerd::parallel;
+using trainerd::test::ScheduleRun;
+using trainerd::test::Sends;
+
+namespace {
+
+using Lists = std::vector<std::vector<Action>>;
+
+std::string name(const ScheduleShape& s) {
+  return std::string(to_string(s.kind)) + (s.pass == Pass::train ? " train" : " evaluate") + " p" +
+         std::to_string(s.stages) + " v" + std::to_string(s.virtual_stages) + " m" +
+         std::to_string(s.microbatches);
+}
+
+/// Every shape with 1-16 stages, 1-64 microbatches and 1-4 chunks a rank that has a schedule.
+void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, const Lists&)>& body) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+    for (int stages = 1; stages <= 16; ++stages)
+      for (int chunks = 1; chunks <= 4; ++chunks)
+        for (int microbatches = 1; microbatches <= 64; ++microbatches) {
+          const ScheduleShape shape{kind, stages, chunks, microbatches, pass};
+          if (!schedule_problem(shape).empty()) continue;
+          body(shape, make_schedules(shape));
+        }
+}
+
+/// CHECK costs too much to be made for every action: it is made of the first broken shape.
+class FirstProblem {
+ public:
+  void expect(bool holds, const ScheduleShape& shape, const std::string& what) {
+    ++checked_;
+    if (!holds && problem_.empty()) problem_ = name(shape) + ": " + what;
+  }
+  ~FirstProblem() {
+    CHECK(problem_ == "");
+    CHECK(checked_ > 1000);
+  }
+
+ private:
+  std::string problem_;
+  int checked_ = 0;
+};
+
+int count(const std::vector<Action>& list, ActionKind kind) {
+  return static_cast<int>(
+      std::count_if(list.begin(), list.end(), [kind](const Action& a) { return a.kind == kind; }));
+}
+
+/// Most microbatches, over all chunks of a rank, between a forward and the end that `ends` names.
+int peak_live(const std::vector<Action>& list, const std::vector<ActionKind>& ends) {
+  int live = 0, peak = 0;
+  for (const Action& a : list) {
+    if (a.kind == ActionKind::forward) peak = std::max(peak, ++live);
+    if (std::find(ends.begin(), ends.end(), a.kind) != ends.end()) --live;
+  }
+  return peak;
+}
+
+const std::vector<ActionKind> kToWeight{ActionKind::backward, ActionKind::backward_weight};
+const std::vector<ActionKind> kToBackward{ActionKind::backward, ActionKind::backward_input};
+
+}  // namespace
+
+TEST_CASE("every action of a schedule is done once, after what it needs, in any order of arrival",
+          "[schedule]") {
+  FirstProblem problem;
+  std::uint32_t seed = 1;
+  for (const Pass pass : {Pass::train, Pass::evaluate})
+    for_each_shape(pass, [&](const ScheduleShape& shape, const Lists& lists) {
+      for (const Sends sends : {Sends::buffered, Sends::rendezvous}) {
+        ScheduleRun run(lists, shape.chunks(), shape.microbatches, sends);
+        const std::string broken = run.run(seed++);
+        problem.expect(broken.empty(), shape, broken);
+      }
+      // Once each: the run refuses a second time, so the counts prove that none is left out.
+      const int v = shape.virtual_stages, all = v * shape.microbatches;
+      for (int rank = 0; rank < shape.stages; ++rank) {
+        const std::vector<Action>& list = lists[static_cast<std::size_t>(rank)];
+        const bool train = pass == Pass::train, split = train && shape.kind == ScheduleKind::zb_h1;
+        const int first = shape.stages > 1 && rank == 0 ? 1 : 0;
+        const int last = shape.stages > 1 && rank + 1 == shape.stages ? 1 : 0;
+        const int from_before = shape.stages == 1 ? 0 : (v - first) * shape.microbatches;
+        const int to_behind = shape.stages == 1 ? 0 : (v - last) * shape.microbatches;
+        bool counts = count(list, ActionKind::forward) == (train ? all : 0) &&
+                      count(list, ActionKind::forward_only) == (train ? 0 : all) &&
+                      count(list, ActionKind::backward) == (train && !split ? all : 0) &&
+                      count(list, ActionKind::backward_input) == (split ? all : 0) &&
+                      count(list, ActionKind::backward_weight) == (split ? all : 0) &&
+                      count(list, ActionKind::reduce_grads) == (train ? v : 0) &&
+                      count(list, ActionKind::recv_forward) == from_before &&
+                      count(list, ActionKind::send_forward) == to_behind &&
+                      count(list, ActionKind::send_backward) == (train ? from_before : 0) &&
+                      count(list, ActionKind::recv_backward) == (train ? to_behind : 0);
+        problem.expect(counts, shape, "wrong number of actions on rank " + std::to_string(rank));
+      }
+    });
+}
+
+TEST_CASE("each chunk sums its gradients in rising order of microbatches and reduces them at once",
+          "[schedule]") {
+  FirstProblem problem;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    for (const auto& list : lists) {
+      std::vector<int> next(static_cast<std::size_t>(shape.chunks()), 0);
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action& a = list[i];
+        if (a.kind != ActionKind::backward && a.kind != ActionKind::backward_weight) continue;
+        problem.expect(next[static_cast<std::size_t>(a.chunk)]++ == a.microbatch, shape,
+                       describe(a) + " out of order");
+        if (a.microbatch + 1 != shape.microbatches) continue;
+        // Nothing is computed between the last gradient and the reduction.
+        std::size_t j = i + 1;
+        while (j < list.size() && (is_send(list[j].kind) || is_receive(list[j].kind))) ++j;
+        problem.expect(
+            j < list.size() && list[j].kind == ActionKind::reduce_grads && list[j].chunk == a.chunk, shape,
+            "no reduction behind " + describe(a));
+      }
+      problem.expect(list.back().kind == ActionKind::reduce_grads, shape, "does not end with a reduction");
+    }
+  });
+}
+
+TEST_CASE("activations alive are as published", "[schedule]") {
+  FirstProblem problem;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    const int p = shape.stages, v = shape.virtual_stages, m = shape.microbatches;
+    for (int rank = 0; rank < p; ++rank) {
+      const auto& list = lists[static_cast<std::size_t>(rank)];
+      const int live = peak_live(list, kToWeight);
+      const std::string found = "rank " + std::to_string(rank) + " holds " + std::to_string(live);
+      if (shape.kind == ScheduleKind::gpipe) problem.expect(live == m, shape, found);
+      if (shape.kind == ScheduleKind::one_f_one_b)
+        problem.expect(live == std::min(m, p - rank), shape, found);
+      if (shape.kind == ScheduleKind::zb_h1) {
+        problem.expect(live <= std::min(m, p), shape, found);
+        problem.expect(peak_live(list, kToBackward) == std::min(m, p - rank), shape,
+                       found + " to backward_input");
+      }
+      // Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.3: 1 + (p - 1) / (p v) times
+      // the whole model's activations on the first rank, which are p v chunks' here.
+      if (shape.kind == ScheduleKind::interleaved && v > 1) {
+        problem.expect(live <= std::min(v * m, p * v + p - 1), shape, found);
+        if (rank == 0) problem.expect(live == std::min(v * m, p * v + p - 1), shape, found);
+      }
+      if (shape.kind == ScheduleKind::interleaved && v == 1)
+        problem.expect(live == std::min(m, p - rank), shape, found);
+    }
+  });
+}
+
+TEST_CASE("slots are as many as activations alive, and none is shared while it is needed", "[schedule]") {
+  FirstProblem problem;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    if (shape.microbatches > 24) return;
+    for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
+      const auto& list = lists[static_cast<std::size_t>(chunk % shape.stages)];
+      for (const Lifetime lifetime :
+           {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight}) {
+        const SlotTable table = color_slots(list, chunk, shape.microbatches, lifetime);
+        std::vector<int> holder(static_cast<std::size_t>(table.slots), -1);
+        int live = 0, peak = 0;
+        for (const Action& a : list) {
+          if (a.chunk != chunk) continue;
+          const bool input = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+          const bool weight = a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight;
+          const int slot = table.slot_of_microbatch[static_cast<std::size_t>(a.microbatch)];
+          if (lifetime == Lifetime::backward_to_weight ? input : a.kind == ActionKind::forward) {
+            problem.expect(holder[static_cast<std::size_t>(slot)] == -1, shape,
+                           "a slot in use is given away");
+            holder[static_cast<std::size_t>(slot)] = a.microbatch;
+            peak = std::max(peak, ++live);
+          }
+          if (lifetime == Lifetime::forward_to_backward ? input : weight) {
+            problem.expect(holder[static_cast<std::size_t>(slot)] == a.microbatch, shape,
+                           "a slot changed hands");
+            holder[static_cast<std::size_t>(slot)] = -1;
+            --live;
+          }
+        }
+        problem.expect(peak == table.slots, shape, "more slots than are alive at once");
+      }
+    }
+  });
+}
+
+TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
+  FirstProblem problem;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    const Timeline unit = timeline(lists, {});
+    const double p = shape.stages, v = shape.virtual_stages, m = shape.microbatches;
+    const double flush = (p - 1) / (v * m + p - 1);        // GPipe, PipeDream-flush, Narayanan et al., SC21
+    const double zero_bubble = (p - 1) / (3 * m + p - 1);  // Qi et al., 2024: (p - 1)(F + B - W)
+    problem.expect(unit.stuck.empty(), shape, describe(unit.stuck));
+    const std::string found = "bubble " + std::to_string(unit.bubble_fraction);
+    if (shape.kind != ScheduleKind::zb_h1) {
+      problem.expect(std::abs(unit.bubble_fraction - flush) < 1e-12, shape, found);
+    } else if (m >= p) {
+      problem.expect(std::abs(unit.bubble_fraction - zero_bubble) < 1e-12, shape, found);
+    } else {
+      problem.expect(unit.bubble_fraction <= flush + 1e-12, shape, found);
+    }
+  });
+}
+
+TEST_CASE("received messages wait for little", "[schedule]") {
+  FirstProblem problem;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    for (int chunk = 0; chunk < shape.chunks() && shape.stages > 1; ++chunk) {
+      const auto& list = lists[static_cast<std::size_t>(chunk % shape.stages)];
+      const int inputs = color_receives(list, chunk, shape.microbatches, ActionKind::recv_forward).slots;
+      const int grads = color_receives(list, chunk, shape.microbatches, ActionKind::recv_backward).slots;
+      const bool ring = shape.virtual_stages > 1;
+      problem.expect(inputs <= (ring ? 2 : 1), shape, std::to_string(inputs) + " inputs wait");
+      problem.expect(grads <= (ring ? shape.stages / 3 + 1 : 1), shape,
+                     std::to_string(grads) + " gradients wait");
+    }
+  });
+}

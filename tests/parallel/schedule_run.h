@@ -1,0 +1,221 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/schedule/schedule.h"
+
+// Runs the action lists of a pipeline as real ranks would: in any order that lists and messages allow, with
+// channels that keep the order of their messages and carry nothing else. An oracle that shares no code with
+// the schedules.
+
+namespace trainerd::test {
+
+using parallel::Action;
+using parallel::ActionKind;
+
+enum class Sends {
+  buffered,    ///< a send is done at once
+  rendezvous,  ///< neighbouring transfers are one group, done when each of them has met its other end
+};
+
+class ScheduleRun {
+ public:
+  ScheduleRun(const std::vector<std::vector<Action>>& lists, int chunks, int microbatches, Sends sends)
+      : lists_(lists),
+        chunks_(chunks),
+        microbatches_(microbatches),
+        sends_(sends),
+        ranks_(lists.size()),
+        done_(static_cast<std::size_t>(kKinds * chunks * microbatches), 0) {}
+
+  /// Empty, or the first rule that was broken.
+  std::string run(std::uint32_t seed) {
+    std::mt19937 random(seed);
+    for (std::size_t rank = 0; rank < lists_.size(); ++rank) awake_.push_back(rank);
+    while (!awake_.empty() && problem_.empty()) {
+      const std::size_t i = random() % awake_.size(), rank = awake_[i];
+      if (step(rank)) continue;
+      ranks_[rank].asleep = true;
+      awake_[i] = awake_.back();
+      awake_.pop_back();
+    }
+    for (std::size_t rank = 0; rank < lists_.size() && problem_.empty(); ++rank)
+      if (ranks_[rank].next < lists_[rank].size())
+        fail(rank, lists_[rank][ranks_[rank].next], "is never done: deadlock");
+    return problem_;
+  }
+
+  bool did(ActionKind kind, int chunk, int microbatch) const {
+    return done_[index(kind, chunk, microbatch)] != 0;
+  }
+
+ private:
+  static constexpr int kKinds = 10;
+  struct Rank {
+    std::size_t next = 0;
+    std::size_t posted_end = 0;  ///< of the group that is under way
+    std::size_t open = 0;        ///< its transfers that have not met their other end
+    bool asleep = false;
+  };
+  struct Channel {
+    std::deque<Action> sent, wanted;  ///< messages, by their receives
+  };
+
+  std::size_t index(ActionKind kind, int chunk, int microbatch) const {
+    return static_cast<std::size_t>((static_cast<int>(kind) * chunks_ + chunk) * microbatches_ + microbatch);
+  }
+  void fail(std::size_t rank, const Action& action, const std::string& what) {
+    if (problem_.empty()) problem_ = "rank " + std::to_string(rank) + ": " + describe(action) + " " + what;
+  }
+  int stages() const { return static_cast<int>(lists_.size()); }
+  void wake(std::size_t rank) {
+    if (std::exchange(ranks_[rank].asleep, false)) awake_.push_back(rank);
+  }
+
+  /// A send as the receive that must take it.
+  static Action receive_of(const Action& send, std::size_t rank) {
+    const bool forward = send.kind == ActionKind::send_forward;
+    return {forward ? ActionKind::recv_forward : ActionKind::recv_backward, send.chunk + (forward ? 1 : -1),
+            send.microbatch, static_cast<int>(rank)};
+  }
+
+  bool step(std::size_t rank) {
+    Rank& r = ranks_[rank];
+    if (r.next == lists_[rank].size()) return false;
+    const Action& action = lists_[rank][r.next];
+    if (action.chunk % stages() != static_cast<int>(rank)) fail(rank, action, "is on the wrong rank");
+    if (!is_send(action.kind) && !is_receive(action.kind)) {
+      compute(rank, action);
+      ++r.next;
+      return true;
+    }
+    return sends_ == Sends::buffered ? transfer(rank, action) : exchange(rank);
+  }
+
+  void finish(std::size_t rank, const Action& action) {
+    std::uint8_t& done = done_[index(action.kind, action.chunk, action.microbatch)];
+    if (done != 0) fail(rank, action, "is done twice");
+    done = 1;
+  }
+
+  void check_send(std::size_t rank, const Action& send) {
+    const int to = receive_of(send, rank).chunk;
+    if (to < 0 || to >= chunks_ || to % stages() != send.peer) fail(rank, send, "goes to the wrong rank");
+    const bool forward = send.kind == ActionKind::send_forward;
+    if (!(forward ? has_output(send) : has_input_grad(send))) fail(rank, send, "sends what is not made yet");
+  }
+
+  bool transfer(std::size_t rank, const Action& action) {
+    if (is_send(action.kind)) {
+      check_send(rank, action);
+      channels_[{rank, action.peer}].sent.push_back(receive_of(action, rank));
+      wake(static_cast<std::size_t>(action.peer));
+    } else {
+      Channel& channel = channels_[{static_cast<std::size_t>(action.peer), static_cast<int>(rank)}];
+      if (channel.sent.empty()) return false;
+      if (channel.sent.front() != action) fail(rank, action, "finds another message first");
+      channel.sent.pop_front();
+    }
+    finish(rank, action);
+    ++ranks_[rank].next;
+    return true;
+  }
+
+  bool exchange(std::size_t rank) {
+    Rank& r = ranks_[rank];
+    const std::vector<Action>& list = lists_[rank];
+    if (r.posted_end <= r.next) {
+      for (r.posted_end = r.next; r.posted_end < list.size(); ++r.posted_end) {
+        const Action& action = list[r.posted_end];
+        if (is_send(action.kind)) {
+          check_send(rank, action);
+          ++r.open;
+          Channel& channel = channels_[{rank, action.peer}];
+          channel.sent.push_back(receive_of(action, rank));
+          meet(channel, rank, static_cast<std::size_t>(action.peer));
+        } else if (is_receive(action.kind)) {
+          ++r.open;
+          Channel& channel = channels_[{static_cast<std::size_t>(action.peer), static_cast<int>(rank)}];
+          channel.wanted.push_back(action);
+          meet(channel, static_cast<std::size_t>(action.peer), rank);
+        } else {
+          break;
+        }
+      }
+    }
+    if (r.open != 0) return false;
+    for (; r.next < r.posted_end; ++r.next) finish(rank, list[r.next]);
+    return true;
+  }
+
+  void meet(Channel& channel, std::size_t sender, std::size_t receiver) {
+    if (channel.sent.empty() || channel.wanted.empty()) return;
+    if (channel.sent.front() != channel.wanted.front())
+      fail(receiver, channel.wanted.front(), "finds another message first");
+    channel.sent.pop_front();
+    channel.wanted.pop_front();
+    for (const std::size_t rank : {sender, receiver}) {
+      --ranks_[rank].open;
+      wake(rank);
+    }
+  }
+
+  bool has_output(const Action& a) const {
+    return did(ActionKind::forward, a.chunk, a.microbatch) ||
+           did(ActionKind::forward_only, a.chunk, a.microbatch);
+  }
+  bool has_input_grad(const Action& a) const {
+    return did(ActionKind::backward, a.chunk, a.microbatch) ||
+           did(ActionKind::backward_input, a.chunk, a.microbatch);
+  }
+
+  void compute(std::size_t rank, const Action& a) {
+    const bool alone = stages() == 1;
+    switch (a.kind) {
+      case ActionKind::forward:
+      case ActionKind::forward_only: {
+        const Action before{a.kind, a.chunk - 1, a.microbatch};
+        if (a.chunk > 0 &&
+            !(alone ? has_output(before) : did(ActionKind::recv_forward, a.chunk, a.microbatch)))
+          fail(rank, a, "has no input");
+        break;
+      }
+      case ActionKind::backward:
+      case ActionKind::backward_input: {
+        const Action after{a.kind, a.chunk + 1, a.microbatch};
+        if (!did(ActionKind::forward, a.chunk, a.microbatch)) fail(rank, a, "comes before its forward");
+        if (a.chunk + 1 < chunks_ &&
+            !(alone ? has_input_grad(after) : did(ActionKind::recv_backward, a.chunk, a.microbatch)))
+          fail(rank, a, "has no gradient");
+        break;
+      }
+      case ActionKind::backward_weight:
+        if (!did(ActionKind::backward_input, a.chunk, a.microbatch))
+          fail(rank, a, "comes before backward_input");
+        break;
+      default:
+        for (int m = 0; m < microbatches_; ++m)
+          if (!did(ActionKind::backward, a.chunk, m) && !did(ActionKind::backward_weight, a.chunk, m))
+            fail(rank, a, "comes before the last weight gradient");
+    }
+    finish(rank, a);
+  }
+
+  const std::vector<std::vector<Action>>& lists_;
+  int chunks_, microbatches_;
+  Sends sends_;
+  std::vector<Rank> ranks_;
+  std::vector<std::uint8_t> done_;
+  std::map<std::pair<std::size_t, int>, Channel> channels_;
+  std::vector<std::size_t> awake_;
+  std::string problem_;
+};
+
+}  // namespace trainerd::test

@@ -1,0 +1,118 @@
+"""Real processes: any layout gives one rank's losses, resumes what any layout saved, and ends when any rank dies."""
+
+import re
+import unittest
+
+from support import *
+
+FLAGS = {
+    "one": [],
+    "dp2": ["parallel.dp=2"],
+    "dp2-zero0": ["parallel.dp=2", "parallel.zero=0"],
+    "tp2": ["parallel.tp=2"],
+    "tp4": ["parallel.tp=4"],
+    "pp2": ["parallel.pp=2", "batch.micro=1"],
+    "pp2-gpipe": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=gpipe"],
+    "pp2-zb": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=zb-h1"],
+    "pp4": ["parallel.pp=4", "batch.micro=1"],
+    "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
+    "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
+    "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
+}
+
+
+def arguments(name, *more):
+    out = []
+    for flag in [*FLAGS[name], *more]:
+        out += ["--set", flag]
+    return out
+
+
+class Layouts(RunTest):
+    def curve(self, name):
+        return [(s["step"], s["loss"]) for s in self.steps(name)]
+
+    def assert_same_curve(self, name, reference):
+        a, b = self.curve(name), self.curve(reference)
+        self.assertEqual([s for s, _ in a], [s for s, _ in b])
+        # Single precision, other orders of sums: see tests/core/layouts_test.cpp for the bound that is derived.
+        for (step, x), (_, y) in zip(a, b):
+            self.assertAlmostEqual(x, y, delta=2e-5 * y, msg=f"{name} step {step}")
+
+    def test_every_layout_gives_the_losses_of_one_rank(self):
+        self.run_job(self.job("one"), *arguments("one", "precision=fp32"))
+        for name in FLAGS:
+            if name != "one":
+                with self.subTest(name):
+                    output = self.run_job(self.job(name), *arguments(name, "precision=fp32"))
+                    self.assert_same_curve(name, "one")
+
+    def test_what_one_layout_saved_another_resumes(self):
+        self.run_job(self.job("whole"), *arguments("one", "precision=fp32"))
+        # The same output directory, another layout at every stop: steps 5, 10, 15 are where checkpoints are.
+        job = self.job("moved", schedule="{kind: cosine, warmup: 5, min_lr: 1.0e-4}")
+        for name, stop in [("all", 7), ("pp4", 12), ("tp4", 17), ("one", None)]:
+            process = self.start(job, *arguments(name, "precision=fp32"))
+            if stop is not None:
+                self.wait_for_step(process, stop, "moved")
+                process.kill()
+                process.communicate()
+                self.assertTrue(self.checkpoints("moved"))
+            else:
+                output, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 0, output)
+                self.assertIn("resuming from", output)
+        self.assert_same_curve("moved", "whole")
+
+    def test_a_resumed_layout_of_many_ranks_goes_on_bit_for_bit(self):
+        self.run_job(self.job("whole"), *arguments("all"))
+        job = self.job("killed")
+        process = self.start(job, *arguments("all"))
+        self.wait_for_step(process, 8, "killed")
+        process.kill()
+        process.communicate()
+        self.run_job(job, *arguments("all"))
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+
+    def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
+        for victim in range(4):
+            name = f"victim{victim}"
+            process = self.start(self.job(name), *arguments("tp2-dp2", "steps=100000"))
+            self.wait_for_step(process, 3, name)
+            workers = self.children(process.pid)
+            self.assertEqual(len(workers), 4)
+            os.kill(workers[victim], signal.SIGKILL)
+            begin = time.monotonic()
+            output, _ = process.communicate(timeout=30)
+            took = time.monotonic() - begin
+            self.assertEqual(process.returncode, 7, output)
+            self.assertRegex(output, rf"rank {victim} \(pid {workers[victim]}\) ended by signal 9")
+            self.assertLess(took, 4.0)
+            for pid in workers:
+                self.assertFalse(alive(pid))
+
+    def test_an_error_of_one_rank_is_the_one_reported(self):
+        process = self.start(self.job("data"), *arguments("tp2-dp2", "steps=100000"))
+        self.wait_for_step(process, 3, "data")
+        os.truncate(self.data, 100)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 4, output)
+        self.assertIn("data.txt", output)
+
+    def test_a_stop_is_a_vote_of_all_ranks(self):
+        process = self.start(self.job("stopped"), *arguments("all", "steps=100000"))
+        self.wait_for_step(process, 3, "stopped")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 143, output)
+        last = self.steps("stopped")[-1]["step"]
+        self.assertEqual(self.checkpoints("stopped")[-1].name, f"step-{last:08d}")
+
+    def test_a_gradient_that_is_not_finite_is_named_by_the_rank_that_has_it(self):
+        job = self.job("diverged", lr="1.0e+30", schedule=CONSTANT)
+        output = self.run_job(job, *arguments("all", "checkpoint.every=1"), status=6)
+        self.assertRegex(output, r"step \d+: the (loss|gradient of \S+) is not finite")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
