@@ -258,10 +258,11 @@ class Checker {
     std::string what;
     // A size that is missing or wrong has its own problem already, and may be 0.
     const ModelOptions& m = job_.model;
-    if (std::min({p.tp, p.pp, p.dp, p.virtual_stages, m.heads, m.kv_heads, m.ffn, m.layers, job_.batch.micro}) < 1) return;
-    if (good({"model.heads", "model.kv_heads", "model.ffn"}) && !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
+    if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 && good({"model.heads", "model.kv_heads", "model.ffn"}) &&
+        !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
     if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
+    if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
     if (!what.empty()) return problem("parallel.pp", what);
     const std::int64_t microbatches = job_.microbatches();
