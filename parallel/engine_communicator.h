@@ -20,8 +20,8 @@ namespace trainerd::parallel {
 /// Collectives run in the calling thread, or in one of the communicator's own (CommOptions::progress). The
 /// sends of an exchange are copied and never block; its receives are filled by the time it has been waited
 /// for. The calls on one communicator come from one thread. A Work is not kept longer than its communicator;
-/// one that is destroyed unwaited gives up its receives. Any error ends the world: there is no going on with
-/// half a collective.
+/// one that is destroyed unwaited gives up its receives (which, over a network, ends the world). Any error
+/// ends the world: there is no going on with half a collective.
 ///
 /// Engine: rank(), size(), world_rank(), name(), deadline_seconds(), describe(record);
 ///   run(operation): a collective to its end, one thread at a time; missing(): the ranks that the one under

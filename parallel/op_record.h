@@ -23,8 +23,8 @@ const char* to_string(OpKind kind);
 
 /// What a rank says it is about to do; the members of a group must say the same.
 struct OpRecord {
-  std::uint64_t sequence =
-      0;                   ///< of the group's collectives, from 1; of the messages from one rank to another
+  /// Of the group's collectives, from 1; in a message, of those from its sender to its receiver.
+  std::uint64_t sequence = 0;
   std::int64_t bytes = 0;  ///< of the input tensor
   std::uint64_t label_hash = 0;
   std::int32_t root = 0;

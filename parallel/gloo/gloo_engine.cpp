@@ -16,7 +16,7 @@ using kernels::host_copy;
 
 namespace {
 
-constexpr std::int64_t kFrameBytes = 4096;
+constexpr std::int64_t kFrameBytes = 8192;
 constexpr std::int64_t kHeaderBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
 // Up to here an all_reduce is over with its frames.
 constexpr std::int64_t kInlineBytes = kFrameBytes - kHeaderBytes;

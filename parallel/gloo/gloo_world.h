@@ -16,7 +16,8 @@ struct GlooOptions {
   std::string host = "127.0.0.1";  ///< name or address of this rank's network interface: peers connect to it
   double deadline_seconds = 300;   ///< longest time an operation takes
   double rendezvous_seconds = 60;
-  std::int64_t chunk_bytes = 1024 * 1024;  ///< of a reduction, from each peer: longer ones take several steps
+  /// Of a reduction, from each peer: longer ones take several steps.
+  std::int64_t chunk_bytes = 4 * 1024 * 1024;
 };
 
 /// One rank's part of a world of processes over TCP. Connections and point-to-point messages are Gloo's, the

@@ -17,10 +17,11 @@ namespace trainerd::parallel {
 struct ShmGroup {
   std::string name;
   std::vector<std::int64_t> ranks;  ///< of the world, in the group's order
-  std::int64_t chunk_bytes =
-      1024 * 1024;              ///< of each of a rank's two slots: longer collectives take several steps
-  std::int64_t ring_bytes = 0;  ///< from each rank to each other; 0: the group does not exchange.
-                                ///< A message longer than its ring is sent, but slower.
+  /// Of each of a rank's two slots: longer collectives take several steps.
+  std::int64_t chunk_bytes = 1024 * 1024;
+  /// From each rank to each other; 0: the group does not exchange. A message longer than its ring is sent,
+  /// but slower.
+  std::int64_t ring_bytes = 0;
 };
 
 /// What a world's segment holds. Agent and workers work it out alike, from the layout of the job.
