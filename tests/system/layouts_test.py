@@ -16,6 +16,7 @@ FLAGS = {
     "pp2-zb": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=zb-h1"],
     "pp4": ["parallel.pp=4", "batch.micro=1"],
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
+    "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }
