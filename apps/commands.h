@@ -29,6 +29,14 @@ struct DataInspectArgs {
 };
 int data_inspect_command(const DataInspectArgs& args);
 
+struct CheckpointArgs {
+  std::string path;  ///< of one checkpoint; for `list` of a run or of its checkpoints
+};
+int checkpoint_list_command(const CheckpointArgs& args);
+int checkpoint_verify_command(const CheckpointArgs& args);
+/// Verifies, then prints what it holds.
+int checkpoint_show_command(const CheckpointArgs& args);
+
 /// Given by the agent alone: its descriptors are `control`, then `segments` shared memories from `control` +
 /// 1 on.
 struct WorkerArgs {

@@ -40,6 +40,17 @@ class CommandLine {
         ->check(CLI::IsMember({"text", "tokens"}));
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
 
+    CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look at checkpoints");
+    checkpoint->require_subcommand(1);
+    const auto add_checkpoint = [&](const char* name, const char* help, int (*command)(const CheckpointArgs&)) {
+      CLI::App* sub = checkpoint->add_subcommand(name, help);
+      sub->add_option("PATH", checkpoint_.path, "A checkpoint's directory; for list, a run's output")->required();
+      sub->callback([this, command] { chosen_ = [this, command] { return command(checkpoint_); }; });
+    };
+    add_checkpoint("list", "The complete checkpoints of a run, newest first", checkpoint_list_command);
+    add_checkpoint("verify", "Check every size and checksum", checkpoint_verify_command);
+    add_checkpoint("show", "Verify, and print what it holds", checkpoint_show_command);
+
     CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
     worker->group("");  // not listed
     worker->add_option("--control", worker_.control)->required();
@@ -72,6 +83,7 @@ class CommandLine {
   RunArgs run_;
   ValidateArgs validate_;
   DataInspectArgs inspect_;
+  CheckpointArgs checkpoint_;
   WorkerArgs worker_;
   std::function<int()> chosen_;
 };

@@ -12,6 +12,36 @@ void sum_over(const TensorParallel& tp, Stream& s, const Tensor& x, const char* 
   tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
 }
 
+bool cut(const TensorParallel& tp) { return tp.sequence_parallel && tp.group.size() > 1; }
+
+Tensor whole_shape(const TensorParallel& tp, Stream& s, const Tensor& flow) {
+  Shape shape = flow.shape;
+  shape.sizes[0] *= tp.group.size();
+  return s.scratch().take(flow.dtype, shape, MemoryTerm::activations);
+}
+
+/// All rows of a flow: itself, or gathered in scratch.
+Tensor gathered(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label) {
+  if (!cut(tp)) return flow;
+  const Tensor whole = whole_shape(tp, s, flow);
+  tp.group.all_gather(s, flow, whole, {.label = label})->wait(s);
+  return whole;
+}
+
+/// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
+template <class Make>
+void summed(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label, const Make& make) {
+  if (!cut(tp)) {
+    make(flow);
+    sum_over(tp, s, flow, label);
+    return;
+  }
+  const ArenaScope scope(s.scratch());
+  const Tensor whole = whole_shape(tp, s, flow);
+  make(whole);
+  tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
+}
+
 /// Statistics of a part of the vocabulary become those of all of it.
 void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp, const Tensor& target) {
   if (tp.group.size() == 1) return;
@@ -50,35 +80,81 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
 
 }  // namespace
 
-void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) { tp.backend.linear_fprop(s, a); }
+void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
+  const ArenaScope scope(s.scratch());
+  LinearFprop whole = a;
+  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear");
+  tp.backend.linear_fprop(s, whole);
+}
 
 void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
-  base::check(a.mode == WriteMode::assign || tp.group.size() == 1, "a sum over tp must not count what was there before twice");
-  tp.backend.linear_dgrad(s, a);
-  sum_over(tp, s, a.dx_TC, "column_linear_dgrad");
+  base::check(a.mode == WriteMode::assign, "a sum over tp must not count what was there before twice");
+  summed(tp, s, a.dx_TC, "column_linear_dgrad", [&](const Tensor& dx) {
+    LinearDgrad part = a;
+    part.dx_TC = dx;
+    tp.backend.linear_dgrad(s, part);
+  });
 }
 
-void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) { tp.backend.linear_swiglu(s, a); }
+void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
+  const ArenaScope scope(s.scratch());
+  LinearWgrad whole = a;
+  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear_wgrad");
+  tp.backend.linear_wgrad(s, whole);
+}
+
+void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
+  const ArenaScope scope(s.scratch());
+  LinearSwiglu whole = a;
+  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear_swiglu");
+  tp.backend.linear_swiglu(s, whole);
+}
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  LinearFprop part = a;
-  if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
-  tp.backend.linear_fprop(s, part);
-  sum_over(tp, s, a.y_TN, "row_linear");
+  summed(tp, s, a.y_TN, "row_linear", [&](const Tensor& y) {
+    LinearFprop part = a;
+    part.y_TN = y;
+    if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
+    tp.backend.linear_fprop(s, part);
+  });
 }
 
-void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) { tp.backend.linear_dgrad(s, a); }
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
+  const ArenaScope scope(s.scratch());
+  LinearDgrad whole = a;
+  whole.dy_TN.data = gathered(tp, s, a.dy_TN.data, "row_linear_dgrad");
+  tp.backend.linear_dgrad(s, whole);
+}
+
+void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
+  const ArenaScope scope(s.scratch());
+  LinearWgrad whole = a;
+  whole.dy_TN.data = gathered(tp, s, a.dy_TN.data, "row_linear_wgrad");
+  tp.backend.linear_wgrad(s, whole);
+}
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a) {
-  tp.backend.linear_dgrad_swiglu(s, a);
+  const ArenaScope scope(s.scratch());
+  LinearDgradSwiglu whole = a;
+  whole.dy_TD.data = gathered(tp, s, a.dy_TD.data, "row_linear_dgrad_swiglu");
+  tp.backend.linear_dgrad_swiglu(s, whole);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
-  EmbeddingForward part = a;
-  // Positions are whole on every rank: the first adds them.
-  if (tp.group.rank() != 0) part.positions_T = part.positions_table_SD = {};
-  tp.backend.embedding_forward(s, part);
-  sum_over(tp, s, a.out_TD, "embedding");
+  summed(tp, s, a.out_TD, "embedding", [&](const Tensor& out) {
+    EmbeddingForward part = a;
+    part.out_TD = out;
+    // Positions are whole on every rank: the first adds them.
+    if (tp.group.rank() != 0) part.positions_T = part.positions_table_SD = {};
+    tp.backend.embedding_forward(s, part);
+  });
+}
+
+void vocab_parallel_embedding_backward(const TensorParallel& tp, Stream& s, const EmbeddingBackward& a) {
+  const ArenaScope scope(s.scratch());
+  EmbeddingBackward whole = a;
+  whole.dout_TD = gathered(tp, s, a.dout_TD, "embedding_backward");
+  tp.backend.embedding_backward(s, whole);
 }
 
 std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype) {
@@ -88,14 +164,23 @@ std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DTy
 }
 
 void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
-  const std::int64_t tokens = a.y_TD.size(0);
+  const ArenaScope scope(s.scratch());
+  HeadLoss whole = a;
+  whole.y_TD = gathered(tp, s, a.y_TD, "head");
+  const std::int64_t tokens = whole.y_TD.size(0);
   const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype);
-  WriteMode mode = a.mode;
-  for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
-    chunk_loss(tp, s, a, begin, std::min(chunk, tokens - begin), mode);
-    mode = WriteMode::accumulate;
-  }
-  if (a.dy_TD.defined()) sum_over(tp, s, a.dy_TD, "head_dgrad");
+  const auto run = [&] {
+    WriteMode mode = a.mode;
+    for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
+      chunk_loss(tp, s, whole, begin, std::min(chunk, tokens - begin), mode);
+      mode = WriteMode::accumulate;
+    }
+  };
+  if (!a.dy_TD.defined()) return run();
+  summed(tp, s, a.dy_TD, "head_dgrad", [&](const Tensor& dy) {
+    whole.dy_TD = dy;
+    run();
+  });
 }
 
 }  // namespace trainerd::parallel

@@ -4,29 +4,42 @@
 // communicator. (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3: column- then row-parallel linears.)
 // A column-parallel linear holds rows of the weight [N/tp, C]; its input gradient is a sum over tp.
 // A row-parallel linear holds columns [N, C/tp]; its output is a sum over tp.
-// Weight gradients need no communication: call the Backend.
 
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 
 namespace trainerd::parallel {
 
-/// Where tensor-parallel work runs: the device and the tp group.
+/// Where tensor-parallel work runs: the device and the tp group. With `sequence_parallel` (Korthikanti et al., Reducing
+/// Activation Recomputation in Large Transformer Models, arXiv 2205.05198, section 4.2) what flows between layers is cut
+/// along the tokens: rank r of n holds rows [r T / n, (r + 1) T / n). Below, "flow" is a tensor of those rows, or of all T rows
+/// without it; the sums over tp become reduce-scatters, and all-gathers bring the rows together before a GEMM.
 struct TensorParallel {
   kernels::Backend& backend;
   Communicator& group;
+  bool sequence_parallel = false;
+
+  /// Rows of a flow of `tokens` tokens on one rank.
+  std::int64_t flow_rows(std::int64_t tokens) const { return sequence_parallel ? tokens / group.size() : tokens; }
 };
 
-
+/// x is a flow.
 void column_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
+/// dx is a flow, assigned.
 void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
+/// x is a flow.
+void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
-/// A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
+/// y is a flow. A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
+/// dy is a flow.
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
+void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&);
-/// Each rank holds rows [first_row, first_row + V/tp) of the table; the sum over tp completes every token.
+/// Each rank holds rows [first_row, first_row + V/tp) of the table; the sum over tp completes every token. `out` is a flow.
 void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingForward&);
+/// dout is a flow.
+void vocab_parallel_embedding_backward(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingBackward&);
 
 /// The output head and the loss, in chunks of tokens: logits, softmax statistics, loss, and the gradient in place of the
 /// logits, so that no more than one chunk of logits exists at a time, in the activations' dtype, in scratch.
@@ -34,7 +47,7 @@ void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const ker
 /// gradient is finished here too. A rank's logits are rows [first_row, first_row + V / tp) of the vocabulary; their softmax is
 /// that of all ranks, from three reductions of one number a token (Megatron-LM, section 3), so that no logits are gathered.
 struct HeadLoss {
-  kernels::Tensor y_TD;
+  kernels::Tensor y_TD;  ///< a flow
   kernels::Weight fprop;  ///< [V, D]
   kernels::Weight dgrad;
   kernels::Tensor targets_T;
@@ -43,7 +56,7 @@ struct HeadLoss {
   std::int64_t vocab = 0;
   float grad_scale = 0;
   kernels::Tensor loss_T;  ///< f32
-  kernels::Tensor dy_TD;   ///< optional
+  kernels::Tensor dy_TD;   ///< optional; a flow
   kernels::Tensor dweight_VD;
   kernels::WriteMode mode = kernels::WriteMode::accumulate;
 };

@@ -22,8 +22,8 @@ struct Rule {
 /// Adds parameters under a common prefix, with the model's initialisation.
 class Declarer {
  public:
-  Declarer(const ModelOptions& model, std::int64_t tokens, std::vector<ParamInfo>& infos)
-      : model_(model), tokens_(tokens), infos_(infos) {}
+  Declarer(const ModelOptions& model, std::int64_t tokens, bool sequence_parallel, std::vector<ParamInfo>& infos)
+      : model_(model), tokens_(tokens), norm_rule_{sequence_parallel ? Along::partial : Along::same, 0, {}, false}, infos_(infos) {}
 
   ParamId matrix(const std::string& name, const Shape& shape, double stddev, const Rule& tp, bool gemm, bool owner = true) {
     return add({.name = name, .shard = spec(shape, tp, owner), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
@@ -39,8 +39,8 @@ class Declarer {
     return params;
   }
   LinearParams norm(const std::string& prefix) {
-    LinearParams params{vector(prefix + ".weight", model_.hidden, 1.0f), kNoParam};
-    if (model_.norm == Norm::layer) params.bias = vector(prefix + ".bias", model_.hidden, 0.0f);
+    LinearParams params{vector(prefix + ".weight", model_.hidden, 1.0f, norm_rule_), kNoParam};
+    if (model_.norm == Norm::layer) params.bias = vector(prefix + ".bias", model_.hidden, 0.0f, norm_rule_);
     return params;
   }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
@@ -57,6 +57,7 @@ class Declarer {
   }
   const ModelOptions& model_;
   std::int64_t tokens_;
+  Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
 };
 
@@ -93,9 +94,9 @@ LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t
 }  // namespace
 
 DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
-                                  std::int64_t microbatch_tokens) {
+                                  std::int64_t microbatch_tokens, bool sequence_parallel) {
   DeclaredParams declared;
-  Declarer declare(model, microbatch_tokens, declared.infos);
+  Declarer declare(model, microbatch_tokens, sequence_parallel, declared.infos);
   ParamId embedding = kNoParam;
   bool has_head = false;
   for (const parallel::StageSpan& span : chunks) {

@@ -17,8 +17,13 @@ Tensor activation(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {c.batch.tokens(), columns}, MemoryTerm::activations);
 }
 
+/// What flows between segments, or is made of it row by row: with sequence parallelism, this rank's rows.
+Tensor flow(const WalkContext& c, Arena& arena) {
+  return arena.take(c.dtype, {c.tp.flow_rows(c.batch.tokens()), c.model.hidden}, MemoryTerm::activations);
+}
+
 Tensor statistic(const WalkContext& c, Arena& arena) {
-  return arena.take(DType::f32, {c.batch.tokens()}, MemoryTerm::activations);
+  return arena.take(DType::f32, {c.tp.flow_rows(c.batch.tokens())}, MemoryTerm::activations);
 }
 
 parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& state, const LossTarget& loss, const Weight& fprop) {
@@ -37,12 +42,11 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
 }  // namespace
 
 void norm_forward(const WalkContext& c, const LinearParams& norm, Frame& frame, SegmentState& state, const Flow& in) {
-  const std::int64_t columns = c.model.hidden;
   // Without a delta the sum is the residual itself, which its producer keeps.
-  state.sum_TD = in.delta_TD.defined() ? activation(c, *frame.to_backward, columns) : in.residual_TD;
+  state.sum_TD = in.delta_TD.defined() ? flow(c, *frame.to_backward) : in.residual_TD;
   state.rstd_T = statistic(c, *frame.to_backward);
   if (c.model.norm == Norm::layer) state.mean_T = statistic(c, *frame.to_backward);
-  state.y_TD = activation(c, *frame.to_weight, columns);
+  state.y_TD = flow(c, *frame.to_weight);
   const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
   const Lease bias = c.params.use(norm.bias, WeightForm::plain, c.stream);
   c.backend().add_norm_forward(c.stream, {.kind = norm_kind(c.model), .eps = static_cast<float>(c.model.norm_eps),
@@ -62,17 +66,17 @@ void norm_backward(const WalkContext& c, const LinearParams& norm, const Segment
                                            .dbias_D = c.params.grad(norm.bias), .mode = mode});
 }
 
-void weight_gradient(const WalkContext& c, const LinearParams& linear, const Tensor& dy_TN, const Tensor& x_TC) {
+LinearWgrad weight_gradient(const WalkContext& c, const LinearParams& linear, const Tensor& dy_TN, const Tensor& x_TC) {
   const WriteMode mode = c.params.grad_mode(linear.weight);
   if (linear.bias != kNoParam) base::check(c.params.grad_mode(linear.bias) == mode, "a weight and its bias get gradients together");
-  c.backend().linear_wgrad(c.stream, {.dy_TN = dy_TN, .x_TC = x_TC, .dweight_NC = c.params.grad(linear.weight),
-                                      .dbias_N = c.params.grad(linear.bias), .mode = mode});
+  return {.dy_TN = dy_TN, .x_TC = x_TC, .dweight_NC = c.params.grad(linear.weight), .dbias_N = c.params.grad(linear.bias),
+          .mode = mode};
 }
 
 // ---- Embedding -------------------------------------------------------------------------------------------------
 
 Flow embedding_forward(const WalkContext& c, Frame& frame, SegmentState& state) {
-  state.sum_TD = activation(c, *frame.to_backward, c.model.hidden);
+  state.sum_TD = flow(c, *frame.to_backward);
   const Lease table = c.params.use(c.ids.embedding, WeightForm::plain, c.stream);
   const Lease positions = c.params.use(c.ids.positions, WeightForm::plain, c.stream);
   parallel::vocab_parallel_embedding(c.tp, c.stream, {.tokens_T = c.batch.tokens_T, .table_VD = table.tensor(),
@@ -83,11 +87,11 @@ Flow embedding_forward(const WalkContext& c, Frame& frame, SegmentState& state) 
 }
 
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
-  c.backend().embedding_backward(c.stream, {.rows_T = c.batch.tokens_T, .first_row = c.local.first_vocab_row, .dout_TD = dflow_TD,
+  parallel::vocab_parallel_embedding_backward(c.tp, c.stream, {.rows_T = c.batch.tokens_T, .first_row = c.local.first_vocab_row, .dout_TD = dflow_TD,
                                             .dtable_VD = c.params.grad(c.ids.embedding),
                                             .mode = c.params.grad_mode(c.ids.embedding)});
   if (c.ids.positions == kNoParam) return;
-  c.backend().embedding_backward(c.stream, {.rows_T = c.batch.positions_T, .first_row = 0, .dout_TD = dflow_TD,
+  parallel::vocab_parallel_embedding_backward(c.tp, c.stream, {.rows_T = c.batch.positions_T, .first_row = 0, .dout_TD = dflow_TD,
                                             .dtable_VD = c.params.grad(c.ids.positions),
                                             .mode = c.params.grad_mode(c.ids.positions)});
 }
@@ -163,8 +167,8 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
 }
 
 void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
-  weight_gradient(c, ids.attn_out, dflow_TD, state.attended);
-  weight_gradient(c, ids.qkv, state.dqkv, state.y_TD);
+  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
+  parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.qkv, state.dqkv, state.y_TD));
 }
 
 // ---- MLP -------------------------------------------------------------------------------------------------------
@@ -218,8 +222,8 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
 }
 
 void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
-  weight_gradient(c, ids.down, dflow_TD, state.act);
-  weight_gradient(c, ids.up, state.up, state.y_TD);
+  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
+  parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.up, state.up, state.y_TD));
 }
 
 // ---- Head ------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
 /// Loss, the head's gradients, and the gradient of the segment's input.
 void head_backward(const WalkContext&, const SegmentState&, const LossTarget&, const kernels::Tensor& dx_TD);
 
-/// The lease of a weight as an operator's argument, and its gradient by role.
-void weight_gradient(const WalkContext&, const LinearParams&, const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC);
+/// Arguments of a linear layer's weight gradient, counted as a contribution of this step.
+kernels::LinearWgrad weight_gradient(const WalkContext&, const LinearParams&, const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC);
 
 }  // namespace trainerd::core

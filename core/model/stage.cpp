@@ -43,7 +43,7 @@ const LayerParams* Stage::layer_of(std::size_t segment) const {
 }
 
 Tensor Stage::take_flow(const WalkContext& c, Arena& arena) const {
-  return arena.take(dtype_, {c.batch.tokens(), model_.hidden}, MemoryTerm::activations);
+  return arena.take(dtype_, {tp_.flow_rows(c.batch.tokens()), model_.hidden}, MemoryTerm::activations);
 }
 
 void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {

@@ -43,7 +43,8 @@ struct LossTarget {
 };
 
 /// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in its Frame.
-/// Between chunks flows one tensor, the summed residual stream [T, D], and back its gradient.
+/// Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism this rank's rows of it), and
+/// back its gradient.
 class Stage {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.

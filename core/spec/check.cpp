@@ -261,6 +261,10 @@ class Checker {
     if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 && good({"model.heads", "model.kv_heads", "model.ffn"}) &&
         !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
+    const std::int64_t tokens = job_.batch.micro * m.seq_len;
+    if (p.sequence_parallel && p.tp == 1) problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
+    else if (p.sequence_parallel && p.tp > 1 && tokens > 0 && tokens % p.tp != 0)
+      problem("parallel.sequence_parallel", to_string(tokens) + " tokens of a microbatch cannot be split evenly over tp " + to_string(p.tp));
     if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
     if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);

@@ -81,7 +81,7 @@ HonouredParallel honoured_parallel(const parallel::ParallelOptions& p) {
           .dp = true,
           .cp = p.cp == 1,
           .ep = p.ep == 1,
-          .sequence_parallel = !p.sequence_parallel,
+          .sequence_parallel = true,
           .zero = p.zero <= 1,
           .schedule = true,
           .virtual_stages = true};

@@ -19,7 +19,7 @@ Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass s
   Arena& arena = memory_.slot(local(action.chunk), slot_class, slot_of(plan, action, slot_class));
   // The slot holds one tensor: taking it again gives the same place.
   arena.release(0);
-  return arena.take(job_.precision.compute, {tokens_, job_.model.hidden}, MemoryTerm::activations);
+  return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
 }
 
 Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
@@ -67,7 +67,7 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   frame.in_TD = {};
   if (!stage.first()) {
     // What backward needs of the input must outlive the slot it was received in.
-    frame.in_TD = frame.to_backward->take(job_.precision.compute, {tokens_, job_.model.hidden}, MemoryTerm::activations);
+    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
     backend_.copy(*compute_, layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
                                                      : received(plan, action, SlotClass::received_forward),
                   frame.in_TD);

@@ -35,9 +35,10 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       memory_(memory),
       microbatches_(job.microbatches()),
       tokens_(job.batch.micro * job.model.seq_len),
+      flow_rows_(layout.options.sequence_parallel ? tokens_ / layout.options.tp : tokens_),
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
-      declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_)),
+      declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_, layout.options.sequence_parallel)),
       params_(declared_.infos, job.precision, placement_of(layout, place_), backend, memory.persistent()),
       clock_(backend) {
   take_persistent(memory.persistent());
@@ -74,10 +75,11 @@ void Trainer::take_persistent(Arena& persistent) {
 }
 
 void Trainer::make_chunks(Arena& persistent) {
-  const Shape flow{tokens_, job_.model.hidden};
+  const Shape flow{flow_rows_, job_.model.hidden};
   for (const ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(Chunk{
-        Stage(job_.model, ids, job_.precision.compute, params_, {backend_, groups_.tp()}, rope_table_SE_), {}, {}, {}});
+        Stage(job_.model, ids, job_.precision.compute, params_,
+              {backend_, groups_.tp(), layout_.options.sequence_parallel}, rope_table_SE_), {}, {}, {}});
     if (!chunk.stage.last()) chunk.out = persistent.take(job_.precision.compute, flow, MemoryTerm::activations);
     if (!chunk.stage.first()) chunk.din = persistent.take(job_.precision.compute, flow, MemoryTerm::activations);
   }

@@ -103,6 +103,7 @@ class Trainer {
   StepMemory& memory_;
   std::int64_t microbatches_;
   std::int64_t tokens_;  ///< of one microbatch
+  std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
   float grad_scale_;     ///< 1 / tokens of the global batch
   std::unique_ptr<kernels::Stream> compute_;
   DeclaredParams declared_;

@@ -106,6 +106,7 @@ struct LayoutCase {
   std::int64_t tp = 1, pp = 1, dp = 1, zero = 1;
   parallel::ScheduleKind schedule = parallel::ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
+  bool sequence_parallel = false;
 };
 
 core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
@@ -115,11 +116,13 @@ core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
   job.parallel.zero = c.zero;
   job.parallel.schedule = c.schedule;
   job.parallel.virtual_stages = c.virtual_stages;
+  job.parallel.sequence_parallel = c.sequence_parallel;
   return job;
 }
 
 void check_layout(const std::string& model, const LayoutCase& c) {
-  CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages);
+  CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
+          c.sequence_parallel);
   const Reference& expected = reference(model);
   const Curve curve = run(with_layout(job_of(model), c));
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -149,6 +152,22 @@ TEST_CASE("tensor and data parallel layouts give one rank's losses", "[layouts]"
         if (tp * dp > 1)
           for (const std::int64_t zero : {0, 1})
             if (dp > 1 || zero == 1) check_layout(model, {.tp = tp, .dp = dp, .zero = zero});
+}
+
+TEST_CASE("sequence parallel layouts give one rank's losses", "[layouts]") {
+  for (const std::string model : {"llama", "qwen", "gpt2"}) {
+    for (const std::int64_t tp : {2, 4})
+      for (const std::int64_t dp : {1, 2}) check_layout(model, {.tp = tp, .dp = dp, .sequence_parallel = true});
+    check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = parallel::ScheduleKind::zb_h1, .sequence_parallel = true});
+    check_layout(model, {.tp = 2, .pp = 2, .schedule = parallel::ScheduleKind::interleaved, .virtual_stages = 2,
+                         .sequence_parallel = true});
+  }
+}
+
+TEST_CASE("sequence parallelism changes where sums are made and not what they are", "[layouts]") {
+  const Curve whole = run(with_layout(job_of("llama"), {.tp = 2}));
+  const Curve cut = run(with_layout(job_of("llama"), {.tp = 2, .sequence_parallel = true}));
+  CHECK(cut.loss[0] == whole.loss[0]);
 }
 
 TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {

@@ -201,8 +201,6 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   };
   for (const std::string axis : {"cp", "ep"})
     refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
-  refused("parallel.sequence_parallel=true", "parallel.sequence_parallel",
-          "true is not available yet: set it to false");
   refused("parallel.zero=2", "parallel.zero", "2 is not available yet: set it to 1");
   refused("device=cuda", "device", "cuda is not available yet: this build has no CUDA; set device: cpu");
   refused("faults=[x]", "faults", "is not available yet: leave it out");
@@ -234,6 +232,7 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   refused({"parallel.virtual_stages=2"}, "parallel.schedule: 2 virtual stages need schedule: interleaved");
   refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"}, "parallel.virtual_stages: a pipeline of one stage");
   refused({"parallel.dp=64"}, "batch.global: ");
+  refused({"parallel.sequence_parallel=true"}, "parallel.sequence_parallel: ");
   CHECK(problems(kJob, {"parallel.tp=2"}).empty());
   CHECK(problems(kJob, {"parallel.pp=2", "parallel.schedule=zb-h1"}).empty());
 }

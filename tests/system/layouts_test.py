@@ -16,6 +16,7 @@ FLAGS = {
     "pp2-zb": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=zb-h1"],
     "pp4": ["parallel.pp=4", "batch.micro=1"],
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
+    "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }
@@ -63,6 +64,31 @@ class Layouts(RunTest):
                 self.assertEqual(process.returncode, 0, output)
                 self.assertIn("resuming from", output)
         self.assert_same_curve("moved", "whole")
+
+    def test_checkpoints_of_many_ranks_are_listed_shown_and_verified(self):
+        self.run_job(self.job("all"), *arguments("all", "precision=fp32"))
+
+        def ask(*words, status=0):
+            done = subprocess.run([BINARY, "checkpoint", *words], capture_output=True, text=True)
+            self.assertEqual(done.returncode, status, done.stderr)
+            return done.stdout + done.stderr
+
+        listed = ask("list", self.root / "all")
+        self.assertEqual(re.findall(r"step (\d+)", listed.replace("step-", "")), ["24", "20", "15"])
+        newest = self.checkpoints("all")[-1]
+        self.assertIn("8 shards", ask("verify", newest))
+        shown = ask("show", newest)
+        # Logical shapes, whatever the layout: two layers of hidden 64, heads 4 + 2 x 2 of size 16.
+        self.assertRegex(shown, r"layers\.1\.qkv\.weight +fp32 +128 x 64")
+        self.assertRegex(shown, r"optimizer\.moment2\.embed\.weight +fp32 +256 x 64")
+        shard = sorted(newest.glob("*.safetensors"))[3]
+        with shard.open("r+b") as f:
+            f.seek(shard.stat().st_size - 9)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 1]))
+        self.assertIn(shard.name, ask("verify", newest, status=5))
+        self.assertIn("no/such", ask("list", "no/such", status=5))
 
     def test_a_resumed_layout_of_many_ranks_goes_on_bit_for_bit(self):
         self.run_job(self.job("whole"), *arguments("all"))
