@@ -112,9 +112,4 @@ std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank)
   return make_schedules(shape)[static_cast<std::size_t>(pipeline_rank)];
 }
 
-std::vector<Action> make_schedule(ScheduleKind kind, int stages, int microbatches, Pass pass) {
-  base::check(stages == 1, "a longer pipeline has a list for each rank: ask for that of one");
-  return make_schedule({kind, stages, 1, microbatches, pass}, 0);
-}
-
 }  // namespace trainerd::parallel

@@ -72,7 +72,4 @@ std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank)
 /// The lists of all ranks.
 std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape);
 
-/// The list of a pipeline of one stage and one chunk.
-std::vector<Action> make_schedule(ScheduleKind kind, int stages, int microbatches, Pass pass);
-
 }  // namespace trainerd::parallel

@@ -38,7 +38,7 @@ std::string kinds(const std::vector<Action>& list) {
 
 TEST_CASE("a training schedule runs each microbatch forward, then backward, and reduces last", "[schedule]") {
   for (int m = 1; m <= 16; ++m) {
-    const auto actions = make_schedule(ScheduleKind::one_f_one_b, 1, m, Pass::train);
+    const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, m, Pass::train}, 0);
     REQUIRE(actions.size() == static_cast<std::size_t>(2 * m + 1));
     std::set<int> forward, backward;
     for (const Action& a : actions) {
@@ -99,7 +99,7 @@ TEST_CASE("chunks of one rank exchange nothing", "[schedule]") {
 }
 
 TEST_CASE("one stage of 1f1b keeps one microbatch alive", "[schedule]") {
-  const auto actions = make_schedule(ScheduleKind::one_f_one_b, 1, 8, Pass::train);
+  const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, 8, Pass::train}, 0);
   for (const Lifetime lifetime :
        {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight})
     CHECK(color_slots(actions, 0, 8, lifetime).slots == 1);
@@ -129,7 +129,7 @@ TEST_CASE("slots never overlap in time and are as few as microbatches alive at o
 }
 
 TEST_CASE("a forward-only schedule has no gradients", "[schedule]") {
-  const auto actions = make_schedule(ScheduleKind::one_f_one_b, 1, 3, Pass::evaluate);
+  const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, 3, Pass::evaluate}, 0);
   CHECK(actions.size() == 3);
   CHECK(color_slots(actions, 0, 3, Lifetime::forward_to_backward).slots == 1);
   CHECK(color_slots(actions, 0, 3, Lifetime::backward_to_weight).slots == 0);
