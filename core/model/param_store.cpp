@@ -76,7 +76,10 @@ void ParamStore::take_state(const PrecisionRecipe& recipe, Arena& persistent) {
 }
 
 void ParamStore::list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part, std::vector<StateRun>& runs) const {
-  for (ParamId id = 0; id < this->count(); ++id) {
+  // Parameters lie in rising order: from the one that holds the first element to the first that begins behind the last.
+  const auto first = std::upper_bound(offsets_.begin(), offsets_.end(), flat_begin) - offsets_.begin();
+  for (auto id = static_cast<ParamId>(std::max<std::ptrdiff_t>(0, first - 1)); id < this->count(); ++id) {
+    if (offsets_[index_of(id)] >= flat_begin + count) break;
     const std::int64_t begin = std::max(flat_begin, offsets_[index_of(id)]);
     const std::int64_t end = std::min(flat_begin + count, offsets_[index_of(id)] + shapes_[index_of(id)].numel());
     if (begin >= end) continue;
