@@ -141,7 +141,7 @@ class Run(RunTest):
 
 class Resume(RunTest):
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
-        long = ("--set", "steps=300", "--set", "checkpoint.every=7")
+        long = ("--set", "steps=2000", "--set", "checkpoint.every=7")
         self.run_job(self.job("whole"), *long)
         rng = random.Random(5)
         job = self.job("killed")
