@@ -82,14 +82,15 @@ class Run(RunTest):
         self.assertNotEqual(report.stat().st_mtime_ns, stamp, "a report older than the log was left")
 
     @unittest.skipIf(SANITIZED, "sanitizers slow the start down")
-    def test_the_quickstart_starts_in_under_a_second(self):
+    def test_the_quickstart_begins_its_first_step_in_under_a_second(self):
         best = float("inf")
         for attempt in range(3):
             name = f"start{attempt}"
             begin = time.monotonic()
             process = self.start(ROOT / "configs" / "quickstart.yaml", "--set", f"output={self.root / name}")
             self.wait_for_step(process, 1, name)
-            best = min(best, time.monotonic() - begin)
+            # The record comes at the step's end, and says how long the step took.
+            best = min(best, time.monotonic() - begin - self.steps(name)[0]["step_seconds"])
             process.kill()
             process.communicate()
         busy = os.getloadavg()[0] / os.cpu_count()
