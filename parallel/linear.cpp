@@ -28,6 +28,15 @@ Tensor gathered(const TensorParallel& tp, Stream& s, const Tensor& flow, const c
   return whole;
 }
 
+/// Runs an operator on all rows of the operand that is a flow.
+template <class Args>
+void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+                  void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  (args.*flow).data = gathered(tp, s, (args.*flow).data, label);
+  (tp.backend.*run)(s, args);
+}
+
 /// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
 template <class Make>
 void summed(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label, const Make& make) {
@@ -81,10 +90,7 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
 }  // namespace
 
 void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  const ArenaScope scope(s.scratch());
-  LinearFprop whole = a;
-  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear");
-  tp.backend.linear_fprop(s, whole);
+  run_gathered(tp, s, a, &LinearFprop::x_TC, "column_linear", &Backend::linear_fprop);
 }
 
 void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
@@ -97,17 +103,11 @@ void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad&
 }
 
 void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
-  const ArenaScope scope(s.scratch());
-  LinearWgrad whole = a;
-  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear_wgrad");
-  tp.backend.linear_wgrad(s, whole);
+  run_gathered(tp, s, a, &LinearWgrad::x_TC, "column_linear_wgrad", &Backend::linear_wgrad);
 }
 
 void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
-  const ArenaScope scope(s.scratch());
-  LinearSwiglu whole = a;
-  whole.x_TC.data = gathered(tp, s, a.x_TC.data, "column_linear_swiglu");
-  tp.backend.linear_swiglu(s, whole);
+  run_gathered(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
 }
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
@@ -120,24 +120,15 @@ void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
 }
 
 void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
-  const ArenaScope scope(s.scratch());
-  LinearDgrad whole = a;
-  whole.dy_TN.data = gathered(tp, s, a.dy_TN.data, "row_linear_dgrad");
-  tp.backend.linear_dgrad(s, whole);
+  run_gathered(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad);
 }
 
 void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
-  const ArenaScope scope(s.scratch());
-  LinearWgrad whole = a;
-  whole.dy_TN.data = gathered(tp, s, a.dy_TN.data, "row_linear_wgrad");
-  tp.backend.linear_wgrad(s, whole);
+  run_gathered(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad", &Backend::linear_wgrad);
 }
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a) {
-  const ArenaScope scope(s.scratch());
-  LinearDgradSwiglu whole = a;
-  whole.dy_TD.data = gathered(tp, s, a.dy_TD.data, "row_linear_dgrad_swiglu");
-  tp.backend.linear_dgrad_swiglu(s, whole);
+  run_gathered(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
