@@ -51,10 +51,10 @@ class Communicator {
 
   virtual std::unique_ptr<Work> all_reduce(kernels::Stream&, const kernels::Tensor& x, ReduceOp,
                                            const CommOptions&) = 0;
-  /// out = the ranks' `x`, one after the other along dim 0.
+  /// out = the ranks' `x`, one after the other along dim 0; `x` may be this rank's part of it.
   virtual std::unique_ptr<Work> all_gather(kernels::Stream&, const kernels::Tensor& x,
                                            const kernels::Tensor& out, const CommOptions&) = 0;
-  /// out = this rank's part, along dim 0, of the sum of the ranks' `x`.
+  /// out = this rank's part, along dim 0, of the sum of the ranks' `x`; it may be that part of `x`.
   virtual std::unique_ptr<Work> reduce_scatter(kernels::Stream&, const kernels::Tensor& x,
                                                const kernels::Tensor& out, const CommOptions&) = 0;
   virtual std::unique_ptr<Work> all_to_all(kernels::Stream&, const kernels::Tensor& x,

@@ -16,6 +16,26 @@ const char* to_string(ScheduleKind kind) {
   return "?";
 }
 
+namespace {
+
+/// With hybrid sharding the ranks that share parts; else those of one node, if every node has as many neighbours.
+DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& grid, const Topology& topology) {
+  const std::int64_t dp = options.dp;
+  if (options.zero >= 1 && options.zero_group > 0 && options.zero_group < dp) return {dp, options.zero_group, true};
+  std::int64_t inner = 0;
+  for (const std::vector<std::int64_t>& group : grid.groups(Axis::dp))
+    for (std::size_t at = 0; at < group.size();) {
+      const std::int64_t node = group[at] / topology.devices_per_node;
+      std::int64_t run = 0;
+      for (; at < group.size() && group[at] / topology.devices_per_node == node; ++at) ++run;
+      if (inner != 0 && run != inner) return {dp, dp, false};
+      inner = run;
+    }
+  return {dp, inner == 1 ? dp : inner, false};
+}
+
+}  // namespace
+
 Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
@@ -28,6 +48,7 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
                                                 .virtual_stages = static_cast<int>(options.virtual_stages),
                                                 .microbatches = static_cast<int>(microbatches), .pass = Pass::train});
   if (!problem.empty()) throw base::spec_error("parallel.schedule: " + problem);
+  layout.dp_levels = levels_of(options, layout.grid, topology);
   layout.chunks = split_layers(costs.layers, options.pp * options.virtual_stages, costs.layer, costs.embedding, costs.head);
   return layout;
 }

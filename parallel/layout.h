@@ -11,12 +11,21 @@
 
 namespace trainerd::parallel {
 
+/// How the data-parallel ranks are taken together: one group, or `inner` neighbours and then the groups across.
+struct DataParallelLevels {
+  std::int64_t size = 1;
+  std::int64_t inner = 1;
+  bool replicas = false;  ///< the groups across hold replicas (hybrid sharding), not parts
+  bool one() const { return inner == size; }
+};
+
 /// What actually runs: resolved from the job and the devices that are there. Everything below the trainer is
 /// built from it and rebuilt when it changes, never patched.
 struct Layout {
   ProcessGrid grid;
   ParallelOptions options;
   std::vector<StageSpan> chunks;  ///< one for each (stage, virtual stage), in model order
+  DataParallelLevels dp_levels;
   std::int64_t generation = 0;    ///< raised each time the layout is resolved anew
 };
 

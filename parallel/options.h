@@ -16,6 +16,10 @@ struct ParallelOptions {
   std::int64_t ep = 1;
   bool sequence_parallel = false;
   std::int64_t zero = 1;
+  std::int64_t zero_group = 0;  ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< of gradients that are reduced at once, at most
+  bool overlap_grad_reduce = true;   ///< while backward goes on
+  bool overlap_param_gather = true;  ///< while the layers before are computed
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
   std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first

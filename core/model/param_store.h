@@ -2,13 +2,16 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/train/options.h"
 #include "kernels/backend.h"
 #include "parallel/buckets.h"
-#include "parallel/communicator.h"
+#include "parallel/grad_reducer.h"
+#include "parallel/param_gatherer.h"
 #include "parallel/shard.h"
 
 namespace trainerd::core {
@@ -25,32 +28,43 @@ struct ParamInfo {
   bool decay = false;            ///< weight decay applies
   bool gemm_weight = false;      ///< has prepared forms
   std::int64_t gemm_tokens = 0;  ///< rows of the activation it will most often meet
+  /// Parameters of a unit are gathered, reduced and freed together: a layer's matrices, or the vectors of a chunk, whose
+  /// gradients are complete after the walk for input gradients.
+  std::size_t unit = 0;
+  bool vectors = false;     ///< the unit's kind
+  bool cut_alone = false;   ///< several pipeline ranks hold it, in different company, and cut it into the same parts
+  std::int64_t grad_uses = 1;  ///< contributions to its gradient in a microbatch: two for a tied embedding
 };
 
 /// Where this rank stands for its parameters, and what it keeps of their state.
 struct ParamPlacement {
   std::int64_t tp = 1, tp_rank = 0;
-  std::int64_t dp = 1, dp_rank = 0;
-  bool sharded_state = false;  ///< ZeRO 1: master weights and moments of this rank's part of every bucket alone
+  parallel::DataParallelGroups dp;
+  /// What is in parts: from 1 the optimizer's state, from 2 gradients, from 3 parameters.
+  std::int64_t zero = 0;
+  std::int64_t microbatches = 1;  ///< of a step
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
 };
 
 /// The form of a parameter that an operator reads.
 enum class WeightForm : std::uint8_t { plain, fprop, dgrad };
 
-class ParamStore;
-
 /// A parameter in one form, held while operators that read it are issued. Residence may change when no lease is out.
 class Lease {
  public:
-  Lease(ParamStore& store, const kernels::Weight& weight);
+  /// `count`: of the leases on what `weight` lies in; null for an absent parameter.
+  Lease(int* count, const kernels::Weight& weight) : count_(count), weight_(weight) {
+    if (count_ != nullptr) ++*count_;
+  }
   Lease(Lease&&) = delete;
-  ~Lease();
+  ~Lease() {
+    if (count_ != nullptr) --*count_;
+  }
   const kernels::Weight& weight() const { return weight_; }
   const kernels::Tensor& tensor() const { return weight_.plain_NC; }
 
  private:
-  ParamStore& store_;
+  int* count_;
   kernels::Weight weight_;
 };
 
@@ -75,9 +89,9 @@ struct StateRun {
   bool owned = true;  ///< false: another rank saves it and counts it in the norm
 };
 
-/// All parameters of one rank and the state of their training, as flat arrays in declaration order: gradients and what the
-/// forward pass reads in full; master weights and moments in full or in this rank's data-parallel parts. Layers hold ids,
-/// never tensors. A prepared form is made at its first use after the parameters changed, and is counted in memory.
+/// All parameters of one rank and the state of their training, as flat arrays in the order of their units: each in full, or in
+/// this rank's data-parallel parts. Layers hold ids, never tensors. A prepared form is made at its first use after the
+/// parameters changed or were gathered anew, and is counted in memory.
 class ParamStore {
  public:
   /// Takes all its memory from `persistent`.
@@ -90,28 +104,31 @@ class ParamStore {
 
   /// A lease on a form; `kNoParam` gives an undefined one (an absent bias).
   Lease use(ParamId id, WeightForm form, kernels::Stream& stream);
+  /// Passes use parameters in an order of their own, walk by walk: `parallel::ParamGatherer`.
+  void begin_pass(parallel::ParamGatherer::Pass pass) { gatherer_->begin_pass(pass); }
+  void begin_walk() { gatherer_->begin_walk(); }
+
+  /// A new step: no gradient has a contribution yet. Its gradients are made on `stream`.
+  void begin_step(kernels::Stream& stream);
   /// The gradient, in the rank's shape of the parameter; undefined for `kNoParam`.
-  kernels::Tensor grad(ParamId id) const;
-  /// `assign` for the first contribution of a step, `accumulate` after. Each call counts as a contribution.
+  kernels::Tensor grad(ParamId id);
+  /// `assign` for the first contribution since the gradient was last reduced, `accumulate` after. Each call counts as a
+  /// contribution.
   kernels::WriteMode grad_mode(ParamId id);
-  /// A new step: no gradient has a contribution yet.
-  void begin_step();
-  /// After backward: zeroes the gradient of each parameter that had no contribution.
-  void complete_grads(kernels::Stream& stream);
-  /// The parameters changed: every prepared form is out of date.
-  void changed() { ++version_; }
+  /// The contributions so far are made: starts the reduction of what is complete.
+  void reduce_complete_grads();
+  /// After the last contribution. What the stream does next sees the sums in the state's parts.
+  void finish_grads(std::span<const parallel::PartialSum> partial_sums);
+  /// Where a parameter begins in the flat gradients.
+  std::int64_t flat_begin(ParamId id) const { return offsets_.at(static_cast<std::size_t>(id)); }
 
   /// Draws initial values, a function of (seed, name, global element index) alone, and publishes them.
-  void initialise(kernels::Stream& stream, std::uint64_t seed, parallel::Communicator& dp);
-  /// Makes what the forward pass reads from the master weights, and gathers it over dp where each rank has its part.
-  void publish(kernels::Stream& stream, parallel::Communicator& dp);
+  void initialise(kernels::Stream& stream, std::uint64_t seed);
+  /// Makes what the forward pass reads from the master weights, and gathers it where each rank has its part.
+  void publish(kernels::Stream& stream);
   /// The gathering alone: after an update, which writes the parameters of its own part.
-  void gather_params(kernels::Stream& stream, parallel::Communicator& dp);
+  void updated(kernels::Stream& stream);
 
-  const parallel::BucketPlan& buckets() const { return buckets_; }
-  const kernels::Tensor& flat_grads() const { return grads_; }
-  /// This rank's parts of the reduced gradients, in bucket order; with dp 1 the flat gradients themselves.
-  const kernels::Tensor& grad_parts() const { return grad_parts_; }
   /// What this rank updates.
   const std::vector<StatePart>& state_parts() const { return parts_; }
   /// Everything of `state_parts` that is not padding, in order.
@@ -126,28 +143,43 @@ class ParamStore {
   const kernels::Tensor& flat_master() const;
 
  private:
-  friend class Lease;
+  /// A form other than the plain one: in its own bytes, or behind each gathered copy of the unit.
   struct Prepared {
     kernels::Tensor bytes;
+    std::int64_t offset = 0, size = 0;  ///< behind the unit
     std::int64_t version = -1;
   };
+  /// Contributions to the gradients of a unit: how many make it complete, and how many there are.
+  struct UnitGrads {
+    std::int64_t complete = 0;
+    std::int64_t made = 0;
+    std::vector<ParamId> ids;
+  };
+  bool shards(std::int64_t stage) const { return placement_.zero >= stage && placement_.dp.parts() > 1; }
+  void lay_out(const PrecisionRecipe& recipe);
+  void make_reducer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
+  void make_gatherer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void take_prepared(kernels::Arena& persistent);
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part, std::vector<StateRun>& runs) const;
 
   std::vector<ParamInfo> infos_;
   ParamPlacement placement_;
   std::vector<kernels::Shape> shapes_;  // of this rank
-  std::vector<std::int64_t> offsets_;   // elements
-  std::vector<bool> contributed_;
+  std::vector<std::int64_t> offsets_;   // elements of the flat arrays
+  std::vector<ParamId> by_offset_;
+  std::vector<std::int64_t> contributions_;
+  std::vector<UnitGrads> unit_grads_;
+  std::vector<std::size_t> complete_units_;  // and not yet reduced
   std::vector<std::array<Prepared, 2>> prepared_;  // by fprop, dgrad
   kernels::Backend& backend_;
+  kernels::Stream* grads_stream_ = nullptr;
   parallel::BucketPlan buckets_;
-  kernels::Tensor grads_, grad_parts_, params_, master_, moment1_, moment2_;
+  std::optional<parallel::GradReducer> reducer_;
+  std::optional<parallel::ParamGatherer> gatherer_;
+  kernels::Tensor master_, moment1_, moment2_;
   std::vector<StatePart> parts_;
   std::vector<StateRun> runs_, norm_runs_;
   std::int64_t version_ = 0;
-  int leases_ = 0;
 };
 
 }  // namespace trainerd::core

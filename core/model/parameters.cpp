@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace trainerd::core {
 namespace {
@@ -25,17 +26,25 @@ class Declarer {
   Declarer(const ModelOptions& model, std::int64_t tokens, bool sequence_parallel, std::vector<ParamInfo>& infos)
       : model_(model), tokens_(tokens), norm_rule_{sequence_parallel ? Along::partial : Along::same, 0, {}, false}, infos_(infos) {}
 
+  /// What follows belongs to another chunk, or to other matrices of it.
+  void begin_chunk() { vectors_.reset(), begin_unit(); }
+  void begin_unit() { matrices_.reset(); }
+
   ParamId matrix(const std::string& name, const Shape& shape, double stddev, const Rule& tp, bool gemm, bool owner = true) {
-    return add({.name = name, .shard = spec(shape, tp, owner), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
-                .decay = true, .gemm_weight = gemm, .gemm_tokens = tokens_});
+    return add(matrices_, {.name = name, .shard = spec(shape, tp, owner), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
+                           .decay = true, .gemm_weight = gemm, .gemm_tokens = tokens_});
   }
+  /// A vector whose gradient is made with the input gradients.
   ParamId vector(const std::string& name, std::int64_t size, float value, const Rule& tp = {}) {
-    return add({.name = name, .shard = spec({size}, tp, true), .init_mean = value});
+    return add(vectors_, {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
+  }
+  ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
+    return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
   LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev, const Rule& tp, bool biased) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
-    if (biased) params.bias = vector(prefix + ".bias", out, 0.0f, tp.dim == 0 ? tp : Rule{});
+    if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
     return params;
   }
   LinearParams norm(const std::string& prefix) {
@@ -44,14 +53,18 @@ class Declarer {
     return params;
   }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
-    return matrix(name, {model_.vocab, model_.hidden}, model_.init, {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+    const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init, {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+    infos_.back().cut_alone = true;
+    return id;
   }
 
  private:
   static ShardSpec spec(const Shape& shape, const Rule& tp, bool owner) {
     return {.logical = shape, .along = tp.along, .dim = tp.dim, .segments = tp.segments, .pad = tp.pad, .owner = owner};
   }
-  ParamId add(ParamInfo info) {
+  ParamId add(std::optional<std::size_t>& unit, ParamInfo info) {
+    if (!unit) unit = units_++;
+    info.unit = *unit;
     infos_.push_back(std::move(info));
     return static_cast<ParamId>(infos_.size()) - 1;
   }
@@ -59,6 +72,8 @@ class Declarer {
   std::int64_t tokens_;
   Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
+  std::size_t units_ = 0;
+  std::optional<std::size_t> vectors_, matrices_;  ///< units of the chunk's vectors, and of the matrices being declared
 };
 
 Rule query_key_value(const ModelOptions& m) {
@@ -101,18 +116,25 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
   bool has_head = false;
   for (const parallel::StageSpan& span : chunks) {
     ChunkParams chunk;
+    declare.begin_chunk();
     has_head = has_head || span.head;
     if (span.embedding) {
       chunk.embedding = embedding = declare.vocabulary("embed.weight", model.tie_embeddings, true);
       if (model.positions == Positions::learned)
         chunk.positions = declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
     }
-    for (std::int64_t i = 0; i < span.layers; ++i)
+    for (std::int64_t i = 0; i < span.layers; ++i) {
+      declare.begin_unit();
       chunk.layers.push_back(declare_layer(declare, model, span.first_layer + i));
+    }
     if (span.head) {
+      declare.begin_unit();
       chunk.final_norm = declare.norm("final_norm");
       if (!model.tie_embeddings) chunk.head = declare.vocabulary("head.weight", true, true);
-      else if (embedding != kNoParam) chunk.head = embedding;
+      else if (embedding != kNoParam) {
+        chunk.head = embedding;
+        declared.infos[static_cast<std::size_t>(embedding)].grad_uses = 2;
+      }
       else chunk.head = declared.tied_copy = declare.vocabulary("embed.weight", true, false);
     }
     declared.chunks.push_back(std::move(chunk));

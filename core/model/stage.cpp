@@ -107,6 +107,7 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
     const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
     input_gradient(c, i, frame, dx_TD, loss);
     weight_gradient(c, i, frame);
+    params_.reduce_complete_grads();
     std::swap(dflow[0], dflow[1]);
   }
 }
@@ -124,13 +125,17 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
     if (segments_[i].kind == Segment::Kind::embedding) break;
     const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
     input_gradient(c, i, frame, dx_TD, loss);
+    params_.reduce_complete_grads();
     dflow = dx_TD;
   }
 }
 
 void Stage::backward_weight(Stream& stream, Frame& frame) {
   const WalkContext c = context(stream, frame);
-  for (std::size_t i = segments_.size(); i-- > 0;) weight_gradient(c, i, frame);
+  for (std::size_t i = segments_.size(); i-- > 0;) {
+    weight_gradient(c, i, frame);
+    params_.reduce_complete_grads();
+  }
 }
 
 }  // namespace trainerd::core

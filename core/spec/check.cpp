@@ -265,6 +265,11 @@ class Checker {
     if (p.sequence_parallel && p.tp == 1) problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
     else if (p.sequence_parallel && p.tp > 1 && tokens > 0 && tokens % p.tp != 0)
       problem("parallel.sequence_parallel", to_string(tokens) + " tokens of a microbatch cannot be split evenly over tp " + to_string(p.tp));
+    if (p.zero >= 1 && p.zero_group == 1)
+      problem("parallel.zero_group", "a group of 1 shards nothing: set zero to 0, or zero_group to 0 for all ranks");
+    else if (p.zero >= 1 && p.zero_group > 1 && p.dp % p.zero_group != 0)
+      problem("parallel.zero_group", to_string(p.zero_group) + " does not divide dp " + to_string(p.dp) +
+                                         " (nearest valid: " + nearest_divisor(p.zero_group, p.dp) + ")");
     if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
     if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);

@@ -71,47 +71,35 @@ void add_model(Table& t, ModelOptions& m) {
       .above(0);
 }
 
-/// Which keys of `parallel` have a value that the training step honours so far.
-struct HonouredParallel {
-  bool tp, pp, dp, cp, ep, sequence_parallel, zero, schedule, virtual_stages;
-};
-HonouredParallel honoured_parallel(const parallel::ParallelOptions& p) {
-  return {.tp = true,
-          .pp = true,
-          .dp = true,
-          .cp = p.cp == 1,
-          .ep = p.ep == 1,
-          .sequence_parallel = true,
-          .zero = p.zero <= 1,
-          .schedule = true,
-          .virtual_stages = true};
-}
-
 void add_parallel(Table& t, parallel::ParallelOptions& p) {
-  const HonouredParallel honoured = honoured_parallel(p);
-  const auto axis = [&](const char* key, std::int64_t& size, bool is_honoured, const char* meaning) {
-    t.add(std::string("parallel.") + key, &size, meaning)
-        .between(1, kMostRanks)
-        .only_if(is_honoured, "1", "set it to 1");
+  const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) -> Field& {
+    return t.add(std::string("parallel.") + key, &size, meaning).between(1, kMostRanks);
   };
-  axis("tp", p.tp, honoured.tp, "tensor-parallel ranks");
-  axis("pp", p.pp, honoured.pp, "pipeline stages");
-  axis("dp", p.dp, honoured.dp, "data-parallel ranks");
-  axis("cp", p.cp, honoured.cp, "context-parallel ranks");
-  axis("ep", p.ep, honoured.ep, "expert-parallel ranks");
+  axis("tp", p.tp, "tensor-parallel ranks");
+  axis("pp", p.pp, "pipeline stages");
+  axis("dp", p.dp, "data-parallel ranks");
+  axis("cp", p.cp, "context-parallel ranks").only_if(p.cp == 1, "1", "set it to 1");
+  axis("ep", p.ep, "expert-parallel ranks").only_if(p.ep == 1, "1", "set it to 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
-        "split norms and residuals along the sequence over the tensor-parallel ranks")
-      .only_if(honoured.sequence_parallel, "`false`", "set it to false");
+        "split norms and residuals along the sequence over the tensor-parallel ranks");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
         "parameters")
-      .between(0, 3)
-      .only_if(honoured.zero, "0 and 1", "set it to 1");
-  t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule")
-      .only_if(honoured.schedule, "`1f1b`", "set it to 1f1b");
+      .between(0, 3);
+  t.add("parallel.zero_group", &p.zero_group,
+        "hybrid sharding: neighbouring data-parallel ranks that `zero` shards over, with replicas across; divides "
+        "`dp`; 0: all of them")
+      .between(0, kMostRanks)
+      .idle_if(p.zero == 0, "zero: 0 shards nothing");
+  t.add("parallel.bucket_bytes", &p.bucket_bytes, "gradients that are reduced at once, at most")
+      .between(1 << 10, kMostHidden * kMostHidden);
+  t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
+        "reduce gradients in the background while backward goes on");
+  t.add("parallel.overlap_param_gather", &p.overlap_param_gather,
+        "gather sharded parameters in the background, a layer ahead of their use");
+  t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages, "chunks of layers on each pipeline stage")
-      .between(1, kMostLayers)
-      .only_if(honoured.virtual_stages, "1", "set it to 1");
+      .between(1, kMostLayers);
   t.add("parallel.order", &p.order,
         "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");
   t.add("parallel.allow_tp_across_nodes", &p.allow_tp_across_nodes,

@@ -14,9 +14,9 @@ CpuRank::CpuRank(const JobSpec& job, const parallel::Layout& layout, const kerne
                  const Meet& meet, std::function<void(const kernels::ObservedCall&)> observe)
     : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(target, pool_) {
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(backend_, std::move(observe));
-  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
   const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
+  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
   trainer_ = std::make_unique<Trainer>(job, layout_, backend(), *groups_, *memory_);
 }
 

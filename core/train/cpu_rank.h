@@ -37,8 +37,8 @@ class CpuRank {
   base::ThreadPool pool_;
   kernels::CpuBackend backend_;
   std::unique_ptr<kernels::ObservedBackend> observed_;
-  std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<StepMemory> memory_;
+  std::unique_ptr<RankGroups> groups_;  // before the memory that a communication under way reads and writes
   std::unique_ptr<Trainer> trainer_;
 };
 

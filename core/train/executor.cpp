@@ -29,7 +29,7 @@ Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
 
 void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
   const auto seq = static_cast<std::size_t>(job_.model.seq_len), tokens = static_cast<std::size_t>(tokens_);
-  const std::int64_t dp = layout_.options.dp, dp_rank = params_.placement().dp_rank;
+  const std::int64_t dp = layout_.options.dp, dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)];
   for (std::int64_t i = 0; i < job_.batch.micro; ++i) {
     read((microbatch * dp + dp_rank) * job_.batch.micro + i, sample_);
     // A sample's inputs are all but its last token, its targets all but its first.
@@ -103,6 +103,7 @@ std::size_t Trainer::transfer(const PassPlan& plan, std::size_t first) {
 
 void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSample& read) {
   Stream& s = *compute_;
+  params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   const LossTarget loss{loss_T_, grad_scale_};
   const auto dout = [&] {
@@ -143,21 +144,16 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
       frame.to_weight->release(0);
       break;
     }
-    case ActionKind::reduce_grads:
-      // Buckets run across chunks: they are reduced when the last chunk is complete.
-      if (++chunks_complete_ == static_cast<int>(chunks_.size())) {
-        params_.complete_grads(s);
-        reducer_->ready(s);
-      }
-      break;
+    case ActionKind::reduce_grads: break;  // each unit was reduced when its last gradient was made
     default: base::check(false, "a transfer is not computed");
   }
   base::check(s.scratch().top() == 0, "scratch is empty between actions");
 }
 
-void Trainer::run(const PassPlan& plan, const ReadSample& read) {
+void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
+  const PassPlan& plan = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
+  params_.begin_pass(pass);
   backend_.fill_zero(*compute_, totals_);
-  chunks_complete_ = 0;
   for (std::size_t i = 0; i < plan.actions.size();) {
     const ActionKind kind = plan.actions[i].kind;
     if (parallel::is_send(kind) || parallel::is_receive(kind)) i = transfer(plan, i);

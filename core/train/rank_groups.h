@@ -9,6 +9,7 @@
 
 #include "core/model/options.h"
 #include "parallel/communicator.h"
+#include "parallel/data_parallel.h"
 #include "parallel/layout.h"
 
 namespace trainerd::core {
@@ -25,7 +26,7 @@ struct GroupRanks {
   bool operator==(const GroupRanks&) const = default;
 };
 
-/// The groups of one rank: tp, dp, pp and world; `kv`, where ranks of the tp group hold the same key and value heads; `tied`, where
+/// The groups of one rank: tp, dp (in two levels dp_inner and dp_outer), pp and world; `kv`, where ranks of the tp group hold the same key and value heads; `tied`, where
 /// both ends of the pipeline hold a tied embedding and the rank is at one.
 std::vector<GroupRanks> groups_of(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model);
 /// Those of all ranks, each once.
@@ -38,7 +39,8 @@ class RankGroups {
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *groups_.at("tp"); }
-  parallel::Communicator& dp() const { return *groups_.at("dp"); }
+  /// The data-parallel ranks, in the levels that the layout tells.
+  parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
   parallel::Communicator& pp() const { return *groups_.at("pp"); }
   parallel::Communicator& world() const { return *groups_.at("world"); }
   /// Null when every key and value head is held by one rank of the tp group.

@@ -14,9 +14,10 @@ using parallel::Pass;
 
 std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) { return place[static_cast<std::size_t>(axis)]; }
 
-ParamPlacement placement_of(const parallel::Layout& layout, const parallel::ProcessGrid::Coordinate& place) {
-  return {.tp = layout.options.tp, .tp_rank = at(place, Axis::tp), .dp = layout.options.dp, .dp_rank = at(place, Axis::dp),
-          .sharded_state = layout.options.zero >= 1};
+ParamPlacement placement_of(const parallel::Layout& layout, const parallel::ProcessGrid::Coordinate& place, const RankGroups& groups,
+                            std::int64_t microbatches) {
+  return {.tp = layout.options.tp, .tp_rank = at(place, Axis::tp), .dp = groups.data_parallel(layout),
+          .zero = layout.options.zero, .microbatches = microbatches, .bucket_bytes = layout.options.bucket_bytes};
 }
 
 template <class T>
@@ -39,11 +40,11 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_, layout.options.sequence_parallel)),
-      params_(declared_.infos, job.precision, placement_of(layout, place_), backend, memory.persistent()),
+      params_(declared_.infos, job.precision, placement_of(layout, place_, groups, microbatches_), backend, memory.persistent()),
       clock_(backend) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
-  reducer_.emplace(groups_.dp(), params_.buckets(), params_.flat_grads(), params_.grad_parts(), partial_sums());
+  partial_sums_ = partial_sums();
   train_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::train);
   evaluate_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::evaluate);
   for (const StatePart& part : params_.state_parts()) {
@@ -90,22 +91,32 @@ void Trainer::make_chunks(Arena& persistent) {
   }
 }
 
-std::vector<parallel::PartialSum> Trainer::partial_sums() {
+std::vector<parallel::PartialSum> Trainer::partial_sums() const {
   std::vector<parallel::PartialSum> sums;
+  const auto add = [&](ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator* group, const char* label) {
+    begin += params_.flat_begin(id);
+    // Neighbours in memory are summed at once, the padding between them too.
+    if (!sums.empty() && sums.back().group == group && begin == align_up(sums.back().begin + sums.back().count))
+      sums.back().count = begin + count - sums.back().begin;
+    else
+      sums.push_back({begin, count, group, label});
+  };
   const LocalSizes local = local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
   for (ParamId id = 0; id < params_.count(); ++id)
     if (params_.info(id).shard.along == parallel::Along::partial && groups_.tp().size() > 1)
-      sums.push_back({params_.grad(id), &groups_.tp(), "head_norm_gradient"});
+      add(id, 0, params_.info(id).shard.logical.numel(), &groups_.tp(), "norm_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim, count = 2 * local.kv_heads * job_.model.head_dim;
     for (const ChunkParams& chunk : declared_.chunks)
-      for (const LayerParams& layer : chunk.layers)
-        for (const ParamId id : {layer.qkv.weight, layer.qkv.bias})
-          if (id != kNoParam) sums.push_back({params_.grad(id).rows(first, count), groups_.kv(), "shared_heads_gradient"});
+      for (const LayerParams& layer : chunk.layers) {
+        add(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden, groups_.kv(), "shared_heads_gradient");
+        if (layer.qkv.bias != kNoParam) add(layer.qkv.bias, first, count, groups_.kv(), "shared_heads_gradient");
+      }
   }
   if (declared_.tied_copy != kNoParam)
-    sums.push_back({params_.grad(declared_.tied_copy), groups_.tied(), "tied_embedding_gradient"});
+    add(declared_.tied_copy, 0, parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
+        groups_.tied(), "tied_embedding_gradient");
   return sums;
 }
 
@@ -124,7 +135,7 @@ void Trainer::initialise_tables() {
 
 void Trainer::initialise() {
   initialise_tables();
-  params_.initialise(*compute_, job_.seed, groups_.dp());
+  params_.initialise(*compute_, job_.seed);
 }
 
 StepReport Trainer::step(std::int64_t step, const ReadSample& read, const StepVote& vote) {
@@ -135,12 +146,11 @@ StepReport Trainer::step(std::int64_t step, const ReadSample& read, const StepVo
   backend_.write(s, std::as_bytes(std::span(asked)), votes_);
 
   clock_.enter(s, &Ledger::compute);
-  params_.begin_step();
-  run(train_, read);
+  params_.begin_step(s);
+  run(parallel::ParamGatherer::Pass::train, read);
 
   clock_.enter(s, &Ledger::exposed_communication);
-  reducer_->finish(s);
-  if (!params_.placement().sharded_state) reducer_->gather(s);
+  params_.finish_grads(partial_sums_);
 
   const double lr = learning_rate(job_.optimizer, step, job_.steps);
   update(lr, step);
@@ -175,7 +185,7 @@ void Trainer::update(double lr, std::int64_t step) {
                               .step = step});
   }
   clock_.enter(s, &Ledger::exposed_communication);
-  params_.gather_params(s, groups_.dp());
+  params_.updated(s);
 }
 
 StepReport Trainer::report(double lr) {
@@ -209,7 +219,7 @@ double Trainer::read_loss() {
 }
 
 double Trainer::evaluate(const ReadSample& read) {
-  run(evaluate_, read);
+  run(parallel::ParamGatherer::Pass::evaluate, read);
   groups_.world().all_reduce(*compute_, totals_, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})
       ->wait(*compute_);
   return read_loss();

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +17,6 @@
 #include "core/train/step_memory.h"
 #include "io/records.h"
 #include "kernels/backend.h"
-#include "parallel/grad_reducer.h"
 #include "parallel/layout.h"
 #include "parallel/schedule/schedule.h"
 
@@ -57,7 +55,7 @@ class Trainer {
   /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
   void initialise_tables();
   /// The parameters were loaded into the master weights.
-  void publish() { params_.publish(*compute_, groups_.dp()); }
+  void publish() { params_.publish(*compute_); }
 
   /// Step `step`, from 1. Reads the samples of this rank's part of the global batch.
   StepReport step(std::int64_t step, const ReadSample& read, const StepVote& vote);
@@ -78,9 +76,9 @@ class Trainer {
 
   void take_persistent(kernels::Arena& persistent);
   void make_chunks(kernels::Arena& persistent);
-  std::vector<parallel::PartialSum> partial_sums();
+  std::vector<parallel::PartialSum> partial_sums() const;
   // The executor (executor.cpp).
-  void run(const PassPlan& plan, const ReadSample& read);
+  void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
   void compute(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
   std::size_t transfer(const PassPlan& plan, std::size_t first);
   int slot_of(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class) const;
@@ -109,10 +107,9 @@ class Trainer {
   DeclaredParams declared_;
   ParamStore params_;
   std::vector<Chunk> chunks_;
-  std::optional<parallel::GradReducer> reducer_;
+  std::vector<parallel::PartialSum> partial_sums_;
   StepClock clock_;
   PassPlan train_, evaluate_;
-  int chunks_complete_ = 0;  ///< of a step, whose gradients are
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
   kernels::Tensor loss_T_, totals_, square_sums_, nonfinite_, all_nonfinite_, control_, votes_;

@@ -121,7 +121,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
         CAPTURE(step);
         CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
         CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
-        const core::ParamStore& params = rank.trainer().params();
+        core::ParamStore& params = rank.trainer().params();
         for (core::ParamId id = 0; id < params.count(); ++id) {
           CAPTURE(params.info(id).name);
           if (step == 1)

@@ -41,9 +41,10 @@ core::JobSpec job_of(const std::string& model) {
   return job;
 }
 
-Curve run(const core::JobSpec& job, int threads = 1) {
-  parallel::Topology topology = test::cpu_topology(threads);
-  topology.devices_per_node = 64;
+Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
+  parallel::Topology topology = test::cpu_topology(1);
+  topology.devices_per_node = devices_per_node;
+  topology.nodes = 64;
   const parallel::Layout layout = core::layout_of(job, topology);
   const std::int64_t ranks = layout.grid.ranks();
   std::vector<Curve> curves(static_cast<std::size_t>(ranks));
@@ -107,6 +108,8 @@ struct LayoutCase {
   parallel::ScheduleKind schedule = parallel::ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
   bool sequence_parallel = false;
+  std::int64_t zero_group = 0;
+  std::int64_t devices_per_node = 64;
 };
 
 core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
@@ -117,14 +120,15 @@ core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
   job.parallel.schedule = c.schedule;
   job.parallel.virtual_stages = c.virtual_stages;
   job.parallel.sequence_parallel = c.sequence_parallel;
+  job.parallel.zero_group = c.zero_group;
   return job;
 }
 
 void check_layout(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
-          c.sequence_parallel);
+          c.sequence_parallel, c.zero_group, c.devices_per_node);
   const Reference& expected = reference(model);
-  const Curve curve = run(with_layout(job_of(model), c));
+  const Curve curve = run(with_layout(job_of(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
     CAPTURE(i);
     CHECK(std::abs(curve.loss[i] - expected.curve.loss[i]) <= expected.loss_bound * expected.curve.loss[i]);
@@ -150,7 +154,7 @@ TEST_CASE("tensor and data parallel layouts give one rank's losses", "[layouts]"
     for (const std::int64_t tp : {1, 2, 4})
       for (const std::int64_t dp : {1, 2, 4})
         if (tp * dp > 1)
-          for (const std::int64_t zero : {0, 1})
+          for (const std::int64_t zero : {0, 1, 2, 3})
             if (dp > 1 || zero == 1) check_layout(model, {.tp = tp, .dp = dp, .zero = zero});
 }
 
@@ -184,19 +188,62 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen"}) {
     for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
-      for (const std::int64_t zero : {0, 1}) check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
+      for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
     check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
     check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
   }
 }
 
-TEST_CASE("ZeRO 0 and 1 give the same losses bit for bit", "[layouts]") {
-  for (const std::int64_t tp : {1, 2}) {
-    const Curve zero0 = run(with_layout(job_of("llama"), {.tp = tp, .dp = 2, .zero = 0}));
-    const Curve zero1 = run(with_layout(job_of("llama"), {.tp = tp, .dp = 2, .zero = 1}));
-    CHECK(zero0.loss == zero1.loss);
-    CHECK(zero0.norm == zero1.norm);
+TEST_CASE("pipelines of every schedule with sharded gradients and parameters give one rank's losses", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen", "gpt2"})
+    for (const std::int64_t zero : {2, 3}) {
+      for (const auto schedule : {gpipe, one_f_one_b, zb_h1}) check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
+      check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = interleaved, .virtual_stages = 2});
+      check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .zero = zero, .schedule = zb_h1, .sequence_parallel = true});
+    }
+}
+
+TEST_CASE("hybrid sharding and reduction in two levels give one rank's losses", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen"}) {
+    for (const std::int64_t zero : {1, 2, 3}) check_layout(model, {.dp = 4, .zero = zero, .zero_group = 2});
+    for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 4, .zero = zero, .devices_per_node = 2});
+    for (const std::int64_t zero : {1, 3}) check_layout(model, {.tp = 2, .dp = 4, .zero = zero, .devices_per_node = 4});
+    check_layout(model, {.tp = 2, .pp = 2, .dp = 4, .zero = 3, .schedule = zb_h1, .sequence_parallel = true, .zero_group = 2});
+    check_layout(model, {.pp = 4, .dp = 4, .zero = 2, .devices_per_node = 2});
+  }
+}
+
+TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3 with one microbatch", "[layouts]") {
+  for (const std::string model : {"llama", "qwen"})
+    for (const std::int64_t tp : {1, 2})
+      for (const std::int64_t devices_per_node : {64, 2}) {
+        core::JobSpec job = job_of(model);
+        const auto curve = [&](std::int64_t zero) { return run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node); };
+        const Curve several = curve(0);
+        CHECK(curve(1).loss == several.loss);
+        CHECK(curve(1).norm == several.norm);
+        job.batch.micro = job.batch.global / 4;
+        const Curve one = curve(0);
+        CHECK(one.loss != several.loss);
+        for (const std::int64_t zero : {1, 2, 3}) {
+          CAPTURE(model, tp, devices_per_node, zero);
+          CHECK(curve(zero).loss == one.loss);
+          CHECK(curve(zero).norm == one.norm);
+        }
+      }
+}
+
+TEST_CASE("communication in the background changes no bit", "[layouts]") {
+  for (const std::int64_t zero : {0, 1, 2, 3}) {
+    core::JobSpec job = with_layout(job_of("qwen"), {.pp = 2, .dp = 4, .zero = zero});
+    const Curve background = run(job, 2);
+    job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
+    const Curve inline_ = run(job, 2);
+    CHECK(inline_.loss == background.loss);
+    CHECK(inline_.norm == background.norm);
   }
 }
 

@@ -195,13 +195,20 @@ TEST_CASE("contradictions are errors", "[spec]") {
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
 }
 
+TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]") {
+  const Lines four = problems(kJob, {"parallel.dp=4", "batch.global=16", "parallel.zero=3", "parallel.zero_group=3"});
+  REQUIRE(four.size() == 1);
+  CHECK_THAT(four[0], Catch::EndsWith("parallel.zero_group: 3 does not divide dp 4 (nearest valid: 4)"));
+  CHECK(problems(kJob, {"parallel.zero_group=1"}).size() == 1);
+  CHECK(problems(kJob, {"parallel.zero=0", "parallel.zero_group=2"}).size() == 1);
+}
+
 TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
   for (const std::string axis : {"cp", "ep"})
     refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
-  refused("parallel.zero=2", "parallel.zero", "2 is not available yet: set it to 1");
   refused("device=cuda", "device", "cuda is not available yet: this build has no CUDA; set device: cpu");
   refused("faults=[x]", "faults", "is not available yet: leave it out");
   refused("faults={kill: 3}", "faults", "is not available yet: leave it out");

@@ -18,6 +18,11 @@ FLAGS = {
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
     "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
+    "dp2-zero2": ["parallel.dp=2", "parallel.zero=2", "batch.micro=1"],
+    "pp4-zero3": ["parallel.pp=4", "parallel.zero=3", "batch.micro=1"],
+    "dp4-zero3": ["parallel.dp=4", "parallel.zero=3", "batch.micro=1"],
+    "hybrid-zero3": ["parallel.dp=4", "parallel.zero=3", "parallel.zero_group=2", "batch.micro=1"],
+    "tp2-dp2-zero3": ["parallel.tp=2", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }
 
@@ -53,7 +58,7 @@ class Layouts(RunTest):
         self.run_job(self.job("whole"), *arguments("one", "precision=fp32", "batch.global=64"))
         # The same output directory, another layout after every stop.
         job = self.job("moved")
-        for name, stop in [("all", 3), ("pp4", 8), ("tp4", 13), ("one", None)]:
+        for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("one", 15), ("hybrid-zero3", 18), ("all", None)]:
             process = self.start(job, *arguments(name, "precision=fp32", "batch.global=64"))
             if stop is not None:
                 self.wait_for_step(process, stop, "moved")

@@ -86,7 +86,7 @@ class RunTest(unittest.TestCase):
         process.wait()
         process.stdout.close()
 
-    def run_job(self, job, *args, status=0, timeout=120, **kwargs):
+    def run_job(self, job, *args, status=0, timeout=600 if SANITIZED else 120, **kwargs):
         """Runs to the end, checks the exit status, gives the output."""
         process = self.start(job, *args, **kwargs)
         output, _ = process.communicate(timeout=timeout)

@@ -1,0 +1,147 @@
+// How much data parallelism moves: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section 7), with microbatches.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+
+#include "core/plan/dry_run.h"
+#include "core/train/trainer.h"
+#include "kernels/meta/meta_backend.h"
+#include "parallel/meta/meta_communicator.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+/// Bytes of one step by group and operation, as rank 0 calls them; sizes are those of the whole tensors.
+std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
+  parallel::Topology topology = test::cpu_topology(1);
+  topology.devices_per_node = devices_per_node;
+  topology.nodes = 64;
+  const parallel::Layout layout = core::layout_of(job, topology);
+  std::map<std::string, std::int64_t> volume;
+  bool counting = false;
+  kernels::MetaBackend backend(topology.device, {});
+  const core::RankGroups groups(layout, 0, job.model, [&](const std::string& name, const std::vector<std::int64_t>& ranks) {
+    return parallel::make_meta_communicator(0, static_cast<std::int64_t>(ranks.size()), [&, name](const parallel::MetaCollective& c) {
+      if (counting) volume[name + "." + c.op] += c.bytes;
+    });
+  });
+  core::StepMemory memory(core::count_slots(job, layout, 0));
+  core::Trainer trainer(job, layout, backend, groups, memory);
+  trainer.initialise();
+  const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    counting = step == 2;  // the first learns the order of use; what it moves is the same
+    trainer.step(step, read, {});
+  }
+  return volume;
+}
+
+/// Sizes that every unit's parts divide evenly: nothing is padded. Weights in fp32, 4 bytes each.
+core::JobSpec job_of(std::int64_t zero, std::int64_t microbatches) {
+  core::JobSpec job = test::small_job();
+  job.model.hidden = 256;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.head_dim = 64;
+  job.model.ffn = 256;
+  job.model.vocab = 256;
+  job.model.layers = 4;
+  job.parallel.dp = 2;
+  job.parallel.zero = zero;
+  job.batch.micro = 1;
+  job.batch.global = 2 * microbatches;
+  return job;
+}
+
+constexpr std::int64_t kNorms = (2 * 4 + 1) * 256 * 4;
+constexpr std::int64_t kLayers = 4 * (4 * 256 * 256 + 3 * 256 * 256) * 4 + kNorms;
+constexpr std::int64_t kTable = 256 * 256 * 4;
+constexpr std::int64_t kAll = kLayers + 2 * kTable;
+
+}  // namespace
+
+TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gradients", "[volume]") {
+  for (const std::int64_t m : {1, 2, 5}) {
+    CAPTURE(m);
+    for (const std::int64_t zero : {0, 1}) {
+      auto volume = volume_of(job_of(zero, m));
+      CHECK(volume["dp.reduce_scatter"] == kAll);
+      CHECK(volume["dp.all_gather"] == kAll);
+    }
+    auto zero2 = volume_of(job_of(2, m));
+    CHECK(zero2["dp.reduce_scatter"] == m * kAll);
+    CHECK(zero2["dp.all_gather"] == kAll);
+    // The embedding's table is read in forward alone; the head's in backward alone, where its loss is made.
+    auto zero3 = volume_of(job_of(3, m));
+    CHECK(zero3["dp.reduce_scatter"] == m * kAll);
+    CHECK(zero3["dp.all_gather"] == m * (2 * kLayers + 2 * kTable));
+  }
+}
+
+TEST_CASE("with two levels one part of each sum crosses between them", "[volume]") {
+  core::JobSpec job = job_of(1, 2);
+  job.parallel.dp = 4;
+  job.batch.global = 8;
+  auto volume = volume_of(job, 2);
+  CHECK(volume["dp_inner.reduce_scatter"] == kAll);
+  CHECK(volume["dp_outer.reduce_scatter"] == kAll / 2);
+  CHECK(volume["dp_outer.all_gather"] == kAll / 2);
+  CHECK(volume["dp_inner.all_gather"] == kAll);
+  CHECK(volume.count("dp.reduce_scatter") == 0);
+}
+
+TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once a step", "[volume]") {
+  core::JobSpec job = job_of(3, 3);
+  job.parallel.dp = 4;
+  job.parallel.zero_group = 2;
+  job.batch.global = 12;
+  auto volume = volume_of(job);
+  CHECK(volume["dp_inner.reduce_scatter"] == 3 * kAll);
+  CHECK(volume["dp_inner.all_gather"] == 3 * (2 * kLayers + 2 * kTable));
+  CHECK(volume["dp_outer.all_reduce"] == kAll / 2);
+  CHECK(volume.count("dp_outer.all_gather") == 0);
+}
+
+TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients and optimizer state", "[volume]") {
+  // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's table 1.
+  const auto kept = [](std::int64_t zero, std::int64_t dp) {
+    core::JobSpec job = job_of(zero, 1);
+    job.precision = {.name = "custom", .compute = kernels::DType::bf16, .params = kernels::DType::bf16, .grads = kernels::DType::bf16};
+    job.parallel.dp = dp;
+    job.batch.global = dp;
+    job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
+    parallel::Topology topology = test::cpu_topology(1);
+    topology.devices_per_node = 64;
+    const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+    std::map<std::string, std::int64_t> terms;
+    for (const auto& region : plan.memory.regions)
+      if (region.name == "persistent") terms = region.terms;
+    return terms;
+  };
+  constexpr std::int64_t kParams = kAll / 4, kLayer = (kLayers - kNorms) / 16, kVectors = kNorms / 4;
+  constexpr std::int64_t kRings = 2 * (kLayer + kVectors);  // one unit of matrices, and the vectors
+  const auto names = kept(0, 1);
+  const auto of = [](const std::map<std::string, std::int64_t>& terms, const char* name) {
+    const auto it = terms.find(name);
+    return it == terms.end() ? 0 : it->second;
+  };
+  const std::int64_t tables = 4 * 24 * 64;  // of rotary angles, a parameter that nothing trains
+  for (const std::int64_t dp : {2, 4}) {
+    CAPTURE(dp);
+    const auto zero1 = kept(1, dp), zero2 = kept(2, dp), zero3 = kept(3, dp);
+    for (const auto& zero : {zero1, zero2, zero3}) {
+      CHECK(of(zero, "master_weights") == 4 * kParams / dp);
+      CHECK(of(zero, "moments") == 8 * kParams / dp);
+    }
+    CHECK(of(zero1, "gradients") == 2 * kParams + 2 * kParams / dp);
+    CHECK(of(zero2, "gradients") == 2 * kParams / dp + kRings);
+    CHECK(of(zero3, "gradients") == 2 * kParams / dp + kRings);
+    CHECK(of(zero2, "parameters") == 2 * kParams + tables);
+    CHECK(of(zero3, "parameters") == 2 * kParams / dp + kRings + tables);
+  }
+  CHECK(of(names, "parameters") == 2 * kParams + tables);
+  CHECK(of(names, "gradients") == 2 * kParams);
+}
