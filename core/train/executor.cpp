@@ -68,9 +68,10 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   if (!stage.first()) {
     // What backward needs of the input must outlive the slot it was received in.
     frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
-    backend_.copy(*compute_, layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
-                                                     : received(plan, action, SlotClass::received_forward),
-                  frame.in_TD);
+    const Tensor in_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
+                                                 : received(plan, action, SlotClass::received_forward);
+    land(in_TD.data);
+    backend_.copy(*compute_, in_TD, frame.in_TD);
   }
   return frame;
 }
@@ -95,10 +96,22 @@ std::size_t Trainer::transfer(const PassPlan& plan, std::size_t first) {
       receives.push_back({action.peer, received(plan, action, SlotClass::received_backward)});
     else break;
   }
-  clock_.enter(*compute_, &io::TimeLedger::bubble);
-  groups_.pp().exchange(*compute_, sends, receives, {.label = "pipeline"})->wait(*compute_);
-  clock_.enter(*compute_, &io::TimeLedger::compute);
+  Flight& flight = flights_.emplace_back();
+  for (const auto& transfers : {sends, receives})
+    for (const parallel::Transfer& t : transfers) flight.tensors.push_back(t.tensor.data);
+  flight.work = groups_.pp().exchange(*compute_, sends, receives, {.label = "pipeline"});
   return next;
+}
+
+/// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent is written anew.
+void Trainer::land(const std::byte* tensor) {
+  const auto takes_part = [&](const Flight& f) { return std::find(f.tensors.begin(), f.tensors.end(), tensor) != f.tensors.end(); };
+  const auto flight = std::find_if(flights_.begin(), flights_.end(), takes_part);
+  if (flight == flights_.end()) return;
+  clock_.enter(*compute_, &io::TimeLedger::bubble);
+  flight->work->wait(*compute_);
+  clock_.enter(*compute_, &io::TimeLedger::compute);
+  flights_.erase(flight);
 }
 
 void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSample& read) {
@@ -109,9 +122,19 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
   const auto dout = [&] {
     if (chunk.stage.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.
-    return layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
-                                   : received(plan, action, SlotClass::received_backward);
+    const Tensor dout_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
+                                                   : received(plan, action, SlotClass::received_backward);
+    land(dout_TD.data);
+    return dout_TD;
   };
+  // What is sent may still be read: the result goes to the other place.
+  if (action.kind == ActionKind::forward || action.kind == ActionKind::forward_only) {
+    std::swap(chunk.out, chunk.other_out);
+    land(chunk.out.data);
+  } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
+    std::swap(chunk.din, chunk.other_din);
+    land(chunk.din.data);
+  }
   switch (action.kind) {
     case ActionKind::forward: chunk.stage.forward(s, open_frame(plan, action, read), chunk.out); break;
     case ActionKind::forward_only: {
@@ -159,6 +182,7 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
     if (parallel::is_send(kind) || parallel::is_receive(kind)) i = transfer(plan, i);
     else compute(plan, plan.actions[i++], read);
   }
+  while (!flights_.empty()) land(flights_.front().tensors.front());
 }
 
 }  // namespace trainerd::core

@@ -80,9 +80,11 @@ void Trainer::make_chunks(Arena& persistent) {
   for (const ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(Chunk{
         Stage(job_.model, ids, job_.precision.compute, params_,
-              {backend_, groups_.tp(), layout_.options.sequence_parallel}, rope_table_SE_), {}, {}, {}});
-    if (!chunk.stage.last()) chunk.out = persistent.take(job_.precision.compute, flow, MemoryTerm::activations);
-    if (!chunk.stage.first()) chunk.din = persistent.take(job_.precision.compute, flow, MemoryTerm::activations);
+              {backend_, groups_.tp(), layout_.options.sequence_parallel}, rope_table_SE_), {}, {}, {}, {}, {}});
+    const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
+    const bool sends = layout_.options.pp > 1;
+    if (!chunk.stage.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
+    if (!chunk.stage.first()) chunk.din = take(), chunk.other_din = sends ? take() : chunk.din;
   }
   const SlotCounts counts = count_slots(job_, layout_, at(place_, Axis::pp));
   for (std::size_t c = 0; c < chunks_.size(); ++c) {

@@ -71,7 +71,13 @@ class Trainer {
   struct Chunk {
     Stage stage;
     std::vector<Frame> frames;    ///< by slot of the longest lifetime, forward to weight gradient
-    kernels::Tensor out, din;     ///< [T, D]: what is sent on, and back; undefined where nothing is
+    /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is written.
+    kernels::Tensor out, din, other_out, other_din;
+  };
+  /// Sends and receives on their way, and what of each chunk they read or write.
+  struct Flight {
+    std::unique_ptr<parallel::Work> work;
+    std::vector<const std::byte*> tensors;
   };
 
   void take_persistent(kernels::Arena& persistent);
@@ -81,6 +87,7 @@ class Trainer {
   void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
   void compute(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
   std::size_t transfer(const PassPlan& plan, std::size_t first);
+  void land(const std::byte* tensor);
   int slot_of(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class) const;
   kernels::Tensor received(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class);
   Frame& frame_of(const PassPlan& plan, const parallel::Action& action);
@@ -110,6 +117,7 @@ class Trainer {
   std::vector<parallel::PartialSum> partial_sums_;
   StepClock clock_;
   PassPlan train_, evaluate_;
+  std::vector<Flight> flights_;
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
   kernels::Tensor loss_T_, totals_, square_sums_, nonfinite_, all_nonfinite_, control_, votes_;
