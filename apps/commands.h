@@ -19,6 +19,7 @@ struct ValidateArgs {
   std::vector<std::string> overrides;
   bool json = false;
   std::string picture;  ///< an SVG file to write the grid's picture to; empty: none
+  std::string schedule_picture;  ///< the same for the schedule's
 };
 /// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
 int validate_command(const ValidateArgs& args);

@@ -29,6 +29,8 @@ class CommandLine {
     add_job(*validate, validate_.job, validate_.overrides);
     validate->add_flag("--json", validate_.json, "One JSON object: spec, ranks, groups, links");
     validate->add_option("--svg", validate_.picture, "Draw the grid into this SVG file")->type_name("FILE");
+    validate->add_option("--schedule-svg", validate_.schedule_picture, "Draw the pipeline's schedule into this SVG file")
+        ->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
 
     CLI::App* data = app_.add_subcommand("data", "Look at training data");

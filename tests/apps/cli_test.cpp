@@ -88,6 +88,7 @@ TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws
   std::getline(drawn, first);
   CHECK(first.rfind("<svg ", 0) == 0);
   CHECK(trainerd("validate " + job + " --svg no/such/grid.svg").status == 2);
+  CHECK(trainerd("validate " + job + " --schedule-svg no/such/schedule.svg").status == 2);
 }
 
 TEST_CASE("a job for machines that are not here is validated, not run", "[cli]") {
@@ -150,3 +151,18 @@ TEST_CASE("output that cannot be written is not success", "[cli]") {
 }
 
 }  // namespace
+
+TEST_CASE("the README's pictures of a grid and a schedule are what the program draws", "[cli]") {
+  const Directory directory;
+  const std::string pictures = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/pictures/";
+  const std::string grid = directory.write("grid.svg", ""), schedule = directory.write("schedule.svg", "");
+  REQUIRE(trainerd("validate " + pictures + "job.yaml --svg " + grid + " --schedule-svg " + schedule).status == 0);
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(text(grid).size() > 1000);
+  CHECK(text(grid) == text(pictures + "grid.svg"));
+  CHECK(text(schedule).size() > 1000);
+  CHECK(text(schedule) == text(pictures + "schedule.svg"));
+}

@@ -105,7 +105,8 @@ TEST_CASE("the quickstart job is valid, has about ten million parameters and rea
   CHECK(parameters > 9'500'000);
   CHECK(parameters < 11'500'000);
   CHECK(job.precision.name == "bf16");
-  CHECK(job.microbatches() == 2);
+  CHECK(job.microbatches() == 1);
+  CHECK(job.parallel.dp == 2);
   CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
 }
 
