@@ -104,12 +104,15 @@ GatheredUnit ParamGatherer::use(Stream& stream, std::size_t unit) {
   return {slot.whole.rows(0, u.size), slot.extra, slot.serial, &slot.leases};
 }
 
+void ParamGatherer::finish(Stream& stream) {
+  for (std::vector<BucketGather>& pending : pending_) settle(stream, pending);
+}
+
 void ParamGatherer::updated(Stream& stream) {
   if (sharded_ || plan_.parts == 1) return;
-  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    settle(stream, pending_[unit]);
+  finish(stream);
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit)
     start(stream, unit, flat_.rows(plan_.units[unit].begin, plan_.units[unit].size), pending_[unit]);
-  }
 }
 
 }  // namespace trainerd::parallel

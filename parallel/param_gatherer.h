@@ -43,6 +43,8 @@ class ParamGatherer {
   /// A walk over the units of one chunk and microbatch begins: it gathers what it uses.
   void begin_walk();
   GatheredUnit use(kernels::Stream& stream, std::size_t unit);
+  /// What is under way is done: the parts may change.
+  void finish(kernels::Stream& stream);
   /// The parts changed.
   void updated(kernels::Stream& stream);
 

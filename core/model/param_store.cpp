@@ -213,6 +213,7 @@ void ParamStore::reduce_complete_grads() {
 void ParamStore::finish_grads(std::span<const parallel::PartialSum> partial_sums) {
   reducer_->finish(*grads_stream_, partial_sums);
   if (!shards(1)) reducer_->gather(*grads_stream_);
+  gatherer_->finish(*grads_stream_);
 }
 
 void ParamStore::initialise(Stream& stream, std::uint64_t seed) {

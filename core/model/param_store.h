@@ -117,7 +117,7 @@ class ParamStore {
   kernels::WriteMode grad_mode(ParamId id);
   /// The contributions so far are made: starts the reduction of what is complete.
   void reduce_complete_grads();
-  /// After the last contribution. What the stream does next sees the sums in the state's parts.
+  /// After the last contribution. What the stream does next sees the sums in the state's parts, and may update them.
   void finish_grads(std::span<const parallel::PartialSum> partial_sums);
   /// Where a parameter begins in the flat gradients.
   std::int64_t flat_begin(ParamId id) const { return offsets_.at(static_cast<std::size_t>(id)); }
