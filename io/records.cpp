@@ -16,6 +16,25 @@ double real_member(const nlohmann::json& object, const char* key) {
   return value.get<double>();
 }
 
+TimeLedger ledger_of(const nlohmann::json& time) {
+  TimeLedger ledger{.compute = real_member(time, "compute"),
+                    .bubble = real_member(time, "bubble"),
+                    .data_wait = real_member(time, "data_wait"),
+                    .optimizer = real_member(time, "optimizer"),
+                    .checkpoint = real_member(time, "checkpoint"),
+                    .other = real_member(time, "other")};
+  // A log begun before the axes were told apart has one figure, of gradients and parameters above all.
+  if (time.contains("exposed_communication")) {
+    ledger.exposed_dp = real_member(time, "exposed_communication");
+    return ledger;
+  }
+  ledger.exposed_tp = real_member(time, "exposed_tp");
+  ledger.exposed_dp = real_member(time, "exposed_dp");
+  ledger.exposed_pp = real_member(time, "exposed_pp");
+  ledger.exposed_world = real_member(time, "exposed_world");
+  return ledger;
+}
+
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
@@ -38,11 +57,17 @@ nlohmann::ordered_json object_of(const CheckpointRecord& r) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger) {
-  return {{"compute", ledger.compute},     {"exposed_communication", ledger.exposed_communication},
-          {"bubble", ledger.bubble},       {"data_wait", ledger.data_wait},
-          {"optimizer", ledger.optimizer}, {"checkpoint", ledger.checkpoint},
-          {"other", ledger.other}};
+std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger) {
+  return {{{"compute", "", ledger.compute},
+           {"exposed_tp", "tp", ledger.exposed_tp},
+           {"exposed_dp", "dp", ledger.exposed_dp},
+           {"exposed_pp", "pp", ledger.exposed_pp},
+           {"exposed_world", "world", ledger.exposed_world},
+           {"bubble", "", ledger.bubble},
+           {"data_wait", "", ledger.data_wait},
+           {"optimizer", "", ledger.optimizer},
+           {"checkpoint", "", ledger.checkpoint},
+           {"other", "", ledger.other}}};
 }
 
 std::string to_json_line(const StepRecord& record) {
@@ -57,7 +82,7 @@ std::string to_json_line(const StepRecord& record) {
   line["tokens_per_second"] = record.tokens_per_second;
   if (record.mfu) line["mfu"] = *record.mfu;
   nlohmann::ordered_json& time = line["time"];
-  for (const auto& [part, seconds] : parts(record.time)) time[part] = seconds;
+  for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
   line["widened_gemms"] = record.widened_gemms;
   return to_text(line);
 }
@@ -75,13 +100,7 @@ StepRecord parse_step_record(const std::string& text) {
     record.tokens_per_second = real_member(line, "tokens_per_second");
     if (line.contains("mfu")) record.mfu = real_member(line, "mfu");
     const nlohmann::json& time = member(line, "time");
-    record.time = {.compute = real_member(time, "compute"),
-                   .exposed_communication = real_member(time, "exposed_communication"),
-                   .bubble = real_member(time, "bubble"),
-                   .data_wait = real_member(time, "data_wait"),
-                   .optimizer = real_member(time, "optimizer"),
-                   .checkpoint = real_member(time, "checkpoint"),
-                   .other = real_member(time, "other")};
+    record.time = ledger_of(time);
     record.widened_gemms = int_member(line, "widened_gemms");
     return record;
   } catch (const JsonError& e) {

@@ -2,6 +2,8 @@
 
 // Plain records that go from a worker to the agent and from there to every sink. No pointers, no models.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,22 +13,34 @@
 
 namespace trainerd::io {
 
-/// The parts of the time ledger (DESIGN section 4). They sum to the step's time.
+/// The parts of the time ledger (DESIGN section 4). They sum to the step's time. Communication is exposed
+/// while the compute stream hands an operation over or awaits it; each stall is charged to the axis whose
+/// group it awaited.
 struct TimeLedger {
   double compute = 0;
-  double exposed_communication = 0;
-  double bubble = 0;
+  double exposed_tp = 0;     ///< tensor parallel, replicated key and value heads included
+  double exposed_dp = 0;     ///< gradients and parameters
+  double exposed_pp = 0;     ///< handing flows to pipeline neighbours, and a tied embedding's gradient
+  double exposed_world = 0;  ///< gradient norm, loss and votes of all ranks
+  double bubble = 0;         ///< awaiting a pipeline neighbour's flow, its way here included
   double data_wait = 0;
   double optimizer = 0;
   double checkpoint = 0;
   double other = 0;
   double sum() const {
-    return compute + exposed_communication + bubble + data_wait + optimizer + checkpoint + other;
+    return compute + exposed_tp + exposed_dp + exposed_pp + exposed_world + bubble + data_wait + optimizer +
+           checkpoint + other;
   }
 };
-/// The ledger as (name, seconds), in the order above; the names are those of steps.jsonl and of the metric's
-/// label.
-std::vector<std::pair<std::string, double>> parts(const TimeLedger& ledger);
+
+struct LedgerPart {
+  const char* name = "";  ///< in steps.jsonl
+  const char* axis = "";  ///< of exposed communication
+  double seconds = 0;
+};
+inline constexpr std::size_t kLedgerParts = 10;
+/// In the order above.
+std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger);
 
 /// One optimizer step. Seconds are wall time; `step` counts from 1.
 struct StepRecord {

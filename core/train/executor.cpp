@@ -108,9 +108,7 @@ void Trainer::land(const std::byte* tensor) {
   const auto takes_part = [&](const Flight& f) { return std::find(f.tensors.begin(), f.tensors.end(), tensor) != f.tensors.end(); };
   const auto flight = std::find_if(flights_.begin(), flights_.end(), takes_part);
   if (flight == flights_.end()) return;
-  clock_.enter(*compute_, &io::TimeLedger::bubble);
   flight->work->wait(*compute_);
-  clock_.enter(*compute_, &io::TimeLedger::compute);
   flights_.erase(flight);
 }
 

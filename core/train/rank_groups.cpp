@@ -60,4 +60,10 @@ parallel::DataParallelGroups RankGroups::data_parallel(const parallel::Layout& l
           .parameters = progress(layout.options.overlap_param_gather)};
 }
 
+RankGroups::RankGroups(const RankGroups& inner,
+                       const std::function<std::unique_ptr<parallel::Communicator>(const std::string&, parallel::Communicator&)>& wrap)
+    : rank_(inner.rank_) {
+  for (const auto& [name, communicator] : inner.groups_) groups_[name] = wrap(name, *communicator);
+}
+
 }  // namespace trainerd::core

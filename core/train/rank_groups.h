@@ -36,6 +36,9 @@ std::vector<GroupRanks> all_groups(const parallel::Layout& layout, const ModelOp
 class RankGroups {
  public:
   RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model, const MakeGroup& make);
+  /// The same groups, each seen through another communicator.
+  RankGroups(const RankGroups& inner,
+             const std::function<std::unique_ptr<parallel::Communicator>(const std::string& name, parallel::Communicator&)>& wrap);
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *groups_.at("tp"); }

@@ -32,7 +32,8 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       layout_(layout),
       place_(layout.grid.coordinate(groups.rank())),
       backend_(backend),
-      groups_(groups),
+      clock_(backend),
+      groups_(clocked(groups, clock_)),
       memory_(memory),
       microbatches_(job.microbatches()),
       tokens_(job.batch.micro * job.model.seq_len),
@@ -40,8 +41,7 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_, layout.options.sequence_parallel)),
-      params_(declared_.infos, job.precision, placement_of(layout, place_, groups, microbatches_), backend, memory.persistent()),
-      clock_(backend) {
+      params_(declared_.infos, job.precision, placement_of(layout, place_, groups_, microbatches_), backend, memory.persistent()) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   partial_sums_ = partial_sums();
@@ -151,7 +151,6 @@ StepReport Trainer::step(std::int64_t step, const ReadSample& read, const StepVo
   params_.begin_step(s);
   run(parallel::ParamGatherer::Pass::train, read);
 
-  clock_.enter(s, &Ledger::exposed_communication);
   params_.finish_grads(partial_sums_);
 
   const double lr = learning_rate(job_.optimizer, step, job_.steps);
@@ -171,11 +170,9 @@ void Trainer::update(double lr, std::int64_t step) {
   }
   const Tensor square_sum = totals_.rows(0, 1), loss = totals_.rows(1, 1);
   backend_.total_square_sum(s, {.sums = square_sums_, .first_block = first_block_, .total = square_sum, .nonfinite = nonfinite_});
-  clock_.enter(s, &Ledger::exposed_communication);
   groups_.world().all_reduce(s, totals_, parallel::ReduceOp::sum, {.label = "norm_and_loss", .accumulate = DType::f64})->wait(s);
   groups_.world().all_reduce(s, votes_, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
   groups_.world().all_gather(s, nonfinite_, all_nonfinite_, {.label = "nonfinite"})->wait(s);
-  clock_.enter(s, &Ledger::optimizer);
   backend_.step_control(s, {.square_sum = square_sum, .loss = loss, .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip, .values = control_});
   for (std::size_t i = 0; i < params_.state_parts().size(); ++i) {
@@ -186,7 +183,6 @@ void Trainer::update(double lr, std::int64_t step) {
                               .beta2 = static_cast<float>(job_.optimizer.beta2), .eps = static_cast<float>(job_.optimizer.eps),
                               .step = step});
   }
-  clock_.enter(s, &Ledger::exposed_communication);
   params_.updated(s);
 }
 

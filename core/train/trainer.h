@@ -11,9 +11,8 @@
 #include "core/model/parameters.h"
 #include "core/model/stage.h"
 #include "core/spec/spec.h"
-#include "core/train/rank_groups.h"
+#include "core/train/clocked_groups.h"
 #include "core/train/rank_schedule.h"
-#include "core/train/step_clock.h"
 #include "core/train/step_memory.h"
 #include "io/records.h"
 #include "kernels/backend.h"
@@ -104,7 +103,8 @@ class Trainer {
   parallel::Layout layout_;
   parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
-  const RankGroups& groups_;
+  StepClock clock_;
+  RankGroups groups_;  ///< as `clock_` sees them
   StepMemory& memory_;
   std::int64_t microbatches_;
   std::int64_t tokens_;  ///< of one microbatch
@@ -115,7 +115,6 @@ class Trainer {
   ParamStore params_;
   std::vector<Chunk> chunks_;
   std::vector<parallel::PartialSum> partial_sums_;
-  StepClock clock_;
   PassPlan train_, evaluate_;
   std::vector<Flight> flights_;
 

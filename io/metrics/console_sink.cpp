@@ -8,6 +8,7 @@
 #include <csignal>
 #include <ctime>
 #include <deque>
+#include <numeric>
 
 #include "io/metrics/sinks.h"
 #include "io/text.h"
@@ -64,6 +65,7 @@ struct ConsoleSink::State {
   std::optional<StepRecord> last;
   std::optional<double> validation_loss;
   std::vector<double> speeds, mfus;
+  std::array<double, kLedgerParts> time{};  // seconds, summed over the steps
 
   void write(const std::string& text) {
     if (reader_gone) return;
@@ -93,6 +95,20 @@ struct ConsoleSink::State {
     const StepRecord& r = *last;
     std::string text = fmt::format("loss {:.4f}  {} tok/s", r.loss, short_number(r.tokens_per_second));
     if (r.mfu) text += fmt::format("  MFU {}", percent(*r.mfu));
+    return text;
+  }
+
+  // "compute 81.2%, exposed tp 9.3%, optimizer 2.1%": the parts that show in one decimal.
+  std::string shares() const {
+    const double all = std::accumulate(time.begin(), time.end(), 0.0);
+    const auto names = parts(TimeLedger{});
+    std::string text;
+    for (std::size_t i = 0; i < time.size(); ++i) {
+      if (all <= 0 || time[i] / all < 0.0005) continue;
+      std::string name = names[i].name;
+      std::replace(name.begin(), name.end(), '_', ' ');
+      text += (text.empty() ? "" : ", ") + name + " " + percent(time[i] / all);
+    }
     return text;
   }
 
@@ -164,6 +180,8 @@ void ConsoleSink::on_step(const StepRecord& record) {
   s.last = record;
   s.speeds.push_back(record.tokens_per_second);
   if (record.mfu) s.mfus.push_back(*record.mfu);
+  const auto ledger = parts(record.time);
+  for (std::size_t i = 0; i < ledger.size(); ++i) s.time[i] += std::max(0.0, ledger[i].seconds);
   s.arrivals.push_back(now);
   if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
   const bool is_last = record.step >= s.info.steps;
@@ -202,6 +220,7 @@ void ConsoleSink::on_finish(const RunSummary& summary) {
   if (s.validation_loss) line("validation loss", fmt::format("{:.4f}", *s.validation_loss));
   if (!s.speeds.empty()) line("median speed", short_number(median(s.speeds)) + " tokens/s");
   if (!s.mfus.empty()) line("median MFU", percent(median(s.mfus)));
+  if (const std::string shares = s.shares(); !shares.empty()) line("step time", shares);
   line("wall time", short_duration(summary.wall_seconds));
   line("report", s.info.output + (s.info.output.ends_with('/') ? "report.html" : "/report.html"));
 }

@@ -96,6 +96,12 @@ Family<Histogram>& histogram(Registry& registry, const char* name, const char* h
   return BuildHistogram().Name(name).Help(help).Register(registry);
 }
 
+// Exposed communication is one part with a label for the axis: a sum by part is the ledger without axes.
+prometheus::Labels labels_of(const LedgerPart& part) {
+  if (*part.axis == 0) return {{"part", part.name}};
+  return {{"part", "exposed_communication"}, {"axis", part.axis}};
+}
+
 // Records carry totals, counters take increments.
 void raise_to(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
 
@@ -177,7 +183,7 @@ void PrometheusSink::on_start(const RunInfo& info) {
   s.tokens.get();
   s.checkpoints.get();
   s.widened.get();
-  for (const auto& [part, seconds] : parts(TimeLedger{})) s.time.Add({{"part", part}}).Increment(seconds);
+  for (const LedgerPart& part : parts(TimeLedger{})) s.time.Add(labels_of(part));
 }
 
 void PrometheusSink::on_step(const StepRecord& record) {
@@ -194,8 +200,8 @@ void PrometheusSink::on_step(const StepRecord& record) {
   raise_to(s.tokens.get(), static_cast<double>(record.tokens));
   raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
   s.step_seconds.Observe(record.step_seconds);
-  for (const auto& [part, seconds] : parts(record.time))
-    s.time.Add({{"part", part}}).Increment(std::max(0.0, seconds));
+  for (const LedgerPart& part : parts(record.time))
+    s.time.Add(labels_of(part)).Increment(std::max(0.0, part.seconds));
 }
 
 void PrometheusSink::on_evaluation(const EvaluationRecord& record) {

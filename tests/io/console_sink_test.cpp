@@ -40,7 +40,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {}};
+          .time = {.compute = 0.24, .exposed_tp = 0.03, .exposed_world = 1e-6, .optimizer = 0.03}};
 }
 
 std::string run_to_file(const TempDir& dir, ConsoleSink::Style style) {
@@ -79,6 +79,7 @@ TEST_CASE("plain output is a few whole lines without control characters") {
   CHECK(count(out, "ETA") == 4);  // the first three steps and the last; the others came within five seconds
   CHECK(has(out, "validation loss 0.0375 (1,234,567 tokens"));
   CHECK(has(out, "checkpoint at step 200: 1.00 MiB"));
+  CHECK(has(out, "compute 80.0%, exposed tp 10.0%, optimizer 10.0%\n"));
   CHECK(has(out, "1m01s"));
   CHECK(has(out, "runs/tiny/report.html"));
   CHECK(out.back() == '\n');

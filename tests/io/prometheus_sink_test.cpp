@@ -75,7 +75,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 3413.5,
           .mfu = 0.625,
-          .time = {.compute = 0.2, .data_wait = 0.02, .optimizer = 0.08},
+          .time = {.compute = 0.16, .exposed_tp = 0.03, .exposed_world = 0.01, .data_wait = 0.02, .optimizer = 0.08},
           .widened_gemms = n * 7};
 }
 
@@ -90,6 +90,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_step") == 4);
   CHECK(m.at("trainerd_tokens_total") == 0);
   CHECK(m.at(R"(trainerd_time_seconds_total{part="bubble"})") == 0);
+  for (const char* axis : {"tp", "dp", "pp", "world"})
+    CHECK(m.at(R"(trainerd_time_seconds_total{axis=")" + std::string(axis) + R"(",part="exposed_communication"})") == 0);
   CHECK(m.count("trainerd_loss") == 0);  // not known yet
   CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
@@ -112,7 +114,13 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_step_seconds_sum") == Approx(0.6));
   CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.25"})") == 0);
   CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.5"})") == 2);
-  CHECK(m.at(R"(trainerd_time_seconds_total{part="compute"})") == Approx(0.4));
+  CHECK(m.at(R"(trainerd_time_seconds_total{part="compute"})") == Approx(0.32));
+  CHECK(m.at(R"(trainerd_time_seconds_total{axis="tp",part="exposed_communication"})") == Approx(0.06));
+  CHECK(m.at(R"(trainerd_time_seconds_total{axis="world",part="exposed_communication"})") == Approx(0.02));
+  double seconds = 0;
+  for (const auto& [name, value] : m)
+    if (name.starts_with("trainerd_time_seconds_total")) seconds += value;
+  CHECK(seconds == Approx(m.at("trainerd_step_seconds_sum")));
   CHECK(m.at(R"(trainerd_time_seconds_total{part="optimizer"})") == Approx(0.16));
   CHECK(m.at("trainerd_checkpoints_total") == 1);
   CHECK(m.at("trainerd_checkpoint_bytes") == 123456);

@@ -26,7 +26,8 @@ bool same_bits(double a, double b) {
 
 const char* const kLine =
     R"({"step":3,"tokens":4096,"loss":0.1,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.25,"tokens_per_second":5461.5,"mfu":0.5,)"
-    R"("time":{"compute":0.2,"exposed_communication":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,"checkpoint":0.0,"other":0.01},"widened_gemms":0})";
+    R"("time":{"compute":0.2,"exposed_tp":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,)"
+    R"("checkpoint":0.0,"other":0.01},"widened_gemms":0})";
 
 }  // namespace
 
@@ -84,12 +85,33 @@ TEST_CASE("text that is not a step record is a data error") {
 }
 
 TEST_CASE("the ledger's parts add up to its sum") {
-  const TimeLedger ledger{1, 2, 4, 8, 16, 32, 64};
+  const TimeLedger ledger{1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
   double sum = 0;
-  for (const auto& [name, seconds] : parts(ledger)) sum += seconds;
-  CHECK(sum == 127);
-  CHECK(ledger.sum() == 127);
-  CHECK(parts(ledger)[3] == std::pair<std::string, double>("data_wait", 8));
+  for (const LedgerPart& part : parts(ledger)) sum += part.seconds;
+  CHECK(sum == 1023);
+  CHECK(ledger.sum() == 1023);
+  CHECK(std::string(parts(ledger)[6].name) == "data_wait");
+  CHECK(parts(ledger)[6].seconds == 64);
+}
+
+TEST_CASE("every part of the ledger comes back under its own name") {
+  StepRecord record;
+  record.time = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+  const TimeLedger back = parse_step_record(to_json_line(record)).time;
+  for (std::size_t i = 0; i < kLedgerParts; ++i) CHECK(parts(back)[i].seconds == parts(record.time)[i].seconds);
+}
+
+TEST_CASE("a line from before the axes were told apart is still read, and its ledger sums") {
+  std::string line = kLine;
+  const std::string now = R"("exposed_tp":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0)";
+  const std::size_t at = line.find(now);
+  REQUIRE(at != std::string::npos);
+  line.replace(at, now.size(), R"("exposed_communication":0.125)");
+  const TimeLedger ledger = parse_step_record(line).time;
+  CHECK(ledger.exposed_dp == 0.125);
+  CHECK(ledger.sum() == Approx(0.375));
+  line.replace(line.find("exposed_communication"), 21, "exposed_dp");
+  CHECK_THROWS_AS(parse_step_record(line), DataError);  // a new line has every axis
 }
 
 TEST_CASE("numbers are written for people") {

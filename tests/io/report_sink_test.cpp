@@ -40,7 +40,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {.compute = 0.25, .data_wait = 0.01, .optimizer = 0.04}};
+          .time = {.compute = 0.21, .exposed_tp = 0.03, .exposed_pp = 0.01, .data_wait = 0.01, .optimizer = 0.04}};
 }
 
 std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
@@ -71,7 +71,7 @@ TEST_CASE("the report shows six charts, the figures and the job, and fetches not
   CHECK(count(page, "</svg>") == 6);
   for (const char* text : {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs",
                            "Where a step", "1.8750", "13.7k", "62.5%", "10.4M", "1m01s",
-                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "frames"}) {
+                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "exposed_tp", "exposed_pp", "frames"}) {
     INFO(text);
     CHECK(has(page, text));
   }

@@ -20,9 +20,11 @@ constexpr std::size_t kLinePoints = 400, kColumns = 180, kTableRows = 12;
 
 constexpr const char* kStyle = R"(
 :root { color-scheme: light dark; --bg: #f6f7f9; --card: #ffffff; --ink: #1c2330; --dim: #667085; --rule: #e3e7ee; --good: #067647; --bad: #b42318;
-  --c0: #2563eb; --c1: #d97706; --c2: #9333ea; --c3: #0d9488; --c4: #db2777; --c5: #65a30d; --c6: #94a3b8; }
+  --c0: #2563eb; --c1: #d97706; --c2: #9333ea; --c3: #0d9488; --c4: #db2777;
+  --c5: #65a30d; --c6: #0891b2; --c7: #e11d48; --c8: #78716c; --c9: #94a3b8; }
 @media (prefers-color-scheme: dark) { :root { --bg: #0e131b; --card: #171e29; --ink: #e6eaf1; --dim: #97a3b6; --rule: #2a3442; --good: #4ade80; --bad: #f97066;
-  --c0: #60a5fa; --c1: #fbbf24; --c2: #c084fc; --c3: #2dd4bf; --c4: #f472b6; --c5: #a3e635; --c6: #64748b; } }
+  --c0: #60a5fa; --c1: #fbbf24; --c2: #c084fc; --c3: #2dd4bf; --c4: #f472b6;
+  --c5: #a3e635; --c6: #22d3ee; --c7: #fb7185; --c8: #a8a29e; --c9: #64748b; } }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 28px; background: var(--bg); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; }
 main { max-width: 1240px; margin: 0 auto; }
@@ -119,7 +121,7 @@ std::string charts(const Report& r) {
       "Model FLOPs utilisation", ChartScale::from_zero, percent, {line_of(r, "MFU", 3, &StepBucket::mfu)}});
   StackedChart ledger{
       .title = "Where a step's time goes", .format = short_duration, .columns = {}, .labels = {}};
-  for (const auto& [part, seconds] : parts(TimeLedger{})) ledger.labels.push_back(part);
+  for (const LedgerPart& part : parts(TimeLedger{})) ledger.labels.emplace_back(part.name);
   for (const StepBucket& bucket : r.series.coarse(kColumns)) {
     StackedColumn column{static_cast<double>(bucket.first_step) - 0.5,
                          static_cast<double>(bucket.last_step) + 0.5,
@@ -146,10 +148,10 @@ std::string ledger_table(const Report& r) {
   for (std::size_t i = 0; i < total.size(); ++i) {
     if (total[i] <= 0) continue;
     bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", i,
-                       100 * total[i] / all, names[i].first);
+                       100 * total[i] / all, names[i].name);
     rows += fmt::format(
         "<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", i,
-        names[i].first, short_duration(total[i]), 100 * total[i] / all);
+        names[i].name, short_duration(total[i]), 100 * total[i] / all);
   }
   return fmt::format(
       "<div class=\"box\"><div class=\"bar\">{}</div><table><tr><th>time ledger, all steps</th><th "

@@ -18,8 +18,6 @@ struct Spread {
   double mean() const { return sum / static_cast<double>(count); }  ///< of count > 0
 };
 
-inline constexpr std::size_t kLedgerParts = 7;
-
 /// Neighbouring steps taken together.
 struct StepBucket {
   std::int64_t first_step = 0, last_step = 0, steps = 0;

@@ -1,0 +1,74 @@
+#include "parallel/observed_communicator.h"
+
+#include <utility>
+
+namespace trainerd::parallel {
+namespace {
+
+using kernels::Stream;
+using kernels::Tensor;
+
+class ObservedWork final : public Work {
+ public:
+  ObservedWork(std::unique_ptr<Work> inner, const ObserveComm& observe) : inner_(std::move(inner)), observe_(observe) {}
+  void wait(Stream& s) override {
+    observe_(s, CommMoment::wait);
+    inner_->wait(s);
+    observe_(s, CommMoment::done);
+  }
+  void wait_host(double deadline_seconds) override { inner_->wait_host(deadline_seconds); }
+
+ private:
+  std::unique_ptr<Work> inner_;
+  const ObserveComm& observe_;
+};
+
+class ObservedCommunicator final : public Communicator {
+ public:
+  ObservedCommunicator(Communicator& inner, ObserveComm observe) : inner_(inner), observe_(std::move(observe)) {}
+  std::int64_t rank() const override { return inner_.rank(); }
+  std::int64_t size() const override { return inner_.size(); }
+
+  std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp op, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.all_reduce(s, x, op, o); });
+  }
+  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.all_gather(s, x, out, o); });
+  }
+  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.reduce_scatter(s, x, out, o); });
+  }
+  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.all_to_all(s, x, out, o); });
+  }
+  std::unique_ptr<Work> broadcast(Stream& s, const Tensor& x, std::int64_t root, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.broadcast(s, x, root, o); });
+  }
+  std::unique_ptr<Work> barrier(Stream& s, const CommOptions& o) override {
+    return observed(s, [&] { return inner_.barrier(s, o); });
+  }
+  std::unique_ptr<Work> exchange(Stream& s, std::span<const Transfer> sends, std::span<const Transfer> receives,
+                                 const CommOptions& o) override {
+    return observed(s, [&] { return inner_.exchange(s, sends, receives, o); });
+  }
+  void abort() override { inner_.abort(); }
+
+ private:
+  template <class Call>
+  std::unique_ptr<Work> observed(Stream& s, const Call& call) {
+    observe_(s, CommMoment::issue);
+    std::unique_ptr<Work> work = call();
+    observe_(s, CommMoment::done);
+    return std::make_unique<ObservedWork>(std::move(work), observe_);
+  }
+  Communicator& inner_;
+  ObserveComm observe_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_observed(Communicator& inner, ObserveComm observe) {
+  return std::make_unique<ObservedCommunicator>(inner, std::move(observe));
+}
+
+}  // namespace trainerd::parallel

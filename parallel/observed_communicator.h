@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "parallel/communicator.h"
+
+namespace trainerd::parallel {
+
+/// What the caller's stream does next: it issues an operation, awaits one, or goes on with its own work.
+enum class CommMoment : std::uint8_t { issue, wait, done };
+using ObserveComm = std::function<void(kernels::Stream&, CommMoment)>;
+
+/// A communicator that tells `observe` before and after every call of another, and every wait of a stream for its
+/// operations, so that a clock can charge the stalls; who calls it knows of neither. `inner` and what `observe` refers
+/// to outlive it and its Works. An operation that throws has no `done`: the world is at its end.
+std::unique_ptr<Communicator> make_observed(Communicator& inner, ObserveComm observe);
+
+}  // namespace trainerd::parallel

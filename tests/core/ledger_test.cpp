@@ -1,0 +1,108 @@
+// A stall is charged to what the compute stream awaited.
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "parallel/local/local_world.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+constexpr double kDelay = 0.06;  // seconds, far above what a step of this size takes
+constexpr double kMost = 0.05;
+
+/// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator `op`.
+std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late, const std::string& op) {
+  core::JobSpec job = test::small_job();
+  job.batch.micro = 1;
+  job.parallel = options;
+  parallel::Topology topology = test::cpu_topology(1);
+  topology.devices_per_node = 64;
+  const parallel::Layout layout = core::layout_of(job, topology);
+  std::vector<io::TimeLedger> times(static_cast<std::size_t>(layout.grid.ranks()));
+  parallel::LocalWorld world(layout.grid.ranks());
+  world.run([&](std::int64_t rank) {
+    bool sleeps = false;
+    core::CpuRank cpu(
+        job, layout, topology.device, rank,
+        [&](kernels::Backend& backend) -> core::MakeGroup {
+          return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
+            return world.communicator(rank, backend, members, name);
+          };
+        },
+        [&](const kernels::ObservedCall& call) {
+          if (!sleeps || call.op != op) return;
+          sleeps = false;
+          std::this_thread::sleep_for(std::chrono::duration<double>(kDelay));
+        });
+    cpu.trainer().initialise();
+    test::step_on(cpu.trainer(), job, 1);
+    sleeps = rank == late;
+    const double begin = base::monotonic_seconds();
+    times[static_cast<std::size_t>(rank)] = test::step_on(cpu.trainer(), job, 2).time;
+    const double took = base::monotonic_seconds() - begin, sum = times[static_cast<std::size_t>(rank)].sum();
+    if (sum > took) throw std::logic_error("a ledger is longer than its step");
+  });
+  for (const io::TimeLedger& time : times) {
+    CHECK(time.sum() >= kDelay);
+    for (const io::LedgerPart& part : io::parts(time)) {
+      CAPTURE(part.name);
+      CHECK(part.seconds >= 0);
+    }
+  }
+  return times;
+}
+
+}  // namespace
+
+TEST_CASE("a tensor-parallel stall is exposed communication of tp and not compute", "[ledger]") {
+  const bool sequence_parallel = GENERATE(false, true);
+  const auto times = ledgers({.tp = 2, .sequence_parallel = sequence_parallel}, 1, "attention_forward");
+  CHECK(times[0].exposed_tp >= kMost);
+  CHECK(times[0].compute < kMost);
+  CHECK(times[1].compute >= kMost);
+  for (const io::TimeLedger& time : times) {
+    CHECK(time.exposed_tp > 0);
+    CHECK(time.exposed_dp == 0);
+    CHECK(time.exposed_pp == 0);
+    CHECK(time.bubble == 0);
+  }
+}
+
+TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
+  const auto times = ledgers({.dp = 2}, 1, "attention_forward");
+  CHECK(times[0].exposed_dp >= kMost);
+  CHECK(times[1].compute >= kMost);
+  for (const io::TimeLedger& time : times) {
+    CHECK(time.exposed_dp > 0);
+    CHECK(time.exposed_tp == 0);
+    CHECK(time.exposed_pp == 0);
+    CHECK(time.bubble == 0);
+  }
+}
+
+TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed communication of pp", "[ledger]") {
+  const auto times = ledgers({.pp = 2}, 0, "attention_forward");
+  CHECK(times[1].bubble >= kMost);
+  CHECK(times[0].compute >= kMost);
+  for (const io::TimeLedger& time : times) {
+    CHECK(time.exposed_pp > 0);
+    CHECK(time.exposed_pp < kMost);
+    CHECK(time.exposed_tp == 0);
+    CHECK(time.exposed_dp == 0);
+  }
+}
+
+TEST_CASE("a stall in what all ranks reduce is exposed communication of the world", "[ledger]") {
+  const auto times = ledgers({.tp = 2, .pp = 2, .dp = 2}, 5, "total_square_sum");
+  for (std::size_t rank = 0; rank < times.size(); ++rank) {
+    CAPTURE(rank);
+    if (rank == 5) CHECK(times[rank].optimizer >= kMost);
+    else CHECK(times[rank].exposed_world >= kMost);
+  }
+}
