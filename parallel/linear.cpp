@@ -51,6 +51,138 @@ void summed(const TensorParallel& tp, Stream& s, const Tensor& flow, const char*
   tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
 }
 
+// ---- Overlap: an operator in chunks of rows, with their collectives in the background
+
+/// Rows of a chunk are whole multiples of this, but for the last: GEMMs run in blocks of such.
+constexpr std::int64_t kChunkRows = 16;
+
+std::int64_t chunk_rows(const TensorParallel& tp, std::int64_t rows) {
+  const std::int64_t each = (rows + tp.overlap_chunks - 1) / tp.overlap_chunks;
+  return (each + kChunkRows - 1) / kChunkRows * kChunkRows;
+}
+
+bool overlapped(const TensorParallel& tp, std::int64_t rows) {
+  return tp.group.size() > 1 && tp.overlap_chunks > 1 && chunk_rows(tp, rows) < rows;
+}
+
+CommOptions in_background(const char* label) { return {.label = label, .progress = Progress::background}; }
+
+Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t count) { return x.defined() ? x.rows(begin, count) : x; }
+
+Operand rows_of(const Operand& x, std::int64_t begin, std::int64_t count) {
+  base::check(x.scale_mode == ScaleMode::none, "an operand with scales is not cut");
+  return x.data.rows(begin, count);
+}
+
+// An operator on the rows from `begin` on that its flow operand, `flow`, holds.
+LinearFprop on_rows(LinearFprop a, const Tensor& flow, std::int64_t begin) {
+  a.x_TC = flow;
+  a.addend_TN = rows_of(a.addend_TN, begin, flow.size(0));
+  a.y_TN = rows_of(a.y_TN, begin, flow.size(0));
+  return a;
+}
+LinearDgrad on_rows(LinearDgrad a, const Tensor& flow, std::int64_t begin) {
+  a.dy_TN = flow;
+  a.dx_TC = rows_of(a.dx_TC, begin, flow.size(0));
+  return a;
+}
+LinearSwiglu on_rows(LinearSwiglu a, const Tensor& flow, std::int64_t begin) {
+  a.x_TC = flow;
+  a.gate_up_T2F = rows_of(a.gate_up_T2F, begin, flow.size(0));
+  a.act_TF = rows_of(a.act_TF, begin, flow.size(0));
+  return a;
+}
+LinearDgradSwiglu on_rows(LinearDgradSwiglu a, const Tensor& flow, std::int64_t begin) {
+  a.dy_TD = flow;
+  a.gate_up_T2F = rows_of(a.gate_up_T2F, begin, flow.size(0));
+  a.dgate_up_T2F = rows_of(a.dgate_up_T2F, begin, flow.size(0));
+  a.act_TF = rows_of(a.act_TF, begin, flow.size(0));
+  return a;
+}
+
+// An operator that makes rows [begin, begin + rows of `out`) of its result, in `out`.
+LinearFprop into_rows(LinearFprop a, const Tensor& out, std::int64_t begin) {
+  a.x_TC = rows_of(a.x_TC, begin, out.size(0));
+  a.addend_TN = rows_of(a.addend_TN, begin, out.size(0));
+  a.y_TN = out;
+  return a;
+}
+LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
+  a.dy_TN = rows_of(a.dy_TN, begin, out.size(0));
+  a.dx_TC = out;
+  return a;
+}
+
+/// This rank's rows need nobody: their GEMM runs while the first chunk of the others' comes, and each chunk's while the
+/// next comes.
+template <class Args>
+void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
+                            void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(), rank = tp.group.rank();
+  struct Chunk {
+    std::int64_t begin, rows;
+    Tensor all;  ///< of every rank, one after the other
+    std::unique_ptr<Work> work;
+  };
+  std::vector<Chunk> chunks;
+  for (std::int64_t begin = 0; begin < rows; begin += each) {
+    Chunk& c = chunks.emplace_back(Chunk{begin, std::min(each, rows - begin), {}, nullptr});
+    const Tensor mine = flow.rows(c.begin, c.rows);
+    c.all = whole_shape(tp, s, mine);
+    c.work = tp.group.all_gather(s, mine, c.all, in_background(label));
+  }
+  (tp.backend.*run)(s, on_rows(args, flow, rank * rows));
+  for (const Chunk& c : chunks) {
+    c.work->wait(s);
+    for (std::int64_t r = 0; r < ranks; ++r)
+      if (r != rank) (tp.backend.*run)(s, on_rows(args, c.all.rows(r * c.rows, c.rows), r * rows + c.begin));
+  }
+}
+
+/// Each chunk is summed over tp while the next one's GEMM runs.
+template <class Args>
+void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
+                          void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows);
+  std::vector<std::unique_ptr<Work>> sums;
+  for (std::int64_t begin = 0; begin < rows; begin += each) {
+    const Tensor sum = flow.rows(begin, std::min(each, rows - begin));
+    if (!cut(tp)) {
+      (tp.backend.*run)(s, into_rows(args, sum, begin));
+      sums.push_back(tp.group.all_reduce(s, sum, ReduceOp::sum, in_background(label)));
+      continue;
+    }
+    const Tensor summands = whole_shape(tp, s, sum);
+    for (std::int64_t r = 0; r < tp.group.size(); ++r)
+      (tp.backend.*run)(s, into_rows(args, summands.rows(r * sum.size(0), sum.size(0)), r * rows + begin));
+    sums.push_back(tp.group.reduce_scatter(s, summands, sum, in_background(label)));
+  }
+  for (const auto& sum : sums) sum->wait(s);
+}
+
+/// Runs an operator whose rows do not mix on all rows of the operand that is a flow.
+template <class Args>
+void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow, const char* label,
+                 void (Backend::*run)(Stream&, const Args&)) {
+  const Tensor& x = (args.*flow).data;
+  if (cut(tp) && overlapped(tp, x.size(0))) run_gathered_in_chunks(tp, s, args, x, label, run);
+  else run_gathered(tp, s, args, flow, label, run);
+}
+
+/// Runs an operator whose result, a flow, is a summand of what is wanted.
+template <class Args>
+void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
+                void (Backend::*run)(Stream&, const Args&)) {
+  const Tensor sum = args.*flow;
+  if (overlapped(tp, sum.size(0))) return run_summed_in_chunks(tp, s, args, sum, label, run);
+  summed(tp, s, sum, label, [&](const Tensor& out) {
+    args.*flow = out;
+    (tp.backend.*run)(s, args);
+  });
+}
+
 /// Statistics of a part of the vocabulary become those of all of it.
 void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp, const Tensor& target) {
   if (tp.group.size() == 1) return;
@@ -90,16 +222,12 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
 }  // namespace
 
 void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  run_gathered(tp, s, a, &LinearFprop::x_TC, "column_linear", &Backend::linear_fprop);
+  run_by_rows(tp, s, a, &LinearFprop::x_TC, "column_linear", &Backend::linear_fprop);
 }
 
 void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
   base::check(a.mode == WriteMode::assign, "a sum over tp must not count what was there before twice");
-  summed(tp, s, a.dx_TC, "column_linear_dgrad", [&](const Tensor& dx) {
-    LinearDgrad part = a;
-    part.dx_TC = dx;
-    tp.backend.linear_dgrad(s, part);
-  });
+  run_summed(tp, s, a, &LinearDgrad::dx_TC, "column_linear_dgrad", &Backend::linear_dgrad);
 }
 
 void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
@@ -107,20 +235,17 @@ void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad&
 }
 
 void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
-  run_gathered(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
+  run_by_rows(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
 }
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  summed(tp, s, a.y_TN, "row_linear", [&](const Tensor& y) {
-    LinearFprop part = a;
-    part.y_TN = y;
-    if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
-    tp.backend.linear_fprop(s, part);
-  });
+  LinearFprop part = a;
+  if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
+  run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", &Backend::linear_fprop);
 }
 
 void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
-  run_gathered(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad);
+  run_by_rows(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad);
 }
 
 void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
@@ -128,7 +253,7 @@ void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a)
 }
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a) {
-  run_gathered(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu);
+  run_by_rows(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {

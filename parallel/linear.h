@@ -18,6 +18,10 @@ struct TensorParallel {
   kernels::Backend& backend;
   Communicator& group;
   bool sequence_parallel = false;
+  /// Pieces of about as many rows that a gather before a GEMM, or a sum after one, is made of. From two on they are in the
+  /// background of the GEMM, which goes piece by piece; the results are the same bit for bit, because a row of a GEMM's
+  /// result does not depend on the rows beside it. Weight gradients, sums over all rows, stay whole.
+  std::int64_t overlap_chunks = 1;
 
   /// Rows of a flow of `tokens` tokens on one rank.
   std::int64_t flow_rows(std::int64_t tokens) const { return sequence_parallel ? tokens / group.size() : tokens; }

@@ -15,6 +15,7 @@ struct ParallelOptions {
   std::int64_t cp = 1;
   std::int64_t ep = 1;
   bool sequence_parallel = false;
+  std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;
   std::int64_t zero_group = 0;  ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< of gradients that are reduced at once, at most

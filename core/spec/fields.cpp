@@ -17,6 +17,7 @@ constexpr double kMostSeqLen = 1 << 27;
 constexpr double kMostSequences = 1 << 24;
 constexpr double kMostRanks = 1 << 20;
 constexpr double kMostSteps = 1e12;
+constexpr double kMostOverlapChunks = 64;
 constexpr double kMostThreads = 4096;
 
 class Table {
@@ -82,6 +83,11 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
   axis("ep", p.ep, "expert-parallel ranks").only_if(p.ep == 1, "1", "set it to 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
+  t.add("parallel.tp_overlap_chunks", &p.tp_overlap_chunks,
+        "row chunks in which tensor-parallel gathers and sums run behind the matrix products they belong to; 1: "
+        "not behind")
+      .between(1, kMostOverlapChunks)
+      .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
         "parameters")

@@ -1,20 +1,34 @@
 #include "parallel/meta/meta_communicator.h"
 
+#include <utility>
+
 namespace trainerd::parallel {
 namespace {
 
 using kernels::Stream;
 using kernels::Tensor;
 
-class NoWork final : public Work {
+using Observe = std::function<void(const MetaCollective&)>;
+
+class MetaWork final : public Work {
  public:
-  void wait(Stream&) override {}
+  MetaWork(MetaCollective collective, const Observe& observe) : collective_(std::move(collective)), observe_(observe) {
+    collective_.moment = CommMoment::wait;
+  }
+  void wait(Stream& s) override {
+    collective_.stream = s.name();
+    if (observe_) observe_(collective_);
+  }
   void wait_host(double) override {}
+
+ private:
+  MetaCollective collective_;
+  const Observe& observe_;
 };
 
 class MetaCommunicator final : public Communicator {
  public:
-  MetaCommunicator(std::int64_t rank, std::int64_t size, std::function<void(const MetaCollective&)> observe)
+  MetaCommunicator(std::int64_t rank, std::int64_t size, Observe observe)
       : rank_(rank), size_(size), observe_(std::move(observe)) {}
   std::int64_t rank() const override { return rank_; }
   std::int64_t size() const override { return size_; }
@@ -45,13 +59,16 @@ class MetaCommunicator final : public Communicator {
   void abort() override {}
 
  private:
-  std::unique_ptr<Work> note(const Stream& s, const char* op, std::int64_t bytes, const CommOptions& o) const {
-    if (observe_) observe_({op, o.label, s.name(), size_, bytes});
-    return std::make_unique<NoWork>();
+  std::unique_ptr<Work> note(const Stream& s, const char* op, std::int64_t bytes, const CommOptions& o) {
+    MetaCollective collective{.sequence = ++sequence_, .op = op, .label = o.label, .stream = s.name(), .group_size = size_,
+                              .bytes = bytes, .progress = o.progress};
+    if (observe_) observe_(collective);
+    return std::make_unique<MetaWork>(std::move(collective), observe_);
   }
   std::int64_t rank_;
   std::int64_t size_;
-  std::function<void(const MetaCollective&)> observe_;
+  Observe observe_;
+  std::int64_t sequence_ = 0;
 };
 
 }  // namespace

@@ -201,6 +201,7 @@ TEST_CASE("the reference has a row for every key of the issue's list", "[spec]")
                           "tie_embeddings",
                           "tp",
                           "sequence_parallel",
+                          "tp_overlap_chunks",
                           "zero",
                           "virtual_stages",
                           "global",

@@ -240,7 +240,10 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"}, "parallel.virtual_stages: a pipeline of one stage");
   refused({"parallel.dp=64"}, "batch.global: ");
   refused({"parallel.sequence_parallel=true"}, "parallel.sequence_parallel: ");
+  refused({"parallel.tp_overlap_chunks=2"}, "parallel.tp_overlap_chunks: has no effect");
+  refused({"parallel.tp=2", "parallel.tp_overlap_chunks=0"}, "parallel.tp_overlap_chunks: ");
   CHECK(problems(kJob, {"parallel.tp=2"}).empty());
+  CHECK(problems(kJob, {"parallel.tp=2", "parallel.tp_overlap_chunks=2"}).empty());
   CHECK(problems(kJob, {"parallel.pp=2", "parallel.schedule=zb-h1"}).empty());
 }
 

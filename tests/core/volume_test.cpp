@@ -26,7 +26,7 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
   kernels::MetaBackend backend(topology.device, {});
   const core::RankGroups groups(layout, 0, job.model, [&](const std::string& name, const std::vector<std::int64_t>& ranks) {
     return parallel::make_meta_communicator(0, static_cast<std::int64_t>(ranks.size()), [&, name](const parallel::MetaCollective& c) {
-      if (counting) volume[name + "." + c.op] += c.bytes;
+      if (counting && c.moment == parallel::CommMoment::issue) volume[name + "." + c.op] += c.bytes;
     });
   });
   core::StepMemory memory(core::count_slots(job, layout, 0));

@@ -1,0 +1,179 @@
+// Tensor-parallel operators in chunks of rows, their collectives behind the GEMMs: the same bits, the same scratch.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "comm_support.h"
+#include "kernels/meta/meta_backend.h"
+#include "parallel/linear.h"
+#include "parallel/local/local_world.h"
+#include "parallel/meta/meta_communicator.h"
+#include "parallel/observed_communicator.h"
+
+using namespace trainerd;
+using namespace trainerd::kernels;
+using parallel::TensorParallel;
+
+namespace {
+
+struct Case {
+  std::int64_t ranks = 2;
+  DType dtype = DType::f32;
+  bool sequence_parallel = true;
+  bool prepared = false;
+  std::int64_t chunks = 1;
+};
+
+struct Outcome {
+  std::vector<std::byte> bits;  ///< of every result of rank 0, then 1, ...
+  std::int64_t issued = 0;      ///< collectives of rank 0
+  std::int64_t scratch = 0;     ///< most bytes at once, rank 0
+};
+
+constexpr std::int64_t kFlowRows = 88;  // of a rank: five and a half blocks of 16
+constexpr std::int64_t kHidden = 80, kFfn = 96;  // kFfn: of a rank
+
+/// One rank's operators on tensors whose values depend on (tensor, rank) alone.
+class Rank {
+ public:
+  Rank(const Case& c, const TensorParallel& tp, Stream& stream)
+      : c_(c), tp_(tp), stream_(stream), tokens_(c.sequence_parallel ? kFlowRows * c.ranks : kFlowRows),
+        flow_rows_(tp.flow_rows(tokens_)) {}
+
+  void run() {
+    const Tensor x = input(1, {flow_rows_, kHidden}), y = input(2, {flow_rows_, kHidden});
+    const Tensor inner = input(3, {tokens_, kFfn}), inner2 = input(4, {tokens_, 2 * kFfn});
+    const Tensor w_in = input(5, {kFfn, kHidden}), w_in2 = input(6, {2 * kFfn, kHidden}), w_out = input(7, {kHidden, kFfn});
+    const Tensor bias_in = input(8, {kFfn}), bias_out = input(9, {kHidden}), addend = input(10, {tokens_, kHidden});
+    parallel::column_linear(tp_, stream_, {.x_TC = x, .weight = weight(w_in, GemmRole::fprop), .bias_N = bias_in, .addend_TN = {},
+                                           .y_TN = output({tokens_, kFfn})});
+    parallel::column_linear_swiglu(tp_, stream_, {.x_TC = x, .weight = weight(w_in2, GemmRole::fprop),
+                                                  .gate_up_T2F = output({tokens_, 2 * kFfn}), .act_TF = output({tokens_, kFfn})});
+    parallel::row_linear(tp_, stream_, {.x_TC = inner, .weight = weight(w_out, GemmRole::fprop), .bias_N = bias_out,
+                                        .addend_TN = addend, .y_TN = output({flow_rows_, kHidden})});
+    parallel::row_linear_dgrad(tp_, stream_, {.dy_TN = y, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})});
+    // Its gate and up are its result's place, as in the model.
+    const Tensor gate_up = output({tokens_, 2 * kFfn});
+    tp_.backend.copy(stream_, inner2, gate_up);
+    parallel::row_linear_dgrad_swiglu(tp_, stream_, {.dy_TD = y, .weight = weight(w_out, GemmRole::dgrad), .gate_up_T2F = gate_up,
+                                                     .dgate_up_T2F = gate_up, .act_TF = output({tokens_, kFfn})});
+    parallel::column_linear_dgrad(tp_, stream_, {.dy_TN = inner2, .weight = weight(w_in2, GemmRole::dgrad),
+                                                 .dx_TC = output({flow_rows_, kHidden})});
+    // A gather of the caller's own, in order behind what was in the background.
+    parallel::column_linear_wgrad(tp_, stream_, {.dy_TN = inner, .x_TC = x, .dweight_NC = output({kFfn, kHidden}), .dbias_N = {},
+                                                 .mode = WriteMode::assign});
+  }
+  std::vector<std::byte> bits() const {
+    std::vector<std::byte> all;
+    for (const Tensor& t : outputs_) all.insert(all.end(), t.data, t.data + t.bytes());
+    return all;
+  }
+
+ private:
+  Tensor take(const Shape& shape) {
+    const Tensor flat = *memory_.emplace_back(c_.dtype, shape.numel());
+    return {flat.data, flat.dtype, shape};
+  }
+  Tensor input(std::uint64_t seed, const Shape& shape) {
+    const Tensor t = take(shape);
+    for (std::int64_t i = 0; i < t.numel(); ++i) test::put(t, i, 0.1 * test::value_of(c_.dtype, seed, tp_.group.rank(), i));
+    return t;
+  }
+  Tensor output(const Shape& shape) { return outputs_.emplace_back(take(shape)); }
+  Weight weight(const Tensor& plain, GemmRole role) {
+    PrepareWeight prepare{.plain_NC = plain, .role = role, .tokens = tokens_, .out = {}};
+    const std::int64_t bytes = c_.prepared ? tp_.backend.prepared_bytes(prepare) : 0;
+    if (bytes == 0) return {plain, {}};
+    prepare.out = *memory_.emplace_back(DType::u8, bytes);
+    tp_.backend.prepare_weight(stream_, prepare);
+    return {plain, prepare.out};
+  }
+
+  const Case& c_;
+  const TensorParallel& tp_;
+  Stream& stream_;
+  std::int64_t tokens_, flow_rows_;
+  std::vector<test::HostTensor> memory_;
+  std::vector<Tensor> outputs_;
+};
+
+Outcome run(const Case& c) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(c.ranks));
+  parallel::LocalWorld world(c.ranks);
+  world.run([&](std::int64_t rank) {
+    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    test::RankMachine machine;
+    const Buffer memory = machine.backend.allocate(MemoryKind::device, std::int64_t{64} << 20);
+    Arena scratch("scratch", memory.data(), memory.bytes());
+    const auto stream = machine.backend.make_stream("compute", &scratch);
+    const auto inner = world.communicator(rank, machine.backend, test::all_ranks(c.ranks), "tp");
+    const auto group = parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment) {
+      outcome.issued += moment == parallel::CommMoment::issue;
+    });
+    const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks};
+    Rank operators(c, tp, *stream);
+    operators.run();
+    outcome.bits = operators.bits();
+    outcome.scratch = scratch.high_water();
+    if (scratch.top() != 0) throw std::logic_error("scratch is empty after an operator");
+  });
+  for (std::size_t rank = 1; rank < outcomes.size(); ++rank)
+    outcomes[0].bits.insert(outcomes[0].bits.end(), outcomes[rank].bits.begin(), outcomes[rank].bits.end());
+  return outcomes[0];
+}
+
+}  // namespace
+
+TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "[overlap]") {
+  Case c;
+  c.ranks = GENERATE(2, 3);
+  c.dtype = GENERATE(DType::f32, DType::bf16);
+  c.sequence_parallel = GENERATE(true, false);
+  c.prepared = GENERATE(false, true);
+  CAPTURE(c.ranks, name_of(c.dtype), c.sequence_parallel, c.prepared);
+  const Outcome whole = run(c);
+  // Seven operators: with sequence parallelism each has one collective, without it the two sums.
+  const std::int64_t chunked = c.sequence_parallel ? 6 : 2, other = c.sequence_parallel ? 1 : 0;
+  CHECK(whole.issued == chunked + other);
+  for (const auto& [wanted, made] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {3, 3}, {4, 3}, {6, 6}, {64, 6}}) {
+    CAPTURE(wanted);
+    c.chunks = wanted;
+    const Outcome cut = run(c);
+    CHECK(cut.issued == chunked * made + other);
+    CHECK(cut.bits == whole.bits);
+    CHECK(cut.scratch <= whole.scratch + made * kAlignment);
+  }
+}
+
+TEST_CASE("the meta world shows what a chunked gather and sum have beside them", "[overlap]") {
+  std::vector<std::string> calls;
+  const auto observe = [&](const parallel::MetaCollective& m) {
+    calls.push_back(std::string(m.moment == parallel::CommMoment::issue ? "issue " : "wait ") + m.op + " " +
+                    std::to_string(m.sequence) + (m.progress == parallel::Progress::background ? " behind" : ""));
+  };
+  const auto group = parallel::make_meta_communicator(0, 2, observe);
+  MetaBackend backend(detect_cpu(1), [&](const MetaCall& call) { calls.emplace_back(call.op); });
+  Arena scratch = Arena::dry("scratch"), tensors = Arena::dry("tensors");
+  const auto stream = backend.make_stream("compute", &scratch);
+  const auto take = [&](std::int64_t rows, std::int64_t columns) {
+    return tensors.take(DType::f32, {rows, columns}, MemoryTerm::activations);
+  };
+  const Tensor flow = take(64, 32), whole = take(128, 16);
+  const LinearFprop in{.x_TC = flow, .weight = {take(16, 32), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = whole};
+  const LinearFprop out{.x_TC = whole, .weight = {take(32, 16), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = flow};
+
+  using Calls = std::vector<std::string>;
+  const TensorParallel plain{backend, *group, true, 1}, chunked{backend, *group, true, 2};
+  parallel::column_linear(plain, *stream, in);
+  CHECK(calls == Calls{"issue all_gather 1", "wait all_gather 1", "linear_fprop"});
+  calls.clear();
+  parallel::column_linear(chunked, *stream, in);
+  CHECK(calls == Calls{"issue all_gather 2 behind", "issue all_gather 3 behind", "linear_fprop", "wait all_gather 2 behind",
+                       "linear_fprop", "wait all_gather 3 behind", "linear_fprop"});
+  calls.clear();
+  parallel::row_linear(chunked, *stream, out);
+  CHECK(calls == Calls{"linear_fprop", "linear_fprop", "issue reduce_scatter 4 behind", "linear_fprop", "linear_fprop",
+                       "issue reduce_scatter 5 behind", "wait reduce_scatter 4 behind", "wait reduce_scatter 5 behind"});
+}
