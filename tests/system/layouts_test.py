@@ -17,6 +17,7 @@ FLAGS = {
     "pp4": ["parallel.pp=4", "batch.micro=1"],
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
     "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
+    "tp2-sp-overlap": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.tp_overlap_chunks=2"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
     "dp2-zero2": ["parallel.dp=2", "parallel.zero=2", "batch.micro=1"],
     "pp4-zero3": ["parallel.pp=4", "parallel.zero=3", "batch.micro=1"],
@@ -45,6 +46,21 @@ class Layouts(RunTest):
         for (step, x), (_, y) in zip(a, b):
             self.assertAlmostEqual(x, y, delta=2e-5 * y, msg=f"{name} step {step}")
 
+    def assert_ledger(self, name):
+        """It sums to the step, and an axis of one rank costs nothing."""
+        sizes = {axis: 1 for axis in ("tp", "pp", "dp")}
+        for flag in FLAGS[name]:
+            axis, value = re.match(r"parallel\.(\w+)=(.*)", flag).groups() if flag.startswith("parallel.") else ("", "")
+            if axis in sizes:
+                sizes[axis] = int(value)
+        steps = self.steps(name)
+        for step in steps:
+            self.assertAlmostEqual(sum(step["time"].values()), step["step_seconds"], delta=1e-6)
+        for part, axis in [("exposed_tp", "tp"), ("exposed_dp", "dp"), ("exposed_pp", "pp"), ("bubble", "pp")]:
+            with self.subTest(part):
+                compare = self.assertGreater if sizes[axis] > 1 else self.assertEqual
+                compare(sum(step["time"][part] for step in steps), 0)
+
     def test_every_layout_gives_the_losses_of_one_rank(self):
         self.run_job(self.job("one"), *arguments("one", "precision=fp32"))
         for name in FLAGS:
@@ -52,6 +68,7 @@ class Layouts(RunTest):
                 with self.subTest(name):
                     output = self.run_job(self.job(name), *arguments(name, "precision=fp32"))
                     self.assert_same_curve(name, "one")
+                    self.assert_ledger(name)
 
     def test_what_one_layout_saved_another_resumes(self):
         # A large batch: steps long enough to be stopped between.
