@@ -28,14 +28,16 @@ MODELS = {
 
 REFERENCE = "one"
 PYTORCH = "pytorch-ddp"
+DP2 = ["parallel.dp=2"]
 GRADS_BEHIND = "parallel.overlap_grad_reduce"
+PARAMS_BEHIND = "parallel.overlap_param_gather"
 TP2_SP = ["parallel.tp=2", "parallel.sequence_parallel=true"]
 Row = collections.namedtuple("Row", "label overlap ranks settings", defaults=["", 1, []])
 ROWS = {
     REFERENCE: Row("1 rank, 2 threads"),
-    "dp2": Row("dp 2", "", 2, ["parallel.dp=2"]),  # of a binary that has no such key
-    "dp2-off": Row("dp 2", "off", 2, ["parallel.dp=2", GRADS_BEHIND + "=false"]),
-    "dp2-on": Row("dp 2", "on", 2, ["parallel.dp=2", GRADS_BEHIND + "=true"]),
+    "dp2": Row("dp 2", "", 2, DP2),  # of a binary that has no such keys
+    "dp2-off": Row("dp 2", "off", 2, [*DP2, GRADS_BEHIND + "=false", PARAMS_BEHIND + "=false"]),
+    "dp2-on": Row("dp 2", "on", 2, [*DP2, GRADS_BEHIND + "=true", PARAMS_BEHIND + "=true"]),
     "tp2-off": Row("tp 2, sequence parallel", "off", 2, TP2_SP),
     "tp2-2": Row("tp 2, sequence parallel", "2 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=2"]),
     "tp2-4": Row("tp 2, sequence parallel", "4 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=4"]),
