@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "parallel/local/local_world.h"
 #include "train_support.h"
 
 using namespace trainerd;
@@ -42,32 +41,16 @@ core::JobSpec job_of(const std::string& model) {
 }
 
 Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
-  parallel::Topology topology = test::cpu_topology(1);
-  topology.devices_per_node = devices_per_node;
-  topology.nodes = 64;
-  const parallel::Layout layout = core::layout_of(job, topology);
-  const std::int64_t ranks = layout.grid.ranks();
-  std::vector<Curve> curves(static_cast<std::size_t>(ranks));
-  parallel::LocalWorld world(ranks);
-  world.run([&](std::int64_t rank) {
-    core::CpuRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
-      return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
-        return world.communicator(rank, backend, members, name);
-      };
-    });
-    cpu.trainer().initialise();
+  std::vector<Curve> curves(test::ranks_of(job));
+  test::on_every_rank(job, [&](std::int64_t rank, core::CpuRank& cpu) {
     Curve& curve = curves[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const core::StepReport report = test::step_on(cpu.trainer(), job, step);
       curve.loss.push_back(report.loss);
       curve.norm.push_back(report.grad_norm);
     }
-    const kernels::MemoryPlan measured = cpu.memory().plan();
-    for (const auto& region : cpu.plan().memory.regions)
-      if (measured.bytes_of(region.name) != region.bytes)
-        throw std::logic_error("rank " + std::to_string(rank) + ": region " + region.name + " was planned as " +
-                               std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
-  });
+    test::require_as_planned(cpu);
+  }, devices_per_node);
   for (const Curve& curve : curves) {
     CHECK(curve.loss == curves[0].loss);
     CHECK(curve.norm == curves[0].norm);

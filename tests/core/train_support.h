@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/spec/spec.h"
 #include "core/train/cpu_rank.h"
+#include "parallel/local/local_world.h"
 #include "parallel/topology.h"
 
 namespace trainerd::test {
@@ -60,6 +62,39 @@ inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& j
   std::vector<double> out;
   for (std::int64_t s = first; s < first + steps; ++s) out.push_back(step_on(trainer, job, s).loss);
   return out;
+}
+
+/// Throws unless every region of a rank's memory came to its planned size.
+inline void require_as_planned(core::CpuRank& rank) {
+  const kernels::MemoryPlan measured = rank.memory().plan();
+  for (const auto& region : rank.plan().memory.regions)
+    if (measured.bytes_of(region.name) != region.bytes)
+      throw std::logic_error("rank " + std::to_string(rank.groups().rank()) + ": region " + region.name + " was planned as " +
+                             std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
+}
+
+/// Every rank of a job's layout on a thread of its own, initialised: `body(rank, CpuRank&)`.
+template <class Body>
+void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64) {
+  parallel::Topology topology = cpu_topology(1);
+  topology.devices_per_node = devices_per_node;
+  topology.nodes = 64;
+  const parallel::Layout layout = core::layout_of(job, topology);
+  parallel::LocalWorld world(layout.grid.ranks());
+  world.run([&](std::int64_t rank) {
+    core::CpuRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
+      return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
+        return world.communicator(rank, backend, members, name);
+      };
+    });
+    cpu.trainer().initialise();
+    body(rank, cpu);
+  });
+}
+
+/// Ranks of a job.
+inline std::size_t ranks_of(const core::JobSpec& job) {
+  return static_cast<std::size_t>(job.parallel.tp * job.parallel.pp * job.parallel.dp);
 }
 
 }  // namespace trainerd::test
