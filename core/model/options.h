@@ -34,6 +34,16 @@ struct ModelOptions {
   bool operator==(const ModelOptions&) const = default;
 };
 
+enum class RecomputeKind : std::uint8_t { none, selective, full };
+
+/// What layers keep of their forward pass, and what they make again in backward: see core/model/recompute.h.
+struct RecomputeOptions {
+  RecomputeKind kind = RecomputeKind::none;
+  std::int64_t every = 1;  ///< full only: layers 0, every, 2 every, ... of the model are recomputed
+
+  bool operator==(const RecomputeOptions&) const = default;
+};
+
 /// Parameters of the logical model, and those that take part in a matrix multiplication (output head included, input
 /// embedding and position table not; a tied table counts once in both).
 struct ParameterCount {

@@ -116,6 +116,7 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
   bool has_head = false;
   for (const parallel::StageSpan& span : chunks) {
     ChunkParams chunk;
+    chunk.first_layer = span.first_layer;
     declare.begin_chunk();
     has_head = has_head || span.head;
     if (span.embedding) {

@@ -30,6 +30,7 @@ struct LayerParams {
 struct ChunkParams {
   ParamId embedding = kNoParam;
   ParamId positions = kNoParam;
+  std::int64_t first_layer = 0;  ///< of the model
   std::vector<LayerParams> layers;
   LinearParams final_norm;
   ParamId head = kNoParam;

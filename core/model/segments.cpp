@@ -41,12 +41,12 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
 
 }  // namespace
 
-void norm_forward(const WalkContext& c, const LinearParams& norm, Frame& frame, SegmentState& state, const Flow& in) {
+void norm_forward(const WalkContext& c, const LinearParams& norm, const Homes& homes, SegmentState& state, const Flow& in) {
   // Without a delta the sum is the residual itself, which its producer keeps.
-  state.sum_TD = in.delta_TD.defined() ? flow(c, *frame.to_backward) : in.residual_TD;
-  state.rstd_T = statistic(c, *frame.to_backward);
-  if (c.model.norm == Norm::layer) state.mean_T = statistic(c, *frame.to_backward);
-  state.y_TD = flow(c, *frame.to_weight);
+  if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, homes.sum) : in.residual_TD;
+  state.rstd_T = statistic(c, homes.cheap_to_backward);
+  if (c.model.norm == Norm::layer) state.mean_T = statistic(c, homes.cheap_to_backward);
+  state.y_TD = flow(c, homes.cheap_to_weight);
   const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
   const Lease bias = c.params.use(norm.bias, WeightForm::plain, c.stream);
   c.backend().add_norm_forward(c.stream, {.kind = norm_kind(c.model), .eps = static_cast<float>(c.model.norm_eps),
@@ -75,8 +75,8 @@ LinearWgrad weight_gradient(const WalkContext& c, const LinearParams& linear, co
 
 // ---- Embedding -------------------------------------------------------------------------------------------------
 
-Flow embedding_forward(const WalkContext& c, Frame& frame, SegmentState& state) {
-  state.sum_TD = flow(c, *frame.to_backward);
+Flow embedding_forward(const WalkContext& c, const Homes& homes, SegmentState& state) {
+  state.sum_TD = flow(c, homes.sum);
   const Lease table = c.params.use(c.ids.embedding, WeightForm::plain, c.stream);
   const Lease positions = c.params.use(c.ids.positions, WeightForm::plain, c.stream);
   parallel::vocab_parallel_embedding(c.tp, c.stream, {.tokens_T = c.batch.tokens_T, .table_VD = table.tensor(),
@@ -98,37 +98,48 @@ void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
 
 // ---- Attention -------------------------------------------------------------------------------------------------
 
-Flow attention_forward(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state, const Flow& in,
-                       const Tensor& delta_TD) {
+void attention_state(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state, const Flow& in) {
   const HeadGeometry heads = heads_of(c);
-  norm_forward(c, ids.attn_norm, frame, state, in);
-  state.qkv = activation(c, *frame.to_backward, heads.columns());
-  // The heads' norm forgets its input, so that is kept beside its output; rotation alone is done in place.
-  state.projected = c.model.qk_norm ? activation(c, *frame.to_backward, heads.columns()) : state.qkv;
-  {
+  if (!state.y_TD.defined()) norm_forward(c, ids.attn_norm, homes, state, in);
+  if (!state.projected.defined()) {
+    state.projected = activation(c, homes.gemms_to_backward, heads.columns());
     const Lease weight = c.params.use(ids.qkv.weight, WeightForm::fprop, c.stream);
     const Lease bias = c.params.use(ids.qkv.bias, WeightForm::plain, c.stream);
     parallel::column_linear(c.tp, c.stream, {.x_TC = state.y_TD, .weight = weight.weight(), .bias_N = bias.tensor(),
                                              .addend_TN = {}, .y_TN = state.projected});
   }
-  if (c.rope_table_SE.defined() || c.model.qk_norm) {
-    const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
-    const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
-    c.backend().qk_norm_rope_forward(c.stream, {.heads = heads, .qkv_in = state.projected, .qkv_out = state.qkv,
-                                                .positions_T = c.batch.positions_T, .rope_table_SE = c.rope_table_SE,
-                                                .q_weight_E = q.tensor(), .k_weight_E = k.tensor(),
-                                                .eps = static_cast<float>(c.model.norm_eps)});
+  if (!state.qkv.defined()) {
+    // The heads' norm forgets its input, so its output lies beside it; rotation alone is done in place.
+    state.qkv = c.model.qk_norm ? activation(c, homes.cheap_to_backward, heads.columns()) : state.projected;
+    if (c.rope_table_SE.defined() || c.model.qk_norm) {
+      const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
+      const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
+      c.backend().qk_norm_rope_forward(c.stream, {.heads = heads, .qkv_in = state.projected, .qkv_out = state.qkv,
+                                                  .positions_T = c.batch.positions_T, .rope_table_SE = c.rope_table_SE,
+                                                  .q_weight_E = q.tensor(), .k_weight_E = k.tensor(),
+                                                  .eps = static_cast<float>(c.model.norm_eps)});
+    }
   }
-  state.attended = activation(c, *frame.to_weight, heads.heads * heads.head_size);
-  state.lse_HT = frame.to_backward->take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
+  if (state.attended.defined()) return;
+  state.attended = activation(c, homes.cheap_to_weight, heads.heads * heads.head_size);
+  state.lse_HT = homes.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
   c.backend().attention_forward(c.stream, {.heads = heads, .mask = MaskKind::causal, .scale = attention_scale(c.model),
                                            .sequences = c.batch.sequences, .max_seqlen = c.batch.max_seqlen,
                                            .cu_seqlens = c.batch.cu_seqlens, .qkv = state.qkv, .out_THE = state.attended,
                                            .lse_HT = state.lse_HT});
+}
+
+void attention_output(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& delta_TD) {
   const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::fprop, c.stream);
   const Lease bias = c.params.use(ids.attn_out.bias, WeightForm::plain, c.stream);
   parallel::row_linear(c.tp, c.stream, {.x_TC = state.attended, .weight = weight.weight(), .bias_N = bias.tensor(),
                                         .addend_TN = {}, .y_TN = delta_TD});
+}
+
+Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state, const Flow& in,
+                       const Tensor& delta_TD) {
+  attention_state(c, ids, homes, state, in);
+  attention_output(c, ids, state, delta_TD);
   return {state.sum_TD, delta_TD};
 }
 
@@ -173,32 +184,50 @@ void attention_backward_weight(const WalkContext& c, const LayerParams& ids, con
 
 // ---- MLP -------------------------------------------------------------------------------------------------------
 
-Flow mlp_forward(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state, const Flow& in,
-                 const Tensor& delta_TD) {
-  norm_forward(c, ids.mlp_norm, frame, state, in);
+namespace {
+
+/// The up projection and the activation. With SwiGLU the activation is in scratch, for the caller's scope: backward makes it
+/// again, where it reads gate and up anyway.
+void mlp_up(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state) {
   const bool swiglu = c.model.mlp == Mlp::swiglu;
-  state.up = activation(c, *frame.to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
-  // With SwiGLU the activation is made again in backward, where gate and up are read anyway.
-  const ArenaScope scope(c.stream.scratch());
-  state.act = activation(c, swiglu ? c.stream.scratch() : *frame.to_weight, c.local.ffn);
-  {
+  const bool fresh = !state.up.defined();
+  if (fresh) state.up = activation(c, homes.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
+  state.act = activation(c, swiglu ? c.stream.scratch() : homes.cheap_to_weight, c.local.ffn);
+  if (fresh) {
     const Lease weight = c.params.use(ids.up.weight, WeightForm::fprop, c.stream);
     const Lease bias = c.params.use(ids.up.bias, WeightForm::plain, c.stream);
     if (swiglu && ids.up.bias == kNoParam) {
       parallel::column_linear_swiglu(c.tp, c.stream, {.x_TC = state.y_TD, .weight = weight.weight(),
                                                       .gate_up_T2F = state.up, .act_TF = state.act});
-    } else {
-      parallel::column_linear(c.tp, c.stream, {.x_TC = state.y_TD, .weight = weight.weight(), .bias_N = bias.tensor(),
-                                               .addend_TN = {}, .y_TN = state.up});
-      if (swiglu) c.backend().glu_forward(c.stream, {.gate_up_T2F = state.up, .act_TF = state.act});
-      else c.backend().gelu_forward(c.stream, {.x_TF = state.up, .act_TF = state.act});
+      return;
     }
+    parallel::column_linear(c.tp, c.stream, {.x_TC = state.y_TD, .weight = weight.weight(), .bias_N = bias.tensor(),
+                                             .addend_TN = {}, .y_TN = state.up});
   }
+  if (swiglu) c.backend().glu_forward(c.stream, {.gate_up_T2F = state.up, .act_TF = state.act});
+  else c.backend().gelu_forward(c.stream, {.x_TF = state.up, .act_TF = state.act});
+}
+
+}  // namespace
+
+Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state, const Flow& in,
+                 const Tensor& delta_TD) {
+  norm_forward(c, ids.mlp_norm, homes, state, in);
+  const ArenaScope scope(c.stream.scratch());
+  mlp_up(c, ids, homes, state);
   const Lease weight = c.params.use(ids.down.weight, WeightForm::fprop, c.stream);
   const Lease bias = c.params.use(ids.down.bias, WeightForm::plain, c.stream);
   parallel::row_linear(c.tp, c.stream, {.x_TC = state.act, .weight = weight.weight(), .bias_N = bias.tensor(),
                                         .addend_TN = {}, .y_TN = delta_TD});
   return {state.sum_TD, delta_TD};
+}
+
+void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state, const Flow& in) {
+  if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, homes, state, in);
+  // With SwiGLU the activation comes with the gradient.
+  if (c.model.mlp == Mlp::swiglu && state.up.defined()) return;
+  const ArenaScope scope(c.stream.scratch());
+  mlp_up(c, ids, homes, state);
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state, const Tensor& dflow_TD,
@@ -228,8 +257,8 @@ void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const Seg
 
 // ---- Head ------------------------------------------------------------------------------------------------------
 
-void head_forward(const WalkContext& c, Frame& frame, SegmentState& state, const Flow& in) {
-  norm_forward(c, c.ids.final_norm, frame, state, in);
+void head_forward(const WalkContext& c, const Homes& homes, SegmentState& state, const Flow& in) {
+  norm_forward(c, c.ids.final_norm, homes, state, in);
 }
 
 void head_loss(const WalkContext& c, const SegmentState& state, const LossTarget& loss) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "core/model/recompute.h"
 #include "core/model/segments.h"
 
 namespace trainerd::core {
@@ -21,10 +22,21 @@ std::vector<Segment> segments_of(const ChunkParams& ids) {
   return segments;
 }
 
+std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const RecomputeOptions& options, std::int64_t first_layer) {
+  std::vector<SegmentSpan> spans;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const bool layer = segments[i].kind == Segment::Kind::attention || segments[i].kind == Segment::Kind::mlp;
+    const RecomputeKind kind = layer ? recompute_of(options, first_layer + segments[i].layer) : RecomputeKind::none;
+    if (kind == RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
+    else spans.push_back({i, i + 1, kind});
+  }
+  return spans;
+}
+
 }  // namespace
 
-Stage::Stage(const ModelOptions& model, ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-             const Tensor& rope_table_SE)
+Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, DType dtype, ParamStore& params,
+             const parallel::TensorParallel& tp, const Tensor& rope_table_SE)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
       ids_(std::move(ids)),
@@ -32,7 +44,8 @@ Stage::Stage(const ModelOptions& model, ChunkParams ids, DType dtype, ParamStore
       params_(params),
       tp_(tp),
       rope_table_SE_(rope_table_SE),
-      segments_(segments_of(ids_)) {}
+      segments_(segments_of(ids_)),
+      spans_(spans_of(segments_, recompute, ids_.first_layer)) {}
 
 WalkContext Stage::context(Stream& stream, const Frame& frame) const {
   return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_};
@@ -51,14 +64,24 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
   const ArenaScope scope(c.stream.scratch());
   // One delta is enough: a segment reads the one before it into its sum before it writes its own.
   const Tensor delta_TD = take_flow(c, c.stream.scratch());
+  // The sum inside a layer that keeps its input alone; the layer after reads it into its own before this one is written again.
+  Tensor passing_TD;
   Flow flow{frame.in_TD, {}};
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    SegmentState& state = frame.segments[i];
-    switch (segments_[i].kind) {
-      case Segment::Kind::embedding: flow = embedding_forward(c, frame, state); break;
-      case Segment::Kind::attention: flow = attention_forward(c, *layer_of(i), frame, state, flow, delta_TD); break;
-      case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), frame, state, flow, delta_TD); break;
-      case Segment::Kind::head: head_forward(c, frame, state, flow); break;
+  for (const SegmentSpan& span : spans_) {
+    const Homes homes = forward_homes(span.recompute, frame, c.stream.scratch());
+    if (span.recompute == RecomputeKind::full && !passing_TD.defined()) passing_TD = take_flow(c, c.stream.scratch());
+    for (std::size_t i = span.begin; i < span.end; ++i) {
+      const ArenaScope segment_scope(c.stream.scratch());
+      SegmentState& state = frame.segments[i];
+      const Segment::Kind kind = segments_[i].kind;
+      if (i > span.begin) state.sum_TD = passing_TD;
+      switch (kind) {
+        case Segment::Kind::embedding: flow = embedding_forward(c, homes, state); break;
+        case Segment::Kind::attention: flow = attention_forward(c, *layer_of(i), homes, state, flow, delta_TD); break;
+        case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), homes, state, flow, delta_TD); break;
+        case Segment::Kind::head: head_forward(c, homes, state, flow); break;
+      }
+      state = kept_state(span.recompute, kind, model_, state);
     }
   }
   if (last()) return;
@@ -72,6 +95,23 @@ void Stage::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, con
   const WalkContext c = context(stream, frame);
   walk_forward(c, frame, out_TD);
   if (last()) head_loss(c, frame.segments.back(), loss);
+}
+
+void Stage::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
+  if (span.recompute == RecomputeKind::none) return;
+  const Homes homes = recompute_homes(frame, c.stream.scratch());
+  SegmentState& first = frame.segments[span.begin];
+  const LayerParams& ids = *layer_of(span.begin);
+  const Flow in{first.sum_TD, {}};
+  if (segments_[span.begin].kind == Segment::Kind::mlp) return mlp_recompute(c, ids, homes, first, in);
+  attention_state(c, ids, homes, first, in);
+  if (span.end == span.begin + 1) return;
+  // The contribution of attention is made where the sum will be: as the residual, which the norm may overwrite. The two are
+  // added in the other order, which changes no bit.
+  SegmentState& mlp = frame.segments[span.begin + 1];
+  mlp.sum_TD = take_flow(c, homes.sum);
+  attention_output(c, ids, first, mlp.sum_TD);
+  mlp_recompute(c, ids, homes, mlp, {mlp.sum_TD, first.sum_TD});
 }
 
 void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD, const LossTarget& loss) {
@@ -101,14 +141,18 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
   std::array<Tensor, 2> dflow;
   for (Tensor& d : dflow) d = take_flow(c, *frame.grads);
   if (dout_TD.defined()) dflow[0] = dout_TD;
-  for (std::size_t i = segments_.size(); i-- > 0;) {
-    const ArenaScope segment_scope(*frame.grads);
-    frame.segments[i].dflow_TD = dflow[0];
-    const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
-    input_gradient(c, i, frame, dx_TD, loss);
-    weight_gradient(c, i, frame);
-    params_.reduce_complete_grads();
-    std::swap(dflow[0], dflow[1]);
+  for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
+    const ArenaScope remade(*frame.grads), remade_in_scratch(stream.scratch());
+    recompute(c, *span, frame);
+    for (std::size_t i = span->end; i-- > span->begin;) {
+      const ArenaScope segment_scope(*frame.grads);
+      frame.segments[i].dflow_TD = dflow[0];
+      const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
+      input_gradient(c, i, frame, dx_TD, loss);
+      weight_gradient(c, i, frame);
+      params_.reduce_complete_grads();
+      std::swap(dflow[0], dflow[1]);
+    }
   }
 }
 
@@ -120,13 +164,18 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
     dflow = take_flow(c, *frame.grads);
     c.backend().copy(stream, dout_TD, dflow);
   }
-  for (std::size_t i = segments_.size(); i-- > 0;) {
-    frame.segments[i].dflow_TD = dflow;
-    if (segments_[i].kind == Segment::Kind::embedding) break;
-    const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
-    input_gradient(c, i, frame, dx_TD, loss);
-    params_.reduce_complete_grads();
-    dflow = dx_TD;
+  for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
+    // What the weights' walk reads of what is made again stays in `frame.grads`.
+    const ArenaScope remade_in_scratch(stream.scratch());
+    recompute(c, *span, frame);
+    for (std::size_t i = span->end; i-- > span->begin;) {
+      frame.segments[i].dflow_TD = dflow;
+      if (segments_[i].kind == Segment::Kind::embedding) break;
+      const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
+      input_gradient(c, i, frame, dx_TD, loss);
+      params_.reduce_complete_grads();
+      dflow = dx_TD;
+    }
   }
 }
 

@@ -42,13 +42,19 @@ struct LossTarget {
   float grad_scale = 0;    ///< 1 / tokens of the global batch
 };
 
+/// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its input alone.
+struct SegmentSpan {
+  std::size_t begin = 0, end = 0;
+  RecomputeKind recompute = RecomputeKind::none;
+};
+
 /// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in its Frame.
 /// Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism this rank's rows of it), and
 /// back its gradient.
 class Stage {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
-  Stage(const ModelOptions& model, ChunkParams ids, kernels::DType dtype, ParamStore& params,
+  Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, kernels::DType dtype, ParamStore& params,
         const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE);
 
   const std::vector<Segment>& segments() const { return segments_; }
@@ -76,6 +82,8 @@ class Stage {
  private:
   WalkContext context(kernels::Stream& stream, const Frame& frame) const;
   void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD);
+  /// Makes again what the forward pass did not keep of a span, in `frame.grads` and scratch.
+  void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD, const LossTarget&);
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
@@ -89,6 +97,7 @@ class Stage {
   const parallel::TensorParallel tp_;
   kernels::Tensor rope_table_SE_;
   std::vector<Segment> segments_;
+  std::vector<SegmentSpan> spans_;
 };
 
 }  // namespace trainerd::core

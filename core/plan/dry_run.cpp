@@ -85,6 +85,8 @@ void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const pa
   if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
+  if (largest != nullptr && largest->name.starts_with("forward_to_") && job.recompute.kind != RecomputeKind::full)
+    advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all = ranks.size() == 1 ? "it needs " : "all " + std::to_string(ranks.size()) + " ranks need ";
   throw base::capacity_error("rank " + std::to_string(worst) + " does not fit: " + all + gibibytes(need) + " and the node has " +
                              gibibytes(topology.node_memory_bytes) + terms + "\n  the largest region is " +

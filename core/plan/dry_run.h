@@ -14,7 +14,7 @@ namespace trainerd::core {
 struct DryRun {
   kernels::MemoryPlan memory;        ///< of one rank's device
   std::int64_t snapshot_bytes = 0;   ///< of one rank's share of a checkpoint
-  double flops_per_step = 0;         ///< by operators, of this rank
+  double flops_per_step = 0;         ///< by operators, of this rank: hardware FLOPs, what is recomputed included
 };
 
 /// Builds a rank's trainer in a world that computes nothing, initialises it, runs one step and one evaluation of as many

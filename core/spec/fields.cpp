@@ -112,6 +112,15 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "let a tensor-parallel group leave its NVLink domain (its node, where there is no NVLink)");
 }
 
+void add_recompute(Table& t, RecomputeOptions& r) {
+  t.choice("recompute.kind", r.kind, {"none", "selective", "full"},
+           "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
+           "full: all of a layer but its input");
+  t.add("recompute.every", &r.every, "recompute every n-th layer, from the first, and keep the others whole")
+      .between(1, kMostLayers)
+      .idle_if(r.kind != RecomputeKind::full, "only kind: full chooses layers");
+}
+
 void add_precision(Table& t, PrecisionRecipe& r) {
   const bool named = r.name != "custom";
   t.add("precision", RecipeName{&r},
@@ -190,6 +199,7 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
   add_model(t, job.model);
   add_parallel(t, job.parallel);
+  add_recompute(t, job.recompute);
   t.add("batch.global", &job.batch.global,
         "sequences of an optimizer step, over all ranks; a multiple of `micro` x dp")
       .between(1, kMostSequences)

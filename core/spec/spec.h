@@ -24,6 +24,7 @@ struct JobSpec {
   std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
   ModelOptions model;
   parallel::ParallelOptions parallel;
+  RecomputeOptions recompute;
   BatchOptions batch;
   PrecisionRecipe precision;
   OptimizerOptions optimizer;

@@ -79,7 +79,7 @@ void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows_, job_.model.hidden};
   for (const ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(Chunk{
-        Stage(job_.model, ids, job_.precision.compute, params_,
+        Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
               {backend_, groups_.tp(), layout_.options.sequence_parallel, layout_.options.tp_overlap_chunks}, rope_table_SE_), {}, {}, {}, {}, {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     const bool sends = layout_.options.pp > 1;

@@ -93,6 +93,7 @@ struct LayoutCase {
   bool sequence_parallel = false;
   std::int64_t zero_group = 0;
   std::int64_t devices_per_node = 64;
+  core::RecomputeOptions recompute = {};
 };
 
 core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
@@ -104,12 +105,13 @@ core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
   job.parallel.virtual_stages = c.virtual_stages;
   job.parallel.sequence_parallel = c.sequence_parallel;
   job.parallel.zero_group = c.zero_group;
+  job.recompute = c.recompute;
   return job;
 }
 
 void check_layout(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
-          c.sequence_parallel, c.zero_group, c.devices_per_node);
+          c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind), c.recompute.every);
   const Reference& expected = reference(model);
   const Curve curve = run(with_layout(job_of(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -192,6 +194,18 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
     check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
     check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
+  }
+}
+
+TEST_CASE("layouts that make activations again give one rank's losses", "[layouts][recompute]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen", "gpt2"}) {
+    for (const core::RecomputeOptions recompute :
+         {core::RecomputeOptions{core::RecomputeKind::selective}, core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
+      check_layout(model, {.tp = 2, .dp = 2, .sequence_parallel = true, .recompute = recompute});
+      check_layout(model, {.pp = 4, .recompute = recompute});
+      check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .recompute = recompute});
+    }
   }
 }
 

@@ -36,6 +36,7 @@ model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 32, ffn: 176, vo
         positions: rope, rope_theta: 5e5, mlp: gelu, bias: true, qkv_bias: true, qk_norm: true, tie_embeddings: true,
         norm_eps: 1e-6, init: .5}
 parallel: {tp: 1, pp: 1, dp: 1, cp: 1, ep: 1, sequence_parallel: false, zero: 0, schedule: 1f1b, virtual_stages: 1}
+recompute: {kind: full, every: 3}
 batch: {global: 16, micro: 2}
 precision: bf16
 optimizer: {name: adamw, lr: +1.0e-3, betas: [0.8, 0.99], eps: 1e-9, weight_decay: 0, grad_clip: 0.5,
@@ -60,6 +61,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.model.norm_eps == 1e-6);
   CHECK(job.model.init == 0.5);
   CHECK(job.parallel.zero == 0);
+  CHECK(job.recompute == RecomputeOptions{RecomputeKind::full, 3});
   CHECK(job.precision.compute == kernels::DType::bf16);
   CHECK(job.precision.params == kernels::DType::bf16);
   CHECK(job.precision.grads == kernels::DType::f32);

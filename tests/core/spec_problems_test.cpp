@@ -174,6 +174,11 @@ TEST_CASE("contradictions are errors", "[spec]") {
         Lines{"--set optimizer.schedule.decay=2: optimizer.schedule.decay: has no effect: only kind: wsd has "
               "a decay phase; leave it out"});
   CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 1e-5}"}).size() == 1);
+  for (const std::string kind : {"none", "selective"})
+    CHECK(problems(kJob, {"recompute={kind: " + kind + ", every: 2}"}) ==
+          Lines{"--set recompute={kind: " + kind + ", every: 2}: recompute.every: has no effect: only kind: full "
+                "chooses layers; leave it out"});
+  CHECK(problems(kJob, {"recompute={kind: full, every: 2}"}).empty());
   CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 0}"}).empty());
   CHECK(problems(kJob, {"data.valid=[]", "evaluate={every: 2, batches: 1}"}) ==
         Lines{"--set evaluate={every: 2, batches: 1}: evaluate.every: there is nothing to evaluate on: give "

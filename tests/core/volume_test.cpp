@@ -81,6 +81,18 @@ TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gra
   }
 }
 
+TEST_CASE("activations made again move no parameters more: a layer's are gathered once for that and its backward", "[volume][recompute]") {
+  for (const core::RecomputeOptions recompute : {core::RecomputeOptions{core::RecomputeKind::selective},
+                                                 core::RecomputeOptions{core::RecomputeKind::full},
+                                                 core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
+    core::JobSpec job = job_of(3, 2);
+    job.recompute = recompute;
+    auto volume = volume_of(job);
+    CHECK(volume["dp.reduce_scatter"] == 2 * kAll);
+    CHECK(volume["dp.all_gather"] == 2 * (2 * kLayers + 2 * kTable));
+  }
+}
+
 TEST_CASE("with two levels one part of each sum crosses between them", "[volume]") {
   core::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;

@@ -77,6 +77,7 @@ core::JobSpec job_of_case() {
   job.model.ffn = 512;
   job.model.seq_len = 128;
   job.evaluate = {.every = 1, .batches = 1};
+  job.recompute.kind = GENERATE(core::RecomputeKind::none, core::RecomputeKind::full);
   return job;
 }
 

@@ -18,6 +18,7 @@ FLAGS = {
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
     "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
     "tp2-sp-overlap": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.tp_overlap_chunks=2"],
+    "tp2-sp-full": ["parallel.tp=2", "parallel.sequence_parallel=true", "recompute={kind: full}"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
     "dp2-zero2": ["parallel.dp=2", "parallel.zero=2", "batch.micro=1"],
     "pp4-zero3": ["parallel.pp=4", "parallel.zero=3", "batch.micro=1"],

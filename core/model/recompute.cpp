@@ -1,0 +1,35 @@
+#include "core/model/recompute.h"
+
+namespace trainerd::core {
+
+RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer) {
+  return options.kind == RecomputeKind::full && layer % options.every != 0 ? RecomputeKind::none : options.kind;
+}
+
+Homes forward_homes(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
+  kernels::Arena &to_backward = *frame.to_backward, &to_weight = *frame.to_weight;
+  switch (kind) {
+    case RecomputeKind::none: break;
+    case RecomputeKind::selective: return {to_backward, to_backward, to_weight, scratch, scratch};
+    case RecomputeKind::full: return {to_backward, scratch, scratch, scratch, scratch};
+  }
+  return {to_backward, to_backward, to_weight, to_backward, to_weight};
+}
+
+Homes recompute_homes(const Frame& frame, kernels::Arena& scratch) {
+  return {scratch, scratch, *frame.grads, scratch, *frame.grads};
+}
+
+SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model, const SegmentState& state) {
+  if (kind == RecomputeKind::none) return state;
+  SegmentState kept;
+  if (kind == RecomputeKind::full && half == Segment::Kind::mlp) return kept;  // its sum is made from the layer's
+  kept.sum_TD = state.sum_TD;
+  if (kind == RecomputeKind::full) return kept;
+  kept.projected = state.projected;
+  if (!model.qk_norm) kept.qkv = state.qkv;  // the same bytes, rotated
+  kept.up = state.up;
+  return kept;
+}
+
+}  // namespace trainerd::core
