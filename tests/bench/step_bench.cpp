@@ -20,7 +20,7 @@ namespace {
 
 struct Args {
   std::int64_t vocab = 256;
-  std::string precision = "fp32";
+  std::string precision = "fp32", recompute = "none";
   int threads = 1;
   std::int64_t steps = 10;
 };
@@ -31,6 +31,7 @@ Args parse(int argc, char** argv) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--vocab") args.vocab = std::stoll(value);
     else if (flag == "--precision") args.precision = value;
+    else if (flag == "--recompute") args.recompute = value;
     else if (flag == "--threads") args.threads = std::stoi(value);
     else if (flag == "--steps") args.steps = std::stoll(value);
     else throw std::invalid_argument("unknown option " + flag);
@@ -42,7 +43,7 @@ core::JobSpec bench_job(const Args& args) {
   return core::parse_job(
       "name: bench\nseed: 1\ndevice: cpu\n"
       "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " + std::to_string(args.vocab) + "}\n"
-      "batch: {global: 8, micro: 8}\nprecision: " + args.precision + "\n"
+      "batch: {global: 8, micro: 8}\nprecision: " + args.precision + "\nrecompute: {kind: " + args.recompute + "}\n"
       "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: 1000000\ndata: {format: synthetic}\n",
       "bench.yaml");
 }
@@ -111,9 +112,10 @@ int main(int argc, char** argv) {
   parts_text += "\"host\":" + std::to_string(std::max(0.0, seconds[median] - accounted));
   std::string steps_text;
   for (const double s : seconds) steps_text += (steps_text.empty() ? "" : ",") + std::to_string(s);
-  std::printf("{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"threads\":%d,\"step_seconds\":[%s],"
-              "\"tokens_per_step\":%lld,\"loss\":%.6f,\"ceiling_flops\":%.6e,\"parts\":{%s}}\n",
-              static_cast<long long>(args.vocab), args.precision.c_str(), args.threads, steps_text.c_str(),
-              static_cast<long long>(job.tokens_per_step()), loss, ceiling, parts_text.c_str());
+  std::printf("{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"recompute\":\"%s\",\"threads\":%d,\"step_seconds\":[%s],"
+              "\"tokens_per_step\":%lld,\"planned_bytes\":%lld,\"loss\":%.6f,\"ceiling_flops\":%.6e,\"parts\":{%s}}\n",
+              static_cast<long long>(args.vocab), args.precision.c_str(), args.recompute.c_str(), args.threads, steps_text.c_str(),
+              static_cast<long long>(job.tokens_per_step()),
+              static_cast<long long>(rank.plan().memory.total_bytes()), loss, ceiling, parts_text.c_str());
   return 0;
 }
