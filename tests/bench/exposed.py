@@ -87,15 +87,25 @@ def whole_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def pin(agent, ranks):
+def workers_of(agent):
+    return pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+
+
+def pin(workers):
     """Every thread of rank i on core i; a thread made later is where its maker is."""
-    children = pathlib.Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    if len(children) != ranks:
-        sys.exit(f"exposed.py: {len(children)} workers, not {ranks}")
     cores = sorted(os.sched_getaffinity(0))
-    for rank, worker in enumerate(children):
+    for rank, worker in enumerate(workers):
         for thread in os.listdir(f"/proc/{worker}/task"):
             os.sched_setaffinity(int(thread), {cores[rank]})
+
+
+def processor_seconds(workers):
+    """(that the machine's processors were busy or taken away, that these workers used), both since some past moment."""
+    busy = [int(v) for v in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    ours = [pathlib.Path(f"/proc/{w}/stat").read_text().rsplit(")", 1)[1].split()[11:13] for w in workers]
+    tick = os.sysconf("SC_CLK_TCK")
+    # Of user, nice, system, idle, iowait, irq, softirq and steal all but the fourth and fifth.
+    return (sum(busy) - busy[3] - busy[4]) / tick, sum(int(v) for times in ours for v in times) / tick
 
 
 def run(binary, model_name, row_name, steps):
@@ -108,19 +118,26 @@ def run(binary, model_name, row_name, steps):
         job.write_text(job_text(model, row, directory / "out"))
         with (directory / "log").open("w+") as log:
             agent = subprocess.Popen([binary, "run", job, *arguments(row)], stdout=log, stderr=subprocess.STDOUT)
-            records, last, pinned = [], time.monotonic(), row.ranks == 1
+            records, last, workers, before = [], time.monotonic(), None, None
             try:
                 while len(records) < WARMUP_STEPS + steps:
                     time.sleep(0.02)
-                    before, records = len(records), whole_lines(directory / "out" / "steps.jsonl")
-                    if len(records) > before:
+                    known, records = len(records), whole_lines(directory / "out" / "steps.jsonl")
+                    if len(records) > known:
                         last = time.monotonic()
-                    if records and not pinned:
-                        pin(agent.pid, row.ranks)
-                        pinned = True
+                    if records and workers is None:
+                        workers = workers_of(agent.pid)
+                        if len(workers) != row.ranks:
+                            sys.exit(f"exposed.py: {len(workers)} workers, not {row.ranks}")
+                        if row.ranks > 1:
+                            pin(workers)
+                    if len(records) >= WARMUP_STEPS and before is None:
+                        before, began = processor_seconds(workers), time.monotonic()
                     if agent.poll() is not None or time.monotonic() - last > START_SECONDS:
                         log.seek(0)
                         sys.exit(f"exposed.py: {row_name} trained {len(records)} steps and no more:\n{log.read()}")
+                busy, ours = (after - b for after, b in zip(processor_seconds(workers), before))
+                others = max(0.0, busy - ours) / (time.monotonic() - began)
             finally:
                 # At once: a stop would save a checkpoint first. The workers die with the agent.
                 agent.send_signal(signal.SIGKILL)
@@ -130,7 +147,7 @@ def run(binary, model_name, row_name, steps):
         "model": model_name, "row": row_name, "tokens_per_step": model.batch * model.seq,
         "step_seconds": [r["step_seconds"] for r in records],
         "time": {part: [r["time"][part] for r in records] for part in records[0]["time"]},
-        "loss": records[-1]["loss"]}))
+        "others": others, "loss": records[-1]["loss"]}))
 
 
 # ---- the table
@@ -143,7 +160,7 @@ def print_table(model_name, runs):
     print(f"{m.layers} layers, hidden {m.hidden}, ffn {m.ffn}, vocabulary {m.vocab}, bf16; {m.batch} sequences of "
           f"{m.seq} tokens a step, micro-batch {m.micro} (pipelines {m.pipeline_micro}); medians of interleaved runs.\n")
     header = ["layout", "overlap", "ms/step", "tokens/s", "of 1 rank, 2 threads",
-              *(p.replace("exposed_", "exposed ") + " ms" for p in PARTS)]
+              *(p.replace("exposed_", "exposed ") + " ms" for p in PARTS), "cores that others took"]
     print("| " + " | ".join(header) + " |")
     print("|---|---|" + "---:|" * (len(header) - 2))
     by_row = collections.defaultdict(list)
@@ -162,6 +179,9 @@ def print_table(model_name, runs):
         for part in PARTS:
             values = [v for r in by_row[name] for v in r["time"].get(part, [])]
             cells.append(f"{1e3 * median(values):.1f}" if values else "")
+        # A figure of a machine that was not quiet is one of that machine: said, not hidden.
+        others = [r["others"] for r in by_row[name] if "others" in r]
+        cells.append(f"{max(others):.2f}" if others else "")
         print("| " + " | ".join(cells) + " |")
     print()
 
