@@ -24,32 +24,33 @@ std::string here(const std::string& name, std::int64_t member) {
 
 }  // namespace
 
-std::string wait_for(Store& store, const std::string& key, double deadline_seconds) {
-  const double deadline = base::monotonic_seconds() + deadline_seconds;
+std::optional<std::string> Store::wait(const std::string& key, double seconds) {
+  const double deadline = base::monotonic_seconds() + seconds;
   for (;;) {
-    if (std::optional<std::string> value = store.get(key)) return *value;
-    if (base::monotonic_seconds() > deadline)
-      throw base::comm_error("nothing came to the rendezvous under " + key + " in " +
-                             std::to_string(deadline_seconds) + " s; see whether every node was started");
+    if (std::optional<std::string> value = get(key)) return value;
+    if (base::monotonic_seconds() > deadline) return std::nullopt;
     std::this_thread::sleep_for(kPollInterval);
   }
+}
+
+std::string wait_for(Store& store, const std::string& key, double deadline_seconds) {
+  if (std::optional<std::string> value = store.wait(key, deadline_seconds)) return *value;
+  throw base::comm_error("nothing came to the rendezvous under " + key + " in " + std::to_string(deadline_seconds) +
+                         " s; see whether every node was started");
 }
 
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
           double deadline_seconds) {
   store.set(here(name, member), "here");
   const double deadline = base::monotonic_seconds() + deadline_seconds;
-  for (;;) {
-    std::string missing;
-    for (std::int64_t i = 0; i < size; ++i)
-      if (!store.get(here(name, i))) missing += (missing.empty() ? "" : ", ") + std::to_string(i);
-    if (missing.empty()) return;
-    if (base::monotonic_seconds() > deadline)
-      throw base::comm_error("of the " + std::to_string(size) + " members of " + name +
-                             " these did not come to the rendezvous in " + std::to_string(deadline_seconds) +
-                             " s: " + missing + "; see whether they were started");
-    std::this_thread::sleep_for(kPollInterval);
-  }
+  std::string missing;
+  for (std::int64_t i = 0; i < size; ++i)
+    if (!store.wait(here(name, i), deadline - base::monotonic_seconds()))
+      missing += (missing.empty() ? "" : ", ") + std::to_string(i);
+  if (!missing.empty())
+    throw base::comm_error("of the " + std::to_string(size) + " members of " + name +
+                           " these did not come to the rendezvous in " + std::to_string(deadline_seconds) + " s: " +
+                           missing + "; see whether they were started");
 }
 
 // Keys have slashes and more: what a file name may not hold is written as %xx.

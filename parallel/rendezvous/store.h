@@ -13,6 +13,8 @@ class Store {
   /// Throws CommError when the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;
+  /// The value once there is one; none after `seconds`.
+  virtual std::optional<std::string> wait(const std::string& key, double seconds);
 };
 
 /// The value of `key`, once there is one. Throws CommError when there is none after `deadline_seconds`.

@@ -1,0 +1,178 @@
+#include "kernels/base/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::base {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// Nothing, and `why`, when the name cannot be looked up just now.
+Addresses look_up(const Endpoint& endpoint, std::string& why) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  const int rc = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  Addresses addresses(found, &::freeaddrinfo);
+  if (rc == 0) return addresses;
+  why = rc == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(rc);
+  if (rc != EAI_AGAIN && rc != EAI_SYSTEM)
+    throw comm_error("host " + endpoint.host + " is not known here (" + why + "); give a name or address that is");
+  return {nullptr, &::freeaddrinfo};
+}
+
+std::string numeric(const sockaddr* address, socklen_t bytes) {
+  std::array<char, NI_MAXHOST> host{};
+  const int rc = ::getnameinfo(address, bytes, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return rc == 0 ? host.data() : "?";
+}
+
+template <class Ask>
+std::string address_of(int fd, const Ask& ask) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (ask(fd, address, &bytes) != 0) return "?";
+  const std::string text = numeric(address, bytes);
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 on a socket of both families
+  return text.starts_with(kMapped) ? text.substr(kMapped.size()) : text;
+}
+
+void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof(value)); }
+
+/// Whether the connection was made; otherwise errno.
+bool connect_within(int fd, const sockaddr* address, socklen_t bytes, double deadline) {
+  if (::connect(fd, address, bytes) == 0) return true;
+  if (errno != EINPROGRESS) return false;
+  for (;;) {
+    pollfd p{fd, POLLOUT, 0};
+    const int milliseconds = static_cast<int>(std::max(0.0, 1e3 * (deadline - monotonic_seconds())));
+    const int n = ::poll(&p, 1, milliseconds);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      errno = n == 0 ? ETIMEDOUT : errno;
+      return false;
+    }
+    int error = 0;
+    socklen_t length = sizeof(error);
+    ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    errno = error;
+    return error == 0;
+  }
+}
+
+}  // namespace
+
+std::string Endpoint::text() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::optional<Endpoint> parse_endpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  Endpoint endpoint{text.substr(0, colon), 0};
+  std::string& host = endpoint.host;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const auto allowed = [&](char c) {
+    const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    return word || c == '.' || c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));
+  };
+  if (host.empty() || !std::all_of(host.begin(), host.end(), allowed)) return std::nullopt;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, last, endpoint.port);
+  if (error != std::errc() || end != last || endpoint.port == 0) return std::nullopt;
+  return endpoint;
+}
+
+bool is_loopback(const std::string& address) { return address == "127.0.0.1" || address == "::1"; }
+
+UniqueFd listen_at(const Endpoint& at) {
+  const bool v4 = at.host == "127.0.0.1" || at.host == "localhost", loopback = v4 || at.host == "::1";
+  // A socket of IPv6 serves both families where the kernel has it.
+  UniqueFd fd;
+  if (!v4) fd = UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int rc = -1;
+  if (fd) {
+    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(at.port);
+    address.sin6_addr = loopback ? in6addr_loopback : in6addr_any;
+    rc = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  }
+  if (rc != 0 && (!fd || errno == EADDRNOTAVAIL)) {
+    fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(at.port);
+    address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
+    rc = fd ? ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) : -1;
+  }
+  if (rc != 0 || ::listen(fd.get(), kBacklog) != 0)
+    throw comm_error("cannot listen on port " + std::to_string(at.port) + ": " + errno_text(errno) +
+                     "; choose another port for the rendezvous");
+  return fd;
+}
+
+std::uint16_t local_port(int fd) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0)
+    throw comm_error("a socket has no address: " + errno_text(errno));
+  return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+}
+
+UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why) {
+  const double deadline = monotonic_seconds() + seconds;
+  const Addresses addresses = look_up(to, why);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd && connect_within(fd.get(), a->ai_addr, a->ai_addrlen, deadline)) {
+      ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+      return fd;
+    }
+    why = numeric(a->ai_addr, a->ai_addrlen) + ": " + errno_text(errno);
+  }
+  return UniqueFd();
+}
+
+std::string local_address(int fd) { return address_of(fd, ::getsockname); }
+std::string peer_address(int fd) { return address_of(fd, ::getpeername); }
+
+void watch_peer(int fd, double seconds) {
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 20'000);
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  const auto whole = static_cast<time_t>(seconds);
+  const timeval limit{whole, static_cast<suseconds_t>(1e6 * (seconds - static_cast<double>(whole)))};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+}
+
+}  // namespace trainerd::base
