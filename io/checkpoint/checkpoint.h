@@ -63,6 +63,12 @@ struct ShardContent {
   std::vector<TensorSlice> slices;
 };
 
+/// A shard that is on the disk, before its checkpoint is complete.
+struct WrittenShard {
+  ShardInfo info;
+  std::vector<TensorSlice> slices;
+};
+
 struct StoredCheckpoint {
   std::int64_t step = 0;
   std::string path;
@@ -77,11 +83,17 @@ void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> s
 class CheckpointStore {
  public:
   /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
-  CheckpointStore(std::string directory, std::int64_t keep);
+  /// Nodes that write one checkpoint together share `run`, which no other run has.
+  CheckpointStore(std::string directory, std::int64_t keep, std::string run = "");
 
   /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills left. On an
   /// error (disk full, ...) removes what it wrote and throws CheckpointError. An existing complete one of the same step is replaced.
   StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
+
+  // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first` on, and
+  // one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under way meanwhile.
+  std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t first, std::span<const ShardContent> shards) const;
+  StoredCheckpoint complete(const TrainingState& state, std::span<const WrittenShard> shards) const;
 
   /// Complete checkpoints, newest first.
   std::vector<StoredCheckpoint> list() const;
@@ -95,8 +107,10 @@ class CheckpointStore {
   std::optional<Found> newest_valid(const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
 
  private:
+  std::string partial_name(std::int64_t step) const;
   std::string directory_;
   std::int64_t keep_;
+  std::string run_;
 };
 
 /// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <random>
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
@@ -14,7 +15,8 @@ namespace trainerd::io {
 namespace {
 
 // Names in a run's checkpoint directory. "step-00000010" is a checkpoint once COMPLETE is in it; ".old" is
-// the previous one of the same step while it is being replaced; ".partial-*" is being written or removed.
+// the previous one of the same step while it is being replaced; ".partial-*" is being written or removed:
+// ".partial-step-00000010-RUN" by the nodes of the run of that name.
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kReplaced = ".old";
 constexpr std::string_view kPartialPrefix = ".partial-";
@@ -65,16 +67,26 @@ void remove_folder(Storage& storage, const std::string& name) {
   storage.remove(aside);
 }
 
+// Whether other nodes of `run` may be writing it: a checkpoint of a step after `step`.
+bool is_under_way(std::string_view name, std::int64_t step, const std::string& run) {
+  const std::string suffix = "-" + run;
+  if (run.empty() || !name.starts_with(kPartialPrefix) || !name.ends_with(suffix)) return false;
+  name.remove_prefix(kPartialPrefix.size());
+  name.remove_suffix(suffix.size());
+  const auto folder = parse_folder(std::string(name));
+  return folder && folder->step > step;
+}
+
 // Removes the leftovers of kills, and complete checkpoints beyond the newest `keep` up to `step`. Later steps
 // are damaged ones that a resume passed over: they are left to be looked at, until training reaches their
 // step again.
-void clean_up(Storage& storage, std::int64_t step, std::int64_t keep) {
+void clean_up(Storage& storage, std::int64_t step, std::int64_t keep, const std::string& run) {
   std::vector<std::string> kept;
   std::int64_t counted = 0;
   for (const Folder& folder : complete_folders(storage))
     if (folder.step > step || counted++ < keep) kept.push_back(folder.name);
   for (const std::string& name : storage.list("")) {
-    if (name.starts_with(kPartialPrefix)) storage.remove(name);
+    if (name.starts_with(kPartialPrefix) && !is_under_way(name, step, run)) storage.remove(name);
     if (parse_folder(name) && std::find(kept.begin(), kept.end(), name) == kept.end())
       remove_folder(storage, name);
   }
@@ -83,25 +95,38 @@ void clean_up(Storage& storage, std::int64_t step, std::int64_t keep) {
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Shards and manifest into `folder`, all on the disk when it returns. The result is the marker's content.
-std::string write_content(Storage& storage, const std::string& folder, const TrainingState& state,
-                          std::span<const ShardContent> shards) {
+std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
+
+// Other nodes wrote some of them: what one of them calls written must be what is here.
+void require_there(const Storage& storage, const std::string& folder, std::span<const WrittenShard> shards) {
+  for (const WrittenShard& shard : shards) {
+    const std::string name = folder + "/" + shard.info.file;
+    const std::int64_t bytes = storage.open(name)->bytes();
+    if (bytes != shard.info.bytes)
+      throw base::checkpoint_error(fmt::format("{}: has {} bytes, {} were written; give all nodes one output directory",
+                                               storage.path_of(name), bytes, shard.info.bytes));
+  }
+}
+
+// The manifest into `folder`, on the disk when it returns. The result is the marker's content.
+std::string write_manifest(Storage& storage, const std::string& folder, const TrainingState& state,
+                           std::span<const WrittenShard> shards) {
   Manifest manifest{.state = state, .shards = {}, .slices = {}};
-  storage.make_folder(folder);
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const ShardContent& shard = shards[i];
-    const std::string file = fmt::format("shard-{:05}.safetensors", i);
-    check_shard(parse_safetensors(shard.bytes, static_cast<std::int64_t>(shard.bytes.size())), shard.slices,
-                file);
-    manifest.shards.push_back({file, static_cast<std::int64_t>(shard.bytes.size()), xxh3_hex(shard.bytes)});
-    for (const TensorSlice& slice : shard.slices) manifest.slices.emplace_back(static_cast<int>(i), slice);
-    storage.write(folder + "/" + file, shard.bytes);
+    manifest.shards.push_back(shards[i].info);
+    for (const TensorSlice& slice : shards[i].slices) manifest.slices.emplace_back(static_cast<int>(i), slice);
   }
   const std::string text = to_json(manifest);
   parse_manifest(text);  // what could not be read back must not be called a checkpoint
   storage.write(folder + "/" + kManifestFile, bytes_of(text));
   storage.sync_folder(folder);
   return xxh3_hex(bytes_of(text)) + "\n";
+}
+
+// A name that no other process takes, on any node that shares the directory.
+std::string probe_name() {
+  std::random_device random;
+  return fmt::format("{}probe-{:08x}{:08x}", kPartialPrefix, random(), random());
 }
 
 void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<const TensorSlice> slices,
@@ -165,26 +190,62 @@ Manifest verify_checkpoint(const std::string& path) {
   return manifest;
 }
 
-CheckpointStore::CheckpointStore(std::string directory, std::int64_t keep)
-    : directory_(std::move(directory)), keep_(keep) {
+CheckpointStore::CheckpointStore(std::string directory, std::int64_t keep, std::string run)
+    : directory_(std::move(directory)), keep_(keep), run_(std::move(run)) {
   base::check(keep >= 1, "a checkpoint store keeps at least one checkpoint");
   const std::unique_ptr<Storage> storage = open_storage(directory_);
   storage->make_folder("");
   // Found out now, not after an hour of training.
-  const std::string probe = std::string(kPartialPrefix) + "probe";
-  storage->remove(probe);
+  const std::string probe = probe_name();
   storage->write(probe, {});
   storage->remove(probe);
 }
 
+std::string CheckpointStore::partial_name(std::int64_t step) const {
+  return std::string(kPartialPrefix) + folder_name(step) + (run_.empty() ? "" : "-" + run_);
+}
+
 StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<const ShardContent> shards) {
   const std::unique_ptr<Storage> storage = open_storage(directory_);
+  storage->remove(partial_name(state.step));
+  std::vector<WrittenShard> written;
+  try {
+    written = write_shards(state.step, 0, shards);
+  } catch (...) {
+    try {
+      storage->remove(partial_name(state.step));
+    } catch (const base::CheckpointError&) {  // goes with the next clean-up
+    }
+    throw;
+  }
+  return complete(state, written);
+}
+
+std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::int64_t first,
+                                                        std::span<const ShardContent> shards) const {
+  const std::unique_ptr<Storage> storage = open_storage(directory_);
+  const std::string folder = partial_name(step);
+  storage->make_folder(folder);
+  std::vector<WrittenShard> written;
+  for (const ShardContent& shard : shards) {
+    const std::string file = shard_file(first + static_cast<std::int64_t>(written.size()));
+    const auto bytes = static_cast<std::int64_t>(shard.bytes.size());
+    check_shard(parse_safetensors(shard.bytes, bytes), shard.slices, file);
+    storage->write(folder + "/" + file, shard.bytes);
+    written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, shard.slices});
+  }
+  storage->sync_folder(folder);
+  return written;
+}
+
+StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::span<const WrittenShard> shards) const {
+  const std::unique_ptr<Storage> storage = open_storage(directory_);
   const std::string name = folder_name(state.step), old = name + std::string(kReplaced);
-  const std::string partial = std::string(kPartialPrefix) + name;
+  const std::string partial = partial_name(state.step);
   bool renamed = false;
   try {
-    storage->remove(partial);
-    const std::string marker = write_content(*storage, partial, state, shards);
+    require_there(*storage, partial, shards);
+    const std::string marker = write_manifest(*storage, partial, state, shards);
     if (storage->exists(name)) {
       // Kept under another name until its successor is complete; an ".old" that is still the only complete
       // one stays.
@@ -213,7 +274,7 @@ StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<co
     }
     throw;
   }
-  clean_up(*storage, state.step, keep_);
+  clean_up(*storage, state.step, keep_, run_);
   return {state.step, storage->path_of(name)};
 }
 

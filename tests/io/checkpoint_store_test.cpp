@@ -114,6 +114,36 @@ TEST_CASE("what kills left is not listed and goes with the next write") {
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005", "step-00000010", "notes.txt"});
 }
 
+TEST_CASE("nodes that share a directory write one checkpoint while the next is under way") {
+  const TempDir dir;
+  const CheckpointStore leader(dir.path(), 1, "run7"), other(dir.path(), 1, "run7");
+  write_file(dir / ".partial-step-00000010-run6/shard-00001.safetensors", "of a run that was killed");
+  write_file(dir / ".partial-step-00000005-run7/shard-00009.safetensors", "of a step that was given up");
+  const auto shard_of = [](const std::string& name, float value) {
+    return make_shard({slice(name, {4}, {0}, {4})}, [value](const std::string&, std::int64_t) { return value; });
+  };
+  const Shard a = shard_of("a", 1), b = shard_of("b", 2), c = shard_of("c", 3);
+  const std::vector<ShardContent> mine = {a.content()}, theirs = {b.content(), c.content()};
+  const auto first = leader.write_shards(10, 0, mine);
+  auto all = other.write_shards(10, 1, theirs);
+  other.write_shards(15, 1, theirs);  // the next one
+  CHECK(leader.list().empty());
+  all.insert(all.begin(), first.begin(), first.end());
+  const StoredCheckpoint stored = leader.complete(state_at(10), all);
+  CHECK(verify_checkpoint(stored.path).shards.size() == 3);
+  CHECK(verify_checkpoint(stored.path).shards[2].file == "shard-00002.safetensors");
+  CHECK(first_value(stored.path, "a", {4}) == 1.0f);
+  CHECK(first_value(stored.path, "c", {4}) == 3.0f);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010", ".partial-step-00000015-run7"});
+  // One that lacks a shard, or has another, is not completed.
+  leader.write_shards(15, 0, mine);
+  write_file(dir / ".partial-step-00000015-run7/shard-00001.safetensors", "short");
+  CHECK_THROWS_AS(leader.complete(state_at(15), all), CheckpointError);
+  other.write_shards(15, 1, {theirs.data(), 1});
+  CHECK_THROWS_AS(leader.complete(state_at(15), all), CheckpointError);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010"});
+}
+
 TEST_CASE("a replacement that was killed before its mark leaves the replaced one valid") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 1);
