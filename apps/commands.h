@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/nodes.h"
+
 namespace trainerd::apps {
 
 // One function for each subcommand, each in the file of its name. They return the exit status of success, or
@@ -11,6 +13,8 @@ namespace trainerd::apps {
 struct RunArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< "a.b=value"
+  NodeArgs nodes;
+  std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
 };
 int run_command(const RunArgs& args);
 

@@ -22,6 +22,25 @@ class CommandLine {
     CLI::App* run =
         app_.add_subcommand("run", "Train: run a job from its newest checkpoint, or from the start");
     add_job(*run, run_.job, run_.overrides);
+    NodeArgs& nodes = run_.nodes;
+    // With torchrun's names beside ours.
+    run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")->check(CLI::PositiveNumber)->type_name("N");
+    run->add_option("--node,--node-rank", nodes.node, "Which of them this is, from 0; Slurm tells it by itself")
+        ->check(CLI::NonNegativeNumber)
+        ->type_name("I");
+    run->add_option("--rendezvous,--rdzv-endpoint", nodes.rendezvous,
+                    "Where the nodes meet: an address of node 0 and a free port, the same on all; by default node 0's host "
+                    "and a port made from the job's number under Slurm")
+        ->type_name("HOST:PORT");
+    run->add_option("--rendezvous-timeout", nodes.timeout_seconds, "Seconds until the last node must have come; default 300")
+        ->check(CLI::Range(0.1, 1e7))
+        ->type_name("SECONDS");
+    run->add_option("--interface", nodes.interface,
+                    "Name or address by which other nodes reach this one's ranks; default: that of the route to node 0")
+        ->type_name("HOST");
+    run->add_option("--metrics-listen", run_.metrics_listen,
+                    "In place of metrics.listen on this node; nodes but the first serve metrics only with it")
+        ->type_name("HOST:PORT");
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
 
     CLI::App* validate = app_.add_subcommand(

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/agent.h"
+#include "io/listen_address.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -31,17 +33,33 @@ base::UniqueFd open_stop_signals() {
   return fd;
 }
 
+/// Connections of every rank end at node 0, and the usual limit is 1024; workers inherit this one for theirs.
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int run_command(const RunArgs& args) {
   const base::UniqueFd signals = open_stop_signals();
-  const core::JobSpec job = core::load_job(args.job, args.overrides);
+  std::vector<std::string> overrides = args.overrides;
+  if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
+  const core::JobSpec job = core::load_job(args.job, overrides);
   core::require_present(job);
+  if (!args.metrics_listen.empty() && !io::parse_listen_address(args.metrics_listen))
+    throw base::spec_error("--metrics-listen: expected a numeric host:port, got '" + args.metrics_listen + "'");
+  const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
+  if (gang) allow_many_descriptors();
   const core::AgentResult result = core::run_agent({.job = job,
                                                     // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
                                                     .executable = "/proc/self/exe",
                                                     .signal_fd = signals.get(),
-                                                    .terminal = ::isatty(STDOUT_FILENO) == 1});
+                                                    .terminal = ::isatty(STDOUT_FILENO) == 1,
+                                                    .gang = gang,
+                                                    .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }
 

@@ -64,7 +64,8 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
   return result;
 }
 
-void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots) {
+void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
+                  std::int64_t first_rank) {
   std::int64_t need = 0;
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -87,8 +88,8 @@ void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const pa
              std::to_string(job.batch.micro) + ")";
   if (largest != nullptr && largest->name.starts_with("forward_to_") && job.recompute.kind != RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
-  const std::string all = ranks.size() == 1 ? "it needs " : "all " + std::to_string(ranks.size()) + " ranks need ";
-  throw base::capacity_error("rank " + std::to_string(worst) + " does not fit: " + all + gibibytes(need) + " and the node has " +
+  const std::string all = ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
+  throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + all + gibibytes(need) + " and the node has " +
                              gibibytes(topology.node_memory_bytes) + terms + "\n  the largest region is " +
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);
 }

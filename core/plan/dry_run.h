@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/spec/spec.h"
@@ -25,8 +26,9 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
 /// The parts of a model by their FLOPs, for splitting it over pipeline stages.
 parallel::ModelCosts model_costs(const ModelOptions& model);
 
-/// Throws CapacityError when the ranks' plans (with `snapshots` snapshot segments for each) exceed the node's memory: which
-/// rank is the largest, its terms, and what would fit.
-void require_fits(const std::vector<DryRun>& ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots);
+/// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
+/// exceed its memory: which rank is the largest, its terms, and what would fit.
+void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
+                  std::int64_t first_rank = 0);
 
 }  // namespace trainerd::core

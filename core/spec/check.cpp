@@ -241,8 +241,12 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
-    if (!cluster || !good({"cluster.nodes"})) return;
+    if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
+    if (!cluster) {
+      cluster = local_nodes(grid.ranks());
+      if (!cluster) return;
+    }
     const std::int64_t per_node = cluster->devices_per_node;
     if (!given("cluster.nodes")) job_.cluster.nodes = (grid.ranks() + per_node - 1) / per_node;
     cluster->nodes = job_.cluster.nodes;
@@ -250,6 +254,23 @@ class Checker {
     if (p.allow_tp_across_nodes || grid.ranks() > cluster->devices()) return;
     what = parallel::PlacedGrid(grid, *cluster).tp_problem();
     if (!what.empty()) problem("parallel.tp", what);
+  }
+
+  // Several machines like this one; none when the ranks cannot be divided among them.
+  std::optional<parallel::Topology> local_nodes(std::int64_t ranks) {
+    const std::int64_t nodes = job_.cluster.nodes;
+    if (nodes == 1) return std::nullopt;
+    if (ranks % nodes != 0) {
+      std::int64_t nearest = nodes;
+      while (nearest > 1 && ranks % nearest != 0) --nearest;
+      problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + " (tp x pp x dp) cannot be divided evenly among " +
+                                   to_string(nodes) + " nodes (nearest valid: " + to_string(nearest) + ")");
+      return std::nullopt;
+    }
+    parallel::Topology local;
+    local.nodes = nodes;
+    local.devices_per_node = ranks / nodes;
+    return local;
   }
 
   // What the model's layers and heads, and the batch, must be for the axes.

@@ -230,11 +230,10 @@ std::vector<Field> fields_of(JobSpec& job) {
         "`dgx-b200`, `gb200-nvl72`) or the path of a YAML file like those in `configs/clusters/`, which "
         "`validate` "
         "places the ranks on and `run` refuses where they are not");
-  t.add("cluster.nodes", &job.cluster.nodes, "machines of the job")
+  t.add("cluster.nodes", &job.cluster.nodes,
+        "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
       .between(1, kMostRanks)
-      .or_else("1; of a preset as many as the ranks need")
-      .only_if(job.cluster.nodes == 1 || job.cluster.preset != "local", "1 with `preset: local`",
-               "set it to 1");
+      .or_else("1; of a preset as many as the ranks need");
   return t.take();
 }
 

@@ -6,9 +6,12 @@
 namespace trainerd::core {
 
 parallel::Topology job_topology(const JobSpec& job) {
-  if (job.cluster.preset == "local")
-    return parallel::detect_topology(static_cast<int>(job.threads),
-                                     parallel::make_grids(job.parallel).dense.ranks());
+  if (job.cluster.preset == "local") {
+    const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
+    parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes);
+    local.nodes = job.cluster.nodes;
+    return local;
+  }
   Problems problems;
   const int source = problems.add_source("cluster.preset", Problems::SourceKind::argument);
   const auto topology = read_cluster(job.cluster.preset, {source, 1, 1}, problems);

@@ -6,8 +6,8 @@
 
 namespace trainerd::core {
 
-/// The machines the job is for: those of its cluster preset, or this one, as a device for each of the job's
-/// ranks. Throws SpecError when the preset cannot be read (any more).
+/// The machines the job is for: those of its cluster preset, or as many as it says of this one's kind, with a
+/// device for each of the ranks. Throws SpecError when the preset cannot be read (any more).
 parallel::Topology job_topology(const JobSpec& job);
 
 /// Every rank of the job on its device. Throws CapacityError when they are more than the devices.

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/spec/spec.h"
+#include "core/supervise/gang.h"
 #include "io/metrics/sink.h"
 
 namespace trainerd::core {
@@ -14,6 +16,8 @@ struct AgentOptions {
   std::string executable;  ///< of this program: what workers are started from
   int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
   bool terminal = false;   ///< standard output is one: progress is a bar
+  std::optional<GangOptions> gang;  ///< of a job over several nodes
+  std::string metrics_listen;  ///< where this node serves metrics; empty: node 0 where the job says, the others not
 };
 
 struct AgentResult {
@@ -21,8 +25,8 @@ struct AgentResult {
   int stop_signal = 0;  ///< the signal that stopped the run; 0: it is done
 };
 
-/// The node's agent: plans, refuses what does not fit, starts the worker, keeps its checkpoints, serves
-/// metrics, relays a stop. Returns when the job is done or stopped after saving; throws the typed error that
+/// The node's agent: meets those of the job's other nodes, plans, refuses what does not fit, starts the workers, keeps
+/// their checkpoints, relays a stop. Node 0's completes the checkpoints, keeps the records and serves metrics. Returns when the job is done or stopped after saving; throws the typed error that
 /// ended it otherwise. Nothing that is not whole is ever left as a checkpoint.
 AgentResult run_agent(const AgentOptions& options);
 

@@ -35,14 +35,21 @@ struct CheckpointWriter::State {
 };
 
 CheckpointWriter::Result CheckpointWriter::State::write(const Job& job) {
-  Result result{job.segment, {}, nullptr};
+  Result result{.part = job.part, .segment = job.segment};
   const double start = base::monotonic_seconds();
+  const auto seconds = [&] { return job.write_seconds + base::monotonic_seconds() - start; };
   try {
-    const io::StoredCheckpoint stored = store.write(job.state, job.shards);
     std::int64_t bytes = 0;
     for (const io::ShardContent& shard : job.shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
-    result.record = {stored.step, bytes, job.snapshot_seconds,
-                     base::monotonic_seconds() - start, stored.path};
+    for (const io::WrittenShard& shard : job.written) bytes += shard.info.bytes;
+    if (job.part == Part::shards) {
+      result.written = store.write_shards(job.state.step, job.first_rank, job.shards);
+      result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
+      return result;
+    }
+    const io::StoredCheckpoint stored =
+        job.part == Part::all ? store.write(job.state, job.shards) : store.complete(job.state, job.written);
+    result.record = {stored.step, bytes, job.snapshot_seconds, seconds(), stored.path};
   } catch (...) {
     result.error = std::current_exception();
   }

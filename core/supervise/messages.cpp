@@ -25,8 +25,9 @@ io::TensorSlice slice_from(const json& j) {
 }
 
 json body(const Start& m) {
-  return {{"type", "start"}, {"rank", m.rank}, {"job", m.job_yaml},  {"resume", m.resume_path},
-          {"step", m.step},  {"cursor", m.cursor}, {"tokens", m.tokens}};
+  return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
+          {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
+          {"rendezvous", m.rendezvous}, {"interface", m.interface}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -85,7 +86,8 @@ std::string encode(const WorkerMessage& message) { return dump(message); }
 AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
     if (type == "start")
-      return Start{j.at("rank"), j.at("job"), j.at("resume"), j.at("step"), j.at("cursor"), j.at("tokens")};
+      return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
+                   j.at("tokens"), j.at("reports"), j.at("rendezvous"), j.at("interface")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     unknown(type);

@@ -24,6 +24,10 @@ struct Start {
   std::int64_t step = 0;    ///< steps done by that checkpoint
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
+  bool reports = true;  ///< tells its agent of every step and evaluation
+  // Where ranks of several nodes meet; empty when all are on one.
+  std::string rendezvous = {};  ///< host:port
+  std::string interface = {};   ///< name or address by which this node's ranks are reached
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};

@@ -13,6 +13,11 @@ class OutputDirectory {
  public:
   /// Makes it and locks it. Throws SpecError: it cannot be made or written, or another run holds it.
   explicit OutputDirectory(const std::string& path);
+  /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does not see
+  /// it within `seconds`: the nodes do not share the directory.
+  static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
+  /// Leaves the run's name for the other nodes.
+  void mark(const std::string& run) const;
 
   /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
   /// there. Throws SpecError.
@@ -27,6 +32,8 @@ class OutputDirectory {
   bool report_is_current() const;
 
  private:
+  struct Unlocked {};
+  OutputDirectory(const std::string& path, Unlocked) : path_(path) {}
   std::string path_;
   base::UniqueFd lock_;
 };

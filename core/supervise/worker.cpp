@@ -17,7 +17,6 @@
 #include "io/tokens/token_source.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/segment.h"
-#include "parallel/local/local_communicator.h"
 
 namespace trainerd::core {
 namespace {
@@ -58,7 +57,7 @@ class Worker {
 
  private:
   void build(const Start& start);
-  CpuRank::Meet meet(const parallel::Layout& layout, int threads);
+  CpuRank::Meet meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
   void tell(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -72,11 +71,12 @@ class Worker {
   SnapshotSegments segments_;
   base::UniqueFd world_fd_;
   std::int64_t rank_number_ = 0;
+  bool reports_ = true;
   JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
   double peak_flops_ = 0;
-  std::unique_ptr<parallel::ShmWorld> world_;
+  std::unique_ptr<RankWorld> world_;
   std::unique_ptr<CpuRank> rank_;
   Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<Snapshot> snapshot_;
@@ -108,19 +108,21 @@ void Worker::listen(bool wait) {
   }
 }
 
-CpuRank::Meet Worker::meet(const parallel::Layout& layout, int threads) {
+CpuRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
   // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
   constexpr double kSpinSeconds = 100e-6;
-  const std::int64_t ranks = layout.grid.ranks();
-  if (ranks > 1) {
-    const bool own_cores = ranks * threads <= kernels::detect_cpu().threads;
-    world_ = std::make_unique<parallel::ShmWorld>(base::Segment::attach(std::move(world_fd_)), shared_memory_layout(job_, layout),
-                                                  rank_number_,
-                                                  parallel::ShmOptions{.spin_seconds = own_cores ? kSpinSeconds : 0.0});
-  }
+  const NodeRanks here = node_ranks(layout, topology, rank_number_ / topology.devices_per_node);
+  const bool own_cores = here.count * topology.device.threads <= kernels::detect_cpu().threads;
+  world_ = std::make_unique<RankWorld>(job_, layout,
+                                       RankWorld::Options{.rank = rank_number_,
+                                                          .here = here,
+                                                          .shared = std::move(world_fd_),
+                                                          .spin_seconds = own_cores ? kSpinSeconds : 0.0,
+                                                          .rendezvous = start.rendezvous,
+                                                          .interface = start.interface});
   return [this](kernels::Backend& backend) -> MakeGroup {
     return [this, &backend](const std::string& name, const std::vector<std::int64_t>& members) {
-      return members.size() == 1 ? parallel::make_single_rank(backend) : world_->communicator(backend, members, name);
+      return world_->communicator(backend, name, members);
     };
   };
 }
@@ -128,9 +130,10 @@ CpuRank::Meet Worker::meet(const parallel::Layout& layout, int threads) {
 void Worker::build(const Start& start) {
   job_ = parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
+  reports_ = start.reports;
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
-  rank_ = std::make_unique<CpuRank>(job_, layout, topology.device, start.rank, meet(layout, topology.device.threads));
+  rank_ = std::make_unique<CpuRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology));
   trainer_ = &rank_->trainer();
   const DryRun& plan = rank_->plan();
   peak_flops_ = measure_gemm_peak(rank_->backend(), job_.precision.compute);
@@ -221,7 +224,7 @@ void Worker::evaluate(std::int64_t step) {
   for (std::int64_t b = 0; b < job_.evaluate.batches; ++b) {
     sum += trainer_->evaluate(reader(*valid_, b * job_.batch.global));
   }
-  if (rank_number_ != 0) return;
+  if (!reports_) return;
   tell(io::EvaluationRecord{step, sum / static_cast<double>(job_.evaluate.batches),
                             job_.evaluate.batches * job_.tokens_per_step(),
                             base::monotonic_seconds() - start});
@@ -256,8 +259,8 @@ void Worker::run() {
     if (peak_flops_ > 0)
       record.mfu = record.tokens_per_second * flops_per_token(job_.model) /
                    (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
-    // The step's record goes first: a checkpoint on disk then never lacks its line in the log. Rank 0 speaks for all.
-    if (rank_number_ == 0) tell(record);
+    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
+    if (reports_) tell(record);
     if (filled_) send_snapshot();
     // Whoever stops a run does not wait for an evaluation.
     if (!report.vote.stop && job_.evaluate.every > 0 &&

@@ -74,9 +74,9 @@ TEST_CASE("a job that does not fit the node is refused with its largest term and
   const core::DryRun plan =
       core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
   topology.node_memory_bytes = plan.memory.total_bytes() + 2 * plan.snapshot_bytes;
-  CHECK_NOTHROW(core::require_fits({plan}, job, topology, 2));
+  CHECK_NOTHROW(core::require_fits(std::span(&plan, 1), job, topology, 2));
   topology.node_memory_bytes -= 1;
-  CHECK_THROWS_AS(core::require_fits({plan}, job, topology, 2), base::CapacityError);
-  CHECK_THROWS_WITH(core::require_fits({plan}, job, topology, 2),
+  CHECK_THROWS_AS(core::require_fits(std::span(&plan, 1), job, topology, 2), base::CapacityError);
+  CHECK_THROWS_WITH(core::require_fits(std::span(&plan, 1), job, topology, 2),
                     Catch::Contains("rank 0") && Catch::Contains("try"));
 }

@@ -260,7 +260,7 @@ TEST_CASE("a job that activations make too large is told of recomputation", "[re
     const core::DryRun plan = plan_of(job);
     topology.node_memory_bytes = plan.memory.total_bytes() - 1;
     try {
-      core::require_fits({plan}, job, topology, 0);
+      core::require_fits(std::span(&plan, 1), job, topology, 0);
     } catch (const base::CapacityError& e) {
       return std::string(e.what());
     }

@@ -1,3 +1,4 @@
+#include "core/spec/machines.h"
 #include "spec_test_support.h"
 
 namespace trainerd::core::test {
@@ -227,9 +228,28 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
           "is not available yet: leave it out: every GEMM takes operands in precision.compute");
   refused("optimizer.name=muon", "optimizer.name", "'muon' is not available yet: set it to adamw");
-  refused("cluster.nodes=2", "cluster.nodes", "2 is not available yet: set it to 1");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
+}
+
+TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel group stays on one", "[spec]") {
+  const auto job = [](const std::vector<std::string>& sets) { return parse_job(kJob, "job.yaml", sets); };
+  const JobSpec two = job({"parallel.dp=4", "cluster.nodes=2"});
+  CHECK(job_topology(two).nodes == 2);
+  CHECK(job_topology(two).devices_per_node == 2);
+  CHECK(place_job(two).placement[2] == parallel::Slot{1, 0});
+  CHECK(parse_job(to_yaml(two), "resolved.yaml") == two);
+  CHECK(problems(kJob, {"cluster.nodes=2"}) ==
+        Lines{"--set cluster.nodes=2:1:1: cluster.nodes: 1 rank (tp x pp x dp) cannot be divided evenly among 2 nodes (nearest "
+              "valid: 1)"});
+  const Lines split = problems(kJob, {"parallel.dp=3", "batch.global=6", "cluster.nodes=2"});
+  REQUIRE(split.size() == 1);
+  CHECK_THAT(split[0], Catch::Contains("3 ranks") && Catch::Contains("nearest valid: 1"));
+  const Lines crossing = problems(kJob, {"parallel.tp=2", "cluster.nodes=2"});
+  REQUIRE(crossing.size() == 1);
+  CHECK_THAT(crossing[0], Catch::Contains("parallel.tp: ranks 0 1 are one tensor-parallel group") &&
+                              Catch::Contains("parallel.allow_tp_across_nodes"));
+  CHECK(job({"parallel.tp=2", "cluster.nodes=2", "parallel.allow_tp_across_nodes=true"}).cluster.nodes == 2);
 }
 
 TEST_CASE("a layout that the model or the batch cannot have is refused with the reason", "[spec]") {

@@ -1,0 +1,156 @@
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+
+#include "core/supervise/agent_state.h"
+#include "core/train/snapshot.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+const char* name_of(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
+
+void Agent::on_message(Worker& worker) {
+  const std::optional<std::string> text = worker.channel->receive();
+  if (!text) {
+    worker.channel_open = false;
+    return;
+  }
+  const WorkerMessage message = decode_worker_message(*text);
+  // The leader judges for all; a failure goes to it through `fail`.
+  if (!gang_.leads() && (std::holds_alternative<Ready>(message) || std::holds_alternative<Finished>(message)))
+    gang_.tell(RankSaid{worker.rank, *text});
+  std::visit([&](const auto& m) { handle(worker.rank, m); }, message);
+}
+
+void Agent::on_gang(const Gang::Event& event) {
+  if (event.message) {
+    std::visit([&](const auto& message) { hear(event.node, message); }, *event.message);
+  } else if (!gang_.over()) {
+    fail({base::ErrorKind::comm,
+          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) + ": its agent has ended or its host is out of reach; the last checkpoint is " +
+              last_good_ + "; run the job again to go on from there",
+          1});
+  }
+}
+
+void Agent::hear(std::int64_t node, const RankSaid& m) {
+  const WorkerMessage message = decode_worker_message(m.text);
+  base::check(gang_.leads() && node == m.rank / here_.count, "a node speaks of its own ranks, to the leader");
+  if (const auto* ready = std::get_if<Ready>(&message)) handle(m.rank, *ready);
+  if (const auto* finished = std::get_if<Finished>(&message)) handle(m.rank, *finished);
+}
+
+void Agent::hear(std::int64_t, const ShardsSaved& m) {
+  std::vector<io::WrittenShard> written;
+  for (const io::ShardInfo& shard : m.shards)
+    written.push_back({shard, ready_.at(m.first_rank + static_cast<std::int64_t>(written.size())).slices});
+  if (auto job = parts_.add(m.step, m.first_rank, std::move(written), m.snapshot_seconds, m.write_seconds)) writer_.enqueue(*std::move(job));
+}
+
+/// Any rank's vote stops all: the leader learns what to call it.
+void Agent::hear(std::int64_t node, const StopAsked& m) {
+  if (stop_signal_ != 0) return;
+  stop_signal_ = m.signal;
+  spdlog::info("{} at {}: finishing the step, saving, stopping", name_of(m.signal), gang_.name_of(node));
+  for (Worker& worker : workers_) tell(worker, Stop{});
+}
+
+void Agent::handle(std::int64_t rank, const Ready& m) {
+  if (resumed_) require_same_data(start_.resume_path, *resumed_, m.data_fingerprint);
+  ready_[rank] = m;
+  if (all_ready()) on_all_ready();
+}
+
+void Agent::on_all_ready() {
+  const Ready& first = ready_.begin()->second;
+  if (!gang_.leads() && sinks_.none()) return;
+  for (const auto& [rank, ready] : ready_)
+    if (ready.data_fingerprint != first.data_fingerprint)
+      throw base::data_error("rank " + std::to_string(rank) + " sees other data than rank " + std::to_string(ready_.begin()->first) +
+                             (here_.has(rank) ? ": a file changed while the run started"
+                                              : ": give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
+  if (resumed_) {
+    const std::string changed = environment_differences(resumed_->environment, first.environment);
+    if (!changed.empty()) spdlog::warn("the continuation will not be bit for bit: {}", changed);
+  }
+  io::RunInfo info = run_info();
+  info.device = first.device;
+  for (const auto& [rank, ready] : ready_) info.threads += ready.threads;
+  if (first.peak_flops > 0) info.peak_flops = first.peak_flops * static_cast<double>(layout_.grid.ranks());
+  sinks_.each(&io::MetricsSink::on_start, info);
+}
+
+void Agent::handle(std::int64_t, const io::StepRecord& m) {
+  base::check(all_ready(), "every worker is ready before the first step");
+  step_ = m.step;
+  sinks_.each(&io::MetricsSink::on_step, m);
+}
+
+void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
+  workers_.at(static_cast<std::size_t>(rank - here_.first)).snapshots.push_back(m);
+  save_complete_steps();
+}
+
+/// A step is a checkpoint when every rank has saved it. Ranks fill their segments in the same turn.
+void Agent::save_complete_steps() {
+  for (;;) {
+    CheckpointWriter::Job job{.part = gang_.alone() ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards, .first_rank = here_.first};
+    for (Worker& worker : workers_) {
+      if (worker.snapshots.empty()) return;
+      const SnapshotReady& m = worker.snapshots.front();
+      base::check(ready_.contains(worker.rank), "a worker is ready before it saves");
+      const Ready& ready = ready_.at(worker.rank);
+      base::check(worker.rank == here_.first || (m.step == job.state.step && m.segment == job.segment), "ranks save the same steps in turn");
+      if (worker.rank == here_.first) {
+        job.segment = m.segment;
+        job.state = {m.step, m.cursor, m.tokens, job_.seed, checkpoint_identity(job_), ready.environment};
+        job.state.identity[kDataIdentity] = ready.data_fingerprint;
+      }
+      job.memory.push_back(worker.segments.at(static_cast<std::size_t>(m.segment)));
+      job.shards.push_back({job.memory.back()->bytes().first(static_cast<std::size_t>(m.bytes)), ready.slices});
+      job.snapshot_seconds = std::max(job.snapshot_seconds, m.seconds);
+    }
+    for (Worker& worker : workers_) worker.snapshots.pop_front();
+    saving_[job.state.step] = job.segment;
+    if (gang_.leads() && !gang_.alone()) parts_.begin(job.state);
+    writer_.enqueue(std::move(job));
+  }
+}
+
+void Agent::handle(std::int64_t, const Failed& m) {
+  // A rank that only missed another knows less than the one that failed, or than the end of a process.
+  fail({m.kind, m.message, m.kind == base::ErrorKind::comm ? 0 : 2});
+}
+
+void Agent::on_saved() {
+  auto result = writer_.take();
+  if (!result) return;
+  if (result->error) std::rethrow_exception(result->error);
+  if (result->part == CheckpointWriter::Part::shards) return on_shards(*std::move(result));
+  sinks_.each(&io::MetricsSink::on_checkpoint, result->record);
+  completed(result->record.step, result->record.path);
+}
+
+/// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
+void Agent::on_shards(CheckpointWriter::Result result) {
+  const io::CheckpointRecord& record = result.record;
+  if (gang_.leads()) {
+    auto job = parts_.add(record.step, here_.first, std::move(result.written), record.snapshot_seconds, record.write_seconds);
+    if (job) writer_.enqueue(*std::move(job));
+    return;
+  }
+  ShardsSaved message{record.step, here_.first, {}, record.snapshot_seconds, record.write_seconds};
+  for (io::WrittenShard& shard : result.written) message.shards.push_back(std::move(shard.info));
+  gang_.tell(message);
+}
+
+void Agent::completed(std::int64_t step, const std::string& path) {
+  last_good_ = path;
+  if (gang_.leads()) gang_.tell(Completed{step, path});
+  const auto saved = saving_.extract(step);
+  base::check(!saved.empty(), "a checkpoint that is complete was saved here too");
+  for (Worker& worker : workers_) tell(worker, SnapshotSaved{saved.mapped()});
+}
+
+}  // namespace trainerd::core

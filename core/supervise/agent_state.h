@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plan/dry_run.h"
+#include "core/supervise/agent.h"
+#include "core/supervise/channel.h"
+#include "core/supervise/checkpoint_parts.h"
+#include "core/supervise/checkpoint_writer.h"
+#include "core/supervise/gang.h"
+#include "core/supervise/messages.h"
+#include "core/supervise/output_directory.h"
+#include "core/supervise/rank_world.h"
+#include "core/supervise/run_sinks.h"
+#include "core/supervise/worker_process.h"
+#include "io/metrics/sinks.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/segment.h"
+
+// The agent's state, for its two files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
+// what ranks and other nodes say.
+
+namespace trainerd::core {
+
+/// One rank of this node as the agent sees it.
+struct Worker {
+  std::int64_t rank = 0;
+  std::vector<std::shared_ptr<base::Segment>> segments;
+  std::optional<Channel> channel;
+  std::optional<WorkerProcess> process;
+  bool channel_open = true, alive = true;
+  std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks have not saved yet
+};
+
+/// What ended a run: the first error, unless a later one tells more of the cause.
+struct Failure {
+  base::ErrorKind kind = base::ErrorKind::comm;
+  std::string message;
+  int weight = 0;
+};
+
+class Agent {
+ public:
+  Agent(const AgentOptions& options, Gang& gang);
+  AgentResult run();
+
+ private:
+  void resume();
+  void begin();
+  AgentResult already_done();
+  std::unique_ptr<io::ReportSink> report_sink() const;
+  void open_sinks();
+  bool stopped_before_start();
+  void start_workers();
+  void start_worker(std::int64_t rank);
+  void supervise();
+  void on_signal();
+  void on_message(Worker& worker);
+  void on_saved();
+  void on_worker_end(Worker& worker);
+  void on_gang(const Gang::Event& event);
+  // Of any rank.
+  void handle(std::int64_t rank, const Ready& m);
+  void handle(std::int64_t, const Failed& m);
+  void handle(std::int64_t rank, const Finished& m) { finished_[rank] = m; }
+  // Of a rank of this node.
+  void handle(std::int64_t, const io::StepRecord& m);
+  void handle(std::int64_t, const io::EvaluationRecord& m) { sinks_.each(&io::MetricsSink::on_evaluation, m); }
+  void handle(std::int64_t rank, const SnapshotReady& m);
+  // Of another node.
+  void hear(std::int64_t, const RankSaid& m);
+  void hear(std::int64_t, const ShardsSaved& m);
+  void hear(std::int64_t node, const NodeFailed& m) { fail({m.kind, gang_.name_of(node) + ": " + m.message, m.weight}); }
+  void hear(std::int64_t node, const StopAsked& m);
+  void hear(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+  void hear(std::int64_t, const Go&) {}
+  void hear(std::int64_t, const End&) {}  // what it says is the gang's to keep
+  void on_all_ready();
+  void save_complete_steps();
+  void on_shards(CheckpointWriter::Result result);
+  void completed(std::int64_t step, const std::string& path);
+  void fail(Failure failure);
+  void tell(Worker& worker, const AgentMessage& message);
+  void kill_workers();
+  bool working() const;
+  bool workers_left() const;
+  bool all_ready() const { return std::cmp_equal(ready_.size(), gang_.leads() ? layout_.grid.ranks() : here_.count); }
+  void drain_writer();
+  void drain_quietly();
+  void end_failed(const std::string& error);
+  void finish(const std::string& outcome);
+  io::RunInfo run_info() const;
+
+  const AgentOptions& options_;
+  const JobSpec& job_;
+  Gang& gang_;
+  double begin_ = base::monotonic_seconds();
+  OutputDirectory output_;
+  parallel::Topology topology_;
+  parallel::Layout layout_;
+  NodeRanks here_;
+  std::vector<DryRun> plans_;  ///< of the node's ranks; the leader's of all
+  io::CheckpointStore store_;
+  std::optional<base::Segment> world_;  ///< the memory that the node's ranks share; none for a rank alone
+  CheckpointWriter writer_;
+  CheckpointParts parts_;                ///< of the leader of several nodes
+  std::map<std::int64_t, int> saving_;   ///< segments, by step, of checkpoints that are not complete
+  RunSinks sinks_;
+  Start start_;
+  std::optional<io::TrainingState> resumed_;
+  std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are
+  std::map<std::int64_t, Ready> ready_;        ///< by rank: of this node, or all that the leader has heard of
+  std::map<std::int64_t, Finished> finished_;  ///< by rank
+  std::optional<Failure> failure_;
+  double failed_at_ = 0;
+  std::int64_t step_ = 0;
+  std::string last_good_ = "none";  ///< the checkpoint that was verified or written by this run last
+  int stop_signal_ = 0;
+  bool killed_ = false;  ///< by a second signal: nothing is waited for
+};
+
+/// "SIGTERM".
+const char* name_of(int signal);
+
+}  // namespace trainerd::core

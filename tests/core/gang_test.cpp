@@ -1,0 +1,152 @@
+// The agents' messages, who is let into a gang, and what it keeps of checkpoints.
+
+#include "core/supervise/gang.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "core/supervise/checkpoint_parts.h"
+#include "core/supervise/output_directory.h"
+#include "core/version.h"
+#include "kernels/base/error.h"
+#include "tests/io/temp_dir.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+
+namespace {
+
+JobSpec some_job() {
+  return parse_job("steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+                   "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: 2}\n",
+                   "job.yaml");
+}
+
+/// What the leader of two nodes says when `text` joins it.
+std::string leader_meets(const std::string& text) {
+  // The port is free when the leader takes it.
+  const std::uint16_t port = base::local_port(base::listen_at({"127.0.0.1", 0}).get());
+  GangOptions options;
+  options.nodes.nodes = 2;
+  options.rendezvous = {"127.0.0.1", port};
+  options.timeout_seconds = 2;
+  std::thread other([&] {
+    std::string why;
+    base::UniqueFd joined;
+    for (int i = 0; i < 200 && !joined; ++i) {
+      joined = parallel::join_store(options.rendezvous, text, 1, why);
+      if (!joined) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    char heard[4096];
+    while (joined && ::recv(joined.get(), heard, sizeof(heard), 0) > 0) {}
+  });
+  const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
+  std::string said = "all have met";
+  try {
+    const Gang gang(options, some_job(), no_signal.get());
+  } catch (const base::Error& error) {
+    said = std::string(base::to_string(error.kind())) + ": " + error.what();
+  }
+  other.join();
+  return said;
+}
+
+io::TrainingState state_at(std::int64_t step, std::int64_t cursor) {
+  io::TrainingState state;
+  state.step = step;
+  state.cursor = cursor;
+  return state;
+}
+
+Hello good_hello() { return {1, 2, version(), "gpu7", to_yaml(some_job())}; }
+
+}  // namespace
+
+TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
+  const Hello hello = decode_hello(encode(good_hello()));
+  CHECK(hello.node == 1);
+  CHECK(hello.nodes == 2);
+  CHECK(hello.host == "gpu7");
+  CHECK(hello.job_yaml == to_yaml(some_job()));
+  const auto crossed = [](const GangMessage& message) { return decode_gang_message(encode(message)); };
+  const Go go = std::get<Go>(crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560}));
+  CHECK(go.run == "run7");
+  CHECK(go.last_good == "runs/a/checkpoints/step-00000010");
+  CHECK((go.step == 10 && go.cursor == 80 && go.tokens == 2560));
+  const End end = std::get<End>(crossed(End{true, base::ErrorKind::data, "line\n\xff", 15}));
+  CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
+  CHECK(end.message.starts_with("line\n"));
+  const auto shards = std::get<ShardsSaved>(crossed(ShardsSaved{10, 2, {{"shard-00002.safetensors", 99, "ab"}}, 0.25, 0.5}));
+  REQUIRE(shards.shards.size() == 1);
+  CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].bytes == 99 && shards.shards[0].xxh3 == "ab"));
+  CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
+  CHECK(std::get<RankSaid>(crossed(RankSaid{3, "{}"})).rank == 3);
+  CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
+  CHECK(std::get<StopAsked>(crossed(StopAsked{2})).signal == 2);
+  CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
+}
+
+TEST_CASE("text that is no message of an agent is a communication error", "[gang]") {
+  for (const std::string text : {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
+                                 R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})", R"({"type":"shards","step":1,"first":0,"shards":[{}]})"}) {
+    INFO(text);
+    CHECK_THROWS_AS(decode_gang_message(text), base::CommError);
+    CHECK_THROWS_AS(decode_hello(text), base::CommError);
+  }
+}
+
+TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[gang]") {
+  CHECK(leader_meets(encode(good_hello())) == "all have met");
+  Hello hello = good_hello();
+  hello.version = "0.0.1";
+  CHECK_THAT(leader_meets(encode(hello)), Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
+  // Another version may say other things.
+  CHECK_THAT(leader_meets(R"({"type":"hello","node":1,"version":"9.0","host":"h","spirit":"kind"})"), Catch::Contains("runs trainerd 9.0"));
+  hello = good_hello();
+  hello.nodes = 3;
+  CHECK_THAT(leader_meets(encode(hello)), Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) was started as one of 3 nodes"));
+  for (const std::int64_t node : {-1, 0, 2}) {
+    hello = good_hello();
+    hello.node = node;
+    CHECK_THAT(leader_meets(encode(hello)), Catch::Contains("is none of the nodes 1 to 1"));
+  }
+  hello = good_hello();
+  hello.job_yaml.replace(hello.job_yaml.find("steps: 20"), 9, "steps: 21");
+  CHECK_THAT(leader_meets(encode(hello)), Catch::Contains("another job") && Catch::Contains("'steps: 21' there, 'steps: 20' at node 0"));
+  // What is no agent is not waited for, and ends nothing.
+  CHECK_THAT(leader_meets("I am node 1"), Catch::StartsWith("comm: of 2 nodes these did not come") && Catch::Contains(": node 1;"));
+}
+
+TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there", "[gang]") {
+  CheckpointParts parts(3);
+  const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
+  CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());
+  CHECK_FALSE(parts.add(15, 1, {shard("1"), shard("2")}, 0, 0).has_value());
+  CHECK_FALSE(parts.none());
+  parts.begin(state_at(10, 7));
+  const auto job = parts.add(10, 0, {shard("0")}, 0.25, 3);
+  REQUIRE(job.has_value());
+  CHECK(job->part == CheckpointWriter::Part::completion);
+  CHECK(job->state.cursor == 7);
+  REQUIRE(job->written.size() == 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) CHECK(job->written[rank].info.file == std::to_string(rank));
+  CHECK((job->snapshot_seconds == 0.5 && job->write_seconds == 3));
+  CHECK_FALSE(parts.none());
+  parts.begin(state_at(15, 9));
+  CHECK(parts.add(15, 0, {shard("0")}, 0, 0).has_value());
+  CHECK(parts.none());
+}
+
+TEST_CASE("a node sees whether it shares the leader's output directory", "[gang]") {
+  const test::TempDir dir;
+  const OutputDirectory leader(dir / "run");
+  CHECK_THROWS_AS(OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
+  leader.mark("a longer name of another run");
+  CHECK_THROWS_AS(OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
+  leader.mark("run7");
+  CHECK(OutputDirectory::marked(dir / "run", "run7", 5).checkpoints() == leader.checkpoints());
+  CHECK_THROWS_AS(OutputDirectory::marked(dir / "other", "run7", 0.1), base::SpecError);
+}

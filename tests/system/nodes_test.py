@@ -1,0 +1,258 @@
+"""Several agents on one host as the nodes of a job: they train as one node does, meet or name who is missing, and end together."""
+
+import re
+import socket
+import unittest
+
+from support import *
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+LAYOUTS = {
+    "dp4": ["parallel.dp=4", "batch.micro=1"],
+    "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
+    "tp2-pp2": ["parallel.tp=2", "parallel.pp=2", "batch.micro=1"],
+    "dp2-pp2": ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"],
+}
+
+
+class NodesTest(RunTest):
+    def arguments(self, layout, *more):
+        out = []
+        for flag in [*LAYOUTS[layout], *more]:
+            out += ["--set", flag]
+        return out
+
+    def start_node(self, job, node, port, *args, nodes=2, timeout=60, **kwargs):
+        return self.start(job, "--nodes", str(nodes), "--node", str(node), "--rendezvous", f"127.0.0.1:{port}",
+                          "--rendezvous-timeout", str(timeout), *args, **kwargs)
+
+    def start_nodes(self, job, *args, nodes=2):
+        port = free_port()
+        return [self.start_node(job, node, port, *args, nodes=nodes) for node in range(nodes)]
+
+    def finish(self, processes, status=0, timeout=60):
+        """Waits for every agent, checks their statuses, gives their outputs."""
+        outputs = [p.communicate(timeout=timeout)[0] for p in processes]
+        for process, output in zip(processes, outputs):
+            self.assertEqual(process.returncode, status, "\n----\n".join(outputs))
+        return outputs
+
+
+class Training(NodesTest):
+    def test_two_nodes_give_the_losses_of_one_bit_for_bit(self):
+        for layout in LAYOUTS:
+            with self.subTest(layout):
+                self.run_job(self.job(f"one-{layout}"), *self.arguments(layout, "steps=10"))
+                outputs = self.finish(self.start_nodes(self.job(f"two-{layout}"), *self.arguments(layout, "steps=10")))
+                losses = self.losses(f"two-{layout}")
+                self.assertEqual([step for step, _ in losses], list(range(1, 11)))
+                self.assertEqual(losses, self.losses(f"one-{layout}"))
+                self.assertEqual([p.name for p in self.checkpoints(f"two-{layout}")], ["step-00000005", "step-00000010"])
+                self.assertIn("node 1 of 2 trains ranks 2 to 3", outputs[1])
+                self.assertNotIn("step ", outputs[1].replace("time step", ""))
+
+    def test_a_node_may_have_one_rank_and_there_may_be_three(self):
+        layout = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6", "--set", "steps=6"]
+        self.run_job(self.job("one"), *layout)
+        self.finish(self.start_nodes(self.job("three"), *layout, nodes=3))
+        self.assertEqual(self.losses("three"), self.losses("one"))
+
+    def test_what_two_nodes_saved_one_resumes_and_back(self):
+        job = self.job("moved", schedule=CONSTANT)
+        self.finish(self.start_nodes(job, *self.arguments("dp4", "steps=8")))
+        verified = subprocess.run([BINARY, "checkpoint", "verify", self.checkpoints("moved")[-1]], capture_output=True, text=True)
+        self.assertIn("4 shards", verified.stdout)
+        self.assertIn("resuming from", self.run_job(job, *self.arguments("dp4", "steps=16")))
+        self.assertIn("resuming from", self.finish(self.start_nodes(job, *self.arguments("dp4")))[0])
+        self.run_job(self.job("whole", schedule=CONSTANT), *self.arguments("dp4"))
+        self.assertEqual(self.losses("moved"), self.losses("whole"))
+        done = self.finish(self.start_nodes(job, *self.arguments("dp4")))
+        for output in done:
+            self.assertIn("all 24 steps are done already", output)
+
+    def test_a_stop_of_any_agent_stops_all_after_saving(self):
+        for node in (0, 1):
+            name = f"stopped{node}"
+            agents = self.start_nodes(self.job(name), *self.arguments("dp4", "steps=100000", "checkpoint.every=0"))
+            self.wait_for_step(agents[0], 3, name)
+            agents[node].send_signal(signal.SIGTERM)
+            self.finish(agents, status=143)
+            last = self.steps(name)[-1]["step"]
+            self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{last:08d}"])
+
+    def test_checkpoints_come_from_all_nodes_while_training_goes_on(self):
+        for waits in ("true", "false"):
+            name = f"async-{waits}"
+            self.finish(self.start_nodes(self.job(name), *self.arguments("dp4", "checkpoint.every=1", f"checkpoint.async={waits}")))
+            self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{n:08d}" for n in (22, 23, 24)])
+            left = sorted(p.name for p in (self.root / name / "checkpoints").iterdir())
+            self.assertEqual(left, [f"step-{n:08d}" for n in (22, 23, 24)])
+            events = [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]
+            self.assertEqual([e["step"] for e in events if e["event"] == "checkpoint"], list(range(1, 25)))
+
+    def test_a_node_serves_metrics_when_it_is_asked_to(self):
+        port = free_port()
+        job, args = self.job("metrics"), self.arguments("dp4", "steps=100000")
+        first = self.start_node(job, 0, port, *args)
+        second = self.start_node(job, 1, port, *args, "--metrics-listen", "127.0.0.1:0")
+        address = None
+        for line in second.stdout:
+            if found := re.search(r"http://([0-9.]+:[0-9]+)/metrics", line):
+                address = found.group(1)
+                break
+        self.assertIsNotNone(address)
+        self.wait_for_step(first, 3, "metrics")
+        end = time.monotonic() + 20
+        while not re.search(r"^trainerd_step [1-9]", scrape(address), re.M):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        first.send_signal(signal.SIGTERM)
+        self.finish([first, second], status=143)
+
+
+class Meeting(NodesTest):
+    def test_a_node_that_does_not_come_is_named_to_all_within_the_deadline(self):
+        port, begin = free_port(), time.monotonic()
+        job, args = self.job("missing"), ["--set", "parallel.dp=3", "--set", "batch.global=6"]
+        agents = [self.start_node(job, node, port, *args, nodes=3, timeout=1.5) for node in (0, 2)]
+        for output in self.finish(agents, status=7):
+            self.assertRegex(output, r"of 3 nodes these did not come .* in 1\.5 s: node 1;")
+        self.assertLess(time.monotonic() - begin, 8)
+        self.assertFalse((self.root / "missing" / "steps.jsonl").exists())
+
+    def test_when_node_0_does_not_come_it_is_named(self):
+        output, = self.finish([self.start_node(self.job("alone"), 1, free_port(), *self.arguments("dp4"), timeout=1)], status=7)
+        self.assertRegex(output, r"node 0 did not come to the rendezvous at 127\.0\.0\.1:\d+ in 1 s")
+
+    def test_agents_that_disagree_are_refused_by_name(self):
+        args = self.arguments("dp4")
+
+        def refused(name, second, *patterns, nodes=2):
+            port = free_port()
+            job = self.job(name)
+            first = self.start_node(job, 0, port, *args, nodes=2)
+            for output in self.finish([first, *second(job, port)], status=2):
+                for pattern in patterns:
+                    self.assertRegex(output, pattern)
+            self.assertFalse((self.root / name / "steps.jsonl").exists())
+
+        refused("seed", lambda job, port: [self.start_node(job, 1, port, *args, "--set", "seed=8")],
+                r"node 1 \(.*\) has another job than node 0", "'seed: 8' there, 'seed: 7' at node 0")
+        refused("count", lambda job, port: [self.start_node(job, 1, port, *args, nodes=4)],
+                r"node 1 \(.*\) was started as one of 4 nodes, and node 0 \(.*\) as one of 2")
+        port, job = free_port(), self.job("twice")
+        three = ["--set", "parallel.dp=3", "--set", "batch.global=6"]
+        agents = [self.start_node(job, node, port, *three, nodes=3) for node in (0, 1, 1)]
+        for output in self.finish(agents, status=2):
+            self.assertIn("two agents say that they are node 1", output)
+
+    def test_an_agent_that_comes_to_a_running_job_is_turned_away_and_the_job_goes_on(self):
+        port, job, args = free_port(), self.job("late"), self.arguments("dp4", "steps=100000")
+        agents = [self.start_node(job, node, port, *args) for node in (0, 1)]
+        self.wait_for_step(agents[0], 2, "late")
+        self.assertIn("runs already", self.finish([self.start_node(job, 1, port, *args)], status=7)[0])
+        with socket.create_connection(("127.0.0.1", port)) as s:  # whatever else comes
+            s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            self.assertEqual(s.recv(100), b"")
+        self.wait_for_step(agents[0], self.steps("late")[-1]["step"] + 2, "late")
+        agents[1].send_signal(signal.SIGTERM)
+        self.finish(agents, status=143)
+
+    def test_a_node_that_does_not_share_the_output_directory_is_told(self):
+        port = free_port()
+        job = self.job("apart")
+        agents = []
+        for node in (0, 1):
+            place = self.root / f"place{node}"
+            place.mkdir()
+            agents.append(self.start_node(job, node, port, *self.arguments("dp4", "output=out"), cwd=place, timeout=2))
+        for output in self.finish(agents, status=2):
+            self.assertIn("does not see node 0's output directory out", output)
+
+    def test_a_signal_ends_the_wait_for_others(self):
+        port, job = free_port(), self.job("waits")
+        for node in (0, 1):
+            waiting = self.start_node(job, node, port, *self.arguments("dp4"))
+            for line in waiting.stdout:
+                if "node" in line:
+                    break
+            waiting.send_signal(signal.SIGTERM)
+            self.finish([waiting], status=143, timeout=10)
+
+    def test_what_is_missing_or_contradicts_is_status_2(self):
+        job = self.job("wrong")
+        dp4 = self.arguments("dp4")
+
+        def wrong(pattern, *args, env=None):
+            self.assertRegex(self.run_job(job, *dp4, *args, status=2, env={**os.environ, **(env or {})}), pattern)
+
+        wrong("nothing says which this one is: start with srun, or give --node", "--nodes", "2")
+        wrong("nothing says where they meet: give --rendezvous", "--nodes", "2", "--node", "1")
+        wrong("--node 2: the job is for 2 nodes", "--nodes", "2", "--node", "2", "--rendezvous", "h:1")
+        wrong("--rendezvous: expected host:port", "--nodes", "2", "--node", "1", "--rendezvous", "h")
+        wrong("cannot be divided evenly among 3 nodes", "--nodes", "3", "--node", "1", "--rendezvous", "h:1")
+        step = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "12",
+                "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+        wrong("the Slurm step has 2 nodes and the job is for 1 nodes", env=step)
+        wrong("4 tasks on 2 nodes", "--nodes", "2", env={**step, "SLURM_STEP_NUM_TASKS": "4"})
+        wrong("SLURM_JOB_ID is 'x'", "--nodes", "2", env={**step, "SLURM_JOB_ID": "x"})
+        wrong(r"'gpu\[07' is no list of hosts", "--nodes", "2", env={**step, "SLURM_STEP_NODELIST": "gpu[07"})
+
+
+class Failures(NodesTest):
+    def test_a_node_whose_agent_is_killed_is_named_and_everybody_is_gone(self):
+        for victim in (0, 1):
+            name = f"victim{victim}"
+            agents = self.start_nodes(self.job(name), *self.arguments("tp2-dp2", "steps=100000"))
+            self.wait_for_step(agents[0], 6, name)
+            workers = [pid for agent in agents for pid in self.children(agent.pid)]
+            self.assertEqual(len(workers), 4)
+            agents[victim].kill()
+            begin = time.monotonic()
+            survivor = agents[1 - victim]
+            output, _ = survivor.communicate(timeout=30)
+            self.assertLess(time.monotonic() - begin, 8)
+            self.assertEqual(survivor.returncode, 7, output)
+            self.assertRegex(output, rf"node {victim} (\(.*\) )?was lost")
+            end = time.monotonic() + 5
+            while any(alive(pid) for pid in workers) and time.monotonic() < end:
+                time.sleep(0.01)
+            self.assertEqual([pid for pid in workers if alive(pid)], [])
+
+    def test_a_killed_worker_of_any_node_is_named_to_all(self):
+        for node in (0, 1):
+            name = f"worker{node}"
+            agents = self.start_nodes(self.job(name), *self.arguments("tp2-dp2", "steps=100000"))
+            self.wait_for_step(agents[0], 3, name)
+            pid = self.children(agents[node].pid)[1]
+            os.kill(pid, signal.SIGKILL)
+            for output in self.finish(agents, status=7, timeout=15):
+                self.assertRegex(output, rf"rank {2 * node + 1} \(pid {pid}\) ended by signal 9")
+
+    def test_an_error_of_a_rank_on_another_node_is_the_one_reported_by_all(self):
+        agents = self.start_nodes(self.job("data"), *self.arguments("dp4", "steps=100000"))
+        self.wait_for_step(agents[0], 3, "data")
+        os.truncate(self.data, 100)
+        for output in self.finish(agents, status=4, timeout=15):
+            self.assertIn("data.txt", output)
+
+    def test_a_killed_job_of_two_nodes_goes_on_bit_for_bit(self):
+        self.run_job(self.job("whole"), *self.arguments("dp4"))
+        job = self.job("killed")
+        agents = self.start_nodes(job, *self.arguments("dp4"))
+        self.wait_for_step(agents[0], 8, "killed")
+        agents[1].kill()
+        for agent in agents:
+            agent.communicate(timeout=15)
+        self.finish(self.start_nodes(job, *self.arguments("dp4")))
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
