@@ -36,8 +36,9 @@ class CommandLine {
         ->check(CLI::Range(0.1, 1e7))
         ->type_name("SECONDS");
     run->add_option("--interface", nodes.interface,
-                    "Name or address by which other nodes reach this one's ranks; default: that of the route to node 0")
-        ->type_name("HOST");
+                    "Network interface (ib0), name or address by which other nodes reach this one's ranks; default: that of "
+                    "the route to node 0")
+        ->type_name("NAME");
     run->add_option("--metrics-listen", run_.metrics_listen,
                     "In place of metrics.listen on this node; nodes but the first serve metrics only with it")
         ->type_name("HOST:PORT");

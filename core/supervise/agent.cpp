@@ -266,19 +266,23 @@ void Agent::supervise() {
     if (fds[1].revents != 0) on_saved();
     for (const Gang::Event& event : gang_.take(std::span(fds).subspan(gang))) on_gang(event);
   }
-  if (!gang_.leads() && gang_.over()) {
-    if (const End& end = *gang_.end(); end.failed) failure_ = Failure{end.kind, end.message};
-    else failure_.reset();
-  }
   kill_workers();
-  if (!failure_) return;
-  const auto message = [&] {
-    return failure_->message + (failure_->kind == base::ErrorKind::diverged && gang_.leads() ? "; the last good checkpoint is " + last_good_ : "");
-  };
-  // The others first: this disk may be slow.
-  gang_.finish({.failed = true, .kind = failure_->kind, .message = message()});
+  const bool told = !gang_.leads() && gang_.over();
+  if (told && gang_.end()->failed) {
+    drain_quietly();
+    base::throw_error(gang_.end()->kind, gang_.end()->message);
+  }
+  if (told || !failure_) return;
+  // The others first: this disk may be slow. What it still holds may become a checkpoint.
+  gang_.finish({.failed = true, .kind = failure_->kind, .message = with_last_checkpoint(*failure_)});
   drain_quietly();
-  base::throw_error(failure_->kind, message());
+  base::throw_error(failure_->kind, with_last_checkpoint(*failure_));
+}
+
+std::string Agent::with_last_checkpoint(const Failure& failure) const {
+  if (failure.kind == base::ErrorKind::diverged) return failure.message + "; the last good checkpoint is " + last_good_;
+  if (failure.kind != base::ErrorKind::comm) return failure.message;
+  return failure.message + "; the last checkpoint is " + last_good_ + "; run the job again to go on from there";
 }
 
 /// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the one that is the
@@ -345,8 +349,7 @@ void Agent::on_worker_end(Worker& worker) {
   if ((finished_.contains(worker.rank) && how.empty()) || (failure_ && how == "exit status 1")) return;
   fail({base::ErrorKind::comm,
         "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
-            (how.empty() ? "itself before it was done" : how) + " after step " + std::to_string(step_) +
-            "; the last checkpoint is " + last_good_ + "; run the job again to go on from there",
+            (how.empty() ? "itself before it was done" : how) + " after step " + std::to_string(step_),
         1});
 }
 

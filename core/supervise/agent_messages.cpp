@@ -28,8 +28,7 @@ void Agent::on_gang(const Gang::Event& event) {
     std::visit([&](const auto& message) { hear(event.node, message); }, *event.message);
   } else if (!gang_.over()) {
     fail({base::ErrorKind::comm,
-          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) + ": its agent has ended or its host is out of reach; the last checkpoint is " +
-              last_good_ + "; run the job again to go on from there",
+          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) + ": its agent has ended or its host is out of reach",
           1});
   }
 }

@@ -87,6 +87,7 @@ class Agent {
   void on_shards(CheckpointWriter::Result result);
   void completed(std::int64_t step, const std::string& path);
   void fail(Failure failure);
+  std::string with_last_checkpoint(const Failure& failure) const;
   void tell(Worker& worker, const AgentMessage& message);
   void kill_workers();
   bool working() const;

@@ -22,7 +22,7 @@ struct GangOptions {
   parallel::NodeSet nodes;
   base::Endpoint rendezvous;     ///< of node 0's agent, as every node can reach it
   double timeout_seconds = 300;  ///< until the last node has come
-  std::string interface;         ///< name or address that this node's workers are reached by; empty: that of its route to node 0
+  std::string interface;         ///< network interface, name or address that this node's workers are reached by; empty: that of its route to node 0
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous, judges

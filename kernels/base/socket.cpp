@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -97,6 +98,7 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
     const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     return word || c == '.' || c == '-' || c == '_' || (bracketed && (c == ':' || c == '%'));
   };
+  if (bracketed && host.find(':') == std::string::npos) return std::nullopt;
   if (host.empty() || !std::all_of(host.begin(), host.end(), allowed)) return std::nullopt;
   const char* last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data() + colon + 1, last, endpoint.port);
@@ -157,6 +159,27 @@ UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why) {
     why = numeric(a->ai_addr, a->ai_addrlen) + ": " + errno_text(errno);
   }
   return UniqueFd();
+}
+
+std::string own_address(const std::string& name) {
+  const auto none = [&](const std::string& why) {
+    return comm_error("cannot communicate from " + name + " (" + why + "); give the name or an address of a network interface of this machine");
+  };
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) throw none(errno_text(errno));
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(found, &::freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* i = found; i != nullptr; i = i->ifa_next)
+      if (i->ifa_name == name && i->ifa_addr != nullptr && i->ifa_addr->sa_family == family)
+        return numeric(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  std::string why = "it has no address";
+  const Addresses addresses = look_up({name, 0}, why);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    const UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd && ::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return numeric(a->ai_addr, a->ai_addrlen);
+    why = numeric(a->ai_addr, a->ai_addrlen) + ": " + errno_text(errno);
+  }
+  throw none(why);
 }
 
 std::string local_address(int fd) { return address_of(fd, ::getsockname); }

@@ -30,6 +30,10 @@ std::uint16_t local_port(int fd);
 /// the name is unknown: more attempts would not help.
 UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why);
 
+/// The numeric address of one of this machine's network interfaces, by the interface's name ("ib0"), a host name or an
+/// address. Throws CommError when it has none such.
+std::string own_address(const std::string& name);
+
 /// Numeric addresses of a connection's two ends.
 std::string local_address(int fd);
 std::string peer_address(int fd);

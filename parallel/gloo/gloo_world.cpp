@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "kernels/base/error.h"
+#include "kernels/base/socket.h"
 #include "parallel/engine_communicator.h"
 #include "parallel/gloo/gloo_engine.h"
 #include "parallel/gloo/links.h"
@@ -41,7 +42,11 @@ class StoreForGloo final : public gloo::rendezvous::Store {
 
 std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options) {
   try {
-    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.host.c_str()));
+    // A name that Gloo cannot look up ends the process, so it gets none.
+    const std::string address = base::own_address(options.host);
+    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
+  } catch (const base::Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw base::comm_error("cannot communicate from host " + options.host +
                            "; give a name or address of a network interface of this machine (" +

@@ -13,7 +13,8 @@
 namespace trainerd::parallel {
 
 struct GlooOptions {
-  std::string host = "127.0.0.1";  ///< name or address of this rank's network interface: peers connect to it
+  /// This rank's network interface ("ib0"), or a name or address of it: peers connect to it.
+  std::string host = "127.0.0.1";
   double deadline_seconds = 300;   ///< longest time an operation takes
   double rendezvous_seconds = 60;
   /// Of a reduction, from each peer: longer ones take several steps.

@@ -240,7 +240,7 @@ TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel gro
   CHECK(place_job(two).placement[2] == parallel::Slot{1, 0});
   CHECK(parse_job(to_yaml(two), "resolved.yaml") == two);
   CHECK(problems(kJob, {"cluster.nodes=2"}) ==
-        Lines{"--set cluster.nodes=2:1:1: cluster.nodes: 1 rank (tp x pp x dp) cannot be divided evenly among 2 nodes (nearest "
+        Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp x dp) cannot be divided evenly among 2 nodes (nearest "
               "valid: 1)"});
   const Lines split = problems(kJob, {"parallel.dp=3", "batch.global=6", "cluster.nodes=2"});
   REQUIRE(split.size() == 1);

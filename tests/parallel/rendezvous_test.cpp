@@ -82,8 +82,16 @@ TEST_CASE("endpoints are a host and a port", "[rendezvous]") {
   CHECK(base::parse_endpoint("[fe80::1%eth0]:29500")->host == "fe80::1%eth0");
   CHECK(base::parse_endpoint("[::1]:29500")->text() == "[::1]:29500");
   CHECK(base::parse_endpoint("10.0.0.7:65535")->port == 65535);
-  for (const char* bad : {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:1x", "::1:80", "a b:1", "[]:1", "h\n:1"})
+  for (const char* bad : {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:1x", "::1:80", "a b:1", "[]:1", "[a%b]:1", "h\n:1"})
     CHECK_FALSE(base::parse_endpoint(bad).has_value());
+}
+
+TEST_CASE("an interface of this machine is found by its name, a host name or an address", "[rendezvous]") {
+  CHECK(base::own_address("lo") == "127.0.0.1");
+  CHECK(base::is_loopback(base::own_address("localhost")));
+  CHECK(base::own_address("127.0.0.1") == "127.0.0.1");
+  CHECK_THAT(error_of([] { base::own_address("192.0.2.1"); }), Catch::Contains("192.0.2.1") && Catch::Contains("network interface"));
+  CHECK_THAT(error_of([] { base::own_address("no-such-card0"); }), Catch::Contains("no-such-card0"));
 }
 
 TEST_CASE("a store gives all clients what one has set, under any key and with any bytes", "[rendezvous]") {

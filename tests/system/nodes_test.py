@@ -14,11 +14,16 @@ def free_port():
 
 
 LAYOUTS = {
-    "dp4": ["parallel.dp=4", "batch.micro=1"],
     "tp2-dp2": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
+    "tp2-dp2-zero3": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=3"],
     "tp2-pp2": ["parallel.tp=2", "parallel.pp=2", "batch.micro=1"],
     "dp2-pp2": ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"],
+    "hybrid": ["parallel.dp=4", "batch.micro=1", "parallel.zero_group=2", "parallel.zero=2"],
+    # Gradients are summed inside a node first, where there are several.
+    "dp4": ["parallel.dp=4", "batch.micro=1"],
+    "dp4-zero3": ["parallel.dp=4", "batch.micro=1", "parallel.zero=3"],
 }
+TWO_LEVELS = ("dp4", "dp4-zero3")
 
 
 class NodesTest(RunTest):
@@ -45,14 +50,19 @@ class NodesTest(RunTest):
 
 
 class Training(NodesTest):
-    def test_two_nodes_give_the_losses_of_one_bit_for_bit(self):
+    def test_two_nodes_give_the_losses_of_one(self):
         for layout in LAYOUTS:
             with self.subTest(layout):
-                self.run_job(self.job(f"one-{layout}"), *self.arguments(layout, "steps=10"))
-                outputs = self.finish(self.start_nodes(self.job(f"two-{layout}"), *self.arguments(layout, "steps=10")))
-                losses = self.losses(f"two-{layout}")
-                self.assertEqual([step for step, _ in losses], list(range(1, 11)))
-                self.assertEqual(losses, self.losses(f"one-{layout}"))
+                arguments = self.arguments(layout, "steps=10", *(["precision=fp32"] if layout in TWO_LEVELS else []))
+                self.run_job(self.job(f"one-{layout}"), *arguments)
+                outputs = self.finish(self.start_nodes(self.job(f"two-{layout}"), *arguments))
+                one, two = self.losses(f"one-{layout}"), self.losses(f"two-{layout}")
+                self.assertEqual([step for step, _ in two], list(range(1, 11)))
+                if layout in TWO_LEVELS:  # another order of sums: the bound of layouts_test.py
+                    for (step, a), (_, b) in zip(one, two):
+                        self.assertAlmostEqual(float(a), float(b), delta=2e-5 * float(a), msg=f"step {step}")
+                else:
+                    self.assertEqual(two, one)
                 self.assertEqual([p.name for p in self.checkpoints(f"two-{layout}")], ["step-00000005", "step-00000010"])
                 self.assertIn("node 1 of 2 trains ranks 2 to 3", outputs[1])
                 self.assertNotIn("step ", outputs[1].replace("time step", ""))
@@ -65,16 +75,21 @@ class Training(NodesTest):
 
     def test_what_two_nodes_saved_one_resumes_and_back(self):
         job = self.job("moved", schedule=CONSTANT)
-        self.finish(self.start_nodes(job, *self.arguments("dp4", "steps=8")))
+        self.finish(self.start_nodes(job, *self.arguments("tp2-dp2", "steps=8")))
         verified = subprocess.run([BINARY, "checkpoint", "verify", self.checkpoints("moved")[-1]], capture_output=True, text=True)
         self.assertIn("4 shards", verified.stdout)
-        self.assertIn("resuming from", self.run_job(job, *self.arguments("dp4", "steps=16")))
-        self.assertIn("resuming from", self.finish(self.start_nodes(job, *self.arguments("dp4")))[0])
-        self.run_job(self.job("whole", schedule=CONSTANT), *self.arguments("dp4"))
+        self.assertIn("resuming from", self.run_job(job, *self.arguments("tp2-dp2", "steps=16")))
+        self.assertIn("resuming from", self.finish(self.start_nodes(job, *self.arguments("tp2-dp2")))[0])
+        self.run_job(self.job("whole", schedule=CONSTANT), *self.arguments("tp2-dp2"))
         self.assertEqual(self.losses("moved"), self.losses("whole"))
-        done = self.finish(self.start_nodes(job, *self.arguments("dp4")))
+        done = self.finish(self.start_nodes(job, *self.arguments("tp2-dp2")))
         for output in done:
             self.assertIn("all 24 steps are done already", output)
+
+    def test_an_interface_that_is_not_there_is_told(self):
+        agents = self.start_nodes(self.job("card"), *self.arguments("tp2-dp2"), "--interface", "no-such-card0")
+        for output in self.finish(agents, status=7):
+            self.assertIn("host no-such-card0 is not known here", output)
 
     def test_a_stop_of_any_agent_stops_all_after_saving(self):
         for node in (0, 1):
@@ -99,8 +114,8 @@ class Training(NodesTest):
     def test_a_node_serves_metrics_when_it_is_asked_to(self):
         port = free_port()
         job, args = self.job("metrics"), self.arguments("dp4", "steps=100000")
-        first = self.start_node(job, 0, port, *args)
-        second = self.start_node(job, 1, port, *args, "--metrics-listen", "127.0.0.1:0")
+        first = self.start_node(job, 0, port, *args, "--interface", "lo")
+        second = self.start_node(job, 1, port, *args, "--interface", "localhost", "--metrics-listen", "127.0.0.1:0")
         address = None
         for line in second.stdout:
             if found := re.search(r"http://([0-9.]+:[0-9]+)/metrics", line):
@@ -243,14 +258,14 @@ class Failures(NodesTest):
             self.assertIn("data.txt", output)
 
     def test_a_killed_job_of_two_nodes_goes_on_bit_for_bit(self):
-        self.run_job(self.job("whole"), *self.arguments("dp4"))
+        self.run_job(self.job("whole"), *self.arguments("tp2-dp2"))
         job = self.job("killed")
-        agents = self.start_nodes(job, *self.arguments("dp4"))
+        agents = self.start_nodes(job, *self.arguments("tp2-dp2"))
         self.wait_for_step(agents[0], 8, "killed")
         agents[1].kill()
         for agent in agents:
             agent.communicate(timeout=15)
-        self.finish(self.start_nodes(job, *self.arguments("dp4")))
+        self.finish(self.start_nodes(job, *self.arguments("tp2-dp2")))
         self.assertEqual(self.losses("killed"), self.losses("whole"))
 
 
