@@ -67,7 +67,8 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
       store_(output_.checkpoints(), options.job.checkpoint.keep, gang.go().run),
       writer_(store_),
       parts_(layout_.grid.ranks()),
-      stop_signal_(gang.stop_signal()) {}
+      stop_signal_(gang.stop_signal()),
+      signalled_(stop_signal_ != 0) {}
 
 void Agent::resume() {
   if (!gang_.leads()) {
@@ -308,7 +309,8 @@ void Agent::tell(Worker& worker, const AgentMessage& message) {
 void Agent::on_signal() {
   const int signal = read_signal(options_.signal_fd);
   if (signal == 0) return;
-  if (stop_signal_ != 0) {
+  // Another node's may have come first: a scheduler signals all.
+  if (std::exchange(signalled_, true)) {
     spdlog::warn("{} again: stopping at once; the last checkpoint is {}", name_of(signal), last_good_);
     killed_ = true;
     kill_workers();
@@ -317,6 +319,7 @@ void Agent::on_signal() {
     else gang_.finish({.failed = true, .message = gang_.name_of(gang_.node()) + " was stopped at once by a second " + name_of(signal)});
     return;
   }
+  if (stop_signal_ != 0) return;
   stop_signal_ = signal;
   if (!gang_.leads()) gang_.tell(StopAsked{signal});
   spdlog::info("{}: finishing the step, saving, stopping (a second one stops at once)", name_of(signal));

@@ -124,6 +124,7 @@ class Agent {
   std::int64_t step_ = 0;
   std::string last_good_ = "none";  ///< the checkpoint that was verified or written by this run last
   int stop_signal_ = 0;
+  bool signalled_ = false;  ///< this agent itself
   bool killed_ = false;  ///< by a second signal: nothing is waited for
 };
 

@@ -92,11 +92,14 @@ class Training(NodesTest):
             self.assertIn("host no-such-card0 is not known here", output)
 
     def test_a_stop_of_any_agent_stops_all_after_saving(self):
-        for node in (0, 1):
-            name = f"stopped{node}"
-            agents = self.start_nodes(self.job(name), *self.arguments("dp4", "steps=100000", "checkpoint.every=0"))
-            self.wait_for_step(agents[0], 3, name)
-            agents[node].send_signal(signal.SIGTERM)
+        # One, or all as a scheduler does: a large batch, so that both signals come within a step.
+        for signalled in ([0], [1], [1, 0], [0, 1]):
+            name = "stopped" + "".join(map(str, signalled))
+            agents = self.start_nodes(self.job(name), *self.arguments("dp4", "steps=100000", "checkpoint.every=0", "batch.global=128"))
+            self.wait_for_step(agents[0], 2, name)
+            for node in signalled:
+                agents[node].send_signal(signal.SIGTERM)
+                time.sleep(0.01)
             self.finish(agents, status=143)
             last = self.steps(name)[-1]["step"]
             self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{last:08d}"])
