@@ -84,6 +84,7 @@ std::string to_json_line(const StepRecord& record) {
   nlohmann::ordered_json& time = line["time"];
   for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
   line["widened_gemms"] = record.widened_gemms;
+  if (record.own_attention > 0) line["own_attention"] = record.own_attention;
   return to_text(line);
 }
 
@@ -102,6 +103,7 @@ StepRecord parse_step_record(const std::string& text) {
     const nlohmann::json& time = member(line, "time");
     record.time = ledger_of(time);
     record.widened_gemms = int_member(line, "widened_gemms");
+    if (line.contains("own_attention")) record.own_attention = int_member(line, "own_attention");
     return record;
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of steps.jsonl: ") + e.what());

@@ -54,6 +54,7 @@ struct StepRecord {
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
   TimeLedger time;
   std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served
 };
 
 struct EvaluationRecord {

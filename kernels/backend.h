@@ -40,6 +40,7 @@ enum class MemoryKind : std::uint8_t { device, host };
 /// Things that happened which change numbers or speed and must be seen: exported as counters, never only logged.
 struct BackendCounters {
   std::int64_t widened_gemms = 0;  ///< GEMMs on bf16 operands computed in fp32 because the machine has no bf16 GEMM
+  std::int64_t own_attention = 0;  ///< attention calls on a GPU by our own slow kernels, for want of a library's
 };
 
 /// Memory and math of one device. One virtual for each operator at the largest useful fusion; arguments in ops.h.
@@ -56,7 +57,7 @@ class Backend {
   virtual void fill_zero(Stream&, const Tensor& x) = 0;
   /// Host to device; the source may be reused when this returns.
   virtual void write(Stream&, std::span<const std::byte> from, const Tensor& to) = 0;
-  /// Device to host, complete when `done` is. One of the few declared ways a value comes up (DESIGN section 4).
+  /// Device to host, complete when this returns. One of the few declared ways a value comes up (DESIGN section 4).
   virtual void read_back(Stream&, const Tensor& from, std::span<std::byte> to) = 0;
 
   // Streams and events.

@@ -19,7 +19,7 @@ struct ObservedCall {
 
 /// A backend that times each operator of another and tells an observer. Waits for every operator: for traces and
 /// benchmarks, not for training.
-class ObservedBackend final : public Backend {
+class ObservedBackend : public Backend {
  public:
   ObservedBackend(Backend& inner, std::function<void(const ObservedCall&)> observe)
       : inner_(inner), observe_(std::move(observe)), from_(inner.make_event()), to_(inner.make_event()) {}

@@ -213,6 +213,9 @@ struct QkNormRopeBackward {
 
 enum class MaskKind : std::uint8_t { causal, none };
 
+/// Whether sums may be added in an order that depends on timing, where that is faster.
+enum class Determinism : std::uint8_t { deterministic, fast };
+
 /// Sequences are rows [cu_seqlens[b], cu_seqlens[b + 1]) of the token dimension, each at most `max_seqlen` long.
 /// out = softmax(scale q k^T + mask) v; lse is the natural log of the sum of exponentials of the scaled scores.
 struct AttentionForward {
@@ -231,6 +234,7 @@ struct AttentionBackward {
   HeadGeometry heads;
   MaskKind mask = MaskKind::causal;
   float scale = 1.0f;
+  Determinism determinism = Determinism::deterministic;
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
   Tensor cu_seqlens;

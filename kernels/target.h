@@ -24,6 +24,11 @@ struct Target {
   bool bf16_gemm = false;
   int threads = 1;
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
+
+  // CUDA devices alone.
+  int sm_version = 0;             ///< compute capability as in sm_90: 90
+  int sm_count = 0;               ///< streaming multiprocessors
+  std::string attention_library;  ///< name and version; empty: our own attention kernels
 };
 
 /// The CPU this process runs on. `threads` 0 means one for each core the process may use, by its

@@ -273,9 +273,10 @@ void vocab_parallel_embedding_backward(const TensorParallel& tp, Stream& s, cons
   tp.backend.embedding_backward(s, whole);
 }
 
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype) {
-  constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20, kTokens = 128;
-  const std::int64_t fit = kChunkBytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
+std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype, DeviceKind device) {
+  constexpr std::int64_t kTokens = 128;
+  const std::int64_t chunk_bytes = device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
+  const std::int64_t fit = chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
   return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
 }
 
@@ -284,7 +285,7 @@ void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLos
   HeadLoss whole = a;
   whole.y_TD = gathered(tp, s, a.y_TD, "head");
   const std::int64_t tokens = whole.y_TD.size(0);
-  const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype);
+  const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
   const auto run = [&] {
     WriteMode mode = a.mode;
     for (std::int64_t begin = 0; begin < tokens; begin += chunk) {

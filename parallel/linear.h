@@ -67,7 +67,8 @@ struct HeadLoss {
 void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const HeadLoss&);
 
 /// Tokens of one chunk of the head: large enough that reading and writing the weight's gradient once a chunk is cheap,
-/// small enough that a chunk's logits stay within a fixed number of bytes.
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, kernels::DType dtype);
+/// small enough that a chunk's logits stay within a fixed number of bytes: 32 MiB on a CPU, 1 GiB on a GPU, whose GEMMs want
+/// thousands of rows.
+std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, kernels::DType dtype, kernels::DeviceKind device);
 
 }  // namespace trainerd::parallel

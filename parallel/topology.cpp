@@ -1,9 +1,11 @@
 #include "parallel/topology.h"
 
-#include "kernels/base/cgroup.h"
-
-
 #include <algorithm>
+
+#include "kernels/base/cgroup.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda_plugin.h"
+#include "parallel/device_peaks.h"
 
 namespace trainerd::parallel {
 
@@ -13,6 +15,25 @@ Topology detect_topology(int threads, std::int64_t devices) {
   topology.device = kernels::detect_cpu(threads);
   if (threads == 0)
     topology.device.threads = static_cast<int>(std::max<std::int64_t>(1, topology.device.threads / devices));
+  topology.node_memory_bytes = base::node_memory_bytes();
+  return topology;
+}
+
+Topology detect_cuda_topology(std::int64_t devices) {
+  const kernels::CudaPlugin cuda = kernels::open_cuda_plugin();
+  const int count = cuda.device_count();
+  if (devices > count)
+    throw base::capacity_error("the job has " + std::to_string(devices) + " ranks and this machine " + std::to_string(count) +
+                               " CUDA devices: set the axes of `parallel` to fewer ranks");
+  Topology topology;
+  topology.devices_per_node = devices;
+  topology.device = cuda.describe(0);
+  for (int device = 1; device < devices; ++device)
+    if (const kernels::Target other = cuda.describe(device); other.name != topology.device.name)
+      throw base::device_error("CUDA device 0 is " + topology.device.name + " and device " + std::to_string(device) + " is " +
+                               other.name + ": choose devices that are alike by CUDA_VISIBLE_DEVICES");
+  topology.device_memory_bytes = cuda.memory_bytes(0);
+  topology.peak = published_peaks(topology.device.name);
   topology.node_memory_bytes = base::node_memory_bytes();
   return topology;
 }

@@ -53,6 +53,10 @@ struct Topology {
 /// the cores it may use, divided evenly, at least one).
 Topology detect_topology(int threads, std::int64_t devices = 1);
 
+/// The first `devices` CUDA devices of this machine, a rank on each. Throws DeviceError, in one line with what to do, when there is
+/// no CUDA here, and CapacityError when there are fewer devices.
+Topology detect_cuda_topology(std::int64_t devices = 1);
+
 /// Where this process stands among the nodes of a job. A scheduler tells in the environment, which apps/
 /// reads.
 struct NodeSet {

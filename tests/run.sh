@@ -24,6 +24,7 @@ if [ "$preset" = fuzz ]; then
   exit 0
 fi
 
+[ "$preset" = release ] && ./deploy/install-cuda-deps.sh
 cmake --preset "$preset" -DTRAINERD_TESTS=ON
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"

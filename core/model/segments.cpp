@@ -153,6 +153,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::dgrad, c.stream);
     parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dattended});
     c.backend().attention_backward(c.stream, {.heads = heads, .mask = MaskKind::causal, .scale = attention_scale(c.model),
+                                              .determinism = c.attention,
                                               .sequences = c.batch.sequences, .max_seqlen = c.batch.max_seqlen,
                                               .cu_seqlens = c.batch.cu_seqlens, .qkv = state.qkv, .out_THE = state.attended,
                                               .lse_HT = state.lse_HT, .dout_THE = dattended, .dqkv = state.dqkv});

@@ -36,7 +36,7 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const Re
 }  // namespace
 
 Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, DType dtype, ParamStore& params,
-             const parallel::TensorParallel& tp, const Tensor& rope_table_SE)
+             const parallel::TensorParallel& tp, const Tensor& rope_table_SE, Determinism attention)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
       ids_(std::move(ids)),
@@ -44,11 +44,12 @@ Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, Chunk
       params_(params),
       tp_(tp),
       rope_table_SE_(rope_table_SE),
+      attention_(attention),
       segments_(segments_of(ids_)),
       spans_(spans_of(segments_, recompute, ids_.first_layer)) {}
 
 WalkContext Stage::context(Stream& stream, const Frame& frame) const {
-  return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_};
+  return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_, attention_};
 }
 
 const LayerParams* Stage::layer_of(std::size_t segment) const {

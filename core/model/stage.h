@@ -33,6 +33,7 @@ struct WalkContext {
   const Batch& batch;
   kernels::DType dtype;            ///< of activations
   kernels::Tensor rope_table_SE;   ///< undefined without rotation
+  kernels::Determinism attention;  ///< of its backward
   kernels::Backend& backend() const { return tp.backend; }
 };
 
@@ -55,7 +56,8 @@ class Stage {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
   Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, kernels::DType dtype, ParamStore& params,
-        const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE);
+        const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE,
+        kernels::Determinism attention = kernels::Determinism::deterministic);
 
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
@@ -96,6 +98,7 @@ class Stage {
   ParamStore& params_;
   const parallel::TensorParallel tp_;
   kernels::Tensor rope_table_SE_;
+  const kernels::Determinism attention_;
   std::vector<Segment> segments_;
   std::vector<SegmentSpan> spans_;
 };

@@ -66,13 +66,18 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
 
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
                   std::int64_t first_rank) {
-  std::int64_t need = 0;
+  const bool own_memory = topology.device_memory_bytes > 0;
+  std::int64_t plans = 0, segments = 0;
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    need += ranks[rank].memory.total_bytes() + snapshots * ranks[rank].snapshot_bytes;
+    plans += ranks[rank].memory.total_bytes();
+    segments += snapshots * ranks[rank].snapshot_bytes;
     if (ranks[rank].memory.total_bytes() > ranks[worst].memory.total_bytes()) worst = rank;
   }
-  if (need <= topology.node_memory_bytes) return;
+  const std::int64_t on_node = own_memory ? segments : plans + segments;
+  const std::int64_t on_device = ranks[worst].memory.total_bytes() + kDeviceOverheadBytes;
+  const bool device_fits = !own_memory || on_device <= topology.device_memory_bytes;
+  if (on_node <= topology.node_memory_bytes && device_fits) return;
   const DryRun& plan = ranks[worst];
   const kernels::MemoryPlan::Region* largest = nullptr;
   std::string terms;
@@ -89,8 +94,11 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
   if (largest != nullptr && largest->name.starts_with("forward_to_") && job.recompute.kind != RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all = ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
-  throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + all + gibibytes(need) + " and the node has " +
-                             gibibytes(topology.node_memory_bytes) + terms + "\n  the largest region is " +
+  const std::string lacking = device_fits ? all + gibibytes(on_node) + " and the node has " + gibibytes(topology.node_memory_bytes)
+                                          : "it needs " + gibibytes(on_device) + ", " + gibibytes(kDeviceOverheadBytes) +
+                                                " of it for the driver and libraries, and the device has " +
+                                                gibibytes(topology.device_memory_bytes);
+  throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + lacking + terms + "\n  the largest region is " +
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);
 }
 

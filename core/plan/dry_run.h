@@ -26,8 +26,13 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
 /// The parts of a model by their FLOPs, for splitting it over pipeline stages.
 parallel::ModelCosts model_costs(const ModelOptions& model);
 
+/// What a CUDA device's driver and libraries take beside our allocations: context, modules, cuBLASLt's and cuDNN's own memory. A
+/// reserve, not a measurement.
+constexpr std::int64_t kDeviceOverheadBytes = std::int64_t{3} << 29;
+
 /// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
-/// exceed its memory: which rank is the largest, its terms, and what would fit.
+/// exceed its memory, or on devices with memory of their own a rank's plan and the overhead exceed that: which rank is the
+/// largest, its terms, and what would fit.
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
                   std::int64_t first_rank = 0);
 

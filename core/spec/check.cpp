@@ -241,6 +241,9 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
+    if (job_.device == DeviceChoice::cuda && !cluster && parallel::make_grids(p).dense.ranks() > 1)
+      problem("device", "cuda is for a job of one rank so far, and this one has " +
+                            to_string(parallel::make_grids(p).dense.ranks()) + ": set the axes of `parallel` to 1, or device: cpu");
     if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
     if (!cluster) {

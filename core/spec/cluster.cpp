@@ -13,6 +13,7 @@ constexpr double kMostMemory = 1 << 30;  // in MiB or GiB
 /// A cluster file's values, in the units of its keys.
 struct ClusterFile {
   std::string device;
+  std::int64_t sm_version = 0, sm_count = 0;
   std::int64_t devices_per_node = 1, nvlink_domain = 0, rails = 0;
   std::int64_t device_memory_mib = 0, node_memory_gib = 0;
   double device_memory_gb_per_second = 0;
@@ -28,6 +29,8 @@ std::vector<Field> fields_of(ClusterFile& f) {
     return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
   };
   add("device", &f.device, "name of the GPU").needed();
+  add("sm_version", &f.sm_version, "its compute capability, 90 for 9.0").between(80, 999);
+  add("sm_count", &f.sm_count, "its streaming multiprocessors").between(1, kMostDevices);
   add("devices_per_node", &f.devices_per_node, "GPUs of a node").between(1, kMostDevices).needed();
   add("nvlink_domain", &f.nvlink_domain, "GPUs that NVLink joins, 0 for none")
       .between(0, kMostDevices)
@@ -64,6 +67,11 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.device.kind = kernels::DeviceKind::cuda;
   t.device.name = f.device;
   t.device.bf16_gemm = true;
+  t.device.sm_version = static_cast<int>(f.sm_version);
+  t.device.sm_count = static_cast<int>(f.sm_count);
+  // What a cluster's builds have, unlike this one perhaps.
+  t.device.gemm_library = "cuBLASLt";
+  t.device.attention_library = "cuDNN";
   t.device_memory_bytes = f.device_memory_mib << 20;
   t.memory_bytes_per_second = f.device_memory_gb_per_second * 1e9;
   t.node_memory_bytes = f.node_memory_gib << 30;

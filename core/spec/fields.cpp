@@ -192,9 +192,10 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("seed", &job.seed, "of initial weights and data order");
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
       .or_else("`runs/<name>`");
-  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute")
-      .only_if(job.device != DeviceChoice::cuda, "`auto` and `cpu`",
-               "this build has no CUDA; set device: cpu");
+  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute; auto: the CPU so far");
+  t.choice("attention", job.attention, {"deterministic", "fast"},
+           "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
+      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on a CPU it is always deterministic");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
   add_model(t, job.model);

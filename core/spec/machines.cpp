@@ -8,6 +8,7 @@ namespace trainerd::core {
 parallel::Topology job_topology(const JobSpec& job) {
   if (job.cluster.preset == "local") {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
+    if (job.device == DeviceChoice::cuda) return parallel::detect_cuda_topology(ranks);
     parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes);
     local.nodes = job.cluster.nodes;
     return local;

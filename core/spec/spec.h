@@ -9,6 +9,7 @@
 #include "io/checkpoint/options.h"
 #include "io/metrics/options.h"
 #include "io/tokens/options.h"
+#include "kernels/ops.h"
 #include "parallel/options.h"
 
 namespace trainerd::core {
@@ -21,6 +22,7 @@ struct JobSpec {
   std::uint64_t seed = 0;
   std::string output;  ///< directory; default runs/<name>
   DeviceChoice device = DeviceChoice::automatic;
+  kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
   std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
   ModelOptions model;
   parallel::ParallelOptions parallel;

@@ -14,7 +14,7 @@
 
 #include "core/spec/machines.h"
 #include "core/supervise/agent_state.h"
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 #include "core/train/snapshot.h"
 #include "core/version.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/spec/spec.h"
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 #include "kernels/base/fd.h"
 #include "kernels/base/socket.h"
 #include "parallel/gloo/gloo_world.h"

@@ -11,7 +11,7 @@
 #include "core/supervise/channel.h"
 #include "core/supervise/messages.h"
 #include "core/supervise/rank_world.h"
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "core/train/snapshot.h"
 #include "io/tokens/token_source.h"
@@ -57,7 +57,7 @@ class Worker {
 
  private:
   void build(const Start& start);
-  CpuRank::Meet meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
+  DeviceRank::Meet meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
   void tell(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -77,7 +77,7 @@ class Worker {
   std::int64_t cursor_ = 0, tokens_ = 0;
   double peak_flops_ = 0;
   std::unique_ptr<RankWorld> world_;
-  std::unique_ptr<CpuRank> rank_;
+  std::unique_ptr<DeviceRank> rank_;
   Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<Snapshot> snapshot_;
   std::optional<io::TokenSource> train_, valid_;
@@ -108,7 +108,7 @@ void Worker::listen(bool wait) {
   }
 }
 
-CpuRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
+DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
   // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
   constexpr double kSpinSeconds = 100e-6;
   const NodeRanks here = node_ranks(layout, topology, rank_number_ / topology.devices_per_node);
@@ -133,10 +133,13 @@ void Worker::build(const Start& start) {
   reports_ = start.reports;
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
-  rank_ = std::make_unique<CpuRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology));
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology));
   trainer_ = &rank_->trainer();
   const DryRun& plan = rank_->plan();
-  peak_flops_ = measure_gemm_peak(rank_->backend(), job_.precision.compute);
+  // A GPU's peak is its maker's; nobody prints one for a CPU.
+  peak_flops_ = topology.device.kind == kernels::DeviceKind::cpu ? measure_gemm_peak(rank_->backend(), job_.precision.compute)
+                : job_.precision.compute == kernels::DType::bf16 ? topology.peak.bf16
+                                                                 : topology.peak.fp32;
   snapshot_ = std::make_unique<Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
 
@@ -193,7 +196,9 @@ StepReport Worker::train_step(std::int64_t step, io::StepRecord& record) {
   const double carried = record.time.checkpoint;
   record.time = report.time;
   record.time.checkpoint = carried;
-  record.widened_gemms = rank_->backend().counters().widened_gemms;
+  const kernels::BackendCounters counters = rank_->backend().counters();
+  record.widened_gemms = counters.widened_gemms;
+  record.own_attention = counters.own_attention;
   return report;
 }
 

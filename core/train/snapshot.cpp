@@ -120,7 +120,8 @@ std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
 std::map<std::string, std::string> checkpoint_environment(const Target& target, const std::string& layout) {
   return {{"device", to_string(target.kind)}, {"processor", target.name}, {"isa", to_string(target.isa)},
           {"bf16_gemm", target.bf16_gemm ? "true" : "false"}, {"threads", std::to_string(target.threads)},
-          {"layout", layout}, {"trainerd", version()}, {"gemm_library", target.gemm_library}};
+          {"layout", layout}, {"trainerd", version()}, {"gemm_library", target.gemm_library},
+          {"attention_library", target.attention_library}};
 }
 
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job) {

@@ -130,6 +130,8 @@ struct PrometheusSink::State {
       counter(r, "trainerd_tokens_total", "Tokens trained on, over all runs that this one resumed.")};
   Single<Counter> widened{
       counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
+  Single<Counter> own_attention{
+      counter(r, "trainerd_own_attention_total", "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
   Single<Counter> checkpoints{
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
   Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
@@ -199,6 +201,7 @@ void PrometheusSink::on_step(const StepRecord& record) {
     s.mfu.remove();
   raise_to(s.tokens.get(), static_cast<double>(record.tokens));
   raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
+  raise_to(s.own_attention.get(), static_cast<double>(record.own_attention));
   s.step_seconds.Observe(record.step_seconds);
   for (const LedgerPart& part : parts(record.time))
     s.time.Add(labels_of(part)).Increment(std::max(0.0, part.seconds));

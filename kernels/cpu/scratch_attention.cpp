@@ -1,5 +1,6 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cuda/scratch.h"
 
 namespace trainerd::kernels {
 
@@ -45,12 +46,14 @@ std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max
 }
 
 std::int64_t scratch_bytes(const AttentionForward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
   AttentionScratch unused;
   return target.threads * lay_out_attention(AttentionPass::forward, a.qkv.dtype, a.max_seqlen,
                                             a.heads.head_size, nullptr, unused);
 }
 
 std::int64_t scratch_bytes(const AttentionBackward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
   AttentionScratch unused;
   return target.threads * lay_out_attention(AttentionPass::backward, a.qkv.dtype, a.max_seqlen,
                                             a.heads.head_size, nullptr, unused);

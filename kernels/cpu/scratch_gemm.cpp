@@ -1,6 +1,7 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_plan.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/memory.h"
 
 namespace trainerd::kernels {
@@ -9,6 +10,7 @@ namespace trainerd::kernels {
 // blocks of the fused operators) against 0.1 ns an element once a step: from about a hundred tokens on. Only
 // whole panels are packed: padded ones would have to be zeroed anew by oneDNN at every call.
 std::int64_t prepared_bytes(const PrepareWeight& p, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return 0;
   const DType dtype = p.plain_NC.dtype;
   if (p.role == GemmRole::wgrad || target.isa != Isa::avx512 || widened(dtype, target)) return 0;
   const std::int64_t N = p.plain_NC.size(0), C = p.plain_NC.size(1);
@@ -20,22 +22,27 @@ std::int64_t prepared_bytes(const PrepareWeight& p, const Target& target) {
 std::int64_t scratch_bytes(const PrepareWeight&, const Target&) { return 0; }
 
 std::int64_t scratch_bytes(const LinearFprop& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
   return LinearScratch(shape_of(a), target).total();
 }
 
 std::int64_t scratch_bytes(const LinearDgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
   return LinearScratch(shape_of(a), target).total();
 }
 
 std::int64_t scratch_bytes(const LinearWgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
   return WgradScratch(a, target).total();
 }
 
 std::int64_t scratch_bytes(const LinearSwiglu& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
   return LinearScratch(shape_of(fprop_of(a)), target).total();
 }
 
 std::int64_t scratch_bytes(const LinearDgradSwiglu& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
   return DgradSwigluScratch(a, target).total();
 }
 

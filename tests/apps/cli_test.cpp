@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -89,6 +90,21 @@ TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws
   CHECK(first.rfind("<svg ", 0) == 0);
   CHECK(trainerd("validate " + job + " --svg no/such/grid.svg").status == 2);
   CHECK(trainerd("validate " + job + " --schedule-svg no/such/schedule.svg").status == 2);
+}
+
+TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  for (const std::string command : {"validate ", "run "}) {
+    const Outcome outcome = trainerd(command + job + " --set device=cuda --set data.format=synthetic --set 'data.train=[]'");
+    if (outcome.output.find("CUDA") == std::string::npos) {
+      WARN("this machine has a CUDA device: its absence cannot be tested");
+      return;
+    }
+    CHECK(outcome.status == 8);
+    CHECK(outcome.output.find("device: cpu") != std::string::npos);
+    CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
+  }
 }
 
 TEST_CASE("a job for machines that are not here is validated, not run", "[cli]") {

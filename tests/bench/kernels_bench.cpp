@@ -222,7 +222,7 @@ class Table {
         bounds.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * length);
       const AttentionForward f{heads, MaskKind::causal, 0.125f, sequences, length, bounds, qkv, out, lse};
       const AttentionBackward b{
-          heads, MaskKind::causal, 0.125f, sequences, length, bounds, qkv, out, lse, dout, dqkv};
+          heads, MaskKind::causal, 0.125f, Determinism::deterministic, sequences, length, bounds, qkv, out, lse, dout, dqkv};
       const std::string name = " causal S " + std::to_string(length) + " E 64";
       add("attention forward" + name, cost(f, target_).flops, false,
           [=, this] { backend_.attention_forward(*stream_, f); });

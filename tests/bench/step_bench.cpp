@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "kernels/base/clock.h"
 #include "kernels/rng.h"
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   std::map<std::string, double> current;
   bool observing = false;
   const parallel::Topology topology = parallel::detect_topology(args.threads);
-  core::CpuRank rank(job, topology, [&](const kernels::ObservedCall& call) {
+  core::DeviceRank rank(job, topology, [&](const kernels::ObservedCall& call) {
     if (observing) current[part_of(call.op)] += call.seconds;
   });
   core::Trainer& trainer = rank.trainer();

@@ -57,7 +57,7 @@ core::JobSpec golden_job(const std::string& name, const std::string& precision) 
 /// Runs the twelve steps from PyTorch's initial weights. `after_step` sees the rank after each.
 template <class AfterStep>
 std::vector<double> run(const Golden& golden, const core::JobSpec& job, const AfterStep& after_step) {
-  core::CpuRank rank(job, test::cpu_topology(2));
+  core::DeviceRank rank(job, test::cpu_topology(2));
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
   core::ParamStore& params = trainer.params();
@@ -117,7 +117,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
   // its error.
   constexpr double kGradient = 2e-5, kLoss = 5e-6, kWeight = 2e-3;
   const auto losses =
-      run(golden, job, [&](core::CpuRank& rank, std::size_t step, const core::StepReport& report) {
+      run(golden, job, [&](core::DeviceRank& rank, std::size_t step, const core::StepReport& report) {
         CAPTURE(step);
         CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
         CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
@@ -146,7 +146,7 @@ TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run
   for (std::size_t i = 0; i < loss.size(); ++i)
     torch_strays = std::max(torch_strays, std::abs(torch_bf16[i] - loss[i]));
   const auto losses =
-      run(golden, golden_job(name, "bf16"), [](core::CpuRank&, std::size_t, const core::StepReport&) {});
+      run(golden, golden_job(name, "bf16"), [](core::DeviceRank&, std::size_t, const core::StepReport&) {});
   // Two independent roundings of one size: their largest deviations differ by a small factor, not in kind.
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - loss[i]) < 2 * torch_strays);
 }

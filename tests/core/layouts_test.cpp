@@ -42,7 +42,7 @@ core::JobSpec job_of(const std::string& model) {
 
 Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
   std::vector<Curve> curves(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, core::CpuRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
     Curve& curve = curves[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const core::StepReport report = test::step_on(cpu.trainer(), job, step);

@@ -28,7 +28,7 @@ std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, st
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
     bool sleeps = false;
-    core::CpuRank cpu(
+    core::DeviceRank cpu(
         job, layout, topology.device, rank,
         [&](kernels::Backend& backend) -> core::MakeGroup {
           return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {

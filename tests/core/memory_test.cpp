@@ -18,7 +18,7 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
     job.model.norm = core::Norm::layer;
     job.model.positions = core::Positions::learned;
   }
-  core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 3)));
+  core::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 3)));
   rank.trainer().initialise();
   test::losses(rank.trainer(), job, 1, 2);
   const auto samples = test::skewed_samples(job, 1);

@@ -47,7 +47,7 @@ struct Outcome {
 
 std::vector<Outcome> train(const core::JobSpec& job) {
   std::vector<Outcome> outcomes(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, core::CpuRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
     Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= job.steps; ++step) {
       const core::StepReport report = test::step_on(cpu.trainer(), job, step);

@@ -215,7 +215,6 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   };
   for (const std::string axis : {"cp", "ep"})
     refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
-  refused("device=cuda", "device", "cuda is not available yet: this build has no CUDA; set device: cpu");
   refused("faults=[x]", "faults", "is not available yet: leave it out");
   refused("faults={kill: 3}", "faults", "is not available yet: leave it out");
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/spec/spec.h"
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 #include "parallel/local/local_world.h"
 #include "parallel/topology.h"
 
@@ -65,7 +65,7 @@ inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& j
 }
 
 /// Throws unless every region of a rank's memory came to its planned size.
-inline void require_as_planned(core::CpuRank& rank) {
+inline void require_as_planned(core::DeviceRank& rank) {
   const kernels::MemoryPlan measured = rank.memory().plan();
   for (const auto& region : rank.plan().memory.regions)
     if (measured.bytes_of(region.name) != region.bytes)
@@ -73,7 +73,7 @@ inline void require_as_planned(core::CpuRank& rank) {
                              std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
 }
 
-/// Every rank of a job's layout on a thread of its own, initialised: `body(rank, CpuRank&)`.
+/// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
 template <class Body>
 void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64) {
   parallel::Topology topology = cpu_topology(1);
@@ -82,7 +82,7 @@ void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devi
   const parallel::Layout layout = core::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
-    core::CpuRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
+    core::DeviceRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
       return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
         return world.communicator(rank, backend, members, name);
       };

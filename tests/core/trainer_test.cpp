@@ -9,7 +9,7 @@ TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
   const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
   std::vector<double> first;
   for (int run = 0; run < 2; ++run) {
-    core::CpuRank rank(job, test::cpu_topology(2));
+    core::DeviceRank rank(job, test::cpu_topology(2));
     rank.trainer().initialise();
     const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 5);
     if (run == 0)
@@ -25,7 +25,7 @@ TEST_CASE("how a batch is cut into microbatches does not change the loss curve",
   std::vector<double> whole;
   for (const std::int64_t micro : {4, 2, 1}) {
     job.batch.micro = micro;
-    core::CpuRank rank(job, test::cpu_topology(1));
+    core::DeviceRank rank(job, test::cpu_topology(1));
     rank.trainer().initialise();
     const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 6);
     if (micro == 4) whole = losses;
@@ -39,7 +39,7 @@ TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]"
     j.evaluate = {.every = 1, .batches = 1};
     return j;
   }();
-  core::CpuRank rank(job, test::cpu_topology(2));
+  core::DeviceRank rank(job, test::cpu_topology(2));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
   const double evaluated = rank.trainer().evaluate(test::reader(samples));
@@ -49,7 +49,7 @@ TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]"
 
 TEST_CASE("a gradient that is not finite is named and nothing is updated", "[trainer]") {
   const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
-  core::CpuRank rank(job, test::cpu_topology(2));
+  core::DeviceRank rank(job, test::cpu_topology(2));
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
   test::losses(trainer, job, 1, 2);
@@ -79,7 +79,7 @@ TEST_CASE("a gradient that is not finite is named and nothing is updated", "[tra
 
 TEST_CASE("the votes of a step come back with its report", "[trainer]") {
   const core::JobSpec job = test::small_job();
-  core::CpuRank rank(job, test::cpu_topology(1));
+  core::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   const core::StepReport none = test::step_on(rank.trainer(), job, 1, {});
   CHECK_FALSE(none.vote.stop);
@@ -92,7 +92,7 @@ TEST_CASE("the votes of a step come back with its report", "[trainer]") {
 
 TEST_CASE("the parts of a step's ledger are not negative and none is missing", "[trainer]") {
   const core::JobSpec job = test::small_job();
-  core::CpuRank rank(job, test::cpu_topology(1));
+  core::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   const core::StepReport report = test::step_on(rank.trainer(), job, 1, {});
   for (const io::LedgerPart& part : io::parts(report.time)) {

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <thread>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

@@ -196,8 +196,9 @@ TEST_CASE("init_normal gives each element its own value whatever the shard, and 
               r < rows && c < columns
                   ? 0.25f + 0.5f * kernels::normal_at(42, static_cast<std::uint64_t>(r * columns + c))
                   : 0.0f);
-      CHECK(Machine::read(x) == expected);
-      return std::vector<Output>{};
+      // A device has its own logarithm, sine and cosine.
+      if (m.backend().target().kind == kernels::DeviceKind::cpu) CHECK(Machine::read(x) == expected);
+      return std::vector<Output>{{"x", x, expected}};
     });
 }
 

@@ -230,7 +230,7 @@ TEST_CASE("the fused SwiGLU GEMMs match the GEMM and the gate in float64", "[gem
       }
 }
 
-TEST_CASE("without bf16 instructions bf16 GEMMs are computed in fp32, rounded once and counted", "[gemm]") {
+TEST_CASE("without bf16 instructions bf16 GEMMs are computed in fp32, rounded once and counted", "[gemm][cpu]") {
   for (const kernels::Isa isa : instruction_sets())
     for (const int threads : {1, 2})
       for (const Size size : {Size{7, 34, 65}, Size{300, 200, 64}}) {
@@ -250,7 +250,7 @@ TEST_CASE("without bf16 instructions bf16 GEMMs are computed in fp32, rounded on
       }
 }
 
-TEST_CASE("fp32 GEMMs are never counted as widened", "[gemm]") {
+TEST_CASE("fp32 GEMMs are never counted as widened", "[gemm][cpu]") {
   Machine m(kernels::Isa::portable, 1, false);
   run_fprop(m, Case(DType::f32, {7, 33, 65}));
   CHECK(m.backend().counters().widened_gemms == 0);
@@ -267,7 +267,7 @@ TEST_CASE("a weight gradient over no tokens is zero when assigned and nothing wh
   CHECK(Machine::read(dbias) == Values{1, 2, 3});
 }
 
-TEST_CASE("what cannot be packed in whole panels has no prepared form", "[gemm]") {
+TEST_CASE("what cannot be packed in whole panels has no prepared form", "[gemm][cpu]") {
   kernels::Target target;
   target.isa = kernels::Isa::avx512;
   target.bf16_gemm = true;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What operator tests share: a CPU backend of a given instruction set and thread count, tensors with values,
+// What operator tests share: a backend of the world that the test binary is built for (world.h), tensors with values,
 // and float64 references by finite differences.
 
 #include <catch2/catch.hpp>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "kernels/cost.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/tolerance.h"
+#include "tests/kernels/world.h"
 
 namespace trainerd::test {
 
@@ -49,14 +49,16 @@ inline Values normal_values(std::int64_t n, unsigned seed, DType dtype, double s
 /// A backend with its threads, its scratch and one stream. Memory of its tensors lives as long as it does.
 class Machine {
  public:
-  Machine(kernels::Isa isa, int threads, bool bf16_gemm = kernels::detect_cpu(1).bf16_gemm)
-      : pool_(threads), backend_(target_of(isa, threads, bf16_gemm), pool_) {
+  using Maker = std::unique_ptr<kernels::Backend> (*)(const kernels::Target&, base::ThreadPool&);
+
+  Machine(kernels::Isa isa, int threads, bool bf16_gemm = kernels::detect_cpu(1).bf16_gemm, Maker make = make_backend)
+      : pool_(threads), backend_holder_(make(target_of(isa, threads, bf16_gemm), pool_)), backend_(*backend_holder_) {
     scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, kScratchBytes);
     scratch_ = kernels::Arena("scratch", scratch_memory_.data(), kScratchBytes);
     stream_ = backend_.make_stream("compute", &scratch_);
   }
 
-  kernels::CpuBackend& backend() { return backend_; }
+  kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *stream_; }
   kernels::Arena& scratch() { return scratch_; }
 
@@ -118,19 +120,13 @@ class Machine {
   }
 
   base::ThreadPool pool_;
-  kernels::CpuBackend backend_;
+  std::unique_ptr<kernels::Backend> backend_holder_;
+  kernels::Backend& backend_;
   kernels::Buffer scratch_memory_;
   kernels::Arena scratch_;
   std::unique_ptr<kernels::Stream> stream_;
   std::vector<kernels::Buffer> memory_;
 };
-
-/// The instruction sets that can run here.
-inline std::vector<kernels::Isa> instruction_sets() {
-  std::vector<kernels::Isa> sets{kernels::Isa::portable};
-  if (kernels::detect_cpu(1).isa == kernels::Isa::avx512) sets.push_back(kernels::Isa::avx512);
-  return sets;
-}
 
 /// One output of an operator: what it gave, what it should be, and the length of the sums in it.
 struct Output {

@@ -94,7 +94,7 @@ TEST_CASE("the interposers see an allocation over the limit") {
 
 TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated") {
   const core::JobSpec job = job_of_case();
-  core::CpuRank rank(job, test::cpu_topology(GENERATE(1, 2)));
+  core::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 2)));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
   rank.trainer().step(1, test::reader(samples), {});
@@ -110,7 +110,7 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
 
 TEST_CASE("every region lies between guard pages and is as long as the plan says") {
   const core::JobSpec job = job_of_case();
-  core::CpuRank rank(job, test::cpu_topology(1));
+  core::DeviceRank rank(job, test::cpu_topology(1));
   core::StepMemory& memory = rank.memory();
   std::vector<kernels::Arena*> arenas{&memory.persistent(), &memory.scratch()};
   for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
@@ -127,7 +127,7 @@ TEST_CASE("every region lies between guard pages and is as long as the plan says
 
 TEST_CASE("the bytes that real steps touch are those the plan counted") {
   const core::JobSpec job = job_of_case();
-  core::CpuRank rank(job, test::cpu_topology(2));
+  core::DeviceRank rank(job, test::cpu_topology(2));
   core::StepMemory& memory = rank.memory();
   rank.trainer().initialise();
   // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with its share,

@@ -1,27 +1,37 @@
-#include "core/train/cpu_rank.h"
+#include "core/train/device_rank.h"
 
 #include <utility>
 
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda_plugin.h"
 #include "parallel/local/local_communicator.h"
 
 namespace trainerd::core {
+namespace {
+
+std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& target, base::ThreadPool& pool, std::int64_t rank) {
+  if (target.kind == kernels::DeviceKind::cuda) return kernels::open_cuda_plugin().make_backend(static_cast<int>(rank));
+  return std::make_unique<kernels::CpuBackend>(target, pool);
+}
+
+}  // namespace
 
 parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology) {
   return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
 }
 
-CpuRank::CpuRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank,
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank,
                  const Meet& meet, std::function<void(const kernels::ObservedCall&)> observe)
-    : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(target, pool_) {
-  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(backend_, std::move(observe));
+    : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(make_backend(target, pool_, rank)) {
+  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
   const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
   groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
   trainer_ = std::make_unique<Trainer>(job, layout_, backend(), *groups_, *memory_);
 }
 
-CpuRank::CpuRank(const JobSpec& job, const parallel::Topology& topology, std::function<void(const kernels::ObservedCall&)> observe)
-    : CpuRank(job, layout_of(job, topology), topology.device, 0,
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, std::function<void(const kernels::ObservedCall&)> observe)
+    : DeviceRank(job, layout_of(job, topology), topology.device, 0,
               [](kernels::Backend& backend) -> MakeGroup {
                 return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {
                   base::check(ranks.size() == 1, "a rank alone has no peers");

@@ -5,28 +5,29 @@
 
 #include "core/plan/dry_run.h"
 #include "core/train/trainer.h"
+#include "kernels/backend.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/observed_backend.h"
 
 namespace trainerd::core {
 
-/// One rank of the CPU world, built from a job: planned, its memory allocated, its trainer made but not initialised.
-class CpuRank {
+/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised. A rank of a CUDA
+/// target has the device of its own number.
+class DeviceRank {
  public:
   /// How a rank meets the others, given its own backend.
   using Meet = std::function<MakeGroup(kernels::Backend&)>;
 
   /// `observe`, when given, is told of every operator (and slows each by a wait).
-  CpuRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank, const Meet& meet,
+  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank, const Meet& meet,
           std::function<void(const kernels::ObservedCall&)> observe = {});
   /// The only rank of its world.
-  CpuRank(const JobSpec& job, const parallel::Topology& topology,
+  DeviceRank(const JobSpec& job, const parallel::Topology& topology,
           std::function<void(const kernels::ObservedCall&)> observe = {});
 
   Trainer& trainer() { return *trainer_; }
   StepMemory& memory() { return *memory_; }
-  kernels::Backend& backend() { return observed_ ? static_cast<kernels::Backend&>(*observed_) : backend_; }
+  kernels::Backend& backend() { return observed_ ? *observed_ : *backend_; }
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
   const RankGroups& groups() const { return *groups_; }
@@ -35,8 +36,8 @@ class CpuRank {
   parallel::Layout layout_;
   DryRun plan_;
   base::ThreadPool pool_;
-  kernels::CpuBackend backend_;
-  std::unique_ptr<kernels::ObservedBackend> observed_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<kernels::Backend> observed_;
   std::unique_ptr<StepMemory> memory_;
   std::unique_ptr<RankGroups> groups_;  // before the memory that a communication under way reads and writes
   std::unique_ptr<Trainer> trainer_;

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct cudnnContext;
+
+namespace trainerd::kernels::cuda {
+
+/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece. A token's row of qkv has
+/// `qkv_columns` elements and one of the output `out_columns`, of the whole merged projection.
+struct AttentionProblem {
+  bool backward = false;
+  bool causal = true;
+  bool deterministic = true;
+  std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
+  std::int64_t qkv_columns = 0, out_columns = 0;
+  float scale = 1.0f;
+  auto operator<=>(const AttentionProblem&) const = default;
+};
+
+/// First elements of the piece. `stats` is packed [sequences, heads, tokens] fp32: written forward, read backward.
+struct AttentionPointers {
+  const std::byte *q = nullptr, *k = nullptr, *v = nullptr;
+  std::byte* out = nullptr;
+  std::byte* stats = nullptr;
+  const std::byte* dout = nullptr;
+  std::byte *dq = nullptr, *dk = nullptr, *dv = nullptr;
+};
+
+/// What a plan is made for: a device at hand, or a description of one (cuDNN's own serialised form), which needs no device.
+struct AttentionDevice {
+  cudnnContext* handle = nullptr;
+  std::vector<std::uint8_t> description;
+  std::int32_t sm_version = 0;
+};
+
+/// A plan made by cuDNN's front end.
+class AttentionGraph {
+ public:
+  virtual ~AttentionGraph() = default;
+  virtual std::int64_t workspace_bytes() const = 0;
+  /// Throws DeviceError. The handle's stream is where it runs.
+  virtual void run(cudnnContext* handle, const AttentionPointers& pointers, std::byte* workspace) = 0;
+};
+
+/// Null when the library does not support the problem; `why`, when given, gets its words.
+std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem, const AttentionDevice& device,
+                                                     std::string* why = nullptr);
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,152 @@
+// The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight and both
+// moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and parameters.
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vec.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWidth = 4;             ///< elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones
+constexpr std::int64_t kTile = 4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
+constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (12 kB of the 32 kB there are)
+
+struct Ranges {
+  int count;
+  UpdateRange range[kRangesOfLaunch];
+  std::int64_t first_tile[kRangesOfLaunch + 1];  ///< blocks before each range
+};
+
+struct Adamw {
+  const void* grads;
+  float* master;
+  float* moment1;
+  float* moment2;
+  void* params;  ///< may be null
+  const StepControlValues* control;
+  float lr, beta1, beta2, eps;
+  float correction1, correction2;  ///< 1 / (1 - beta^t)
+  bool vectors;
+};
+
+/// Elements [i, i + N).
+template <class G, class P, int N>
+__device__ inline void update(const Adamw& a, std::int64_t i, float factor, float decay) {
+  float g[N], w[N], m[N], v[N];
+  load<N>(static_cast<const G*>(a.grads) + i, g);
+  load<N>(a.master + i, w);
+  load<N>(a.moment1 + i, m);
+  load<N>(a.moment2 + i, v);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float grad = g[k] * factor;
+    m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
+    v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * grad * grad);
+    const float step = fmaf(decay, w[k], m[k] * a.correction1 / (sqrtf(v[k] * a.correction2) + a.eps));
+    w[k] = fmaf(-a.lr, step, w[k]);
+  }
+  store<N>(a.moment1 + i, m);
+  store<N>(a.moment2 + i, v);
+  store<N>(a.master + i, w);
+  if (a.params != nullptr) store<N>(static_cast<P*>(a.params) + i, w);
+}
+
+template <class G, class P>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
+  if (a.control->skip != 0) return;
+  const float factor = a.control->grad_factor;
+  // The last range whose tiles begin at or before this block: empty ranges are passed over.
+  int low = 0, high = ranges.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (ranges.first_tile[middle] <= blockIdx.x)
+      low = middle;
+    else
+      high = middle;
+  }
+  const std::int64_t range_begin = ranges.range[low].begin, range_end = range_begin + ranges.range[low].count;
+  const float decay = ranges.range[low].weight_decay;
+  const std::int64_t tile = (range_begin / kTile + (blockIdx.x - ranges.first_tile[low])) * kTile;
+  const std::int64_t begin = tile > range_begin ? tile : range_begin,
+                     end = tile + kTile < range_end ? tile + kTile : range_end;
+  for (std::int64_t i = tile + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+    if (a.vectors && i >= begin && i + kWidth <= end) {
+      update<G, P, kWidth>(a, i, factor, decay);
+    } else {
+      for (std::int64_t k = i; k < i + kWidth; ++k)
+        if (k >= begin && k < end) update<G, P, 1>(a, k, factor, decay);
+    }
+  }
+}
+
+__global__ void step_control_kernel(const double* square_sum, const double* loss, const std::int32_t* nonfinite,
+                                    double clip_norm, StepControlValues* values) {
+  const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
+  StepControlValues v;
+  v.nonfinite = *nonfinite;
+  v.grad_norm = sqrt(*square_sum);
+  v.skip = finite(*square_sum) && finite(*loss) ? 0 : 1;
+  if (v.skip == 0)
+    v.grad_factor = clip_norm > 0 && v.grad_norm > clip_norm ? static_cast<float>(clip_norm / v.grad_norm) : 1.0f;
+  *values = v;
+}
+
+}  // namespace
+
+void step_control(const Launch& where, const StepControl& a) {
+  base::check(a.values.bytes() == sizeof(StepControlValues), "step control: the output is one StepControlValues");
+  launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
+         a.nonfinite.as<std::int32_t>(), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
+}
+
+void adamw_update(const Launch& where, const AdamwUpdate& a) {
+  base::check(a.control.bytes() == sizeof(StepControlValues), "adamw: the control is one StepControlValues");
+  const std::int64_t n = a.master.numel();
+  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
+                  (!a.params.defined() || a.params.numel() == n),
+              "adamw: all flat arrays have one length");
+  std::int64_t last = 0;
+  for (const UpdateRange& range : a.ranges) {
+    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
+    last = range.begin + range.count;
+  }
+  base::check(last <= n, "adamw: ranges lie within the flat state");
+
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(a.step))));
+  };
+  const Adamw args{.grads = a.grads.data,
+                   .master = a.master.as<float>(),
+                   .moment1 = a.moment1.as<float>(),
+                   .moment2 = a.moment2.as<float>(),
+                   .params = at<void>(a.params),
+                   .control = reinterpret_cast<const StepControlValues*>(a.control.data),
+                   .lr = a.lr,
+                   .beta1 = a.beta1,
+                   .beta2 = a.beta2,
+                   .eps = a.eps,
+                   .correction1 = correction(a.beta1),
+                   .correction2 = correction(a.beta2),
+                   .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params)};
+  for (std::size_t first = 0; first < a.ranges.size(); first += kRangesOfLaunch) {
+    Ranges ranges{};
+    for (std::size_t i = first; i < a.ranges.size() && ranges.count < kRangesOfLaunch; ++i, ++ranges.count) {
+      const UpdateRange& range = a.ranges[i];
+      const std::int64_t tiles = range.count == 0 ? 0 : ceil_div(range.begin + range.count, kTile) - range.begin / kTile;
+      ranges.range[ranges.count] = range;
+      ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
+    }
+    with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
+      with_type(a.params.dtype, "adamw: fp32 or bf16 parameters", [&](auto p) {
+        launch(where, {ranges.first_tile[ranges.count]}, kThreads, "adamw_update", adamw_kernel<decltype(g), decltype(p)>,
+               args, ranges);
+      });
+    });
+  }
+}
+
+}  // namespace trainerd::kernels::cuda

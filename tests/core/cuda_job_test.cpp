@@ -1,0 +1,119 @@
+// What a job on CUDA devices means on a machine without one: planned from a preset, refused here in words.
+
+#include <catch2/catch.hpp>
+
+#include "core/plan/dry_run.h"
+#include "core/spec/machines.h"
+#include "core/train/device_rank.h"
+#include "kernels/base/error.h"
+#include "kernels/cuda_plugin.h"
+#include "parallel/device_peaks.h"
+#include "parallel/linear.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+core::JobSpec cuda_job(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides{"device=cuda", "precision=bf16"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return core::parse_job("model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 512, vocab: 512, seq_len: 256}\n"
+                         "batch: {global: 8, micro: 4}\n"
+                         "steps: 3\n"
+                         "data: {format: synthetic}\n",
+                         "job.yaml", overrides);
+}
+
+core::DryRun plan_on_h200(const core::JobSpec& job) {
+  const parallel::Topology topology = core::job_topology(job);
+  return core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+}
+
+}  // namespace
+
+TEST_CASE("a job for a CUDA device says in one line why there is none here", "[cuda]") {
+  const std::string why = kernels::why_no_cuda();
+  if (why.empty()) {
+    WARN("this machine has a CUDA device: its absence cannot be tested");
+    return;
+  }
+  try {
+    core::job_topology(cuda_job());
+    FAIL("a topology without a device");
+  } catch (const base::DeviceError& error) {
+    CHECK(error.what() == why);
+    CHECK(why.find('\n') == std::string::npos);
+    CHECK_THAT(why, Catch::Contains("CUDA") && Catch::Contains("device: cpu"));
+  }
+}
+
+TEST_CASE("a job on a CUDA device has one rank so far", "[cuda][spec]") {
+  CHECK_THROWS_WITH(cuda_job({"parallel.tp=2"}), Catch::Contains("device: cuda is for a job of one rank so far, and this one has 2"));
+  CHECK_NOTHROW(cuda_job({"parallel.tp=2", "cluster.preset=dgx-h200"}));
+}
+
+TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
+  CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
+  CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}), Catch::Contains("attention") && Catch::Contains("has no effect"));
+  CHECK(core::parse_job(core::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention == kernels::Determinism::fast);
+}
+
+TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels take", "[cuda]") {
+  const core::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
+  const core::DryRun plan = plan_on_h200(job);
+  // A GEMM's workspace is 32 MiB; nothing else in a model of this size comes near it.
+  CHECK(plan.memory.bytes_of("scratch") > (std::int64_t{32} << 20));
+  CHECK(plan.memory.bytes_of("scratch") < (std::int64_t{64} << 20));
+  // The parameters, their state and what flows between segments do not depend on the device.
+  core::JobSpec on_cpu = job;
+  on_cpu.cluster = {};
+  const parallel::Topology cpu = test::cpu_topology(1);
+  const core::DryRun planned_cpu = core::dry_run(on_cpu, core::layout_of(on_cpu, cpu), 0, cpu.device);
+  CHECK(plan.memory.bytes_of("forward_to_backward") == planned_cpu.memory.bytes_of("forward_to_backward"));
+  CHECK(plan.snapshot_bytes == planned_cpu.snapshot_bytes);
+}
+
+TEST_CASE("determinism of a long attention costs memory, which the plan knows", "[cuda]") {
+  const std::vector<std::string> sizes{"cluster.preset=dgx-h200", "model.seq_len=4096", "batch.micro=1", "model.head_dim=128"};
+  std::vector<std::string> fast = sizes;
+  fast.push_back("attention=fast");
+  const std::int64_t deterministic_bytes = plan_on_h200(cuda_job(sizes)).memory.bytes_of("scratch");
+  const std::int64_t fast_bytes = plan_on_h200(cuda_job(fast)).memory.bytes_of("scratch");
+  // 2 b h s^2 in place of 4 b h s d.
+  CHECK(deterministic_bytes - fast_bytes > std::int64_t{4} * 4096 * (2 * 4096 - 4 * 128) - (std::int64_t{34} << 20));
+  CHECK(deterministic_bytes > fast_bytes);
+}
+
+TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded memory", "[cuda]") {
+  using parallel::head_chunk_tokens;
+  using kernels::DeviceKind, kernels::DType;
+  // Qwen 2.5's vocabulary in bf16: 303,872 bytes a token.
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cpu) == 128);
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cuda) == 3456);
+  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, DeviceKind::cuda) == 1000);
+}
+
+TEST_CASE("a job that does not fit a device is refused with the device's memory", "[cuda]") {
+  const core::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
+  parallel::Topology topology = core::job_topology(job);
+  const core::DryRun plan = plan_on_h200(job);
+  topology.device_memory_bytes = plan.memory.total_bytes() + core::kDeviceOverheadBytes;
+  topology.node_memory_bytes = 2 * plan.snapshot_bytes;
+  CHECK_NOTHROW(core::require_fits({&plan, 1}, job, topology, 2));
+  topology.device_memory_bytes -= 1;
+  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the device has") && Catch::Contains("try"));
+  topology.device_memory_bytes += 1;
+  topology.node_memory_bytes -= 1;
+  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the node has"));
+}
+
+TEST_CASE("published peaks are those of the presets, and unknown devices have none", "[cuda]") {
+  for (const std::string preset : {"dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"}) {
+    const parallel::Topology topology = core::job_topology(cuda_job({"cluster.preset=" + preset}));
+    CHECK(parallel::published_peaks(topology.device.name) == topology.peak);
+  }
+  CHECK(parallel::published_peaks("NVIDIA H100 PCIe").bf16 == 756e12);
+  CHECK(parallel::published_peaks("NVIDIA GB200").bf16 == 2500e12);
+  CHECK(parallel::published_peaks("Some other device").bf16 == 0);
+}

@@ -1,0 +1,303 @@
+// Shapes of a model's size, and tensors that begin at odd addresses: where a float64 reference or finite differences would
+// cost too much, the reference is the CPU world in fp32 on the same values.
+
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/machine.h"
+
+namespace trainerd::test {
+namespace {
+
+using kernels::WriteMode;
+
+/// An operator on a machine with activations of a dtype, in tensors that begin `shift` elements into their memory.
+struct Trial {
+  Machine& m;
+  DType dtype;
+  std::int64_t shift;
+
+  Tensor tensor(DType type, const Shape& shape, Values values) const {
+    values.insert(values.begin(), static_cast<std::size_t>(shift), 0.0);
+    Tensor x = m.tensor(type, {shape.numel() + shift}, values);
+    return view(x, shape);
+  }
+  Tensor empty(DType type, const Shape& shape) const { return view(m.empty(type, {shape.numel() + shift}), shape); }
+  /// Values of the activations' dtype on every machine, so that all see the same.
+  Tensor normal(const Shape& shape, unsigned seed, double stddev = 1.0, double mean = 0.0) const {
+    return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, stddev, mean));
+  }
+  Tensor parameters(const Shape& shape, unsigned seed, double mean = 0.0) const {
+    return tensor(DType::f32, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3, mean));
+  }
+
+ private:
+  Tensor view(Tensor x, const Shape& shape) const {
+    x.data += shift * kernels::size_of(x.dtype);
+    x.shape = shape;
+    return x;
+  }
+};
+
+struct Result {
+  std::string name;
+  Tensor tensor;
+  std::int64_t length = 1;
+};
+
+/// Both may be wrong by a tolerance: the oracle in fp32, the result in its own dtype.
+void check_against_oracle(const std::function<std::vector<Result>(const Trial&)>& op) {
+  const auto oracle_backend = [](const kernels::Target& cpu, base::ThreadPool& pool) -> std::unique_ptr<kernels::Backend> {
+    return std::make_unique<kernels::CpuBackend>(cpu, pool);
+  };
+  Machine oracle(kernels::Isa::portable, 1, false, oracle_backend);
+  const std::vector<Result> expected = op({oracle, DType::f32, 0});
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t shift : {0, 1})
+      for (const kernels::Isa isa : instruction_sets()) {
+        std::vector<Values> first;
+        for (const int threads : {1, 2, 3}) {
+          Machine m(isa, threads);
+          const std::vector<Result> actual = op({m, dtype, shift});
+          REQUIRE(actual.size() == expected.size());
+          for (std::size_t i = 0; i < actual.size(); ++i) {
+            const Values values = Machine::read(actual[i].tensor);
+            INFO(actual[i].name << " in " << kernels::name_of(actual[i].tensor.dtype) << ", " << shift << " elements in");
+            CHECK(scaled_error(values, Machine::read(expected[i].tensor)) <=
+                  tolerance(actual[i].tensor.dtype, actual[i].length) + tolerance(DType::f32, actual[i].length));
+            if (threads == 1)
+              first.push_back(values);
+            else
+              CHECK(first[i] == values);
+          }
+        }
+      }
+}
+
+std::vector<std::int32_t> cycle(std::int64_t n, std::int64_t step, std::int64_t modulus) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t t = 0; t < n; ++t) ids.push_back(static_cast<std::int32_t>(t * step % modulus));
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
+  struct Size {
+    std::int64_t rows, columns;
+  };
+  // Rows in registers and longer ones; several parts of the weight's gradient; no vectors.
+  for (const Size s : {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}})
+    for (const kernels::NormKind kind : {kernels::NormKind::rms, kernels::NormKind::layer}) {
+      if (kind == kernels::NormKind::rms && s.columns > 4104) continue;  // those differ by row length alone
+      check_against_oracle([&](const Trial& on) {
+        const Shape shape{s.rows, s.columns};
+        kernels::AddNormForward forward{.kind = kind,
+                                        .residual_TD = on.normal(shape, 1, 1.0, 0.25),
+                                        .delta_TD = {},
+                                        .weight_D = on.parameters({s.columns}, 3, 1.0),
+                                        .bias_D = on.parameters({s.columns}, 4),
+                                        .sum_TD = {},
+                                        .y_TD = on.empty(on.dtype, shape),
+                                        .mean_T = on.empty(DType::f32, {s.rows}),
+                                        .rstd_T = on.empty(DType::f32, {s.rows})};
+        on.m.backend().add_norm_forward(on.m.stream(), forward);
+        const kernels::AddNormBackward backward{.kind = kind,
+                                                .dy_TD = on.normal(shape, 5),
+                                                .dsum_TD = on.normal(shape, 6),
+                                                .sum_TD = forward.residual_TD,
+                                                .weight_D = forward.weight_D,
+                                                .mean_T = forward.mean_T,
+                                                .rstd_T = forward.rstd_T,
+                                                .dx_TD = on.empty(on.dtype, shape),
+                                                .dweight_D = on.parameters({s.columns}, 7),
+                                                .dbias_D = on.parameters({s.columns}, 8),
+                                                .mode = WriteMode::accumulate};
+        on.m.backend().add_norm_backward(on.m.stream(), backward);
+        return std::vector<Result>{{"y", forward.y_TD, s.columns},
+                                   {"rstd", forward.rstd_T, s.columns},
+                                   {"dx", backward.dx_TD, s.columns},
+                                   {"dweight", backward.dweight_D, s.columns + s.rows},
+                                   {"dbias", backward.dbias_D, s.rows}};
+      });
+    }
+}
+
+TEST_CASE("a norm adds delta to long rows as to short ones", "[oracle]") {
+  for (const std::int64_t columns : {40, 4128, 9000, 17000, 2051})
+    check_against_oracle([&](const Trial& on) {
+      const Shape shape{2, columns};
+      // Sums of values a multiple of 1/16 below 8 are exact in bf16: the same statistics on both sides.
+      Values small;
+      for (std::int64_t i = 0; i < shape.numel(); ++i) small.push_back(static_cast<double>(i * 7 % 61 - 30) / 16);
+      const kernels::AddNormForward args{.residual_TD = on.tensor(on.dtype, shape, small),
+                                         .delta_TD = on.tensor(on.dtype, shape, small),
+                                         .weight_D = on.parameters({columns}, 3, 1.0),
+                                         .bias_D = {},
+                                         .sum_TD = on.empty(on.dtype, shape),
+                                         .y_TD = on.empty(on.dtype, shape),
+                                         .mean_T = {},
+                                         .rstd_T = on.empty(DType::f32, {2})};
+      on.m.backend().add_norm_forward(on.m.stream(), args);
+      return std::vector<Result>{{"sum", args.sum_TD}, {"y", args.y_TD, columns}};
+    });
+}
+
+TEST_CASE("activation functions over several blocks of columns match the CPU world", "[oracle]") {
+  for (const std::int64_t ffn : {2056, 2051, 4104})
+    check_against_oracle([&](const Trial& on) {
+      const Tensor x = on.normal({3, 2 * ffn}, 1, 2.0), d = on.normal({3, ffn}, 2), act = on.empty(on.dtype, {3, ffn}),
+                   again = on.empty(on.dtype, {3, ffn}), dx = on.empty(on.dtype, {3, 2 * ffn}),
+                   gelu = on.empty(on.dtype, {3, 2 * ffn}), dgelu = on.empty(on.dtype, {3, 2 * ffn});
+      on.m.backend().glu_forward(on.m.stream(), {.gate_up_T2F = x, .act_TF = act});
+      on.m.backend().glu_backward(on.m.stream(), {.dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = dx, .act_TF = again});
+      on.m.backend().gelu_forward(on.m.stream(), {.x_TF = x, .act_TF = gelu});
+      on.m.backend().gelu_backward(on.m.stream(), {.dact_TF = x, .x_TF = x, .dx_TF = dgelu});
+      return std::vector<Result>{{"act", act}, {"act again", again}, {"dgate_up", dx}, {"gelu", gelu}, {"dgelu", dgelu}};
+    });
+}
+
+TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "[oracle]") {
+  for (const kernels::HeadGeometry heads :
+       {kernels::HeadGeometry{28, 4, 128}, {3, 1, 96}, {4, 4, 64}, {2, 2, 256}, {1, 1, 80}, {2, 1, 7}})
+    for (const bool norm : {false, true}) {
+      const std::int64_t tokens = 37, e = heads.head_size;
+      const bool rope = e % 2 == 0;
+      check_against_oracle([&](const Trial& on) {
+        const Shape shape{tokens, heads.columns()};
+        const Tensor table = rope ? on.empty(DType::f32, {50, e}) : Tensor{};
+        if (rope) on.m.backend().rope_table(on.m.stream(), {.theta = 1000.0f, .table_SE = table});
+        const Tensor positions = on.m.ids(cycle(tokens, 7, 50));
+        const kernels::QkNormRopeForward forward{.heads = heads,
+                                                 .qkv_in = on.normal(shape, 1),
+                                                 .qkv_out = on.empty(on.dtype, shape),
+                                                 .positions_T = positions,
+                                                 .rope_table_SE = table,
+                                                 .q_weight_E = norm ? on.parameters({e}, 2, 1.0) : Tensor{},
+                                                 .k_weight_E = norm ? on.parameters({e}, 3, 1.0) : Tensor{}};
+        on.m.backend().qk_norm_rope_forward(on.m.stream(), forward);
+        const kernels::QkNormRopeBackward backward{.heads = heads,
+                                                   .qkv_in = forward.qkv_in,
+                                                   .dqkv = on.normal(shape, 4),
+                                                   .positions_T = positions,
+                                                   .rope_table_SE = table,
+                                                   .q_weight_E = forward.q_weight_E,
+                                                   .k_weight_E = forward.k_weight_E,
+                                                   .dq_weight_E = norm ? on.parameters({e}, 5) : Tensor{},
+                                                   .dk_weight_E = norm ? on.parameters({e}, 6) : Tensor{},
+                                                   .mode = WriteMode::accumulate};
+        on.m.backend().qk_norm_rope_backward(on.m.stream(), backward);
+        std::vector<Result> results{{"qkv", forward.qkv_out, e}, {"dqkv", backward.dqkv, e}};
+        if (norm) {
+          results.push_back({"dq_weight", backward.dq_weight_E, tokens * heads.heads});
+          results.push_back({"dk_weight", backward.dk_weight_E, tokens * heads.kv_heads});
+        }
+        return results;
+      });
+    }
+}
+
+TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the CPU world", "[oracle]") {
+  struct Size {
+    std::int64_t held, vocab;
+  };
+  for (const Size s : {Size{50257, 50257}, Size{20000, 19997}, Size{9001, 9000}, Size{3, 2}, Size{17, 17}})
+    check_against_oracle([&](const Trial& on) {
+      const std::int64_t tokens = 3;
+      const Tensor logits = on.normal({tokens, s.held}, 1, 3.0), targets = on.m.ids(cycle(tokens, 7919, s.vocab));
+      const kernels::CeStats stats{.logits_TV = logits,
+                                   .targets_T = targets,
+                                   .first_row = 0,
+                                   .vocab = s.vocab,
+                                   .max_T = on.empty(DType::f32, {tokens}),
+                                   .sum_exp_T = on.empty(DType::f32, {tokens}),
+                                   .target_logit_T = on.empty(DType::f32, {tokens})};
+      on.m.backend().ce_stats(on.m.stream(), stats);
+      const kernels::CeFinish finish{.logits_TV = logits,
+                                     .targets_T = targets,
+                                     .loss_weight_T = on.tensor(DType::f32, {tokens}, {1.0, 0.0, 0.5}),
+                                     .first_row = 0,
+                                     .vocab = s.vocab,
+                                     .max_T = stats.max_T,
+                                     .sum_exp_T = stats.sum_exp_T,
+                                     .target_logit_T = stats.target_logit_T,
+                                     .grad_scale = 0.25f,
+                                     .loss_T = on.empty(DType::f32, {tokens})};
+      on.m.backend().ce_finish(on.m.stream(), finish);
+      return std::vector<Result>{{"max", stats.max_T},
+                                 {"sum_exp", stats.sum_exp_T, s.held},
+                                 {"loss", finish.loss_T, s.held},
+                                 {"dlogits", logits, s.held}};
+    });
+}
+
+TEST_CASE("the embedding's gradient over many tiles and digits is the CPU world's", "[oracle]") {
+  for (const std::int64_t rows : {300, 70000})
+    check_against_oracle([&](const Trial& on) {
+      const std::int64_t tokens = 1100, d = rows == 300 ? 1032 : 24;
+      std::vector<std::int32_t> ids = cycle(tokens, 65537 * 3, rows + 40);
+      for (std::size_t t = 0; t < ids.size(); t += 3) ids[t] = static_cast<std::int32_t>(20 + rows / 2);  // a crowded row
+      const kernels::EmbeddingBackward args{.rows_T = on.m.ids(ids),
+                                            .first_row = 20,
+                                            .dout_TD = on.normal({tokens, d}, 1),
+                                            .dtable_VD = on.empty(DType::f32, {rows, d}),
+                                            .mode = WriteMode::assign};
+      on.m.backend().embedding_backward(on.m.stream(), args);
+      return std::vector<Result>{{"dtable", args.dtable_VD, 1}};  // the order of the sum is the same: no length
+    });
+}
+
+TEST_CASE("flat operators on odd addresses match the CPU world", "[oracle]") {
+  check_against_oracle([](const Trial& on) {
+    const std::int64_t n = 16384 + 4099;
+    const Tensor a = on.normal({n}, 1), b = on.normal({n}, 2), out = on.empty(on.dtype, {n}),
+                 wide = on.empty(DType::f32, {n}), sums = on.empty(DType::f64, {kernels::norm_blocks(n)});
+    on.m.backend().add(on.m.stream(), {.a = a, .b = b, .out = out});
+    on.m.backend().scale(on.m.stream(), {.x = b, .factor = 0.3f});
+    on.m.backend().cast(on.m.stream(), {.in = a, .out = wide});
+    on.m.backend().block_square_sums(on.m.stream(), {.x = a, .sums = sums});
+    return std::vector<Result>{{"sum", out}, {"scaled", b}, {"cast", wide}, {"square sums", sums, n}};
+  });
+}
+
+TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU world", "[oracle]") {
+  check_against_oracle([](const Trial& on) {
+    const std::int64_t n = 9000, runs = 2600;
+    std::vector<kernels::UpdateRange> ranges;
+    for (std::int64_t i = 0; i < 900; ++i) ranges.push_back({10 * i, i % 11, i % 2 == 0 ? 0.1f : 0.0f});
+    kernels::StepControlValues control;
+    control.grad_factor = 0.5f;
+    const Tensor values = on.m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
+    on.m.backend().write(on.m.stream(), std::as_bytes(std::span(&control, 1)), values);
+    Values squares = normal_values(n, 4, DType::bf16);
+    for (double& v : squares) v = std::abs(v);
+    const kernels::AdamwUpdate update{.ranges = ranges,
+                                      .grads = on.normal({n}, 1),
+                                      .master = on.parameters({n}, 2),
+                                      .moment1 = on.parameters({n}, 3),
+                                      .moment2 = on.tensor(DType::f32, {n}, squares),
+                                      .params = on.tensor(on.dtype, {n}, Values(n, 0.0)),
+                                      .control = values,
+                                      .lr = 0.01f,
+                                      .step = 7};
+    on.m.backend().adamw_update(on.m.stream(), update);
+
+    std::vector<std::int64_t> first_block{0};
+    for (std::int64_t r = 0; r < runs; ++r) first_block.push_back(first_block.back() + r % 3);
+    Values sums(static_cast<std::size_t>(first_block.back()));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / static_cast<double>(i + 1);
+    const Tensor total = on.empty(DType::f64, {1}), nonfinite = on.m.empty(DType::i32, {1}),
+                 late = on.m.empty(DType::i32, {1}), bad_total = on.empty(DType::f64, {1});
+    const Shape blocks{static_cast<std::int64_t>(sums.size())};
+    on.m.backend().total_square_sum(
+        on.m.stream(),
+        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = total, .nonfinite = nonfinite});
+    sums[2000] = sums[2400] = std::numeric_limits<double>::infinity();
+    on.m.backend().total_square_sum(
+        on.m.stream(),
+        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = bad_total, .nonfinite = late});
+    CHECK(Machine::read(bad_total)[0] == std::numeric_limits<double>::infinity());
+    return std::vector<Result>{{"master", update.master}, {"params", update.params},   {"moment2", update.moment2},
+                               {"total", total, 3000},    {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
+  });
+}
+
+}  // namespace trainerd::test

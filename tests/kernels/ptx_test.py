@@ -1,0 +1,77 @@
+"""What nvcc makes of our kernels: vectors of 16 bytes where a kernel is for them, and no atomics, whose order could change a result.
+
+usage: ptx_test.py NVCC
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "kernels" / "cuda"
+# Kernels that read vectors and write a value or two for each block.
+READERS = {"ce_stats_kernel", "block_square_sums_kernel", "hash_blocks_kernel"}
+# Kernels whose work is in 16-byte vectors, and the template arguments of those instances; empty: all of them.
+WIDE = r"[<,] ?(8|4)[,>]"
+VECTORS = {
+    "glu_forward_kernel": WIDE, "glu_backward_kernel": WIDE, "flat_kernel": WIDE, "add_norm_forward_kernel": "",
+    "add_norm_backward_kernel": "", "add_norm_forward_long_kernel": WIDE, "add_norm_backward_long_kernel": WIDE,
+    "ce_stats_kernel": "", "ce_gradient_kernel": "", "qk_norm_rope_forward_kernel": ", (8|4), 1",
+    "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
+    "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
+}
+
+
+def entries(ptx):
+    """(demangled name, body) of each kernel."""
+    found = [(m.group(1), m.end()) for m in re.finditer(r"\.entry\s+(\w+)\s*\(", ptx)]
+    names = subprocess.run(["c++filt"], input="\n".join(n for n, _ in found), text=True, capture_output=True, check=True)
+    ends = [at for _, at in found[1:]] + [len(ptx)]
+    return [(name, ptx[begin:end]) for name, (_, begin), end in zip(names.stdout.splitlines(), found, ends)]
+
+
+def compile_to_ptx(nvcc, source):
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as out:
+        subprocess.run([nvcc, "-std=c++20", "--expt-relaxed-constexpr", f"-I{ROOT}", "-arch=sm_90a", "-ptx", "-o", out.name,
+                        str(source)], check=True, capture_output=True, text=True)
+        return pathlib.Path(out.name).read_text()
+
+
+class Ptx(unittest.TestCase):
+    nvcc = "nvcc"
+
+    @classmethod
+    def setUpClass(cls):
+        sources = sorted(FOLDER.glob("*.cu"))
+        with ThreadPoolExecutor(2) as pool:
+            texts = list(pool.map(lambda s: compile_to_ptx(cls.nvcc, s), sources))
+        cls.kernels = [(f"{s.name}: {name}", body) for s, text in zip(sources, texts) for name, body in entries(text)]
+
+    def test_no_kernel_uses_atomics(self):
+        wrong = [name for name, body in self.kernels if re.search(r"^\s*(@%p\d+\s+)?(atom|red)\.", body, re.M)]
+        self.assertGreater(len(self.kernels), 50)
+        self.assertEqual(wrong, [])
+
+    def test_vector_kernels_move_16_bytes_at_a_time(self):
+        wrong, seen = [], set()
+        for name, body in self.kernels:
+            short = re.search(r"(\w+)(<|\()", name.split(": ", 1)[1].replace("(anonymous namespace)::", "")).group(1)
+            if short not in VECTORS or not re.search(VECTORS[short], name):
+                continue
+            seen.add(short)
+            if not re.search(r"ld\.global(\.\w+)*\.v[48]\.", body):
+                wrong.append(f"{name} loads no vectors")
+            if short not in READERS and not re.search(r"st\.global(\.\w+)*\.v[48]\.", body):
+                wrong.append(f"{name} stores no vectors")
+        self.assertEqual(wrong, [])
+        self.assertEqual(seen, set(VECTORS))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        Ptx.nvcc = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,5 @@
+#pragma once
+
+// Stands in for CUDA's header of the same name where kernels are compiled for the host (tests/kernels/simt/simt.h).
+
+#include "tests/kernels/simt/simt.h"

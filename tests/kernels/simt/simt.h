@@ -1,0 +1,121 @@
+#pragma once
+
+// CUDA kernels on the host: as much of the runtime's interface as kernels/cuda uses. A launch runs its blocks one after
+// another; the threads of a block are fibers that change places at barriers and shuffles. The order of blocks and threads is
+// chosen by `set_order`: a kernel whose result depends on it lacks a barrier. A barrier or shuffle that not all threads
+// reach ends the process with a message.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __launch_bounds__(...)
+// One block runs at a time, so what its threads share can be static.
+#define __shared__ static
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+namespace trainerd::test::simt {
+
+/// forward and backward are by number, shuffled draws anew each time around.
+enum class Order { forward, backward, shuffled };
+void set_order(Order order);
+
+void run(dim3 grid, dim3 block, const std::function<void()>& thread);
+
+void block_barrier();
+void warp_barrier();
+/// What the lanes of a warp hand each other: `words[lane]` lives until the next exchange.
+const std::uint64_t* exchange(std::uint64_t word);
+int lane();
+
+}  // namespace trainerd::test::simt
+
+// Of the fiber that runs.
+inline dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+inline void __syncthreads() { ::trainerd::test::simt::block_barrier(); }
+inline void __syncwarp() { ::trainerd::test::simt::warp_barrier(); }
+
+template <class T>
+T simt_shuffle(T value, int source) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t word = 0;
+  std::memcpy(&word, &value, sizeof(T));
+  const std::uint64_t* words = ::trainerd::test::simt::exchange(word);
+  T other;
+  std::memcpy(&other, &words[source], sizeof(T));
+  ::trainerd::test::simt::warp_barrier();
+  return other;
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int offset) {
+  return simt_shuffle(value, ::trainerd::test::simt::lane() ^ offset);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int offset) {
+  const int lane = ::trainerd::test::simt::lane();
+  return simt_shuffle(value, lane >= offset ? lane - offset : lane);
+}
+inline unsigned __match_any_sync(unsigned, int value) {
+  const std::uint64_t* words = ::trainerd::test::simt::exchange(static_cast<std::uint32_t>(value));
+  unsigned same = 0;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if (words[lane] == static_cast<std::uint32_t>(value)) same |= 1u << lane;
+  ::trainerd::test::simt::warp_barrier();
+  return same;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline float rsqrtf(float x) { return 1.0f / ::sqrtf(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+
+// The runtime: a stream is done with each call when it returns.
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
+inline const char* cudaGetErrorName(cudaError_t e) {
+  return e == cudaSuccess ? "cudaSuccess" : "cudaErrorInvalidConfiguration";
+}
+inline const char* cudaGetErrorString(cudaError_t) { return "on the host"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+template <class... Params, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
+  const std::tuple<std::decay_t<Params>...> params(std::forward<Args>(args)...);
+  if (config->blockDim.x == 0 || config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.y == 0)
+    return cudaErrorInvalidConfiguration;
+  ::trainerd::test::simt::run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); });
+  return cudaSuccess;
+}

@@ -1,0 +1,90 @@
+#include "tests/kernels/simt/simt.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
+#include <vector>
+
+namespace trainerd::test {
+namespace {
+
+constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
+
+/// Threads write their neighbour's place and read their own, with a barrier between or without.
+std::vector<unsigned> neighbours(simt::Order order, bool barrier) {
+  simt::set_order(order);
+  std::vector<unsigned> shared(64, 99u), seen(64);
+  simt::run({1, 1, 1}, {64, 1, 1}, [&] {
+    shared[(threadIdx.x + 1) % 64] = threadIdx.x;
+    if (barrier) __syncthreads();
+    seen[threadIdx.x] = shared[threadIdx.x];
+  });
+  return seen;
+}
+
+/// Whether running the kernel ends the process.
+bool ends(const std::function<void()>& kernel) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGABRT, SIG_DFL);
+    ::freopen("/dev/null", "w", stderr);
+    simt::set_order(simt::Order::forward);
+    simt::run({1, 1, 1}, {64, 1, 1}, kernel);
+    ::_exit(0);
+  }
+  REQUIRE(child > 0);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status);
+}
+
+}  // namespace
+
+TEST_CASE("a barrier makes the order of threads unseen, and its want is seen", "[simt]") {
+  const std::vector<unsigned> with = neighbours(simt::Order::forward, true);
+  for (unsigned i = 0; i < 64; ++i) CHECK(with[i] == (i + 63) % 64);
+  for (const simt::Order order : kOrders) CHECK(neighbours(order, true) == with);
+  CHECK(neighbours(simt::Order::forward, false) != neighbours(simt::Order::backward, false));
+}
+
+TEST_CASE("shuffles and matches give what the lanes of the warp hold", "[simt]") {
+  for (const simt::Order order : kOrders) {
+    simt::set_order(order);
+    std::vector<double> sum(96);
+    std::vector<int> above(96);
+    std::vector<unsigned> same(96), block(96);
+    simt::run({1, 1, 1}, {96, 1, 1}, [&] {
+      double x = threadIdx.x;
+      for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+      sum[threadIdx.x] = x;
+      above[threadIdx.x] = __shfl_up_sync(~0u, static_cast<int>(threadIdx.x), 2);
+      same[threadIdx.x] = __match_any_sync(~0u, static_cast<int>(threadIdx.x % 3 == 0));
+      block[threadIdx.x] = blockDim.x + blockIdx.x;
+    });
+    for (unsigned t = 0; t < 96; ++t) {
+      const unsigned first = t / 32 * 32, lane = t % 32;
+      CHECK(sum[t] == 32.0 * first + 31 * 16);
+      CHECK(above[t] == static_cast<int>(lane < 2 ? t : t - 2));
+      unsigned expected = 0;
+      for (unsigned l = 0; l < 32; ++l)
+        if (((first + l) % 3 == 0) == (t % 3 == 0)) expected |= 1u << l;
+      CHECK(same[t] == expected);
+      CHECK(block[t] == 96);
+    }
+  }
+}
+
+TEST_CASE("a barrier or shuffle that some threads never reach ends the run", "[simt]") {
+  CHECK(ends([] {
+    if (threadIdx.x != 5) __syncthreads();
+  }));
+  CHECK(ends([] {
+    if (threadIdx.x != 40) __shfl_xor_sync(~0u, 1, 1);
+  }));
+  CHECK_FALSE(ends([] { __syncthreads(); }));
+}
+
+}  // namespace trainerd::test

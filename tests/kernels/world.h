@@ -1,0 +1,20 @@
+#pragma once
+
+// The world whose operators a test binary runs: the same cases are compiled for each of them.
+
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/base/thread_pool.h"
+
+namespace trainerd::test {
+
+/// A backend of this world. `cpu` asks for an instruction set, where the world has any, and for `pool`'s threads: 1, 2 or 3, or in
+/// their place other ways to run that must give the same bits.
+std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool);
+
+/// The instruction sets that can run here; one for a world without any.
+std::vector<kernels::Isa> instruction_sets();
+
+}  // namespace trainerd::test
