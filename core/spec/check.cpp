@@ -35,6 +35,7 @@ class Checker {
     optimizer();
     data();
     metrics();
+    trace();
     availability();
     idle_keys();
     machines();
@@ -197,6 +198,14 @@ class Checker {
     if (!io::parse_listen_address(listen))
       problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, got " + show(listen) +
                                     " (nearest valid: " + io::MetricsOptions{}.listen + ")");
+  }
+
+  void trace() {
+    if (!good({"trace.steps", "steps"})) return;
+    for (const std::int64_t step : job_.trace.steps)
+      if (step > job_.steps)
+        problem("trace.steps",
+                "step " + to_string(step) + " is after the last one (nearest valid: " + to_string(job_.steps) + ")");
   }
 
   void availability() {

@@ -224,6 +224,10 @@ std::vector<Field> fields_of(JobSpec& job) {
       .or_else("required with `every`");
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; port 0: any free one, printed");
+  t.add("trace.steps", &job.trace.steps,
+        "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
+      .between(1, kMostSteps)
+      .or_else("none");
   t.add("faults", NotYet{}, "failures to inject").only_if(true, "", "leave it out");
   t.add("cluster.preset", &job.cluster.preset,
         "the machines; local: this one, as detected; else a built-in cluster (`dgx-a100`, `dgx-h100`, "

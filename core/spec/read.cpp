@@ -118,6 +118,7 @@ class Reader {
                    [&](bool* value) { flag(field, node, *value); },
                    [&](std::string* value) { text(node, field.path, *value); },
                    [&](std::vector<std::string>* value) { texts(field, node, *value); },
+                   [&](std::vector<std::int64_t>* value) { integers(field, node, *value); },
                    [&](const Choice& choice) {
                      if (const auto index = word(field, node, choice.words))
                        *choice.value = static_cast<std::uint8_t>(*index);
@@ -177,6 +178,13 @@ class Reader {
       return;
     }
     if (inside(field, node, field.path, static_cast<double>(parsed))) value = parsed;
+  }
+
+  void integers(const Field& field, const Node& node, std::vector<std::int64_t>& value) {
+    if (node.kind != Node::Kind::list) return wrong(field.path, node, "a list of integers");
+    std::vector<std::int64_t> read;
+    for (const Node& item : node.items) integer(field, item, read.emplace_back());
+    value = read;
   }
 
   static std::optional<double> parse_number(const std::string& text, bool* out_of_range = nullptr) {

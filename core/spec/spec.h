@@ -35,6 +35,7 @@ struct JobSpec {
   io::CheckpointOptions checkpoint;
   EvaluateOptions evaluate;
   io::MetricsOptions metrics;
+  TraceOptions trace;
   parallel::ClusterOptions cluster;
 
   std::int64_t microbatches() const { return batch.global / (batch.micro * parallel.dp); }

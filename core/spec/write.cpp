@@ -46,6 +46,12 @@ std::string list_yaml(const std::vector<std::string>& texts) {
   return out + "]";
 }
 
+std::string list_yaml(const std::vector<std::int64_t>& numbers) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) out.append(i > 0 ? ", " : "").append(std::to_string(numbers[i]));
+  return out + "]";
+}
+
 // The value as YAML; empty for what is not written.
 std::string value_yaml(const Field& field) {
   return std::visit(
@@ -56,6 +62,7 @@ std::string value_yaml(const Field& field) {
           [](const bool* v) { return std::string(*v ? "true" : "false"); },
           [](const std::string* v) { return v->empty() ? std::string() : text_yaml(*v); },
           [](const std::vector<std::string>* v) { return v->empty() ? std::string() : list_yaml(*v); },
+          [](const std::vector<std::int64_t>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const Choice& c) { return c.words.at(*c.value); },
           [](const NumberPair& p) {
             return std::string("[")
@@ -99,6 +106,7 @@ std::string type_markdown(const Field& field) {
                      [&](const bool*) { return std::string("`true`, `false`"); },
                      [&](const std::string*) { return std::string("text"); },
                      [&](const std::vector<std::string>*) { return std::string("text or list of texts"); },
+                     [&](const std::vector<std::int64_t>*) { return "list of integers" + limits; },
                      [&](const Choice& c) { return words_markdown(c.words); },
                      [&](const NumberPair&) { return "two numbers" + limits; },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },

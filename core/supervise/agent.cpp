@@ -67,6 +67,7 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
       store_(output_.checkpoints(), options.job.checkpoint.keep, gang.go().run),
       writer_(store_),
       parts_(layout_.grid.ranks()),
+      traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
       stop_signal_(gang.stop_signal()),
       signalled_(stop_signal_ != 0) {}
 

@@ -86,6 +86,11 @@ void Agent::handle(std::int64_t, const io::StepRecord& m) {
   sinks_.each(&io::MetricsSink::on_step, m);
 }
 
+void Agent::handle(std::int64_t rank, const StepTrace& m) {
+  const std::string path = traces_.add(rank, m);
+  if (!path.empty()) spdlog::info("the trace of step {} is {}", m.step, path);
+}
+
 void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
   workers_.at(static_cast<std::size_t>(rank - here_.first)).snapshots.push_back(m);
   save_complete_steps();

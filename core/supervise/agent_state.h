@@ -19,6 +19,7 @@
 #include "core/supervise/output_directory.h"
 #include "core/supervise/rank_world.h"
 #include "core/supervise/run_sinks.h"
+#include "core/supervise/trace_files.h"
 #include "core/supervise/worker_process.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/clock.h"
@@ -73,6 +74,7 @@ class Agent {
   // Of a rank of this node.
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m) { sinks_.each(&io::MetricsSink::on_evaluation, m); }
+  void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   // Of another node.
   void hear(std::int64_t, const RankSaid& m);
@@ -114,6 +116,7 @@ class Agent {
   CheckpointParts parts_;                ///< of the leader of several nodes
   std::map<std::int64_t, int> saving_;   ///< segments, by step, of checkpoints that are not complete
   RunSinks sinks_;
+  TraceFiles traces_;
   Start start_;
   std::optional<io::TrainingState> resumed_;
   std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are

@@ -50,6 +50,12 @@ json body(const SnapshotReady& m) {
   return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
           {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
 }
+json body(const StepTrace& m) {
+  json slices = json::array();
+  for (const io::TraceSlice& s : m.slices)
+    slices.push_back({s.name, s.category, s.process, s.row, s.start_seconds, s.seconds, s.numbers, s.label});
+  return {{"type", "trace"}, {"step", m.step}, {"slices", slices}, {"last", m.last}};
+}
 json body(const Failed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
 }
@@ -113,6 +119,12 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "snapshot")
       return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
                            j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+    if (type == "trace") {
+      StepTrace m{j.at("step"), {}, j.at("last")};
+      for (const json& s : j.at("slices"))
+        m.slices.push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4), s.at(5), s.at(6), s.at(7)});
+      return m;
+    }
     if (type == "failed") {
       Failed m;
       if (!base::parse_error_kind(j.at("kind"), m.kind)) unknown("failed/" + j.at("kind").get<std::string>());

@@ -10,6 +10,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/records.h"
+#include "io/trace.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {
@@ -57,6 +58,12 @@ struct SnapshotReady {
   std::int64_t tokens = 0;
   double seconds = 0;  ///< that training stood still
 };
+/// A part of what a traced step was on this rank, in order; `last` ends it.
+struct StepTrace {
+  std::int64_t step = 0;
+  std::vector<io::TraceSlice> slices;
+  bool last = false;
+};
 struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
   std::string message;
@@ -69,7 +76,7 @@ struct Finished {
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
 using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, SnapshotReady, Failed, Finished>;
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, StepTrace, SnapshotReady, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

@@ -8,7 +8,7 @@
 namespace trainerd::core {
 
 /// A run's directory, held by one agent at a time: job.yaml, steps.jsonl, events.jsonl, report.html,
-/// checkpoints/.
+/// traces/, checkpoints/.
 class OutputDirectory {
  public:
   /// Makes it and locks it. Throws SpecError: it cannot be made or written, or another run holds it.
@@ -27,6 +27,7 @@ class OutputDirectory {
   std::string steps() const { return path_ + "/steps.jsonl"; }
   std::string events() const { return path_ + "/events.jsonl"; }
   std::string report() const { return path_ + "/report.html"; }
+  std::string traces() const { return path_ + "/traces"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   /// Whether report.html is there and no older than steps.jsonl.
   bool report_is_current() const;

@@ -1,5 +1,6 @@
 #include "core/supervise/worker.h"
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <optional>
@@ -64,6 +65,7 @@ class Worker {
   StepReport train_step(std::int64_t step, io::StepRecord& record);
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
+  void send_trace(const io::StepRecord& record, double begin);
   void evaluate(std::int64_t step);
   ReadSample reader(io::TokenSource& source, std::int64_t cursor) const;
 
@@ -83,6 +85,7 @@ class Worker {
   std::optional<io::TokenSource> train_, valid_;
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
+  std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
 };
 
@@ -211,6 +214,7 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
   next_segment_ = (segment + 1) % segments_.size();
   const double stall = base::monotonic_seconds() - start;
   record.time.checkpoint += stall;
+  checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
   filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
 }
 
@@ -221,6 +225,20 @@ void Worker::send_snapshot() {
   const double start = base::monotonic_seconds();
   while (!job_.checkpoint.async && !segments_.free(segment)) listen(true);
   carried_stall_ = base::monotonic_seconds() - start;
+}
+
+/// The ledger's stretches where they were in the step, which began at `begin`.
+void Worker::send_trace(const io::StepRecord& record, double begin) {
+  constexpr std::size_t kPart = 10'000;  // slices of a message
+  std::vector<io::TraceSlice> slices = trainer_->trace();
+  slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
+  std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
+  slices = filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
+  for (std::size_t at = 0; at < slices.size(); at += kPart) {
+    const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::size_t count = std::min(kPart, slices.size() - at);
+    tell(StepTrace{record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
+  }
 }
 
 void Worker::evaluate(std::int64_t step) {
@@ -252,6 +270,13 @@ void Worker::run() {
     const double begin = base::monotonic_seconds() - carried_stall_;
     io::StepRecord record;
     record.time.checkpoint = std::exchange(carried_stall_, 0.0);
+    const auto& traced_steps = job_.trace.steps;
+    const bool traced = std::find(traced_steps.begin(), traced_steps.end(), step) != traced_steps.end();
+    trainer_->keep_trace(traced);
+    checkpoint_stalls_.clear();
+    if (record.time.checkpoint > 0)
+      checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin,
+                                    .seconds = record.time.checkpoint});
     const StepReport report = train_step(step, record);
     stopped = report.vote.stop && step < job_.steps;
     if (report.vote.stop || report.vote.checkpoint) save(step, record);
@@ -266,6 +291,7 @@ void Worker::run() {
                    (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) tell(record);
+    if (traced) send_trace(record, begin);
     if (filled_) send_snapshot();
     // Whoever stops a run does not wait for an evaluation.
     if (!report.vote.stop && job_.evaluate.every > 0 &&

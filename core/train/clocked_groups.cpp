@@ -8,6 +8,7 @@
 namespace trainerd::core {
 namespace {
 
+using parallel::CommCall;
 using parallel::CommMoment;
 using Ledger = io::TimeLedger;
 
@@ -31,11 +32,12 @@ Charge charge_of(const std::string& group) {
 
 RankGroups clocked(const RankGroups& groups, StepClock& clock) {
   return RankGroups(groups, [&clock](const std::string& name, parallel::Communicator& inner) {
-    if (inner.size() == 1) return parallel::make_observed(inner, [](kernels::Stream&, CommMoment) {});
-    return parallel::make_observed(inner, [&clock, charge = charge_of(name)](kernels::Stream& stream, CommMoment moment) {
+    if (inner.size() == 1) return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
+    return parallel::make_observed(inner, [&clock, charge = charge_of(name)](kernels::Stream& stream, CommMoment moment,
+                                                                                    const CommCall& call) {
       switch (moment) {
-        case CommMoment::issue: return clock.stall(stream, charge.issue);
-        case CommMoment::wait: return clock.stall(stream, charge.wait);
+        case CommMoment::issue: return clock.stall(stream, charge.issue, call);
+        case CommMoment::wait: return clock.stall(stream, charge.wait, call);
         case CommMoment::done: return clock.resume(stream);
       }
     });

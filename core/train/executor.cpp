@@ -114,6 +114,7 @@ void Trainer::land(const std::byte* tensor) {
 
 void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSample& read) {
   Stream& s = *compute_;
+  if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   const LossTarget loss{loss_T_, grad_scale_};
@@ -180,6 +181,7 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
     if (parallel::is_send(kind) || parallel::is_receive(kind)) i = transfer(plan, i);
     else compute(plan, plan.actions[i++], read);
   }
+  clock_.act(*compute_, nullptr);
   while (!flights_.empty()) land(flights_.front().tensors.front());
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/dtype.h"
 
@@ -59,6 +60,13 @@ struct EvaluateOptions {
   std::int64_t batches = 0;  ///< global batches of the validation data, from its start
 
   bool operator==(const EvaluateOptions&) const = default;
+};
+
+/// Steps that leave a trace in the output directory.
+struct TraceOptions {
+  std::vector<std::int64_t> steps;
+
+  bool operator==(const TraceOptions&) const = default;
 };
 
 }  // namespace trainerd::core

@@ -61,6 +61,10 @@ class Trainer {
   /// Mean loss of one global batch of the same shape; changes nothing.
   double evaluate(const ReadSample& read);
 
+  /// Whether the next steps leave a trace, and the last step's: see StepClock.
+  void keep_trace(bool on) { clock_.keep_trace(on); }
+  const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
+
   ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *compute_; }

@@ -35,6 +35,25 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
   CHECK(back.seconds == 0.25);
 }
 
+TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
+  const io::TraceSlice slice{.name = "tp all_reduce", .category = "exposed_tp", .process = 3, .row = 1, 
+                             .start_seconds = 86400.000000001, .seconds = 1e-9,
+                             .numbers = {{"chunk", 0}, {"bytes", 1ll << 40}}, .label = "attention"};
+  const auto back = std::get<StepTrace>(decode_worker_message(encode(WorkerMessage{StepTrace{5, {slice, slice}, true}})));
+  CHECK(back.step == 5);
+  CHECK(back.last);
+  REQUIRE(back.slices.size() == 2);
+  const io::TraceSlice& s = back.slices[1];
+  CHECK(s.name == slice.name);
+  CHECK(s.category == slice.category);
+  CHECK(s.process == 3);
+  CHECK(s.row == 1);
+  CHECK(s.start_seconds == slice.start_seconds);
+  CHECK(s.seconds == slice.seconds);
+  CHECK(s.numbers == slice.numbers);
+  CHECK(s.label == slice.label);
+}
+
 TEST_CASE("text that is no message is a communication error, of whatever kind the fault is", "[messages]") {
   for (
       const std::string text :

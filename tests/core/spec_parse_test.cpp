@@ -46,6 +46,7 @@ data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens}
 checkpoint: {every: 5, keep: 2, async: FALSE}
 evaluate: {every: 10, batches: 4}
 metrics: {listen: "[::1]:0"}
+trace: {steps: [3, 20]}
 cluster: {preset: local, nodes: 1}
 )",
                                 "job.yaml");
@@ -79,6 +80,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.checkpoint == io::CheckpointOptions{5, 2, false});
   CHECK(job.evaluate == EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
+  CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});
   CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
 }
 

@@ -4,6 +4,15 @@
 namespace trainerd::core::test {
 namespace {
 
+TEST_CASE("a trace is of steps that there are", "[spec]") {
+  CHECK(with_line("trace: {steps: 3}") == Lines{"job.yaml:6:16: trace.steps: expected a list of integers, got '3'"});
+  CHECK(with_line("trace: {steps: [1, x]}") == Lines{"job.yaml:6:20: trace.steps: expected an integer, got 'x'"});
+  CHECK(with_line("trace: {steps: [0]}") ==
+        Lines{"job.yaml:6:17: trace.steps: must be at least 1, got '0' (nearest valid: 1)"});
+  CHECK(with_line("trace: {steps: [2, 21]}") ==
+        Lines{"job.yaml:6:16: trace.steps: step 21 is after the last one (nearest valid: 20)"});
+}
+
 TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   CHECK(with_line("optimiser: {lr: 1e-3}") ==
         Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});

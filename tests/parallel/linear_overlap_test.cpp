@@ -109,7 +109,7 @@ Outcome run(const Case& c) {
     Arena scratch("scratch", memory.data(), memory.bytes());
     const auto stream = machine.backend.make_stream("compute", &scratch);
     const auto inner = world.communicator(rank, machine.backend, test::all_ranks(c.ranks), "tp");
-    const auto group = parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment) {
+    const auto group = parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment, const parallel::CommCall&) {
       outcome.issued += moment == parallel::CommMoment::issue;
     });
     const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks};

@@ -71,6 +71,32 @@ class Layouts(RunTest):
                     self.assert_same_curve(name, "one")
                     self.assert_ledger(name)
 
+    def test_a_traced_step_is_one_file_whose_slices_add_up_to_the_ledger(self):
+        # Step 5 saves in the foreground, and 6 begins with the wait for that.
+        output = self.run_job(self.job("traced"), *arguments("all", "trace.steps=[2, 5, 6]", "checkpoint.async=false"))
+        self.assertIn("the trace of step 5 is", output)
+        files = sorted((self.root / "traced" / "traces").iterdir())
+        self.assertEqual([f.name for f in files], [f"step-0000000{n}.json" for n in (2, 5, 6)])
+        for path, number in zip(files, (2, 5, 6)):
+            events = json.loads(path.read_text())["traceEvents"]
+            slices = [e for e in events if e["ph"] == "X"]
+            self.assertEqual({e["pid"] for e in slices}, set(range(8)))
+            self.assertEqual([e["args"]["name"] for e in events if e["name"] == "process_name"], [f"rank {r}" for r in range(8)])
+            step = self.steps("traced")[number - 1]
+            self.assertEqual(step["step"], number)
+            for rank in range(8):
+                own = [e for e in slices if e["pid"] == rank]
+                end = own[0]["ts"]
+                for e in own:  # without a gap or an overlap
+                    self.assertAlmostEqual(e["ts"], end, delta=0.01)
+                    end = e["ts"] + e["dur"]
+                for kind in ("forward", "backward"):
+                    self.assertEqual({e["args"]["microbatch"] for e in own if e["name"] == kind}, {0, 1})
+            for part, seconds in step["time"].items():  # of rank 0
+                traced = sum(e["dur"] for e in slices if e["pid"] == 0 and e["cat"] == part)
+                self.assertAlmostEqual(traced * 1e-6, seconds, delta=2e-6, msg=part)
+            self.assertEqual(step["time"]["checkpoint"] > 0, number != 2)
+
     def test_what_one_layout_saved_another_resumes(self):
         # A large batch: steps long enough to be stopped between.
         self.run_job(self.job("whole"), *arguments("one", "precision=fp32", "batch.global=64"))
