@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,21 @@ struct ValidateArgs {
 };
 /// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
 int validate_command(const ValidateArgs& args);
+
+struct SimulateArgs {
+  std::string job;
+  std::vector<std::string> overrides;  ///< of the job, and "cluster.failures.KEY=VALUE"
+  bool json = false;
+  std::string svg, trace;                                             ///< files to write; empty: none
+  std::vector<double> costs{1, 1, 1, 0};                              ///< ms of forward, input and weight gradient, transfer
+  bool failures = false;
+  std::optional<double> step_seconds, checkpoint_bytes, save_seconds; ///< what a plan would tell
+  double weeks = 8;
+  std::int64_t runs = 100;
+  std::uint64_t seed = 0;
+};
+/// Without `failures` one step's pipeline, else weeks of interruptions.
+int simulate_command(const SimulateArgs& args);
 
 struct DataInspectArgs {
   std::string path;

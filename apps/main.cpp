@@ -53,6 +53,8 @@ class CommandLine {
         ->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
 
+    add_simulate();
+
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
     data->require_subcommand(1);
     CLI::App* inspect =
@@ -101,9 +103,37 @@ class CommandLine {
         ->allow_extra_args(false);
   }
 
+  void add_simulate() {
+    CLI::App* simulate = app_.add_subcommand(
+        "simulate", "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
+    add_job(*simulate, simulate_.job, simulate_.overrides);
+    simulate->add_flag("--json", simulate_.json, "One JSON object");
+    simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
+    simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")->type_name("FILE");
+    simulate->add_option("--costs", simulate_.costs,
+                         "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a transfer")
+        ->expected(4)
+        ->delimiter(',')
+        ->type_name("F,I,W,T")
+        ->capture_default_str();
+    CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
+                                               "Goodput under failures, checkpoints and restarts");
+    const auto with_failures = [&](const char* name, auto& value, const char* help) {
+      simulate->add_option(name, value, help)->needs(failures);
+    };
+    with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step");
+    with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks");
+    with_failures("--save-seconds", simulate_.save_seconds, "Seconds that training stands still for a save");
+    with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
+    with_failures("--runs", simulate_.runs, "Simulated runs");
+    with_failures("--seed", simulate_.seed, "Of the simulation");
+    simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });
+  }
+
   CLI::App app_{"trainerd trains transformers: one YAML job, one command.", "trainerd"};
   RunArgs run_;
   ValidateArgs validate_;
+  SimulateArgs simulate_;
   DataInspectArgs inspect_;
   CheckpointArgs checkpoint_;
   WorkerArgs worker_;

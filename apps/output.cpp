@@ -14,4 +14,12 @@ void print(const std::string& text) {
     throw std::runtime_error("cannot write to standard output: " + base::errno_text(errno));
 }
 
+void write_file(const std::string& option, const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (file == nullptr || std::fclose(file) != 0 || !written)
+    throw base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
+}
+
 }  // namespace trainerd::apps

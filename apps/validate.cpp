@@ -1,41 +1,20 @@
-#include <cerrno>
-#include <cstdio>
-
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
+#include "core/plan/schedule_report.h"
 #include "core/spec/machines.h"
 #include "core/spec/report.h"
 #include "core/spec/spec.h"
-#include "kernels/base/error.h"
-#include "parallel/layout.h"
 #include "parallel/placement_svg.h"
 #include "parallel/schedule/svg.h"
 
 namespace trainerd::apps {
 namespace {
 
-void write_file(const std::string& option, const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int error = errno;
-  if (file == nullptr || std::fclose(file) != 0 || !written)
-    throw base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
-}
-
 /// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
 std::string schedule_picture(const core::JobSpec& job) {
-  const parallel::ScheduleShape shape{.kind = job.parallel.schedule,
-                                      .stages = static_cast<int>(job.parallel.pp),
-                                      .virtual_stages = static_cast<int>(job.parallel.virtual_stages),
-                                      .microbatches = static_cast<int>(job.microbatches()),
-                                      .pass = parallel::Pass::train};
-  std::vector<std::vector<parallel::Action>> ranks;
-  for (int rank = 0; rank < shape.stages; ++rank) ranks.push_back(parallel::make_schedule(shape, rank));
-  return parallel::schedule_svg(parallel::timeline(ranks, {}), std::string(parallel::to_string(shape.kind)) + ", " +
-                                                                   std::to_string(shape.stages) + " stages of " +
-                                                                   std::to_string(shape.virtual_stages) + " chunks, " +
-                                                                   std::to_string(shape.microbatches) + " microbatches");
+  const parallel::ScheduleShape shape = core::schedule_shape(job);
+  return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}), core::schedule_title(shape));
 }
 
 }  // namespace

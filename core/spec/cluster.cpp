@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kMostDevices = 4096;
 constexpr double kMostMemory = 1 << 30;  // in MiB or GiB
+constexpr const char* kFailures = "cluster.failures.";
 
 /// A cluster file's values, in the units of its keys.
 struct ClusterFile {
@@ -21,6 +22,7 @@ struct ClusterFile {
   struct Link {
     double gb_per_second = 0, microseconds = 0;
   } nvlink, rail, network;
+  FailureSpec failures;
 };
 
 std::vector<Field> fields_of(ClusterFile& f) {
@@ -51,6 +53,7 @@ std::vector<Field> fields_of(ClusterFile& f) {
   link("nvlink", f.nvlink);
   link("rail", f.rail);
   link("network", f.network);
+  add_failure_fields(fields, kFailures, f.failures);
   return fields;
 }
 
@@ -83,12 +86,9 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   return t;
 }
 
-}  // namespace
-
-std::vector<std::string> cluster_preset_names() { return names_of(cluster_preset_texts()); }
-
-std::optional<parallel::Topology> read_cluster(const std::string& preset, const Place& place,
-                                               Problems& problems) {
+/// The keys of a cluster below `cluster`, with overrides over them.
+std::optional<ClusterFile> read_file(const std::string& preset, const Place& place,
+                                     const std::vector<std::string>& overrides, Problems& problems) {
   const auto found = find_preset({"cluster.preset", "configs/clusters/", cluster_preset_texts(), {"local"}},
                                  preset, place, problems);
   if (!found) return std::nullopt;
@@ -106,6 +106,7 @@ std::optional<parallel::Topology> read_cluster(const std::string& preset, const 
                  "a cluster is a map of keys, got " + describe(root.entries[0].value));
     return std::nullopt;
   }
+  for (const std::string& o : overrides) apply_override(root, o, problems);
   ClusterFile file;
   std::vector<Field> fields = fields_of(file);
   const Places places = read_fields(root, fields, problems);
@@ -123,7 +124,34 @@ std::optional<parallel::Topology> read_cluster(const std::string& preset, const 
     whole = false;
   }
   if (!whole) return std::nullopt;
-  return topology_of(file, preset);
+  return file;
+}
+
+}  // namespace
+
+std::vector<std::string> cluster_preset_names() { return names_of(cluster_preset_texts()); }
+
+std::optional<parallel::Topology> read_cluster(const std::string& preset, const Place& place,
+                                               Problems& problems) {
+  const auto file = read_file(preset, place, {}, problems);
+  return file ? std::optional(topology_of(*file, preset)) : std::nullopt;
+}
+
+std::optional<FailureSpec> read_cluster_failures(const std::string& preset, const Place& place,
+                                                 const std::vector<std::string>& overrides,
+                                                 Problems& problems) {
+  if (preset != "local") {
+    const auto file = read_file(preset, place, overrides, problems);
+    return file ? std::optional(file->failures) : std::nullopt;
+  }
+  Node root;
+  root.kind = Node::Kind::map;
+  for (const std::string& o : overrides) apply_override(root, o, problems);
+  FailureSpec spec;
+  std::vector<Field> fields;
+  add_failure_fields(fields, kFailures, spec);
+  read_fields(root, fields, problems);
+  return spec;
 }
 
 }  // namespace trainerd::core

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/spec/failures.h"
 #include "core/spec/problems.h"
 #include "parallel/topology.h"
 
@@ -16,5 +17,10 @@ std::vector<std::string> cluster_preset_names();
 /// when it cannot be read; `place` is where it is named.
 std::optional<parallel::Topology> read_cluster(const std::string& preset, const Place& place,
                                                Problems& problems);
+
+/// The same file's `failures` section, with "cluster.failures.KEY=VALUE" over it. `local` has no file.
+std::optional<FailureSpec> read_cluster_failures(const std::string& preset, const Place& place,
+                                                 const std::vector<std::string>& overrides,
+                                                 Problems& problems);
 
 }  // namespace trainerd::core

@@ -22,6 +22,7 @@ struct Look {
 constexpr Look kForward{"forward", {116, 172, 242}};
 constexpr Look kInputGrad{"input gradient", {247, 176, 98}};
 constexpr Look kWeightGrad{"weight gradient", {128, 203, 150}};
+constexpr Look kCommunication{"communication", {176, 116, 206}};
 
 constexpr const char* kStyle = R"(<style>
 .sched-page { fill: #ffffff; } .sched-bubble { fill: #e6eaf0; } .sched-text { fill: #344054; }
@@ -94,6 +95,13 @@ std::string cell(const TimedAction& timed, const Box& box, int turn, int turns) 
   return out + "</g>\n";
 }
 
+/// A message on its way, as a line below its sender.
+std::string message(const TimedAction& sent, double transfer, double y, double scale) {
+  return "<g><title>" + describe(sent.action) + ", " + number(sent.end) + " to " + number(sent.end + transfer) + "</title>" +
+         rect({kLeft + scale * sent.end, y + kRow + 0.5, scale * transfer, kRowGap - 1}, fill(kCommunication, 0, 1)) +
+         "</g>\n";
+}
+
 std::string legend_entry(double& x, const std::string& paint, const std::string& name) {
   const std::string out = rect({x, 42, 12, 12}, paint) + text(x + 18, 52, 12, "sched-text", name);
   x += 18 + kDigit * static_cast<double>(name.size()) + 20;
@@ -114,6 +122,7 @@ std::string legend(const Timeline& timeline, int turns) {
   }
   for (int turn = 1; turn < turns; ++turn)
     out += legend_entry(x, fill(kForward, turn, turns), "virtual stage " + std::to_string(turn));
+  if (timeline.transfer > 0) out += legend_entry(x, fill(kCommunication, 0, 1), kCommunication.name);
   return out + legend_entry(x, "class=\"sched-bubble\"", "bubble");
 }
 
@@ -151,6 +160,7 @@ std::string schedule_svg(const Timeline& timeline, const std::string& title) {
     out += text(kMargin, y + kRow / 2 + 4, 12, "sched-text", "rank " + std::to_string(rank));
     out += rect({kLeft, y, chart, kRow}, "class=\"sched-bubble\"") + "\n";
     for (const TimedAction& timed : timeline.ranks[rank]) {
+      if (is_send(timed.action.kind) && timeline.transfer > 0) out += message(timed, timeline.transfer, y, scale);
       if (looks_of(timed.action.kind).empty()) continue;
       const Box box{kLeft + scale * timed.start, y, std::max(scale * (timed.end - timed.start) - 1, 0.5),
                     kRow};

@@ -119,6 +119,7 @@ class Run {
   Run(std::span<const std::vector<Action>> ranks, const ActionCosts& costs)
       : lists_(ranks), costs_(costs), board_(ranks), now_(ranks.size(), 0.0) {
     result_.ranks.resize(ranks.size());
+    result_.transfer = costs.transfer;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) result_.ranks[rank].reserve(ranks[rank].size());
   }
 

@@ -34,6 +34,7 @@ struct StuckRank {
 struct Timeline {
   std::vector<std::vector<TimedAction>> ranks;  ///< in list order
   double makespan = 0;
+  double transfer = 0;           ///< of every message, from its send on
   double bubble_fraction = 0;    ///< time in which a rank computes nothing, of ranks x makespan
   std::vector<StuckRank> stuck;  ///< empty unless the lists deadlock; times then cover what could run
 };

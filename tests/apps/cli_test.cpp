@@ -107,6 +107,46 @@ TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[c
   }
 }
 
+TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "parallel: {pp: 2}\n");
+  const std::string svg = directory.write("pipeline.svg", ""), trace = directory.write("trace.json", "");
+  const Outcome text = trainerd("simulate " + job + " --costs 1,1,1,0 --svg " + svg + " --trace " + trace);
+  // 1F1B of two ranks and four microbatches at unit costs: (p - 1) / (m + p - 1) of 3 (m + p - 1) is bubble.
+  CHECK(text.output == "1f1b, 2 stages of 1 chunks, 4 microbatches: 15.000 ms, bubble 20.0 %\n");
+  CHECK(text.status == 0);
+  for (const auto& [path, begin] : {std::pair(svg, "<svg "), std::pair(trace, "{\"displayTimeUnit\":\"ms\"")}) {
+    std::ifstream file(path);
+    std::string first;
+    std::getline(file, first);
+    CHECK(first.rfind(begin, 0) == 0);
+  }
+  CHECK(trainerd("simulate " + job + " --json").output.find("\"stages\":2,\"virtual_stages\":1,\"microbatches\":4,") !=
+        std::string::npos);
+  CHECK(trainerd("simulate " + job + " --trace no/such/trace.json").status == 2);
+  CHECK(trainerd("simulate " + job + " --costs 1,1,1").status == 2);
+  CHECK(trainerd("simulate " + job + " --costs 0,1,1,0").status == 2);
+  CHECK(trainerd("simulate " + job + " --weeks 3").status == 2);
+  CHECK(trainerd("simulate " + job + " --set cluster.failures.spares=1").status == 2);
+}
+
+TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {async: false}\n");
+  const std::string with = "simulate " + job + " --failures --step-seconds 5 --checkpoint-bytes 6e12 --weeks 1 --runs 5";
+  const Outcome text = trainerd(with);
+  CHECK(text.status == 0);
+  CHECK(text.output.find("\ngoodput 99.") != std::string::npos);
+  CHECK(trainerd(with).output == text.output);
+  CHECK(trainerd(with + " --json").output.find("\"goodput\":0.99") != std::string::npos);
+  const Outcome missing = trainerd("simulate " + job + " --failures");
+  CHECK(missing.status == 2);
+  CHECK(missing.output.find("--step-seconds: is required") != std::string::npos);
+  CHECK(trainerd(with + " --set cluster.failures.sparse=1").status == 2);
+  CHECK(trainerd(with + " --runs 1").status == 2);
+  CHECK(trainerd(with + " --svg a.svg").status == 2);
+}
+
 TEST_CASE("a job for machines that are not here is validated, not run", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);
@@ -136,7 +176,7 @@ TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "
 }
 
 TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
-  for (const char* arguments : {"", "fly", "run", "validate", "validate a b", "data", "data inspect",
+  for (const char* arguments : {"", "fly", "run", "validate", "validate a b", "simulate", "data", "data inspect",
                                 "run --sett a=b x", "worker", "data inspect x --format csv"}) {
     INFO(arguments);
     CHECK(trainerd(arguments).status == 2);

@@ -106,6 +106,16 @@ TEST_CASE("the picture of a schedule has a cell for each computation and no scri
     CHECK(occurrences(svg, entry) == 1);
 }
 
+TEST_CASE("messages that take time are drawn below their sender", "[schedule]") {
+  const auto lists = make_schedules({ScheduleKind::one_f_one_b, 4, 1, 8, Pass::train});
+  const std::string svg = schedule_svg(timeline(lists, {.transfer = 0.5}), "1f1b");
+  CHECK(occurrences(svg, ">communication<") == 1);
+  CHECK(occurrences(svg, "<title>send_forward of ") == 3 * 8);
+  CHECK(occurrences(svg, "<title>send_backward of ") == 3 * 8);
+  CHECK(occurrences(svg, "<g>") == 4 * 8 * 2 + 2 * 3 * 8);
+  CHECK(occurrences(schedule_svg(timeline(lists, {}), "1f1b"), ">communication<") == 0);
+}
+
 TEST_CASE("the picture tells virtual stages apart", "[schedule]") {
   const auto lists = make_schedules({ScheduleKind::interleaved, 2, 2, 4, Pass::train});
   const std::string svg = schedule_svg(timeline(lists, {}), "interleaved");

@@ -1,0 +1,45 @@
+#include "core/plan/schedule_report.h"
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "parallel/layout.h"
+
+namespace trainerd::core {
+
+parallel::ScheduleShape schedule_shape(const JobSpec& job) {
+  return {.kind = job.parallel.schedule,
+          .stages = static_cast<int>(job.parallel.pp),
+          .virtual_stages = static_cast<int>(job.parallel.virtual_stages),
+          .microbatches = static_cast<int>(job.microbatches()),
+          .pass = parallel::Pass::train};
+}
+
+std::string schedule_title(const parallel::ScheduleShape& shape) {
+  return std::string(parallel::to_string(shape.kind)) + ", " + std::to_string(shape.stages) + " stages of " +
+         std::to_string(shape.virtual_stages) + " chunks, " + std::to_string(shape.microbatches) +
+         " microbatches";
+}
+
+std::string schedule_text(const parallel::ScheduleShape& shape, const parallel::Timeline& timeline) {
+  std::array<char, 96> figures{};
+  std::snprintf(figures.data(), figures.size(), ": %.3f ms, bubble %.1f %%\n", 1e3 * timeline.makespan,
+                100 * timeline.bubble_fraction);
+  return schedule_title(shape) + figures.data();
+}
+
+std::string schedule_json(const std::string& job, const parallel::ScheduleShape& shape,
+                          const parallel::Timeline& timeline) {
+  using Json = nlohmann::ordered_json;
+  const Json json{{"job", job},
+                  {"schedule", parallel::to_string(shape.kind)},
+                  {"stages", shape.stages},
+                  {"virtual_stages", shape.virtual_stages},
+                  {"microbatches", shape.microbatches},
+                  {"pipeline_seconds", timeline.makespan},
+                  {"bubble", timeline.bubble_fraction}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace trainerd::core
