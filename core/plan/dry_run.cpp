@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/train/snapshot.h"
-#include "core/train/trainer.h"
+#include "core/plan/record.h"
 #include "kernels/base/error.h"
-#include "kernels/meta/meta_backend.h"
-#include "parallel/meta/meta_communicator.h"
 
 namespace trainerd::core {
 namespace {
@@ -16,14 +13,6 @@ std::string gibibytes(std::int64_t bytes) {
   const std::int64_t hundredths = (bytes * 100 + (std::int64_t{1} << 29)) >> 30;
   const std::string fraction = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + "." + (fraction.size() < 2 ? "0" : "") + fraction + " GiB";
-}
-
-/// The job with as few microbatches as show everything that many do.
-JobSpec shortened(const JobSpec& job) {
-  JobSpec few = job;
-  // A second one adds to the sharded gradients of the first.
-  few.batch.global = std::min(job.microbatches(), std::max<std::int64_t>(2, job.parallel.pp)) * job.batch.micro * job.parallel.dp;
-  return few;
 }
 
 }  // namespace
@@ -38,30 +27,9 @@ parallel::ModelCosts model_costs(const ModelOptions& m) {
 }
 
 DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target) {
-  DryRun result;
-  bool counting = false;
-  kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) {
-    if (counting) result.flops_per_step += call.cost.flops;
-  });
-  const RankGroups groups(layout, rank, job.model, [&](const std::string&, const std::vector<std::int64_t>& ranks) {
-    const auto mine = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-    return parallel::make_meta_communicator(mine, static_cast<std::int64_t>(ranks.size()), {});
-  });
-  const JobSpec few = shortened(job);
   const std::int64_t pipeline_rank = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-  StepMemory memory(count_slots(job, layout, pipeline_rank));
-  Trainer trainer(few, layout, backend, groups, memory);
-  trainer.initialise();
-  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
-  counting = true;
-  trainer.step(1, read, {});
-  counting = false;
-  result.flops_per_step *= static_cast<double>(job.microbatches()) / static_cast<double>(few.microbatches());
-  // Prepared weights are made anew after an update, so a second step is as large as the first; evaluation may be larger.
-  if (job.evaluate.every > 0) trainer.evaluate(read);
-  result.memory = memory.plan();
-  result.snapshot_bytes = Snapshot(trainer.params()).bytes();
-  return result;
+  const RankRecord record = record_rank(job, layout, rank, target, count_slots(job, layout, pipeline_rank));
+  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches())};
 }
 
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,

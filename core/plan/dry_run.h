@@ -18,9 +18,7 @@ struct DryRun {
   double flops_per_step = 0;         ///< by operators, of this rank: hardware FLOPs, what is recomputed included
 };
 
-/// Builds a rank's trainer in a world that computes nothing, initialises it, runs one step and one evaluation of as many
-/// microbatches as fill the pipeline: more do nothing new, and what they keep alive is counted from the whole schedule. The
-/// real run allocates exactly what this reports. Looks at no data and needs no device.
+/// The totals of `record_rank`. The real run allocates exactly the memory that this reports.
 DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target);
 
 /// The parts of a model by their FLOPs, for splitting it over pipeline stages.

@@ -82,25 +82,21 @@ void Trainer::add_loss(const Chunk& chunk) {
     backend_.ordered_sum(*compute_, {.x = loss_T_, .out = totals_.rows(1, 1), .mode = WriteMode::accumulate});
 }
 
-std::size_t Trainer::transfer(const PassPlan& plan, std::size_t first) {
+/// Sends and receives that neighbour each other in the list go out as one group.
+void Trainer::transfer(const PassPlan& plan, std::span<const Action> actions) {
   std::vector<parallel::Transfer> sends, receives;
-  std::size_t next = first;
-  for (; next < plan.actions.size(); ++next) {
-    const Action& action = plan.actions[next];
+  for (const Action& action : actions) {
     const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
     if (action.kind == ActionKind::send_forward) sends.push_back({action.peer, chunk.out});
     else if (action.kind == ActionKind::send_backward) sends.push_back({action.peer, chunk.din});
     else if (action.kind == ActionKind::recv_forward)
       receives.push_back({action.peer, received(plan, action, SlotClass::received_forward)});
-    else if (action.kind == ActionKind::recv_backward)
-      receives.push_back({action.peer, received(plan, action, SlotClass::received_backward)});
-    else break;
+    else receives.push_back({action.peer, received(plan, action, SlotClass::received_backward)});
   }
   Flight& flight = flights_.emplace_back();
   for (const auto& transfers : {sends, receives})
     for (const parallel::Transfer& t : transfers) flight.tensors.push_back(t.tensor.data);
   flight.work = groups_.pp().exchange(*compute_, sends, receives, {.label = "pipeline"});
-  return next;
 }
 
 /// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent is written anew.
@@ -176,13 +172,19 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
   const PassPlan& plan = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
   backend_.fill_zero(*compute_, totals_);
+  const auto is_transfer = [](const Action& a) { return parallel::is_send(a.kind) || parallel::is_receive(a.kind); };
   for (std::size_t i = 0; i < plan.actions.size();) {
-    const ActionKind kind = plan.actions[i].kind;
-    if (parallel::is_send(kind) || parallel::is_receive(kind)) i = transfer(plan, i);
-    else compute(plan, plan.actions[i++], read);
+    const std::span<const Action> rest = std::span(plan.actions).subspan(i);
+    const std::size_t transfers = std::find_if_not(rest.begin(), rest.end(), is_transfer) - rest.begin();
+    const std::span<const Action> next = rest.first(std::max<std::size_t>(transfers, 1));
+    if (observe_) observe_(next);
+    if (transfers > 0) transfer(plan, next);
+    else compute(plan, next.front(), read);
+    i += next.size();
   }
   clock_.act(*compute_, nullptr);
   while (!flights_.empty()) land(flights_.front().tensors.front());
+  if (observe_) observe_({});
 }
 
 }  // namespace trainerd::core

@@ -8,32 +8,59 @@ using parallel::ActionKind;
 using parallel::Lifetime;
 using parallel::Pass;
 
-PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass) {
-  const int stages = static_cast<int>(layout.options.pp), microbatches = static_cast<int>(job.microbatches());
-  PassPlan plan;
-  plan.actions = parallel::make_schedule({.kind = layout.options.schedule, .stages = stages,
-                                          .virtual_stages = static_cast<int>(layout.options.virtual_stages),
-                                          .microbatches = microbatches, .pass = pass},
-                                         static_cast<int>(pipeline_rank));
-  for (int i = 0; i < static_cast<int>(layout.options.virtual_stages); ++i) {
-    const int chunk = i * stages + static_cast<int>(pipeline_rank);
-    const auto lifetime = [&](Lifetime l) { return parallel::color_slots(plan.actions, chunk, microbatches, l); };
-    plan.slots.push_back({lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
-                          lifetime(Lifetime::backward_to_weight),
-                          parallel::color_receives(plan.actions, chunk, microbatches, ActionKind::recv_forward),
-                          parallel::color_receives(plan.actions, chunk, microbatches, ActionKind::recv_backward)});
+namespace {
+
+parallel::ScheduleShape shape_of(const JobSpec& job, const parallel::Layout& layout, Pass pass) {
+  return {.kind = layout.options.schedule, .stages = static_cast<int>(layout.options.pp),
+          .virtual_stages = static_cast<int>(layout.options.virtual_stages),
+          .microbatches = static_cast<int>(job.microbatches()), .pass = pass};
+}
+
+/// By chunk of the rank.
+std::vector<std::array<parallel::SlotTable, kSlotClasses>> color(const std::vector<parallel::Action>& actions,
+                                                                 const parallel::ScheduleShape& shape, int pipeline_rank) {
+  std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
+  for (int i = 0; i < shape.virtual_stages; ++i) {
+    const int chunk = i * shape.stages + pipeline_rank;
+    const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, chunk, shape.microbatches, l); };
+    slots.push_back({lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
+                     lifetime(Lifetime::backward_to_weight),
+                     parallel::color_receives(actions, chunk, shape.microbatches, ActionKind::recv_forward),
+                     parallel::color_receives(actions, chunk, shape.microbatches, ActionKind::recv_backward)});
   }
+  return slots;
+}
+
+void take_larger(SlotCounts& counts, const std::vector<std::array<parallel::SlotTable, kSlotClasses>>& slots) {
+  for (std::size_t chunk = 0; chunk < counts.size(); ++chunk)
+    for (std::size_t i = 0; i < kSlotClasses; ++i) counts[chunk][i] = std::max(counts[chunk][i], slots[chunk][i].slots);
+}
+
+}  // namespace
+
+PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass) {
+  const parallel::ScheduleShape shape = shape_of(job, layout, pass);
+  PassPlan plan;
+  plan.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
+  plan.slots = color(plan.actions, shape, static_cast<int>(pipeline_rank));
   return plan;
 }
 
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   SlotCounts counts(static_cast<std::size_t>(layout.options.virtual_stages));
-  for (const Pass pass : {Pass::train, Pass::evaluate}) {
-    const PassPlan plan = plan_pass(job, layout, pipeline_rank, pass);
-    for (std::size_t chunk = 0; chunk < counts.size(); ++chunk)
-      for (std::size_t i = 0; i < kSlotClasses; ++i) counts[chunk][i] = std::max(counts[chunk][i], plan.slots[chunk][i].slots);
-  }
+  for (const Pass pass : {Pass::train, Pass::evaluate}) take_larger(counts, plan_pass(job, layout, pipeline_rank, pass).slots);
   return counts;
+}
+
+std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout) {
+  std::vector<SlotCounts> all(static_cast<std::size_t>(layout.options.pp),
+                              SlotCounts(static_cast<std::size_t>(layout.options.virtual_stages)));
+  for (const Pass pass : {Pass::train, Pass::evaluate}) {
+    const parallel::ScheduleShape shape = shape_of(job, layout, pass);
+    const auto lists = parallel::make_schedules(shape);
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) take_larger(all[rank], color(lists[rank], shape, static_cast<int>(rank)));
+  }
+  return all;
 }
 
 }  // namespace trainerd::core

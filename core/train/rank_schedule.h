@@ -20,5 +20,7 @@ PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int6
 
 /// Slots that the job's training and evaluation schedules need on a pipeline rank.
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank);
+/// The same of every pipeline rank, in about the time of one.
+std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout);
 
 }  // namespace trainerd::core

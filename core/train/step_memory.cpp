@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/error.h"
+
 namespace trainerd::core {
 namespace {
 
@@ -65,16 +67,26 @@ Arena& StepMemory::slot(int chunk, SlotClass slot_class, int index) {
 }
 
 MemoryPlan StepMemory::plan() const {
+  SlotCounts counts(slots_.size());
+  for (std::size_t chunk = 0; chunk < slots_.size(); ++chunk)
+    for (std::size_t i = 0; i < kSlotClasses; ++i) counts[chunk][i] = static_cast<int>(slots_[chunk][i].size());
+  return plan_with(counts);
+}
+
+MemoryPlan StepMemory::plan_with(const SlotCounts& counts) const {
+  base::check(counts.size() == slots_.size(), "ranks that are alike have as many chunks");
   MemoryPlan plan;
   plan.regions.push_back(region_of(persistent_, 1));
   plan.regions.push_back(region_of(scratch_, 1));
-  for (const auto& classes : slots_) {
-    for (const std::vector<Arena>& slots : classes) {
+  for (std::size_t chunk = 0; chunk < slots_.size(); ++chunk) {
+    for (std::size_t i = 0; i < kSlotClasses; ++i) {
+      const std::vector<Arena>& slots = slots_[chunk][i];
+      base::check(slots.empty() == (counts[chunk][i] == 0), "ranks that are alike use the same classes of slots");
       if (slots.empty()) continue;
       const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
         return a.high_water() < b.high_water();
       });
-      plan.regions.push_back(region_of(*largest, static_cast<std::int64_t>(slots.size())));
+      plan.regions.push_back(region_of(*largest, counts[chunk][i]));
     }
   }
   return plan;

@@ -41,6 +41,8 @@ class StepMemory {
 
   /// The high-water mark of every region so far, by term; a class of slots is as many times its largest slot.
   kernels::MemoryPlan plan() const;
+  /// The same of a rank whose chunks are alike and have other numbers of slots.
+  kernels::MemoryPlan plan_with(const SlotCounts& slots) const;
 
  private:
   std::vector<kernels::Buffer> buffers_;

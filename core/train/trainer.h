@@ -42,6 +42,9 @@ struct StepReport {
 /// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
 
+/// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing when it is over.
+using ObserveActions = std::function<void(std::span<const parallel::Action>)>;
+
 /// One rank's training: parameters, the step and its executor. The same code runs on a real backend and in the meta
 /// world. All memory comes from `memory` at construction or inside its regions; a step allocates nothing of any size.
 class Trainer {
@@ -64,6 +67,9 @@ class Trainer {
   /// Whether the next steps leave a trace, and the last step's: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
   const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
+
+  /// For records of what a step does: `observe` is called from the next pass on.
+  void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
 
   ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
@@ -89,7 +95,7 @@ class Trainer {
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
   void compute(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
-  std::size_t transfer(const PassPlan& plan, std::size_t first);
+  void transfer(const PassPlan& plan, std::span<const parallel::Action> actions);
   void land(const std::byte* tensor);
   int slot_of(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class) const;
   kernels::Tensor received(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class);
@@ -121,6 +127,7 @@ class Trainer {
   std::vector<parallel::PartialSum> partial_sums_;
   PassPlan train_, evaluate_;
   std::vector<Flight> flights_;
+  ObserveActions observe_;
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
   kernels::Tensor loss_T_, totals_, square_sums_, nonfinite_, all_nonfinite_, control_, votes_;

@@ -36,8 +36,8 @@ std::unique_ptr<Stream> MetaBackend::make_stream(std::string name, Arena* scratc
 
 std::unique_ptr<Event> MetaBackend::make_event() { return std::make_unique<Event>(); }
 
-void MetaBackend::note(const Stream& stream, const char* op, const Cost& cost, std::int64_t scratch) {
-  if (observe_) observe_({op, stream.name(), cost, scratch});
+void MetaBackend::note(const Stream& stream, const char* op, const Cost& cost, std::int64_t scratch, const OpClass& what) {
+  if (observe_) observe_({op, stream.name(), cost, scratch, what});
 }
 
 }  // namespace trainerd::kernels

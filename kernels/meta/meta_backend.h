@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cost.h"
+#include "kernels/op_class.h"
 
 namespace trainerd::kernels {
 
@@ -16,6 +17,7 @@ struct MetaCall {
   std::string stream;
   Cost cost;
   std::int64_t scratch_bytes = 0;
+  OpClass what;
 };
 
 /// A world that computes nothing: each call is costed as the target would run it, takes and gives back the scratch
@@ -78,9 +80,9 @@ class MetaBackend final : public Backend {
     const std::int64_t scratch = scratch_bytes(args, target_);
     const ArenaScope scope(stream.scratch());
     if (scratch > 0) stream.scratch().take_bytes(scratch, MemoryTerm::workspace);
-    note(stream, op, cost(args, target_), scratch);
+    note(stream, op, cost(args, target_), scratch, op_class(args));
   }
-  void note(const Stream& stream, const char* op, const Cost& cost, std::int64_t scratch);
+  void note(const Stream& stream, const char* op, const Cost& cost, std::int64_t scratch, const OpClass& what = {});
 
   Target target_;
   std::function<void(const MetaCall&)> observe_;

@@ -1,0 +1,53 @@
+#pragma once
+
+// What an operator call is to a cost model: a matrix product of some size, attention over some length, or bytes to move.
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace trainerd::kernels {
+
+struct OpClass {
+  enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
+  DType dtype = DType::f32;  ///< of a GEMM's or attention's operands
+  std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM: output rows, output columns, summands
+  std::int64_t length = 0;           ///< of attention: the longest sequence
+  std::int64_t heads = 0, head_size = 0, sequences = 0;
+
+  auto operator<=>(const OpClass&) const = default;
+};
+
+inline OpClass gemm_class(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.kind = OpClass::Kind::gemm, .dtype = dtype, .m = m, .n = n, .k = k};
+}
+
+template <class Args>
+OpClass op_class(const Args&) {
+  return {};
+}
+inline OpClass op_class(const LinearFprop& a) {
+  return gemm_class(a.x_TC.data.dtype, a.y_TN.size(0), a.y_TN.size(1), a.x_TC.data.size(1));
+}
+inline OpClass op_class(const LinearDgrad& a) {
+  return gemm_class(a.dy_TN.data.dtype, a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.data.size(1));
+}
+inline OpClass op_class(const LinearWgrad& a) {
+  return gemm_class(a.x_TC.data.dtype, a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.data.size(0));
+}
+inline OpClass op_class(const LinearSwiglu& a) {
+  return gemm_class(a.x_TC.data.dtype, a.gate_up_T2F.size(0), a.gate_up_T2F.size(1), a.x_TC.data.size(1));
+}
+inline OpClass op_class(const LinearDgradSwiglu& a) {
+  return gemm_class(a.dy_TD.data.dtype, a.dy_TD.data.size(0), a.weight.plain_NC.size(1), a.dy_TD.data.size(1));
+}
+inline OpClass op_class(const AttentionForward& a) {
+  return {.kind = OpClass::Kind::attention_forward, .dtype = a.qkv.dtype, .length = a.max_seqlen, .heads = a.heads.heads,
+          .head_size = a.heads.head_size, .sequences = a.sequences};
+}
+inline OpClass op_class(const AttentionBackward& a) {
+  return {.kind = OpClass::Kind::attention_backward, .dtype = a.qkv.dtype, .length = a.max_seqlen, .heads = a.heads.heads,
+          .head_size = a.heads.head_size, .sequences = a.sequences};
+}
+
+}  // namespace trainerd::kernels
