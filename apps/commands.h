@@ -45,6 +45,16 @@ struct SimulateArgs {
 /// Without `failures` one step's pipeline, else weeks of interruptions.
 int simulate_command(const SimulateArgs& args);
 
+struct PlanArgs {
+  std::string job;
+  std::vector<std::string> overrides;
+  std::string cluster;  ///< over the job's cluster.preset; empty: the job's own
+  bool json = false;
+  double tokens = 0;  ///< budget to train on; 0: none
+};
+/// Prints the plan. The status is that of a CapacityError when the job does not fit.
+int plan_command(const PlanArgs& args);
+
 struct DataInspectArgs {
   std::string path;
   std::string format;  ///< "text", "tokens", or empty: told by the file's name

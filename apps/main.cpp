@@ -55,6 +55,16 @@ class CommandLine {
 
     add_simulate();
 
+    CLI::App* plan = app_.add_subcommand(
+        "plan", "Predict a job's memory, time and communication; needs none of its devices or data");
+    add_job(*plan, plan_.job, plan_.overrides);
+    plan->add_option("--cluster", plan_.cluster, "Goes over cluster.preset: a built-in cluster or a YAML file")
+        ->type_name("NAME|FILE");
+    plan->add_flag("--json", plan_.json, "One JSON object");
+    plan->add_option("--tokens", plan_.tokens, "Tokens to train on: adds days and device-hours")
+        ->check(CLI::PositiveNumber);
+    plan->callback([this] { chosen_ = [this] { return plan_command(plan_); }; });
+
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
     data->require_subcommand(1);
     CLI::App* inspect =
@@ -134,6 +144,8 @@ class CommandLine {
   RunArgs run_;
   ValidateArgs validate_;
   SimulateArgs simulate_;
+
+  PlanArgs plan_;
   DataInspectArgs inspect_;
   CheckpointArgs checkpoint_;
   WorkerArgs worker_;

@@ -11,7 +11,9 @@ namespace trainerd::parallel {
 /// One direction, of one device.
 struct LinkSpeed {
   double bytes_per_second = 0;  ///< 0: unknown
-  double latency_seconds = 0;
+  double latency_seconds = 0;        ///< of one hop of a ring or tree
+  double efficiency = 1;             ///< part of the bandwidth that a large collective reaches
+  double start_seconds = 0;          ///< of any operation on it, whatever its size and group
 
   bool operator==(const LinkSpeed&) const = default;
 };
@@ -25,6 +27,25 @@ struct PeakRates {
   double fp4 = 0;
 
   bool operator==(const PeakRates&) const = default;
+};
+
+/// What operators reach of a device's peaks: one curve for each class. `gemm.efficiency` 0: not known, and no time is predicted.
+struct OperatorRates {
+  std::int64_t multiprocessors = 1;
+  struct {
+    double efficiency = 0;   ///< of the dense peak, by a product large enough for all else not to matter
+    double tile_rows = 0, tile_columns = 0;  ///< of the output, made by one multiprocessor at a time
+    double start_depth = 0;  ///< summands in whose time a tile starts and ends
+  } gemm;
+  struct {
+    double forward = 0, backward = 0;  ///< of the dense peak, for long sequences, counting what the mask leaves
+    double forward_start = 0, backward_start = 0;  ///< sequence length at which half of that is reached
+    double score_bytes = 0;            ///< memory traffic of an unmasked score in forward; 0: scores stay on the chip
+  } attention;
+  double memory_efficiency = 0;  ///< of the memory's bandwidth
+  double launch_seconds = 0;     ///< of the host for every operator: the device is not faster
+
+  bool known() const { return gemm.efficiency > 0; }
 };
 
 /// What there is to place ranks on: `nodes` alike, each with `devices_per_node` alike. Detected, or a preset
@@ -41,6 +62,10 @@ struct Topology {
   std::int64_t device_memory_bytes = 0;  ///< 0 on a CPU: its devices share the node's
   double memory_bytes_per_second = 0;    ///< of one device's own memory
   PeakRates peak;
+  OperatorRates rates;
+  std::int64_t device_overhead_bytes = 0;  ///< what driver and libraries take outside the job's own memory
+  double host_bytes_per_second = 0;        ///< between one device and its host, for snapshots; 0: unknown
+  double failures_per_node_day = 0;        ///< that stop the job; 0: unknown
   LinkSpeed nvlink;
   LinkSpeed rail;     ///< between nodes, on the same card number
   LinkSpeed network;  ///< between nodes, across cards

@@ -19,8 +19,12 @@ struct ClusterFile {
   std::int64_t device_memory_mib = 0, node_memory_gib = 0;
   double device_memory_gb_per_second = 0;
   parallel::PeakRates peak_tflops;
+  parallel::OperatorRates rates;
+  double launch_microseconds = 0;
+  std::int64_t device_overhead_mib = 0;
+  double host_gb_per_second = 0, failures_per_1000_node_days = 0;
   struct Link {
-    double gb_per_second = 0, microseconds = 0;
+    double gb_per_second = 0, microseconds = 0, efficiency = 1, start_microseconds = 0;
   } nvlink, rail, network;
   FailureSpec failures;
 };
@@ -49,7 +53,25 @@ std::vector<Field> fields_of(ClusterFile& f) {
   const auto link = [&](const std::string& name, ClusterFile::Link& l) {
     add(name + ".gb_per_second", &l.gb_per_second, "of one GPU in one direction").at_least(0);
     add(name + ".microseconds", &l.microseconds, "latency of a hop").at_least(0);
+    add(name + ".efficiency", &l.efficiency, "part of it that a large collective reaches").between(0.01, 1);
+    add(name + ".start_microseconds", &l.start_microseconds, "of any operation").at_least(0);
   };
+  parallel::OperatorRates& r = f.rates;
+  add("multiprocessors", &r.multiprocessors, "streaming multiprocessors of a GPU").between(1, kMostDevices);
+  add("gemm.efficiency", &r.gemm.efficiency, "part of the peak that large products reach").between(0, 1);
+  add("gemm.tile_rows", &r.gemm.tile_rows, "of the output").at_least(1);
+  add("gemm.tile_columns", &r.gemm.tile_columns, "of the output").at_least(1);
+  add("gemm.start_depth", &r.gemm.start_depth, "summands in whose time a tile starts and ends").at_least(0);
+  add("attention.forward", &r.attention.forward, "part of the peak for long sequences").between(0, 1);
+  add("attention.backward", &r.attention.backward, "part of the peak for long sequences").between(0, 1);
+  add("attention.forward_start", &r.attention.forward_start, "length at which half of it is reached").at_least(0);
+  add("attention.backward_start", &r.attention.backward_start, "length at which half of it is reached").at_least(0);
+  add("attention.score_bytes", &r.attention.score_bytes, "memory traffic of a score").at_least(0);
+  add("memory_efficiency", &r.memory_efficiency, "part of the memory's bandwidth that is reached").between(0, 1);
+  add("launch_microseconds", &f.launch_microseconds, "of the host, for every operator").at_least(0);
+  add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMostMemory);
+  add("host_gb_per_second", &f.host_gb_per_second, "between a GPU and its host").at_least(0);
+  add("failures_per_1000_node_days", &f.failures_per_1000_node_days, "that stop a job").at_least(0);
   link("nvlink", f.nvlink);
   link("rail", f.rail);
   link("network", f.network);
@@ -58,7 +80,7 @@ std::vector<Field> fields_of(ClusterFile& f) {
 }
 
 parallel::LinkSpeed speed(const ClusterFile::Link& link) {
-  return {link.gb_per_second * 1e9, link.microseconds * 1e-6};
+  return {link.gb_per_second * 1e9, link.microseconds * 1e-6, link.efficiency, link.start_microseconds * 1e-6};
 }
 
 parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
@@ -80,6 +102,11 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.node_memory_bytes = f.node_memory_gib << 30;
   t.peak = {f.peak_tflops.fp32 * 1e12, f.peak_tflops.tf32 * 1e12, f.peak_tflops.bf16 * 1e12,
             f.peak_tflops.fp8 * 1e12, f.peak_tflops.fp4 * 1e12};
+  t.rates = f.rates;
+  t.rates.launch_seconds = f.launch_microseconds * 1e-6;
+  t.device_overhead_bytes = f.device_overhead_mib << 20;
+  t.host_bytes_per_second = f.host_gb_per_second * 1e9;
+  t.failures_per_node_day = f.failures_per_1000_node_days / 1000;
   t.nvlink = speed(f.nvlink);
   t.rail = speed(f.rail);
   t.network = speed(f.network);

@@ -68,6 +68,26 @@ TEST_CASE("validate prints a job that validates to itself", "[cli]") {
   CHECK(second.output == first.output);
 }
 
+TEST_CASE("plan needs none of the job's devices or data, and its status says whether it fits", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob);
+  const Outcome here = trainerd("plan " + job);
+  CHECK(here.status == 0);
+  CHECK(here.output.find("not predicted: local has no operator rates") != std::string::npos);
+  const Outcome cluster = trainerd("plan " + job + " --cluster dgx-h100 --tokens 1e9");
+  CHECK(cluster.status == 0);
+  CHECK(cluster.output.find("time of a step: ") != std::string::npos);
+  CHECK(cluster.output.find("1e+09 tokens: ") != std::string::npos);
+  const Outcome json = trainerd("plan " + job + " --cluster dgx-a100 --json");
+  CHECK(json.status == 0);
+  CHECK(json.output.find("\"step_seconds\": ") != std::string::npos);
+  const Outcome large = trainerd("plan " + directory.write("large.yaml", "steps: 1\nmodel: {preset: llama-3-70b}\nbatch: {global: 8, micro: 1}\n"
+                                                                         "data: {format: synthetic}\ncluster: {preset: dgx-h100}\n"));
+  CHECK(large.status == 3);
+  CHECK(large.output.find("does not fit: stage 0 needs ") != std::string::npos);
+  CHECK(trainerd("plan " + job + " --cluster nowhere").status == 2);
+}
+
 TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws them", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);

@@ -1,0 +1,39 @@
+#pragma once
+
+// Seconds of operators and collectives on the machines of a topology: one curve for each class of operator and of link.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/plan/record.h"
+#include "parallel/placement.h"
+#include "parallel/topology.h"
+
+namespace trainerd::core {
+
+/// A dense product's peak FLOP/s for operands of a dtype; 0: unknown. fp32 operands use the tf32 units where there are any.
+double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
+
+/// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more summands.
+/// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes,
+/// nor than the host issues the next.
+double op_seconds(const RecordedOp& op, const parallel::Topology& topology);
+
+/// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).
+struct GroupPlace {
+  std::int64_t size = 1;
+  std::int64_t per_domain = 1;
+  parallel::Link link = parallel::Link::none;  ///< the slowest on its way
+};
+GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks);
+
+/// Rings: (n - 1) / n of the bytes cross every member's link for a gather or scatter, twice that for a sum, with a latency for
+/// each hop; sums take trees instead where those are faster (2 log2 of the domains in latency). Between domains each member
+/// has a network card of its own, so that a group with several in a domain goes out by all of them. `bytes` as recorded.
+double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology);
+
+/// One message between two devices.
+double message_seconds(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
+
+}  // namespace trainerd::core

@@ -1,0 +1,368 @@
+#include "core/plan/replay.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+using io::TimeLedger;
+using parallel::Action;
+using parallel::ActionKind;
+using Part = double TimeLedger::*;
+
+constexpr int kSteps = 2;
+
+/// Ranks of other pipeline stages are in these groups.
+bool meets_other_stages(const std::string& group) { return group == "world" || group == "tied"; }
+
+Part part_of(const std::string& group) {
+  if (group == "tp" || group == "kv") return &TimeLedger::exposed_tp;
+  if (group == "world") return &TimeLedger::exposed_world;
+  if (group == "tied" || group == "pp") return &TimeLedger::exposed_pp;
+  return &TimeLedger::exposed_dp;
+}
+
+/// An event with its seconds. Runs of operators, and collectives that are awaited at once, are one of kind `pass`.
+struct TimedEvent {
+  enum class Kind : std::uint8_t { pass, issue, wait } kind = Kind::pass;
+  int group = 0;
+  std::int64_t behind = 0;
+  double seconds = 0;
+  Part part = nullptr;  ///< of a `pass`
+};
+using TimedSegment = std::vector<TimedEvent>;
+
+struct TimedRank {
+  TimedSegment before, after;
+  std::map<ActionKey, TimedSegment> actions;
+};
+
+class Compiler {
+ public:
+  Compiler(const ReplayInput& in, std::int64_t rank) : record_(*in.records[static_cast<std::size_t>(rank)]) {
+    for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
+    for (const RecordedCollective& c : record_.collectives) collective_seconds_.push_back(in.collective_seconds(rank, c, record_));
+    at_once_.assign(record_.groups.size(), true);
+    for (std::size_t g = 0; g < record_.groups.size(); ++g)
+      if (meets_other_stages(record_.groups[g])) at_once_[g] = false;
+    const auto look = [&](const RecordedSegment& segment) {
+      for (std::size_t i = 0; i < segment.size(); ++i) {
+        if (segment[i].kind != RecordedEvent::Kind::issue) continue;
+        const auto g = static_cast<std::size_t>(group_of(segment[i]));
+        const bool awaited = i + 1 < segment.size() && segment[i + 1].kind == RecordedEvent::Kind::wait &&
+                             segment[i + 1].index == static_cast<int>(g) && segment[i + 1].behind == 0;
+        if (!awaited) at_once_[g] = false;
+      }
+    };
+    look(record_.before), look(record_.after);
+    for (const auto& [key, segment] : record_.actions) look(segment);
+  }
+
+  TimedRank timed() const {
+    TimedRank rank{timed(record_.before, &TimeLedger::compute), timed(record_.after, &TimeLedger::optimizer), {}};
+    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, &TimeLedger::compute);
+    return rank;
+  }
+
+ private:
+  int group_of(const RecordedEvent& e) const { return record_.collectives[static_cast<std::size_t>(e.index)].group; }
+
+  TimedSegment timed(const RecordedSegment& segment, Part work) const {
+    TimedSegment out;
+    const auto pass = [&](double seconds, Part part) {
+      if (!out.empty() && out.back().kind == TimedEvent::Kind::pass && out.back().part == part) out.back().seconds += seconds;
+      else out.push_back({TimedEvent::Kind::pass, 0, 0, seconds, part});
+    };
+    for (const RecordedEvent& e : segment) {
+      const auto i = static_cast<std::size_t>(e.index);
+      if (e.kind == RecordedEvent::Kind::op) {
+        pass(op_seconds_[i], work);
+      } else if (e.kind == RecordedEvent::Kind::wait) {
+        if (!at_once_[i]) out.push_back({TimedEvent::Kind::wait, e.index, e.behind, 0, nullptr});
+      } else {
+        const RecordedCollective& c = record_.collectives[i];
+        const bool stops = !c.background && !meets_other_stages(record_.groups[static_cast<std::size_t>(c.group)]);
+        if (at_once_[static_cast<std::size_t>(c.group)] || stops)
+          pass(collective_seconds_[i], part_of(record_.groups[static_cast<std::size_t>(c.group)]));
+        if (!at_once_[static_cast<std::size_t>(c.group)])
+          out.push_back({TimedEvent::Kind::issue, c.group, 0, stops ? 0 : collective_seconds_[i], nullptr});
+      }
+    }
+    return out;
+  }
+
+  const RankRecord& record_;
+  std::vector<double> op_seconds_, collective_seconds_;
+  std::vector<bool> at_once_;  // by group: every collective is awaited by the next event
+};
+
+/// Messages that go out together.
+struct Flight {
+  struct Message {
+    std::size_t id;
+    bool sends;
+    double seconds;
+  };
+  std::vector<Message> messages;
+};
+
+struct Message {
+  double sent = -1, received = -1;  ///< when each end posted it
+};
+
+/// Ranks that meet: when the last of them came, if all did.
+struct Meeting {
+  int came = 0;
+  double last = 0, seconds = 0;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const ReplayInput& in) : in_(in), lists_(parallel::make_schedules(in.schedule)) {
+    const std::size_t m = static_cast<std::size_t>(in.schedule.microbatches);
+    messages_.resize(kSteps * 2 * static_cast<std::size_t>(in.schedule.chunks()) * m);
+    for (int r = 0; r < in.schedule.stages; ++r) {
+      Rank& rank = ranks_.emplace_back();
+      rank.index = r;
+      rank.timed = Compiler(in, r).timed();
+      const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
+      rank.groups.resize(record.groups.size());
+      rank.recvs.assign(2 * static_cast<std::size_t>(in.schedule.virtual_stages) * m, -1);
+      rank.sends.resize(2 * static_cast<std::size_t>(in.schedule.virtual_stages));
+      for (const std::string& group : record.groups)
+        if (meets_other_stages(group)) ++members_[group];
+    }
+  }
+
+  Replay run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Rank& rank : ranks_)
+        while (advance(rank)) moved = true;
+    }
+    Replay result;
+    double begin = 0, end = 0, pass = 0, busy = 0;
+    for (const Rank& rank : ranks_) {
+      base::check(rank.step == kSteps, "a schedule that was checked runs to its end");
+      begin = std::max(begin, rank.began), end = std::max(end, rank.now);
+    }
+    double first = ranks_.front().began, last = 0;
+    for (const Rank& rank : ranks_) first = std::min(first, rank.began), last = std::max(last, rank.pass_ended);
+    for (const Rank& rank : ranks_) {
+      result.ranks.push_back(rank.ledger);
+      busy += rank.pass_busy, pass += last - first;
+    }
+    result.step_seconds = end - begin;
+    result.bubble = pass > 0 ? std::max(0.0, 1 - busy / pass) : 0;
+    const double n = static_cast<double>(ranks_.size());
+    for (const Part part : {&TimeLedger::compute, &TimeLedger::exposed_tp, &TimeLedger::exposed_dp, &TimeLedger::exposed_pp,
+                            &TimeLedger::exposed_world, &TimeLedger::bubble, &TimeLedger::optimizer})
+      for (const TimeLedger& ledger : result.ranks) result.mean.*part += ledger.*part / n;
+    return result;
+  }
+
+ private:
+  struct Group {
+    double free = 0;
+    std::vector<double> ends;  ///< of what was issued; of a meeting, when this rank came
+  };
+  enum class Phase : std::uint8_t { before, actions, landing, after };
+  struct Rank {
+    int index = 0;
+    TimedRank timed;
+    double now = 0, began = 0, pass_ended = 0, pass_busy = 0;
+    int step = 0;
+    Phase phase = Phase::before;
+    std::size_t at = 0;      ///< action, or event of `after`
+    bool landed_send = false;
+    std::vector<Group> groups;
+    std::vector<Flight> flights;
+    std::vector<std::int64_t> recvs;               ///< flights, by direction, chunk and microbatch
+    std::vector<std::vector<std::int64_t>> sends;  ///< flights, by direction and chunk
+    TimeLedger ledger;
+  };
+
+  static bool forwards(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::recv_forward; }
+  int local(int chunk) const { return chunk / in_.schedule.stages; }
+
+  /// A message by its receiver's chunk and microbatch.
+  std::size_t message_of(const Action& a, int step) const {
+    const bool forward = forwards(a.kind);
+    const int chunk = parallel::is_receive(a.kind) ? a.chunk : a.chunk + (forward ? 1 : -1);
+    const std::size_t chunks = static_cast<std::size_t>(in_.schedule.chunks());
+    const std::size_t direction = static_cast<std::size_t>(step) * 2 + (forward ? 0 : 1);
+    return (direction * chunks + static_cast<std::size_t>(chunk)) * static_cast<std::size_t>(in_.schedule.microbatches) +
+           static_cast<std::size_t>(a.microbatch);
+  }
+  std::size_t lane(bool forward, int chunk) const {
+    return (forward ? 0 : 1) * static_cast<std::size_t>(in_.schedule.virtual_stages) + static_cast<std::size_t>(local(chunk));
+  }
+
+  std::size_t place(const Action& a, bool forward) const {
+    return lane(forward, a.chunk) * static_cast<std::size_t>(in_.schedule.microbatches) + static_cast<std::size_t>(a.microbatch);
+  }
+
+  void post(Rank& rank, const Action& a) {
+    Flight& flight = rank.flights.back();
+    const std::size_t id = message_of(a, rank.step);
+    const bool sends = parallel::is_send(a.kind);
+    flight.messages.push_back({id, sends, sends ? in_.message_seconds(rank.index, a.peer) : in_.message_seconds(a.peer, rank.index)});
+    (sends ? messages_[id].sent : messages_[id].received) = rank.now;
+    const std::int64_t index = static_cast<std::int64_t>(rank.flights.size()) - 1;
+    if (sends) rank.sends[lane(forwards(a.kind), a.chunk)].push_back(index);
+    else rank.recvs[place(a, forwards(a.kind))] = index;
+  }
+
+  /// Goes on to when the flight has landed; false when that is not known yet.
+  bool land(Rank& rank, std::int64_t index) {
+    if (index < 0) return true;
+    double end = 0;
+    for (const Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
+      const Message& m = messages_[message.id];
+      if (m.sent < 0 || m.received < 0) return false;
+      end = std::max(end, std::max(m.sent, m.received) + message.seconds);
+    }
+    if (end > rank.now) {
+      rank.ledger.bubble += end - rank.now;
+      rank.now = end;
+    }
+    return true;
+  }
+
+  void spend(Rank& rank, double seconds, Part part) {
+    rank.now += seconds;
+    rank.ledger.*part += seconds;
+    if (rank.phase != Phase::after) rank.pass_busy += seconds;
+  }
+
+  void issue(Rank& rank, const TimedEvent& e) {
+    Group& group = rank.groups[static_cast<std::size_t>(e.group)];
+    const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
+    if (!meets_other_stages(name)) {
+      group.free = std::max(group.free, rank.now) + e.seconds;
+      group.ends.push_back(group.free);
+      return;
+    }
+    Meeting& meeting = meetings_[name][group.ends.size()];
+    ++meeting.came;
+    meeting.last = std::max(meeting.last, rank.now);
+    meeting.seconds = std::max(meeting.seconds, e.seconds);
+    group.ends.push_back(rank.now);
+  }
+
+  bool wait(Rank& rank, const TimedEvent& e) {
+    const Group& group = rank.groups[static_cast<std::size_t>(e.group)];
+    const std::int64_t index = static_cast<std::int64_t>(group.ends.size()) - 1 - e.behind;
+    if (index < 0) return true;
+    const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
+    double end = group.ends[static_cast<std::size_t>(index)];
+    if (meets_other_stages(name)) {
+      const Meeting& meeting = meetings_[name][static_cast<std::size_t>(index)];
+      if (meeting.came < members_[name]) return false;
+      end = meeting.last + meeting.seconds;
+    }
+    if (end > rank.now) spend(rank, end - rank.now, part_of(name));
+    return true;
+  }
+
+  /// One event; of a kind that never stops.
+  void pass(Rank& rank, const TimedSegment& segment) {
+    for (const TimedEvent& e : segment) {
+      if (e.kind == TimedEvent::Kind::pass) spend(rank, e.seconds, e.part);
+      else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
+      else base::check(wait(rank, e), "an action awaits no other stage but for messages");
+    }
+  }
+
+  void start_step(Rank& rank) {
+    rank.began = rank.now;
+    rank.pass_busy = 0;
+    rank.ledger = {};
+    rank.flights.clear();
+    std::fill(rank.recvs.begin(), rank.recvs.end(), -1);
+    for (auto& sends : rank.sends) sends.clear();
+    pass(rank, rank.timed.before);
+    rank.phase = Phase::actions;
+    rank.at = 0;
+  }
+
+  /// The step that the rank can take next; false when it has none, or must wait for another rank.
+  bool advance(Rank& rank) {
+    if (rank.step == kSteps) return false;
+    const std::size_t from = rank.at;  // what was done before a wait counts as a step: others may wait for it
+    switch (rank.phase) {
+      case Phase::before: start_step(rank); return true;
+      case Phase::actions: return act(rank);
+      case Phase::landing: {
+        for (; rank.at < rank.flights.size(); ++rank.at)
+          if (!land(rank, static_cast<std::int64_t>(rank.at))) return rank.at > from;
+        rank.pass_ended = rank.now;
+        rank.phase = Phase::after;
+        rank.at = 0;
+        return true;
+      }
+      case Phase::after: {
+        const TimedSegment& events = rank.timed.after;
+        for (; rank.at < events.size(); ++rank.at) {
+          const TimedEvent& e = events[rank.at];
+          if (e.kind == TimedEvent::Kind::pass) spend(rank, e.seconds, e.part);
+          else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
+          else if (!wait(rank, e)) return rank.at > from;
+        }
+        ++rank.step;
+        rank.phase = Phase::before;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool act(Rank& rank) {
+    const std::vector<Action>& list = lists_[static_cast<std::size_t>(rank.index)];
+    if (rank.at == list.size()) {
+      rank.phase = Phase::landing;
+      rank.at = 0;
+      return true;
+    }
+    const Action& a = list[rank.at];
+    if (parallel::is_send(a.kind) || parallel::is_receive(a.kind)) {
+      rank.flights.emplace_back();
+      for (; rank.at < list.size() && (parallel::is_send(list[rank.at].kind) || parallel::is_receive(list[rank.at].kind)); ++rank.at)
+        post(rank, list[rank.at]);
+      return true;
+    }
+    if (!land_for(rank, a)) return false;
+    const int m = in_.schedule.microbatches;
+    const auto segment = rank.timed.actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});
+    if (segment != rank.timed.actions.end()) pass(rank, segment->second);
+    ++rank.at;
+    return true;
+  }
+
+  /// What the executor awaits before it computes: the message that it reads, and the send of what it writes anew, two before.
+  bool land_for(Rank& rank, const Action& a) {
+    if (a.kind == ActionKind::reduce_grads || a.kind == ActionKind::backward_weight) return true;
+    const bool forward = a.kind == ActionKind::forward || a.kind == ActionKind::forward_only;
+    const std::vector<std::int64_t>& sends = rank.sends[lane(forward, a.chunk)];
+    if (sends.size() >= 2 && !land(rank, sends[sends.size() - 2])) return false;
+    return land(rank, rank.recvs[place(a, forward)]);
+  }
+
+  const ReplayInput& in_;
+  std::vector<std::vector<Action>> lists_;
+  std::vector<Rank> ranks_;
+  std::vector<Message> messages_;
+  std::map<std::string, std::map<std::size_t, Meeting>> meetings_;
+  std::map<std::string, int> members_;
+};
+
+}  // namespace
+
+Replay replay(const ReplayInput& input) { return Simulation(input).run(); }
+
+}  // namespace trainerd::core

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/plan/cost_model.h"
+#include "core/plan/record.h"
+#include "io/records.h"
+
+namespace trainerd::core {
+
+/// What the replay of a step needs. Pipeline ranks stand for all ranks that do as they do.
+struct ReplayInput {
+  parallel::ScheduleShape schedule;
+  std::vector<const RankRecord*> records;  ///< by pipeline rank
+  std::function<double(const RecordedOp&)> op_seconds;
+  std::function<double(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_seconds;
+  /// Of one message from a pipeline rank to another.
+  std::function<double(int from, int to)> message_seconds;
+};
+
+struct Replay {
+  double step_seconds = 0;
+  io::TimeLedger mean;                ///< over the pipeline ranks; sums to the step's time
+  std::vector<io::TimeLedger> ranks;  ///< by pipeline rank
+  double bubble = 0;  ///< part of the pipeline's time, from the first action to the last, in which ranks neither compute nor await their own groups
+};
+
+/// Runs the action lists of all pipeline ranks over their records: a compute stream for each rank, and for each of its groups
+/// a stream of collectives in the order of issue; those that are not in the background stop the compute stream. A message moves when both of its ends have posted it, and messages that went out
+/// together are awaited together, as the executor does; ranks also meet in the
+/// groups that span the pipeline. The step is the second of two, so that what one leaves under way runs into the next.
+Replay replay(const ReplayInput& input);
+
+}  // namespace trainerd::core

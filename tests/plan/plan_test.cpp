@@ -1,0 +1,188 @@
+// The plan against the trainer's own dry runs, closed forms, and limits of time and memory.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "core/plan/cost_model.h"
+#include "core/plan/dry_run.h"
+#include "core/plan/plan.h"
+#include "core/spec/machines.h"
+#include "core/train/trainer.h"
+#include "kernels/base/clock.h"
+#include "kernels/meta/meta_backend.h"
+#include "parallel/meta/meta_communicator.h"
+
+using namespace trainerd;
+
+namespace {
+
+core::JobSpec job_of(const std::string& model, const std::string& rest) {
+  return core::parse_job("model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\n" + rest, "job.yaml");
+}
+
+const std::string kSmall = "layers: 8, hidden: 256, heads: 8, ffn: 512, vocab: 1024, seq_len: 128";
+
+core::Plan plan_of(const core::JobSpec& job) { return core::make_plan(job, core::job_topology(job)); }
+
+std::int64_t term(const core::StagePlan& stage, const std::string& name) {
+  const auto at = stage.terms.find(name);
+  return at == stage.terms.end() ? 0 : at->second;
+}
+
+}  // namespace
+
+TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class recorded it", "[plan]") {
+  const std::vector<std::string> layouts = {
+      "parallel: {pp: 4, dp: 2}", "parallel: {pp: 4, tp: 2, virtual_stages: 2, schedule: interleaved}",
+      "parallel: {pp: 4, dp: 2, zero: 3, schedule: zb-h1}", "parallel: {pp: 3, dp: 2, zero: 2}",
+      "parallel: {pp: 2, dp: 2}\nrecompute: {kind: full, every: 3}",
+  };
+  for (const std::string& layout : layouts) {
+    CAPTURE(layout);
+    const core::JobSpec job = job_of(kSmall, layout + "\nbatch: {global: 48, micro: 2}\ncluster: {preset: dgx-h100}\n");
+    const parallel::Topology topology = core::job_topology(job);
+    const core::Plan plan = core::make_plan(job, topology);
+    const parallel::Layout laid = parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+    for (std::int64_t rank = 0; rank < laid.grid.ranks(); ++rank) {
+      const core::DryRun dry = core::dry_run(job, laid, rank, topology.device);
+      const auto stage = static_cast<std::size_t>(laid.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)]);
+      CAPTURE(rank, stage);
+      CHECK(plan.stages[stage].memory.total_bytes() >= dry.memory.total_bytes());
+      if (laid.grid.coordinate(rank)[0] + laid.grid.coordinate(rank)[3] == 0)
+        CHECK(plan.stages[stage].memory.total_bytes() == dry.memory.total_bytes());
+    }
+  }
+}
+
+TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
+  const core::JobSpec job = job_of(kSmall, "parallel: {pp: 2}\nbatch: {global: 26, micro: 2}\nrecompute: {kind: selective}\n");
+  const parallel::Topology topology = core::job_topology(job);
+  const parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+  for (const std::int64_t rank : {0, 1}) {
+    double flops = 0;
+    bool counting = false;
+    kernels::MetaBackend backend(topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
+    const core::RankGroups groups(layout, rank, job.model, [&](const std::string&, const std::vector<std::int64_t>& ranks) {
+      return parallel::make_meta_communicator(0, static_cast<std::int64_t>(ranks.size()), {});
+    });
+    core::StepMemory memory(core::count_slots(job, layout, rank));
+    core::Trainer trainer(job, layout, backend, groups, memory);
+    const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+    trainer.step(1, read, {});
+    counting = true;
+    trainer.step(2, read, {});
+    const core::RankRecord record = core::record_rank(job, layout, rank, topology.device, core::count_slots(job, layout, rank));
+    CHECK(record.flops(job.microbatches()) == Approx(flops).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
+  // 16 bytes a parameter, cut over 64 or 1024 ranks by stage: 4 P + 12 P / N, 2 P + 14 P / N, 16 P / N. With bf16 gradients.
+  const std::string model = "layers: 48, hidden: 3584, heads: 28, ffn: 14336, vocab: 51200, seq_len: 1024, mlp: gelu";
+  for (const std::int64_t n : {64, 1024})
+    for (const std::int64_t zero : {1, 2, 3}) {
+      CAPTURE(n, zero);
+      const core::JobSpec job = core::parse_job(
+          "model: {" + model + "}\nsteps: 1\ndata: {format: synthetic}\nprecision: {compute: bf16, grads: bf16}\nbatch: {global: " +
+              std::to_string(n) + ", micro: 1}\nparallel: {dp: " + std::to_string(n) + ", zero: " + std::to_string(zero) +
+              ", overlap_grad_reduce: false, overlap_param_gather: false}\ncluster: {preset: dgx-h100}\n", "job.yaml");
+      const core::Plan plan = plan_of(job);
+      const core::StagePlan& stage = plan.stages.front();
+      const double p = static_cast<double>(core::count_parameters(job.model).total), parts = static_cast<double>(n);
+      const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") + term(stage, "master_weights") +
+                                                term(stage, "moments"));
+      const double paper = zero == 1 ? 4 * p + 12 * p / parts : zero == 2 ? 2 * p + 14 * p / parts : 16 * p / parts;
+      // Beside the table's: the part of the reduced gradients (ZeRO 1), and rings that hold a unit of parameters or gradients
+      // while it is used. Units are a layer's matrices, or a table of the vocabulary.
+      const double unit = 2.0 * std::max(51200.0 * 3584, 12.0 * 3584 * 3584);
+      CHECK(states >= 0.999 * paper);
+      CHECK(states <= 1.01 * paper + (zero == 1 ? 2 * p / parts : static_cast<double>(zero) * unit + 40e6));
+    }
+}
+
+TEST_CASE("collectives take the time of their rings", "[plan]") {
+  parallel::Topology t;
+  t.devices_per_node = t.nvlink_domain = t.rails = 8;
+  t.nvlink = {100e9, 1e-6, 1, 0};
+  t.rail = t.network = {10e9, 10e-6, 1, 0};
+  using core::collective_seconds;
+  using parallel::Link;
+  CHECK(collective_seconds("all_reduce", 800'000'000, {8, 8, Link::nvlink}, t) == Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
+  CHECK(collective_seconds("all_gather", 800'000'000, {8, 8, Link::nvlink}, t) == Approx(7.0 / 8 * 8e-3 + 7e-6));
+  // One member a node: by its own card. Eight a node: by eight cards, as fast as NVLink lets them.
+  CHECK(collective_seconds("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t) == Approx(3.0 / 4 * 40e-3 + 30e-6));
+  CHECK(collective_seconds("reduce_scatter", 800'000'000, {16, 8, Link::rail}, t) == Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
+  // A small sum over many nodes takes a tree.
+  CHECK(collective_seconds("all_reduce", 8, {1024, 1, Link::rail}, t) == Approx(2 * 10 * 10e-6).epsilon(1e-3));
+  CHECK(collective_seconds("all_reduce", 8, {1, 1, Link::none}, t) == 0);
+}
+
+TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
+  parallel::Topology t;
+  t.peak.bf16 = 100e12;
+  t.memory_bytes_per_second = 1e15;
+  t.rates.multiprocessors = 100;
+  t.rates.gemm = {.efficiency = 1, .tile_rows = 256, .tile_columns = 128, .start_depth = 0};
+  t.rates.memory_efficiency = 1;
+  const auto seconds = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return core::op_seconds({"linear_fprop", kernels::gemm_class(kernels::DType::bf16, m, n, k), {0, 0}}, t);
+  };
+  // 100 tiles of 256 x 128: one wave at the peak. One tile more: two.
+  CHECK(seconds(2560, 1280, 4096) == Approx(2.0 * 2560 * 1280 * 4096 / 100e12));
+  CHECK(seconds(2560 * 8, 1280 * 8, 4096) == Approx(64 * seconds(2560, 1280, 4096)));
+  CHECK(seconds(2561, 1280, 4096) > 1.05 * seconds(2560, 1280, 4096));
+}
+
+TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100,000 GPUs in 20", "[plan]") {
+  const auto planned = [](std::int64_t dp, double limit) {
+    const core::JobSpec job = job_of("preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: " + std::to_string(dp) +
+        ", zero: 2, sequence_parallel: true, virtual_stages: 7, schedule: interleaved}\nbatch: {global: " + std::to_string(16 * dp) +
+        ", micro: 1}\ncluster: {preset: dgx-h100}\n");
+    const double start = base::monotonic_seconds();
+    const core::Plan plan = plan_of(job);
+    CHECK(base::monotonic_seconds() - start < limit);
+    CHECK(plan.stages.size() == 16);
+    CHECK(plan.time.step_seconds > 0);
+    return plan;
+  };
+  planned(128, 5);
+  planned(781, 20);
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  CHECK(usage.ru_maxrss < 1'000'000);  // kB
+}
+
+TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
+  const core::JobSpec job = job_of("preset: llama-3-70b", "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");
+  core::Plan plan = plan_of(job);
+  CHECK_FALSE(plan.fits);
+  core::find_near_layouts(plan);
+  REQUIRE_FALSE(plan.near.empty());
+  for (const core::NearLayout& near : plan.near) CHECK(near.peak_bytes <= plan.device_bytes);
+  const std::string text = core::plan_text(plan, 0);
+  CHECK_THAT(text, Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
+}
+
+TEST_CASE("a plan as JSON has what programs read", "[plan]") {
+  const core::JobSpec job = job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: 1}\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n");
+  const core::Plan plan = plan_of(job);
+  const auto json = nlohmann::json::parse(core::plan_json(plan, 1e12));
+  CHECK(json["fits"] == plan.fits);
+  CHECK(json["memory"]["peak_bytes"] == plan.peak_bytes);
+  CHECK(json["memory"]["stages"].size() == 2);
+  const double step = json["step_seconds"];
+  CHECK(step > 0);
+  double ledger = 0;
+  for (const auto& [part, seconds] : json["time"].items()) ledger += seconds.get<double>();
+  CHECK(ledger == Approx(step).epsilon(1e-6));
+  CHECK(json["tokens_per_second_per_device"].get<double>() == Approx(64 * 8192 / step / 16));
+  CHECK(json["mfu"].get<double>() == Approx(core::flops_per_token(job.model) * 64 * 8192 / step / 16 / 989e12));
+  CHECK(json["tflops_per_device"].get<double>() == Approx(json["mfu"].get<double>() * 989));
+  CHECK(json["hardware_tflops_per_device"].get<double>() > json["tflops_per_device"].get<double>());
+  for (const char* group : {"tp", "dp", "pp", "world"}) CHECK(json["communication"].contains(group));
+  CHECK(json["budget"]["days"].get<double>() == Approx(1e12 / (64 * 8192 / step) / 86400));
+  CHECK(json.contains("flops_convention"));
+}

@@ -1,0 +1,131 @@
+// The replay against closed forms of pipeline schedules, and against the timeline of the schedules themselves.
+
+#include <catch2/catch.hpp>
+
+#include "core/plan/replay.h"
+#include "parallel/schedule/timeline.h"
+
+using namespace trainerd;
+using parallel::ActionKind;
+using parallel::ScheduleKind;
+
+namespace {
+
+/// A record whose actions are one operator each, with the FLOPs as its seconds.
+core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
+  core::RankRecord record;
+  for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::backward_input, ActionKind::backward_weight}) {
+    record.ops.push_back({"work", {}, {costs.of(kind), 0}});
+    const auto index = static_cast<std::int32_t>(record.ops.size()) - 1;
+    for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
+      for (const core::Turn turn : {core::Turn::first, core::Turn::middle, core::Turn::last})
+        record.actions[{chunk, kind, turn}] = {{core::RecordedEvent::Kind::op, index, 0}};
+  }
+  return record;
+}
+
+core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::RankRecord& record, double message) {
+  core::ReplayInput input;
+  input.schedule = shape;
+  input.records.assign(static_cast<std::size_t>(shape.stages), &record);
+  input.op_seconds = [](const core::RecordedOp& op) { return op.cost.flops; };
+  input.collective_seconds = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
+    return static_cast<double>(c.bytes);
+  };
+  input.message_seconds = [message](int, int) { return message; };
+  return input;
+}
+
+core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
+  core::RankRecord record = record_of(shape, costs);
+  // Ranks end a step together, as the gradient norm's sum has them do.
+  record.groups = {"world"};
+  record.collectives = {{0, "all_reduce", "norm", 0, false}};
+  record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
+  return core::replay(input_of(shape, record, costs.transfer));
+}
+
+}  // namespace
+
+TEST_CASE("the bubble of 1F1B is (p - 1) / (m + p - 1), interleaved (p - 1) / (v m + p - 1)", "[replay]") {
+  for (const int p : {2, 4, 8})
+    for (const int m : {8, 16, 32}) {
+      CAPTURE(p, m);
+      const double ideal = 3.0 * m;
+      const core::Replay plain = run({ScheduleKind::one_f_one_b, p, 1, m, parallel::Pass::train}, {1, 1, 1, 0});
+      CHECK(plain.bubble == Approx((p - 1.0) / (m + p - 1)));
+      CHECK(plain.step_seconds == Approx(ideal + 3 * (p - 1)));
+      // Chunks of half the time each.
+      const core::Replay two = run({ScheduleKind::interleaved, p, 2, m, parallel::Pass::train}, {0.5, 0.5, 0.5, 0});
+      CHECK(two.bubble == Approx((p - 1.0) / (2 * m + p - 1)));
+    }
+}
+
+TEST_CASE("every schedule takes as long as its own timeline says", "[replay]") {
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+    for (const int p : {1, 3, 4})
+      for (const int m : {12, 24})
+        for (const double backward_weight : {1.0, 0.7}) {
+          const int v = kind == ScheduleKind::interleaved && p > 1 ? 2 : 1;
+          const parallel::ScheduleShape shape{kind, p, v, m, parallel::Pass::train};
+          const parallel::ActionCosts costs{1, 1.3, backward_weight, 0};
+          CAPTURE(parallel::to_string(ActionKind::forward), static_cast<int>(kind), p, m, backward_weight);
+          CHECK(run(shape, costs).step_seconds == Approx(parallel::timeline(parallel::make_schedules(shape), costs).makespan));
+        }
+}
+
+TEST_CASE("a background collective is exposed by what is left of it when it is awaited", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  record.groups = {"dp"};
+  record.collectives = {{0, "reduce_scatter", "gradients", 5, true}};
+  using Kind = core::RecordedEvent::Kind;
+  auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
+  backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, of which the backward's 2 hide some
+  record.after = {{Kind::wait, 0, 0}};
+  const core::Replay overlapped = core::replay(input_of(shape, record, 0));
+  CHECK(overlapped.step_seconds == Approx(1 + 5));
+  CHECK(overlapped.mean.exposed_dp == Approx(3));
+  CHECK(overlapped.mean.compute == Approx(3));
+
+  record.collectives[0].background = false;
+  const core::Replay stopped = core::replay(input_of(shape, record, 0));
+  CHECK(stopped.step_seconds == Approx(1 + 2 + 5));
+  CHECK(stopped.mean.exposed_dp == Approx(5));
+}
+
+TEST_CASE("ranks of several stages meet in as many groups as there are", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 3, 1, 4, parallel::Pass::train};
+  core::RankRecord inner = record_of(shape, {1, 1, 1, 0});
+  using Kind = core::RecordedEvent::Kind;
+  inner.groups = {"world", "tied"};
+  inner.collectives = {{0, "all_reduce", "norm", 3, false}, {1, "all_reduce", "tied", 2, false}};
+  core::RankRecord ends = inner;
+  inner.groups.pop_back();
+  inner.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
+  ends.after = {{Kind::issue, 1, 0}, {Kind::wait, 1, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
+  core::ReplayInput input = input_of(shape, ends, 0);
+  input.records[1] = &inner;
+  CHECK(core::replay(input).step_seconds == Approx(3.0 * (4 + 2) + 2 + 3 + 3));
+}
+
+TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  record.groups = {"dp"};
+  record.collectives = {{0, "all_gather", "parameters", 4, true}};
+  using Kind = core::RecordedEvent::Kind;
+  auto& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
+  forward.push_back({Kind::wait, 0, 0});  // a second into the step
+  record.after = {{Kind::issue, 0, 0}};
+  CHECK(core::replay(input_of(shape, record, 0)).step_seconds == Approx(3 + 3));
+}
+
+TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubble", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
+  const core::Replay slow = run(shape, {1, 1, 1, 0.25}), fast = run(shape, {1, 1, 1, 0});
+  CHECK(slow.step_seconds > fast.step_seconds);
+  CHECK(slow.mean.sum() == Approx(slow.step_seconds));
+  CHECK(slow.bubble > fast.bubble);
+  CHECK(slow.mean.compute == Approx(3 * 8));
+}
