@@ -43,7 +43,8 @@ std::string layers_text(const StagePlan& stage) {
   for (const parallel::StageSpan& span : stage.chunks) {
     text += text.empty() ? "" : " | ";
     if (span.embedding) text += "embedding ";
-    text += span.layers == 0 ? "" : fmt::format("{}-{}", span.first_layer, span.first_layer + span.layers - 1);
+    if (span.layers > 0) text += std::to_string(span.first_layer);
+    if (span.layers > 1) text += "-" + std::to_string(span.first_layer + span.layers - 1);
     if (span.head) text += " head";
   }
   return text;
