@@ -31,7 +31,6 @@ struct PeakRates {
 
 /// What operators reach of a device's peaks: one curve for each class. `gemm.efficiency` 0: not known, and no time is predicted.
 struct OperatorRates {
-  std::int64_t multiprocessors = 1;
   struct {
     double efficiency = 0;   ///< of the dense peak, by a product large enough for all else not to matter
     double tile_rows = 0, tile_columns = 0;  ///< of the output, made by one multiprocessor at a time

@@ -20,7 +20,7 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Seconds of an m x n output over k summands, in tiles of rows x columns, the sums cut into `splits`.
 double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t, double peak) {
-  const double sms = real(t.rates.multiprocessors);
+  const double sms = real(std::max(1, t.device.sm_count));
   const double tiles = std::ceil(real(g.m) / rows) * std::ceil(real(g.n) / columns) * splits;
   const double depth = real(g.k) / splits + t.rates.gemm.start_depth;
   return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);

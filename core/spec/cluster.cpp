@@ -22,7 +22,7 @@ struct ClusterFile {
   parallel::OperatorRates rates;
   double launch_microseconds = 0;
   std::int64_t device_overhead_mib = 0;
-  double host_gb_per_second = 0, failures_per_1000_node_days = 0;
+  double host_gb_per_second = 0;
   struct Link {
     double gb_per_second = 0, microseconds = 0, efficiency = 1, start_microseconds = 0;
   } nvlink, rail, network;
@@ -57,7 +57,6 @@ std::vector<Field> fields_of(ClusterFile& f) {
     add(name + ".start_microseconds", &l.start_microseconds, "of any operation").at_least(0);
   };
   parallel::OperatorRates& r = f.rates;
-  add("multiprocessors", &r.multiprocessors, "streaming multiprocessors of a GPU").between(1, kMostDevices);
   add("gemm.efficiency", &r.gemm.efficiency, "part of the peak that large products reach").between(0, 1);
   add("gemm.tile_rows", &r.gemm.tile_rows, "of the output").at_least(1);
   add("gemm.tile_columns", &r.gemm.tile_columns, "of the output").at_least(1);
@@ -71,7 +70,6 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("launch_microseconds", &f.launch_microseconds, "of the host, for every operator").at_least(0);
   add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMostMemory);
   add("host_gb_per_second", &f.host_gb_per_second, "between a GPU and its host").at_least(0);
-  add("failures_per_1000_node_days", &f.failures_per_1000_node_days, "that stop a job").at_least(0);
   link("nvlink", f.nvlink);
   link("rail", f.rail);
   link("network", f.network);
@@ -106,7 +104,9 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.rates.launch_seconds = f.launch_microseconds * 1e-6;
   t.device_overhead_bytes = f.device_overhead_mib << 20;
   t.host_bytes_per_second = f.host_gb_per_second * 1e9;
-  t.failures_per_node_day = f.failures_per_1000_node_days / 1000;
+  const FailureSpec& fail = f.failures;
+  t.failures_per_node_day =
+      ((fail.gpu + fail.gpu_memory) * static_cast<double>(f.devices_per_node) + fail.host + fail.network + fail.software) / 1000;
   t.nvlink = speed(f.nvlink);
   t.rail = speed(f.rail);
   t.network = speed(f.network);

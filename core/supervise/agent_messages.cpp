@@ -58,7 +58,10 @@ void Agent::hear(std::int64_t node, const StopAsked& m) {
 void Agent::handle(std::int64_t rank, const Ready& m) {
   if (resumed_) require_same_data(start_.resume_path, *resumed_, m.data_fingerprint);
   ready_[rank] = m;
-  if (all_ready()) on_all_ready();
+  if (!all_ready()) return;
+  on_all_ready();
+  for (const auto& record : std::exchange(early_, {}))
+    std::visit([&](const auto& r) { handle(rank, r); }, record);
 }
 
 void Agent::on_all_ready() {
@@ -80,10 +83,16 @@ void Agent::on_all_ready() {
   sinks_.each(&io::MetricsSink::on_start, info);
 }
 
+/// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be heard first.
 void Agent::handle(std::int64_t, const io::StepRecord& m) {
-  base::check(all_ready(), "every worker is ready before the first step");
+  if (!all_ready()) return early_.emplace_back(m), void();
   step_ = m.step;
   sinks_.each(&io::MetricsSink::on_step, m);
+}
+
+void Agent::handle(std::int64_t, const io::EvaluationRecord& m) {
+  if (!all_ready()) return early_.emplace_back(m), void();
+  sinks_.each(&io::MetricsSink::on_evaluation, m);
 }
 
 void Agent::handle(std::int64_t rank, const StepTrace& m) {

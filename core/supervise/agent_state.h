@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/plan/dry_run.h"
@@ -73,7 +74,7 @@ class Agent {
   void handle(std::int64_t rank, const Finished& m) { finished_[rank] = m; }
   // Of a rank of this node.
   void handle(std::int64_t, const io::StepRecord& m);
-  void handle(std::int64_t, const io::EvaluationRecord& m) { sinks_.each(&io::MetricsSink::on_evaluation, m); }
+  void handle(std::int64_t, const io::EvaluationRecord& m);
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   // Of another node.
@@ -122,6 +123,7 @@ class Agent {
   std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are
   std::map<std::int64_t, Ready> ready_;        ///< by rank: of this node, or all that the leader has heard of
   std::map<std::int64_t, Finished> finished_;  ///< by rank
+  std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;  ///< heard before the last rank's `Ready`
   std::optional<Failure> failure_;
   double failed_at_ = 0;
   std::int64_t step_ = 0;

@@ -26,7 +26,7 @@ struct TracedStep {
 /// Step 2 of every rank; step 1 is not traced.
 std::vector<TracedStep> traced(const JobSpec& job) {
   std::vector<TracedStep> steps(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, CpuRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, DeviceRank& cpu) {
     TracedStep& step = steps[static_cast<std::size_t>(rank)];
     test::step_on(cpu.trainer(), job, 1);
     if (!cpu.trainer().trace().empty()) throw std::logic_error("a trace nobody asked for");

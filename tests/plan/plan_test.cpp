@@ -124,7 +124,7 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   parallel::Topology t;
   t.peak.bf16 = 100e12;
   t.memory_bytes_per_second = 1e15;
-  t.rates.multiprocessors = 100;
+  t.device.sm_count = 100;
   t.rates.gemm = {.efficiency = 1, .tile_rows = 256, .tile_columns = 128, .start_depth = 0};
   t.rates.memory_efficiency = 1;
   const auto seconds = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
