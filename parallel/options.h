@@ -21,6 +21,7 @@ struct ParallelOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< of gradients that are reduced at once, at most
   bool overlap_grad_reduce = true;   ///< while backward goes on
   bool overlap_param_gather = true;  ///< while the layers before are computed
+  bool overlap_p2p = true;           ///< pipeline messages are awaited where they are used, not where they are posted
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
   std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first

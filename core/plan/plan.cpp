@@ -173,6 +173,7 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const Records& record
   if (!plan.timed) return;
   ReplayInput input;
   input.schedule = shape;
+  input.overlap_p2p = job.parallel.overlap_p2p;
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.op_seconds = [&](const RecordedOp& op) { return op_seconds(op, t); };
   input.collective_seconds = [&](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {

@@ -336,6 +336,7 @@ class Simulation {
         post(rank, list[rank.at]);
       return true;
     }
+    if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, static_cast<std::int64_t>(rank.flights.size()) - 1)) return false;
     if (!land_for(rank, a)) return false;
     const int m = in_.schedule.microbatches;
     const auto segment = rank.timed.actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});

@@ -14,6 +14,7 @@ namespace trainerd::core {
 struct ReplayInput {
   parallel::ScheduleShape schedule;
   std::vector<const RankRecord*> records;  ///< by pipeline rank
+  bool overlap_p2p = true;                 ///< messages are awaited where they are used
   std::function<double(const RecordedOp&)> op_seconds;
   std::function<double(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_seconds;
   /// Of one message from a pipeline rank to another.

@@ -101,6 +101,9 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
       .between(1 << 10, kMostHidden * kMostHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background while backward goes on");
+  t.add("parallel.overlap_p2p", &p.overlap_p2p,
+        "await a message of the pipeline where it is used, not where it is posted")
+      .idle_if(p.pp == 1, "pp: 1 has no messages");
   t.add("parallel.overlap_param_gather", &p.overlap_param_gather,
         "gather sharded parameters in the background, a layer ahead of their use");
   t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule");

@@ -97,6 +97,7 @@ void Trainer::transfer(const PassPlan& plan, std::span<const Action> actions) {
   for (const auto& transfers : {sends, receives})
     for (const parallel::Transfer& t : transfers) flight.tensors.push_back(t.tensor.data);
   flight.work = groups_.pp().exchange(*compute_, sends, receives, {.label = "pipeline"});
+  if (!layout_.options.overlap_p2p) land(flight.tensors.front());
 }
 
 /// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent is written anew.

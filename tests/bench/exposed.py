@@ -31,6 +31,8 @@ PYTORCH = "pytorch-ddp"
 DP2 = ["parallel.dp=2"]
 GRADS_BEHIND = "parallel.overlap_grad_reduce"
 PARAMS_BEHIND = "parallel.overlap_param_gather"
+FLOWS_BEHIND = "parallel.overlap_p2p"
+PP2 = ["parallel.pp=2"]
 TP2_SP = ["parallel.tp=2", "parallel.sequence_parallel=true"]
 Row = collections.namedtuple("Row", "label overlap ranks settings", defaults=["", 1, []])
 ROWS = {
@@ -41,8 +43,11 @@ ROWS = {
     "tp2-off": Row("tp 2, sequence parallel", "off", 2, TP2_SP),
     "tp2-2": Row("tp 2, sequence parallel", "2 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=2"]),
     "tp2-4": Row("tp 2, sequence parallel", "4 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=4"]),
-    "pp2": Row("pp 2, 1f1b", "", 2, ["parallel.pp=2"]),
-    "pp2-zb": Row("pp 2, zb-h1", "", 2, ["parallel.pp=2", "parallel.schedule=zb-h1"]),
+    "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # of a binary that has no such key
+    "pp2-off": Row("pp 2, 1f1b", "off", 2, [*PP2, FLOWS_BEHIND + "=false"]),
+    "pp2-on": Row("pp 2, 1f1b", "on", 2, [*PP2, FLOWS_BEHIND + "=true"]),
+    "pp2-zb-off": Row("pp 2, zb-h1", "off", 2, [*PP2, "parallel.schedule=zb-h1", FLOWS_BEHIND + "=false"]),
+    "pp2-zb-on": Row("pp 2, zb-h1", "on", 2, [*PP2, "parallel.schedule=zb-h1", FLOWS_BEHIND + "=true"]),
 }
 
 
@@ -78,7 +83,7 @@ def knows(binary, row, directory):
 def rows_of(binary):
     with tempfile.TemporaryDirectory() as directory:
         names = [name for name, row in ROWS.items() if knows(binary, row, directory)]
-    return [n for n in names if n != "dp2" or "dp2-off" not in names]
+    return [n for n in names if n + "-off" not in names]
 
 
 def whole_lines(path):

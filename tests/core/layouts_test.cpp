@@ -250,6 +250,18 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
       }
 }
 
+TEST_CASE("where a pipeline's messages are awaited changes no bit", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const auto schedule : {one_f_one_b, zb_h1, interleaved}) {
+    core::JobSpec job = with_layout(job_of("llama"), {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
+    const Curve where_used = run(job);
+    job.parallel.overlap_p2p = false;
+    const Curve where_posted = run(job);
+    CHECK(where_posted.loss == where_used.loss);
+    CHECK(where_posted.norm == where_used.norm);
+  }
+}
+
 TEST_CASE("communication in the background changes no bit", "[layouts]") {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
     core::JobSpec job = with_layout(job_of("qwen"), {.pp = 2, .dp = 4, .zero = zero});

@@ -74,6 +74,16 @@ TEST_CASE("every schedule takes as long as its own timeline says", "[replay]") {
         }
 }
 
+TEST_CASE("messages awaited where they are posted make an interleaved pipeline slower", "[replay]") {
+  // Receives stand before computations that do not need them: with uneven costs a rank then waits too early.
+  const parallel::ScheduleShape shape{ScheduleKind::interleaved, 4, 2, 8, parallel::Pass::train};
+  const core::RankRecord record = record_of(shape, {1, 1.3, 1.1, 0});
+  core::ReplayInput input = input_of(shape, record, 0.2);
+  const double where_used = core::replay(input).step_seconds;
+  input.overlap_p2p = false;
+  CHECK(core::replay(input).step_seconds > where_used);
+}
+
 TEST_CASE("a background collective is exposed by what is left of it when it is awaited", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
