@@ -29,7 +29,7 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
   return sorted;
 }
 
-/// What a plan of the job would tell. There is none yet: the options tell.
+/// What the options tell of the job's run, which a plan could where they are left out.
 core::RunFigures figures_of(const JobSpec&, const SimulateArgs& args) {
   return {.step_seconds = args.step_seconds,
           .checkpoint_bytes = args.checkpoint_bytes,

@@ -373,6 +373,19 @@ struct AdamwUpdate {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
 };
+/// Arrays of one length, and ranges that rise within it.
+inline void check_ranges(const AdamwUpdate& a) {
+  const std::int64_t n = a.master.numel();
+  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
+                  (!a.params.defined() || a.params.numel() == n),
+              "adamw: all flat arrays have one length");
+  std::int64_t last = 0;
+  for (const UpdateRange& range : a.ranges) {
+    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
+    last = range.begin + range.count;
+  }
+  base::check(last <= n, "adamw: ranges lie within the flat state");
+}
 
 /// x[i] = mean + stddev * normal(key, index of element i in the logical tensor). The shard held is `rows` x `columns`
 /// at (row, column) of a logical matrix with `logical_columns` columns; elements outside `logical_rows` are 0.

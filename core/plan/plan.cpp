@@ -8,6 +8,7 @@
 #include "core/model/parameters.h"
 #include "core/plan/cost_model.h"
 #include "core/plan/dry_run.h"
+#include "core/plan/schedule_report.h"
 #include "core/train/rank_groups.h"
 #include "kernels/base/error.h"
 #include "parallel/schedule/schedule.h"
@@ -166,9 +167,7 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const Records& record
   PlacedGrid placed(layout.grid, t);
   placed.virtual_stages = layout.options.virtual_stages;
   const Groups groups(job, layout, placed);
-  const parallel::ScheduleShape shape{.kind = layout.options.schedule, .stages = static_cast<int>(layout.options.pp),
-                                      .virtual_stages = static_cast<int>(layout.options.virtual_stages),
-                                      .microbatches = static_cast<int>(job.microbatches()), .pass = parallel::Pass::train};
+  const parallel::ScheduleShape shape = schedule_shape(job);
   count_traffic(plan, layout, records, groups, shape);
   if (!plan.timed) return;
   ReplayInput input;

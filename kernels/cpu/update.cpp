@@ -28,16 +28,7 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
   std::memcpy(&control, a.control.data, sizeof(control));
   if (control.skip != 0) return;
 
-  const std::int64_t n = a.master.numel();
-  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
-                  (!a.params.defined() || a.params.numel() == n),
-              "adamw: all flat arrays have one length");
-  std::int64_t last = 0;
-  for (const UpdateRange& range : a.ranges) {
-    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
-    last = range.begin + range.count;
-  }
-  base::check(last <= n, "adamw: ranges lie within the flat state");
+  check_ranges(a);
 
   AdamwRun run;
   run.grad_dtype = a.grads.dtype;
@@ -51,7 +42,7 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
   run.correction2 =
       static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta2), static_cast<double>(a.step))));
   if (a.params.defined()) run.param_dtype = a.params.dtype;
-  for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+  for_each_block(pool_, a.master.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     // The first range that ends after `begin`: ranges rise, so their ends do too.
     auto range =
         std::upper_bound(a.ranges.begin(), a.ranges.end(), begin,

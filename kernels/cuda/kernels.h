@@ -79,7 +79,7 @@ struct ColumnSums {
   Tensor out_N;  ///< f32 or bf16
   WriteMode mode = WriteMode::assign;
 };
-// column_sums.cu
+// partials.cu
 void column_sums(const Launch&, const ColumnSums&);
 
 /// out (+)= x: what a GEMM could not write in the dtype of `out` itself.

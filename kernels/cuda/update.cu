@@ -105,16 +105,7 @@ void step_control(const Launch& where, const StepControl& a) {
 
 void adamw_update(const Launch& where, const AdamwUpdate& a) {
   base::check(a.control.bytes() == sizeof(StepControlValues), "adamw: the control is one StepControlValues");
-  const std::int64_t n = a.master.numel();
-  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
-                  (!a.params.defined() || a.params.numel() == n),
-              "adamw: all flat arrays have one length");
-  std::int64_t last = 0;
-  for (const UpdateRange& range : a.ranges) {
-    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
-    last = range.begin + range.count;
-  }
-  base::check(last <= n, "adamw: ranges lie within the flat state");
+  check_ranges(a);
 
   const auto correction = [&](float beta) {
     return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(a.step))));
