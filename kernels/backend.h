@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/error.h"
 #include "kernels/memory.h"
+#include "kernels/op_class.h"
 #include "kernels/ops.h"
 #include "kernels/target.h"
 
@@ -78,6 +80,12 @@ class Backend {
   virtual void linear_swiglu(Stream&, const LinearSwiglu&) = 0;
   virtual void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) = 0;
 
+  /// The library's quickest algorithm for each of a step's GEMMs, measured on the device, as text for `use_gemms`. Before memory is
+  /// planned on: takes device memory for the largest and gives it back. Throws DeviceError where there is nothing to choose.
+  virtual std::string time_gemms(std::span<const OpClass> gemms);
+  /// From now on GEMMs run by these choices. Throws DeviceError when they were made with another library or device.
+  virtual void use_gemms(const std::string& choices);
+
   // MLP, embedding, norm.
   virtual void glu_forward(Stream&, const GluForward&) = 0;
   virtual void glu_backward(Stream&, const GluBackward&) = 0;
@@ -112,5 +120,8 @@ class Backend {
   virtual void adamw_update(Stream&, const AdamwUpdate&) = 0;
   virtual void init_normal(Stream&, const InitNormal&) = 0;
 };
+
+inline std::string Backend::time_gemms(std::span<const OpClass>) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
+inline void Backend::use_gemms(const std::string&) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
 
 }  // namespace trainerd::kernels

@@ -41,6 +41,9 @@ class ObservedBackend : public Backend {
   double elapsed_seconds(const Event& from, const Event& to) override { return inner_.elapsed_seconds(from, to); }
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
 
+  std::string time_gemms(std::span<const OpClass> gemms) override { return inner_.time_gemms(gemms); }
+  void use_gemms(const std::string& choices) override { inner_.use_gemms(choices); }
+
   void prepare_weight(Stream& s, const PrepareWeight& x) override { call(s, "prepare_weight", x, &Backend::prepare_weight); }
   void linear_fprop(Stream& s, const LinearFprop& x) override { call(s, "linear_fprop", x, &Backend::linear_fprop); }
   void linear_dgrad(Stream& s, const LinearDgrad& x) override { call(s, "linear_dgrad", x, &Backend::linear_dgrad); }

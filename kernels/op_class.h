@@ -12,14 +12,17 @@ struct OpClass {
   enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
   DType dtype = DType::f32;  ///< of a GEMM's or attention's operands
   std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM: output rows, output columns, summands
+  GemmRole role = GemmRole::fprop;
+  DType out = DType::f32;           ///< of a GEMM's output
+  bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; a bias
   std::int64_t length = 0;           ///< of attention: the longest sequence
   std::int64_t heads = 0, head_size = 0, sequences = 0;
 
   auto operator<=>(const OpClass&) const = default;
 };
 
-inline OpClass gemm_class(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {.kind = OpClass::Kind::gemm, .dtype = dtype, .m = m, .n = n, .k = k};
+inline OpClass gemm_class(GemmRole role, DType dtype, DType out, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.kind = OpClass::Kind::gemm, .dtype = dtype, .m = m, .n = n, .k = k, .role = role, .out = out};
 }
 
 template <class Args>
@@ -27,19 +30,29 @@ OpClass op_class(const Args&) {
   return {};
 }
 inline OpClass op_class(const LinearFprop& a) {
-  return gemm_class(a.x_TC.data.dtype, a.y_TN.size(0), a.y_TN.size(1), a.x_TC.data.size(1));
+  OpClass what = gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.y_TN.dtype, a.y_TN.size(0), a.y_TN.size(1), a.x_TC.data.size(1));
+  what.adds = a.addend_TN.defined();
+  what.bias = a.bias_N.defined();
+  return what;
 }
 inline OpClass op_class(const LinearDgrad& a) {
-  return gemm_class(a.dy_TN.data.dtype, a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.data.size(1));
+  OpClass what = gemm_class(GemmRole::dgrad, a.dy_TN.data.dtype, a.dx_TC.dtype, a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.data.size(1));
+  what.adds = a.mode == WriteMode::accumulate;
+  return what;
 }
 inline OpClass op_class(const LinearWgrad& a) {
-  return gemm_class(a.x_TC.data.dtype, a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.data.size(0));
+  OpClass what =
+      gemm_class(GemmRole::wgrad, a.x_TC.data.dtype, a.dweight_NC.dtype, a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.data.size(0));
+  what.adds = a.mode == WriteMode::accumulate;
+  return what;
 }
 inline OpClass op_class(const LinearSwiglu& a) {
-  return gemm_class(a.x_TC.data.dtype, a.gate_up_T2F.size(0), a.gate_up_T2F.size(1), a.x_TC.data.size(1));
+  return gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.gate_up_T2F.dtype, a.gate_up_T2F.size(0), a.gate_up_T2F.size(1),
+                    a.x_TC.data.size(1));
 }
 inline OpClass op_class(const LinearDgradSwiglu& a) {
-  return gemm_class(a.dy_TD.data.dtype, a.dy_TD.data.size(0), a.weight.plain_NC.size(1), a.dy_TD.data.size(1));
+  return gemm_class(GemmRole::dgrad, a.dy_TD.data.dtype, a.dy_TD.data.dtype, a.dy_TD.data.size(0), a.weight.plain_NC.size(1),
+                    a.dy_TD.data.size(1));
 }
 inline OpClass op_class(const AttentionForward& a) {
   return {.kind = OpClass::Kind::attention_forward, .dtype = a.qkv.dtype, .length = a.max_seqlen, .heads = a.heads.heads,

@@ -29,6 +29,9 @@ struct Target {
   int sm_version = 0;             ///< compute capability as in sm_90: 90
   int sm_count = 0;               ///< streaming multiprocessors
   std::string attention_library;  ///< name and version; empty: our own attention kernels
+
+  /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
+  bool runs_behind_host() const { return kind == DeviceKind::cuda; }
 };
 
 /// The CPU this process runs on. `threads` 0 means one for each core the process may use, by its

@@ -199,6 +199,10 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.choice("attention", job.attention, {"deterministic", "fast"},
            "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
       .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on a CPU it is always deterministic");
+  t.choice("gemm_algorithms", job.gemm_algorithms, {"first", "timed"},
+           "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before the first step, all use its "
+           "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go on there")
+      .idle_if(job.device != DeviceChoice::cuda, "a CPU has no choice of them");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
   add_model(t, job.model);

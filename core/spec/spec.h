@@ -15,6 +15,8 @@
 namespace trainerd::core {
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+/// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by timing.
+enum class GemmAlgorithms : std::uint8_t { first, timed };
 
 /// A job, composed and checked: every preset merged, every default filled in. Written out whole as `job.yaml`.
 struct JobSpec {
@@ -23,6 +25,7 @@ struct JobSpec {
   std::string output;  ///< directory; default runs/<name>
   DeviceChoice device = DeviceChoice::automatic;
   kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
+  GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
   std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
   ModelOptions model;
   parallel::ParallelOptions parallel;

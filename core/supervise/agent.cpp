@@ -146,6 +146,7 @@ void Agent::open_sinks() {
 void Agent::start_workers() {
   if (here_.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job_, layout_, here_));
   start_.job_yaml = to_yaml(job_);
+  if (job_.gemm_algorithms == GemmAlgorithms::timed && here_.first == 0) start_.gemm_algorithms = output_.gemm_algorithms();
   if (!gang_.alone()) {
     start_.rendezvous = gang_.store().text();
     start_.interface = gang_.interface();

@@ -66,6 +66,7 @@ void Agent::handle(std::int64_t rank, const Ready& m) {
 
 void Agent::on_all_ready() {
   const Ready& first = ready_.begin()->second;
+  if (!first.gemm_algorithms.empty() && gang_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   if (!gang_.leads() && sinks_.none()) return;
   for (const auto& [rank, ready] : ready_)
     if (ready.data_fingerprint != first.data_fingerprint)

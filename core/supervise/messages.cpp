@@ -27,7 +27,8 @@ io::TensorSlice slice_from(const json& j) {
 json body(const Start& m) {
   return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
           {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
-          {"rendezvous", m.rendezvous}, {"interface", m.interface}};
+          {"rendezvous", m.rendezvous}, {"interface", m.interface},
+          {"gemm_algorithms", m.gemm_algorithms}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -42,7 +43,8 @@ json body(const Ready& m) {
           {"memory_regions", m.memory_regions},
           {"slices", slices},
           {"environment", m.environment},
-          {"data_fingerprint", m.data_fingerprint}};
+          {"data_fingerprint", m.data_fingerprint},
+          {"gemm_algorithms", m.gemm_algorithms}};
 }
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
@@ -93,7 +95,8 @@ AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
     if (type == "start")
       return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
-                   j.at("tokens"), j.at("reports"), j.at("rendezvous"), j.at("interface")};
+                   j.at("tokens"), j.at("reports"), j.at("rendezvous"), j.at("interface"),
+                   j.at("gemm_algorithms")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     unknown(type);
@@ -106,7 +109,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
       Ready m{j.at("device"),         j.at("threads"),
               j.at("peak_flops"),     j.at("memory_planned_bytes"),
               j.at("memory_regions"), {},
-              j.at("environment"),    j.at("data_fingerprint")};
+              j.at("environment"),    j.at("data_fingerprint"),
+              j.at("gemm_algorithms")};
       for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
       return m;
     }

@@ -29,6 +29,7 @@ struct Start {
   // Where ranks of several nodes meet; empty when all are on one.
   std::string rendezvous = {};  ///< host:port
   std::string interface = {};   ///< name or address by which this node's ranks are reached
+  std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -49,6 +50,7 @@ struct Ready {
   std::vector<io::TensorSlice> slices;  ///< of every snapshot this worker will fill
   std::map<std::string, std::string> environment;
   std::string data_fingerprint;
+  std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
 };
 struct SnapshotReady {
   int segment = 0;

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <thread>
 
@@ -69,11 +71,18 @@ void OutputDirectory::mark(const std::string& run) const {
   if (error != 0) unwritable(lock_file(path_), error);
 }
 
-void OutputDirectory::write_job(const JobSpec& job) const {
-  const std::string path = path_ + "/job.yaml", text = to_yaml(job);
-  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
-    unwritable(path, error);
+void OutputDirectory::write(const std::string& path, const std::string& text) const {
+  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0) unwritable(path, error);
 }
+
+void OutputDirectory::write_job(const JobSpec& job) const { write(path_ + "/job.yaml", to_yaml(job)); }
+
+std::string OutputDirectory::gemm_algorithms() const {
+  std::ifstream file(gemm_algorithms_file(), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void OutputDirectory::write_gemm_algorithms(const std::string& text) const { write(gemm_algorithms_file(), text); }
 
 bool OutputDirectory::report_is_current() const {
   std::error_code error;

@@ -7,7 +7,7 @@
 
 namespace trainerd::core {
 
-/// A run's directory, held by one agent at a time: job.yaml, steps.jsonl, events.jsonl, report.html,
+/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl, report.html,
 /// traces/, checkpoints/.
 class OutputDirectory {
  public:
@@ -22,6 +22,9 @@ class OutputDirectory {
   /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
   /// there. Throws SpecError.
   void write_job(const JobSpec& job) const;
+  /// The GEMM algorithms that a run of this directory chose; empty: none did. `write` throws SpecError.
+  std::string gemm_algorithms() const;
+  void write_gemm_algorithms(const std::string& text) const;
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
@@ -33,6 +36,8 @@ class OutputDirectory {
   bool report_is_current() const;
 
  private:
+  std::string gemm_algorithms_file() const { return path_ + "/gemm-algorithms.txt"; }
+  void write(const std::string& path, const std::string& text) const;
   struct Unlocked {};
   OutputDirectory(const std::string& path, Unlocked) : path_(path) {}
   std::string path_;

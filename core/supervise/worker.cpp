@@ -1,6 +1,7 @@
 #include "core/supervise/worker.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <new>
 #include <optional>
@@ -49,11 +50,20 @@ class SnapshotSegments {
   std::vector<Entry> segments_;
 };
 
+/// A step on its way.
+struct Launched {
+  std::int64_t step = 0, tokens = 0;  ///< of the run up to its end
+  bool traced = false;
+  double carried_stall = 0;  ///< seconds that its start waited for a checkpoint
+};
+
+bool is_multiple(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
+
 class Worker {
  public:
   /// `world` is the memory that the ranks of the job share; none for a rank alone.
-  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world)
-      : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)) {}
+  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late)
+      : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)), late_(late) {}
   void run();
 
  private:
@@ -62,7 +72,12 @@ class Worker {
   void tell(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
-  StepReport train_step(std::int64_t step, io::StepRecord& record);
+  void launch(std::int64_t step);
+  bool settle(std::size_t left);
+  StepReport await_report(const Launched& launched, io::StepRecord& record);
+  bool traces(std::int64_t step) const;
+  bool saves(std::int64_t step) const { return step == job_.steps || is_multiple(step, job_.checkpoint.every); }
+  bool evaluates(std::int64_t step) const { return job_.evaluate.every > 0 && (step == job_.steps || is_multiple(step, job_.evaluate.every)); }
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
   void send_trace(const io::StepRecord& record, double begin);
@@ -72,6 +87,7 @@ class Worker {
   Channel& agent_;
   SnapshotSegments segments_;
   base::UniqueFd world_fd_;
+  std::optional<std::size_t> late_;  ///< reports come this many steps late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
   JobSpec job_;
@@ -83,6 +99,8 @@ class Worker {
   Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<Snapshot> snapshot_;
   std::optional<io::TokenSource> train_, valid_;
+  std::deque<Launched> launched_;  ///< not reported yet
+  double begin_ = 0;               ///< of the step that is reported next
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
@@ -136,8 +154,10 @@ void Worker::build(const Start& start) {
   reports_ = start.reports;
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology));
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology),
+                                       DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
+  if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
   const DryRun& plan = rank_->plan();
   // A GPU's peak is its maker's; nobody prints one for a CPU.
   peak_flops_ = topology.device.kind == kernels::DeviceKind::cpu ? measure_gemm_peak(rank_->backend(), job_.precision.compute)
@@ -172,6 +192,7 @@ void Worker::build(const Start& start) {
   ready.slices = snapshot_->slices();
   ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = train_->fingerprint();
+  if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   tell(ready);
 }
 
@@ -179,30 +200,77 @@ ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
   return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) { source.read(cursor + sample, tokens); };
 }
 
-StepReport Worker::train_step(std::int64_t step, io::StepRecord& record) {
-  const bool due = job_.checkpoint.every > 0 && step % job_.checkpoint.every == 0;
-  StepReport report = trainer_->step(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = due || step == job_.steps});
+bool Worker::traces(std::int64_t step) const {
+  return std::find(job_.trace.steps.begin(), job_.trace.steps.end(), step) != job_.trace.steps.end();
+}
+
+void Worker::launch(std::int64_t step) {
+  Launched launched{.step = step,
+                    .tokens = tokens_ + job_.tokens_per_step(),
+                    .traced = traces(step),
+                    .carried_stall = std::exchange(carried_stall_, 0.0)};
+  // A step that waited for the checkpoint before it to reach the disk began when that wait did.
+  if (launched_.empty()) begin_ = base::monotonic_seconds() - launched.carried_stall;
+  checkpoint_stalls_.clear();
+  if (launched.carried_stall > 0)
+    checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin_, .seconds = launched.carried_stall});
+  trainer_->keep_trace(launched.traced);
+  trainer_->launch(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = saves(step)});
   cursor_ += job_.batch.global;
-  tokens_ += job_.tokens_per_step();
+  tokens_ = launched.tokens;
+  launched_.push_back(launched);
+}
+
+StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
+  StepReport report = trainer_->report();
   // The rank that has the culprit names it; the agent ends the others.
   while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
   if (report.skipped)
     throw base::diverged_error(
-        "step " + std::to_string(step) + ": " +
+        "step " + std::to_string(launched.step) + ": " +
         (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
-        " is not finite; the parameters are those of step " + std::to_string(step - 1));
-  record.step = step;
-  record.tokens = tokens_;
+        " is not finite; the step updated nothing");
+  record.step = launched.step;
+  record.tokens = launched.tokens;
   record.loss = report.loss;
   record.grad_norm = report.grad_norm;
   record.learning_rate = report.learning_rate;
-  const double carried = record.time.checkpoint;
   record.time = report.time;
-  record.time.checkpoint = carried;
+  record.time.checkpoint = launched.carried_stall;
   const kernels::BackendCounters counters = rank_->backend().counters();
   record.widened_gemms = counters.widened_gemms;
   record.own_attention = counters.own_attention;
   return report;
+}
+
+/// Tells of the steps on their way until `left` are. All of them, when one brings the vote to stop, which all ranks see at the
+/// same step; true then, and the last has been saved.
+bool Worker::settle(std::size_t left) {
+  bool stop = false;
+  while (launched_.size() > (stop ? 0 : left)) {
+    const Launched launched = launched_.front();
+    launched_.pop_front();
+    io::StepRecord record;
+    const StepReport report = await_report(launched, record);
+    stop = stop || report.vote.stop;
+    if (launched_.empty() && (stop || report.vote.checkpoint)) save(launched.step, record);
+    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
+    // parts.
+    const double begin = begin_;
+    begin_ = base::monotonic_seconds();
+    record.step_seconds = begin_ - begin;
+    record.time.other = 0;
+    record.time.other = record.step_seconds - record.time.sum();
+    record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
+    if (peak_flops_ > 0)
+      record.mfu = record.tokens_per_second * flops_per_token(job_.model) /
+                   (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
+    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
+    if (reports_) tell(record);
+    if (launched.traced) send_trace(record, begin);
+    if (filled_) send_snapshot();
+  }
+  return stop;
 }
 
 void Worker::save(std::int64_t step, io::StepRecord& record) {
@@ -261,50 +329,27 @@ void Worker::run() {
   base::check(start != nullptr, "a worker's first message is its start");
   build(*start);
 
-  bool stopped = false;
+  bool stop = false;
   std::int64_t step = start->step;
-  while (step < job_.steps && !stopped) {
-    ++step;
+  while (step < job_.steps && !stop) {
     listen(false);
-    // A step that waited for the checkpoint before it to reach the disk began when that wait did.
-    const double begin = base::monotonic_seconds() - carried_stall_;
-    io::StepRecord record;
-    record.time.checkpoint = std::exchange(carried_stall_, 0.0);
-    const auto& traced_steps = job_.trace.steps;
-    const bool traced = std::find(traced_steps.begin(), traced_steps.end(), step) != traced_steps.end();
-    trainer_->keep_trace(traced);
-    checkpoint_stalls_.clear();
-    if (record.time.checkpoint > 0)
-      checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin,
-                                    .seconds = record.time.checkpoint});
-    const StepReport report = train_step(step, record);
-    stopped = report.vote.stop && step < job_.steps;
-    if (report.vote.stop || report.vote.checkpoint) save(step, record);
-    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
-    // parts.
-    record.step_seconds = base::monotonic_seconds() - begin;
-    record.time.other = 0;
-    record.time.other = record.step_seconds - record.time.sum();
-    record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
-    if (peak_flops_ > 0)
-      record.mfu = record.tokens_per_second * flops_per_token(job_.model) /
-                   (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
-    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
-    if (reports_) tell(record);
-    if (traced) send_trace(record, begin);
-    if (filled_) send_snapshot();
+    // A traced step begins on a device that has nothing left to do.
+    if (traces(step + 1) && settle(0)) {
+      stop = true;
+      break;
+    }
+    launch(++step);
+    stop = settle(saves(step) || evaluates(step) || traces(step) ? 0 : *late_);
     // Whoever stops a run does not wait for an evaluation.
-    if (!report.vote.stop && job_.evaluate.every > 0 &&
-        (step % job_.evaluate.every == 0 || step == job_.steps))
-      evaluate(step);
+    if (!stop && evaluates(step)) evaluate(step);
   }
   while (!segments_.all_free()) listen(true);
-  tell(Finished{step, stopped});
+  tell(Finished{step, stop && step < job_.steps});
 }
 
 }  // namespace
 
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world) {
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late) {
   Channel agent(std::move(control));
   const auto fail = [&](base::ErrorKind kind, const std::string& message) {
     try {
@@ -315,7 +360,7 @@ int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, bas
     return 1;
   };
   try {
-    Worker worker(agent, std::move(segments), std::move(world));
+    Worker worker(agent, std::move(segments), std::move(world), late);
     worker.run();
     return 0;
   } catch (const AgentGone&) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/train/gemm_algorithms.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda_plugin.h"
 #include "parallel/local/local_communicator.h"
@@ -21,16 +22,23 @@ parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topolog
 }
 
 DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank,
-                 const Meet& meet, std::function<void(const kernels::ObservedCall&)> observe)
+                 const Meet& meet, Observe observe, const std::string& gemm_algorithms)
     : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(make_backend(target, pool_, rank)) {
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
+  const bool timed = job.gemm_algorithms == GemmAlgorithms::timed;
+  if (timed && rank == 0)
+    gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, target)) : gemm_algorithms;
   const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
   groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
+  if (timed) {
+    gemm_algorithms_ = share_text(gemm_algorithms_, backend(), groups_->world());
+    backend().use_gemms(gemm_algorithms_);
+  }
   trainer_ = std::make_unique<Trainer>(job, layout_, backend(), *groups_, *memory_);
 }
 
-DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, std::function<void(const kernels::ObservedCall&)> observe)
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe)
     : DeviceRank(job, layout_of(job, topology), topology.device, 0,
               [](kernels::Backend& backend) -> MakeGroup {
                 return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {

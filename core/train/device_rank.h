@@ -17,13 +17,15 @@ class DeviceRank {
  public:
   /// How a rank meets the others, given its own backend.
   using Meet = std::function<MakeGroup(kernels::Backend&)>;
+  using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `observe`, when given, is told of every operator (and slows each by a wait).
+  /// `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
+  /// where the job asks for timed ones.
   DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank, const Meet& meet,
-          std::function<void(const kernels::ObservedCall&)> observe = {});
+          Observe observe = {}, const std::string& gemm_algorithms = {});
   /// The only rank of its world.
   DeviceRank(const JobSpec& job, const parallel::Topology& topology,
-          std::function<void(const kernels::ObservedCall&)> observe = {});
+          Observe observe = {});
 
   Trainer& trainer() { return *trainer_; }
   StepMemory& memory() { return *memory_; }
@@ -31,6 +33,8 @@ class DeviceRank {
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
   const RankGroups& groups() const { return *groups_; }
+  /// The choices that all ranks use; empty where the job asks for none.
+  const std::string& gemm_algorithms() const { return gemm_algorithms_; }
 
  private:
   parallel::Layout layout_;
@@ -38,6 +42,7 @@ class DeviceRank {
   base::ThreadPool pool_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Backend> observed_;
+  std::string gemm_algorithms_;
   std::unique_ptr<StepMemory> memory_;
   std::unique_ptr<RankGroups> groups_;  // before the memory that a communication under way reads and writes
   std::unique_ptr<Trainer> trainer_;

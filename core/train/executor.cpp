@@ -79,7 +79,7 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
 void Trainer::add_loss(const Chunk& chunk) {
   // Every rank of the tp group has the same loss: the first counts it.
   if (chunk.stage.last() && params_.placement().tp_rank == 0)
-    backend_.ordered_sum(*compute_, {.x = loss_T_, .out = totals_.rows(1, 1), .mode = WriteMode::accumulate});
+    backend_.ordered_sum(*compute_, {.x = loss_T_, .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1), .mode = WriteMode::accumulate});
 }
 
 /// Sends and receives that neighbour each other in the list go out as one group.
@@ -172,7 +172,7 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
 void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
   const PassPlan& plan = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
-  backend_.fill_zero(*compute_, totals_);
+  backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
   const auto is_transfer = [](const Action& a) { return parallel::is_send(a.kind) || parallel::is_receive(a.kind); };
   for (std::size_t i = 0; i < plan.actions.size();) {
     const std::span<const Action> rest = std::span(plan.actions).subspan(i);

@@ -8,58 +8,75 @@
 namespace trainerd::core {
 
 void StepClock::mark(kernels::Stream& stream, Part part) {
-  if (used_ == marks_.size()) marks_.push_back({backend_.make_event(), nullptr, {}});
-  backend_.record(stream, *marks_[used_].event);
-  marks_[used_].work = work_;
-  marks_[used_++].part = part;
+  Lap& lap = *running_;
+  if (lap.used == lap.marks.size()) lap.marks.push_back({backend_.make_event(), nullptr, {}});
+  backend_.record(stream, *lap.marks[lap.used].event);
+  lap.marks[lap.used].work = work_;
+  lap.marks[lap.used++].part = part;
 }
 
 void StepClock::start(kernels::Stream& stream) {
-  used_ = 0;
+  base::check(ended_ < kMostSteps, "a step's time is read before the second one after it begins");
+  running_ = &laps_[static_cast<std::size_t>((oldest_ + ended_) % kMostSteps)];
+  running_->used = 0;
+  running_->traced = tracing_;
+  running_->started_at = base::monotonic_seconds();
   stalled_ = nullptr;
   work_ = {};
-  started_at_ = base::monotonic_seconds();
   mark(stream, &io::TimeLedger::other);
 }
 
 void StepClock::enter(kernels::Stream& stream, Part part) {
-  if (used_ > 0) mark(stream, part);
+  if (running_ != nullptr) mark(stream, part);
 }
 
 void StepClock::stall(kernels::Stream& stream, Part part, const parallel::CommCall& call) {
-  if (used_ == 0) return;
+  if (running_ == nullptr) return;
   base::check(stalled_ == nullptr, "a stream awaits one operation at a time");
-  stalled_ = marks_[used_ - 1].part;
+  stalled_ = current();
   work_.call = call;
   mark(stream, part);
   work_.call = {};
 }
 
 void StepClock::resume(kernels::Stream& stream) {
-  if (used_ > 0) mark(stream, std::exchange(stalled_, nullptr));
+  if (running_ != nullptr) mark(stream, std::exchange(stalled_, nullptr));
 }
 
 void StepClock::act(kernels::Stream& stream, const parallel::Action* action) {
-  if (!tracing_ || used_ == 0) return;
+  if (running_ == nullptr || !running_->traced) return;
   work_ = {};
   if (action != nullptr)
     work_ = {.action = trace_name(action->kind), .chunk = action->chunk, .microbatch = action->microbatch, .call = {}};
-  mark(stream, marks_[used_ - 1].part);
+  mark(stream, current());
 }
 
-io::TimeLedger StepClock::finish(kernels::Stream& stream) {
+void StepClock::end(kernels::Stream& stream) {
   mark(stream, &io::TimeLedger::other);
-  backend_.wait_host(*marks_[used_ - 1].event);
+  running_ = nullptr;
+  ++ended_;
+}
+
+const kernels::Event& StepClock::over() const {
+  base::check(ended_ > 0, "there is a step to be read");
+  const Lap& lap = laps_[static_cast<std::size_t>(oldest_)];
+  return *lap.marks[lap.used - 1].event;
+}
+
+io::TimeLedger StepClock::read() {
+  backend_.wait_host(over());
+  const Lap& lap = laps_[static_cast<std::size_t>(oldest_)];
   io::TimeLedger ledger;
   trace_.clear();
-  double at = started_at_;
-  for (std::size_t i = 0; i + 1 < used_; ++i) {
-    const double seconds = backend_.elapsed_seconds(*marks_[i].event, *marks_[i + 1].event);
-    ledger.*marks_[i].part += seconds;
-    if (tracing_ && seconds > 0) trace_.push_back(trace_slice(marks_[i].part, marks_[i].work, at, seconds));
+  double at = lap.started_at;
+  for (std::size_t i = 0; i + 1 < lap.used; ++i) {
+    const double seconds = backend_.elapsed_seconds(*lap.marks[i].event, *lap.marks[i + 1].event);
+    ledger.*lap.marks[i].part += seconds;
+    if (lap.traced && seconds > 0) trace_.push_back(trace_slice(lap.marks[i].part, lap.marks[i].work, at, seconds));
     at += seconds;
   }
-  used_ = 0;
+  oldest_ = (oldest_ + 1) % kMostSteps;
+  --ended_;
   return ledger;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -9,11 +10,13 @@
 
 namespace trainerd::core {
 
-/// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is over. Between
-/// steps (an evaluation runs the same code) nothing is marked.
+/// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is over, which may be
+/// after the next was begun. Between steps (an evaluation runs the same code) nothing is marked.
 class StepClock {
  public:
   using Part = double io::TimeLedger::*;
+  /// Steps begun and not yet read.
+  static constexpr int kMostSteps = 2;
 
   explicit StepClock(kernels::Backend& backend) : backend_(backend) {}
   void start(kernels::Stream& stream);
@@ -22,30 +25,46 @@ class StepClock {
   /// Until `resume` it belongs to `part`, and then again to the part before. Stalls do not nest.
   void stall(kernels::Stream& stream, Part part, const parallel::CommCall& call);
   void resume(kernels::Stream& stream);
-  /// Waits for the stream and adds up the parts since `start`.
-  io::TimeLedger finish(kernels::Stream& stream);
+  /// The step that was started is over when the stream is here.
+  void end(kernels::Stream& stream);
+
+  /// Steps ended and not yet read.
+  int unread() const { return ended_; }
+  /// When the oldest of them is over.
+  const kernels::Event& over() const;
+  /// Waits for it and adds up its parts.
+  io::TimeLedger read();
 
   /// From the next step on, whether actions are marked too and `trace` is kept.
   void keep_trace(bool on) { tracing_ = on; }
   /// The stream comes to an action of the schedule; null: to the end of the last one.
   void act(kernels::Stream& stream, const parallel::Action* action);
-  /// The last step's stretches in order, by the clock of base::monotonic_seconds. They add up to its ledger.
+  /// The stretches, in order, of the step read last, by the clock of base::monotonic_seconds. They add up to its ledger. Where the
+  /// device runs behind the host they are right when it had nothing left to do as the step began.
   const std::vector<io::TraceSlice>& trace() const { return trace_; }
 
  private:
-  void mark(kernels::Stream& stream, Part part);
   struct Mark {
     std::unique_ptr<kernels::Event> event;
     Part part = nullptr;  ///< of the time after the mark
     StreamWork work;      ///< likewise
   };
+  struct Lap {
+    std::vector<Mark> marks;  // kept from step to step: events are made once
+    std::size_t used = 0;
+    bool traced = false;
+    double started_at = 0;
+  };
+  void mark(kernels::Stream& stream, Part part);
+  Part current() const { return running_->marks[running_->used - 1].part; }
+
   kernels::Backend& backend_;
-  std::vector<Mark> marks_;  // kept from step to step: events are made once
-  std::size_t used_ = 0;  // of the step that is being timed; 0 between steps
-  Part stalled_ = nullptr;  // the part that a stall interrupts
+  std::array<Lap, kMostSteps> laps_;
+  int oldest_ = 0, ended_ = 0;  // laps to be read: from `oldest_` on, around
+  Lap* running_ = nullptr;      // of the step that is being marked; null between steps
+  Part stalled_ = nullptr;      // the part that a stall interrupts
   StreamWork work_;
   bool tracing_ = false;
-  double started_at_ = 0;
   std::vector<io::TraceSlice> trace_;
 };
 

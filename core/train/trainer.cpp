@@ -40,6 +40,7 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       flow_rows_(layout.options.sequence_parallel ? tokens_ / layout.options.tp : tokens_),
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
+      reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_, layout.options.sequence_parallel)),
       params_(declared_.infos, job.precision, placement_of(layout, place_, groups_, microbatches_), backend, memory.persistent()) {
   take_persistent(memory.persistent());
@@ -67,12 +68,14 @@ void Trainer::take_persistent(Arena& persistent) {
   for (const StateRun& run : params_.norm_runs())
     first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
   square_sums_ = persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
-  totals_ = persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
-  all_nonfinite_ = persistent.take(DType::i32, {layout_.grid.ranks()}, MemoryTerm::control);
   nonfinite_of_ranks_.resize(static_cast<std::size_t>(layout_.grid.ranks()));
-  control_ = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))}, MemoryTerm::control);
-  votes_ = persistent.take(DType::f32, {2}, MemoryTerm::control);
+  for (ReportSlot& slot : slots_) {
+    slot.totals = persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
+    slot.nonfinite_of_ranks = persistent.take(DType::i32, {layout_.grid.ranks()}, MemoryTerm::control);
+    slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))}, MemoryTerm::control);
+    slot.votes = persistent.take(DType::f32, {2}, MemoryTerm::control);
+  }
 }
 
 void Trainer::make_chunks(Arena& persistent) {
@@ -140,12 +143,15 @@ void Trainer::initialise() {
   params_.initialise(*compute_, job_.seed);
 }
 
-StepReport Trainer::step(std::int64_t step, const ReadSample& read, const StepVote& vote) {
+void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& vote) {
   using Ledger = io::TimeLedger;
   Stream& s = *compute_;
   clock_.start(s);
+  ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  slot.step = step;
+  slot.lr = learning_rate(job_.optimizer, step, job_.steps);
   const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, vote.checkpoint ? 1.0f : 0.0f};
-  backend_.write(s, std::as_bytes(std::span(asked)), votes_);
+  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes);
 
   clock_.enter(s, &Ledger::compute);
   params_.begin_step(s);
@@ -153,13 +159,13 @@ StepReport Trainer::step(std::int64_t step, const ReadSample& read, const StepVo
 
   params_.finish_grads(partial_sums_);
 
-  const double lr = learning_rate(job_.optimizer, step, job_.steps);
-  update(lr, step);
+  update(slot);
   clock_.enter(s, &Ledger::other);
-  return report(lr);
+  clock_.end(s);
+  slot_ = (slot_ + 1) % StepClock::kMostSteps;
 }
 
-void Trainer::update(double lr, std::int64_t step) {
+void Trainer::update(const ReportSlot& slot) {
   using Ledger = io::TimeLedger;
   Stream& s = *compute_;
   clock_.enter(s, &Ledger::optimizer);
@@ -168,36 +174,38 @@ void Trainer::update(double lr, std::int64_t step) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
     if (count > 0) backend_.block_square_sums(s, {.x = params_.norm_elements(runs[i]), .sums = square_sums_.rows(begin, count)});
   }
-  const Tensor square_sum = totals_.rows(0, 1), loss = totals_.rows(1, 1);
+  const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
   backend_.total_square_sum(s, {.sums = square_sums_, .first_block = first_block_, .total = square_sum, .nonfinite = nonfinite_});
-  groups_.world().all_reduce(s, totals_, parallel::ReduceOp::sum, {.label = "norm_and_loss", .accumulate = DType::f64})->wait(s);
-  groups_.world().all_reduce(s, votes_, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
-  groups_.world().all_gather(s, nonfinite_, all_nonfinite_, {.label = "nonfinite"})->wait(s);
+  groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "norm_and_loss", .accumulate = DType::f64})->wait(s);
+  groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
+  groups_.world().all_gather(s, nonfinite_, slot.nonfinite_of_ranks, {.label = "nonfinite"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum, .loss = loss, .nonfinite = nonfinite_,
-                            .clip_norm = job_.optimizer.grad_clip, .values = control_});
+                            .clip_norm = job_.optimizer.grad_clip, .values = slot.control});
   for (std::size_t i = 0; i < params_.state_parts().size(); ++i) {
     const StatePart& part = params_.state_parts()[i];
     backend_.adamw_update(s, {.ranges = update_ranges_[i], .grads = part.grads, .master = part.master, .moment1 = part.moment1,
-                              .moment2 = part.moment2, .params = part.params, .control = control_,
-                              .lr = static_cast<float>(lr), .beta1 = static_cast<float>(job_.optimizer.beta1),
+                              .moment2 = part.moment2, .params = part.params, .control = slot.control,
+                              .lr = static_cast<float>(slot.lr), .beta1 = static_cast<float>(job_.optimizer.beta1),
                               .beta2 = static_cast<float>(job_.optimizer.beta2), .eps = static_cast<float>(job_.optimizer.eps),
-                              .step = step});
+                              .step = slot.step});
   }
   params_.updated(s);
 }
 
-StepReport Trainer::report(double lr) {
-  Stream& s = *compute_;
+StepReport Trainer::report() {
+  // What is behind the step on the compute stream goes on meanwhile.
+  backend_.wait(*reports_, clock_.over());
+  const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMostSteps - clock_.unread()) % StepClock::kMostSteps)];
   StepControlValues values;
   std::array<float, 2> voted{};
   StepReport report;
-  report.loss = read_loss();
-  backend_.read_back(s, control_, std::as_writable_bytes(std::span(&values, 1)));
-  backend_.read_back(s, votes_, std::as_writable_bytes(std::span(voted)));
-  backend_.read_back(s, all_nonfinite_, std::as_writable_bytes(std::span(nonfinite_of_ranks_)));
-  report.time = clock_.finish(s);
+  report.loss = read_loss(*reports_, slot);
+  backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
+  backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
+  backend_.read_back(*reports_, slot.nonfinite_of_ranks, std::as_writable_bytes(std::span(nonfinite_of_ranks_)));
+  report.time = clock_.read();
   report.grad_norm = values.grad_norm;
-  report.learning_rate = lr;
+  report.learning_rate = slot.lr;
   report.skipped = values.skip != 0;
   for (std::size_t rank = 0; report.skipped && rank < nonfinite_of_ranks_.size(); ++rank) {
     if (nonfinite_of_ranks_[rank] < 0) continue;
@@ -210,17 +218,19 @@ StepReport Trainer::report(double lr) {
   return report;
 }
 
-double Trainer::read_loss() {
+double Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
   double sum = 0;
-  backend_.read_back(*compute_, totals_.rows(1, 1), std::as_writable_bytes(std::span(&sum, 1)));
+  backend_.read_back(stream, slot.totals.rows(1, 1), std::as_writable_bytes(std::span(&sum, 1)));
   return sum / static_cast<double>(job_.tokens_per_step());
 }
 
 double Trainer::evaluate(const ReadSample& read) {
+  base::check(clock_.unread() == 0, "an evaluation comes between steps");
+  Stream& s = *compute_;
   run(parallel::ParamGatherer::Pass::evaluate, read);
-  groups_.world().all_reduce(*compute_, totals_, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})
-      ->wait(*compute_);
-  return read_loss();
+  const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})->wait(s);
+  return read_loss(s, slot);
 }
 
 }  // namespace trainerd::core

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,12 +60,19 @@ class Trainer {
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 
-  /// Step `step`, from 1. Reads the samples of this rank's part of the global batch.
-  StepReport step(std::int64_t step, const ReadSample& read, const StepVote& vote);
-  /// Mean loss of one global batch of the same shape; changes nothing.
+  /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At most
+  /// StepClock::kMostSteps are on the way: a host that reports one step late leaves the device no gap between two.
+  void launch(std::int64_t step, const ReadSample& read, const StepVote& vote);
+  /// The report of the oldest step on its way: waits until it is over.
+  StepReport report();
+  StepReport step(std::int64_t step, const ReadSample& read, const StepVote& vote) {
+    launch(step, read, vote);
+    return report();
+  }
+  /// Mean loss of one global batch of the same shape; changes nothing. No step is on the way.
   double evaluate(const ReadSample& read);
 
-  /// Whether the next steps leave a trace, and the last step's: see StepClock.
+  /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
   const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
 
@@ -82,6 +90,12 @@ class Trainer {
     std::vector<Frame> frames;    ///< by slot of the longest lifetime, forward to weight gradient
     /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is written.
     kernels::Tensor out, din, other_out, other_din;
+  };
+  /// What the report of one step is read from.
+  struct ReportSlot {
+    std::int64_t step = 0;
+    double lr = 0;
+    kernels::Tensor totals, control, votes, nonfinite_of_ranks;
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {
@@ -105,9 +119,8 @@ class Trainer {
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   void add_loss(const Chunk& chunk);
 
-  void update(double lr, std::int64_t step);
-  StepReport report(double lr);
-  double read_loss();
+  void update(const ReportSlot& slot);
+  double read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
   JobSpec job_;
   parallel::Layout layout_;
@@ -121,6 +134,7 @@ class Trainer {
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
   float grad_scale_;     ///< 1 / tokens of the global batch
   std::unique_ptr<kernels::Stream> compute_;
+  std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
   DeclaredParams declared_;
   ParamStore params_;
   std::vector<Chunk> chunks_;
@@ -130,7 +144,9 @@ class Trainer {
   ObserveActions observe_;
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
-  kernels::Tensor loss_T_, totals_, square_sums_, nonfinite_, all_nonfinite_, control_, votes_;
+  kernels::Tensor loss_T_, square_sums_, nonfinite_;
+  std::array<ReportSlot, StepClock::kMostSteps> slots_;
+  int slot_ = 0;              ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
   std::vector<std::int32_t> sample_, staging_, nonfinite_of_ranks_;

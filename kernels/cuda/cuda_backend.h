@@ -48,6 +48,10 @@ class CudaBackend final : public Backend {
   void linear_swiglu(Stream&, const LinearSwiglu&) override;
   void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) override;
 
+  // gemm_timing.cpp
+  std::string time_gemms(std::span<const OpClass> gemms) override;
+  void use_gemms(const std::string& choices) override;
+
   // attention.cpp
   void attention_forward(Stream&, const AttentionForward&) override;
   void attention_backward(Stream&, const AttentionBackward&) override;

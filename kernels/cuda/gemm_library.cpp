@@ -1,7 +1,8 @@
 #include "kernels/cuda/gemm_library.h"
 
 #include <algorithm>
-#include <array>
+#include <cstring>
+#include <limits>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm_problem.h"
@@ -30,12 +31,6 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 template <class Value>
 void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "what is asked of a GEMM");
-}
-
-std::string describe(const GemmProblem& p) {
-  return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k) + ", " + name_of(p.in) + " to " +
-         name_of(p.out) + (p.transpose_a ? ", A transposed" : "") + (p.transpose_b ? ", B transposed" : "") +
-         (p.has_c ? ", with C" : "") + (p.has_bias ? ", with bias" : "");
 }
 
 }  // namespace
@@ -74,8 +69,7 @@ GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(handle_);
 }
 
-GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
-  if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
+std::unique_ptr<GemmPlan> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
   auto plan = std::make_unique<GemmPlan>();
   // COMPUTE_32F is fp32 proper on fp32 operands: TF32 has a compute type of its own.
   check(cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
@@ -90,7 +84,10 @@ GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   plan->a = p.transpose_a ? make_layout(p.in, p.k, p.m) : make_layout(p.in, p.m, p.k);
   plan->b = p.transpose_b ? make_layout(p.in, p.n, p.k) : make_layout(p.in, p.k, p.n);
   plan->d = make_layout(p.out, p.m, p.n);
+  return plan;
+}
 
+std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p, const GemmPlan& plan) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "what is asked of a GEMM");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
@@ -104,41 +101,89 @@ GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_d);
 
   constexpr int kAsked = 8;
-  std::array<cublasLtMatmulHeuristicResult_t, kAsked> results{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kAsked);
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d,
                                                                preference, kAsked, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm for a GEMM");
-  const auto end = results.begin() + found;
-  const auto first = std::find_if(results.begin(), end, [](const cublasLtMatmulHeuristicResult_t& r) {
-    return r.state == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= static_cast<std::size_t>(kGemmWorkspace);
+  results.resize(static_cast<std::size_t>(found));
+  std::erase_if(results, [](const cublasLtMatmulHeuristicResult_t& r) {
+    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kGemmWorkspace);
   });
-  if (first == end)
-    throw base::device_error(gemm_library_name() + " has no algorithm for a GEMM of " + describe(p) +
+  if (results.empty())
+    throw base::device_error(gemm_library_name() + " has no algorithm for a GEMM of " + cuda::describe(p) +
                              "; report it, with the name of the device");
-  plan->algorithm = first->algo;
-  plan->workspace = first->workspaceSize;
+  return results;
+}
+
+GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
+  if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
+  auto plan = describe(p, bias);
+  if (const auto chosen = chosen_.find(p); chosen != chosen_.end()) {
+    static_assert(sizeof(plan->algorithm) == sizeof(chosen->second.algorithm));
+    std::memcpy(&plan->algorithm, chosen->second.algorithm.data(), sizeof(plan->algorithm));
+    plan->workspace = static_cast<std::size_t>(chosen->second.workspace_bytes);
+    cublasLtMatmulHeuristicResult_t result{};
+    if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d, &plan->algorithm, &result) !=
+            CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > plan->workspace)
+      throw base::device_error(gemm_library_name() + " does not take the algorithm that was chosen for a GEMM of " + cuda::describe(p) +
+                               ": remove gemm-algorithms.txt from the output directory to have them timed again");
+  } else {
+    const cublasLtMatmulHeuristicResult_t first = candidates(p, *plan).front();
+    plan->algorithm = first.algo;
+    plan->workspace = first.workspaceSize;
+  }
   return *plans_.emplace(p, std::move(plan)).first->second;
+}
+
+void GemmLibrary::run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
+  std::byte* workspace =
+      args.scratch + (static_cast<std::uintptr_t>(align_up(static_cast<std::int64_t>(address), kGemmWorkspaceAlignment)) - address);
+  const float one = 1.0f, beta = args.c != nullptr ? 1.0f : 0.0f;
+  const std::byte* c = args.c != nullptr ? args.c : args.d;
+  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d, args.d, plan.d,
+                       &plan.algorithm, workspace, plan.workspace, stream),
+        "running a GEMM");
 }
 
 void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& args) {
   p.has_c = args.c != nullptr;
   p.has_bias = args.bias != nullptr;
-  const std::byte* c = p.has_c ? args.c : args.d;
   p.align_a = alignment_of(args.a);
   p.align_b = alignment_of(args.b);
-  p.align_c = alignment_of(c);
+  p.align_c = alignment_of(p.has_c ? args.c : args.d);
   p.align_d = alignment_of(args.d);
   p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
   GemmPlan& plan = plan_of(p, args.bias);
   if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
-  const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
-  std::byte* workspace =
-      args.scratch + (static_cast<std::uintptr_t>(align_up(static_cast<std::int64_t>(address), kGemmWorkspaceAlignment)) - address);
-  const float one = 1.0f, beta = p.has_c ? 1.0f : 0.0f;
-  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d, args.d, plan.d,
-                       &plan.algorithm, workspace, plan.workspace, stream),
-        "running a GEMM");
+  run(stream, plan, args);
+}
+
+GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args, const Measure& measure) {
+  constexpr int kRounds = 5;
+  constexpr double kGain = 0.98;
+  const auto plan = describe(p, args.bias);
+  const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan);
+  std::vector<double> quickest(results.size(), std::numeric_limits<double>::infinity());
+  // In turns, so that a change of the clock rate meets all.
+  for (int round = 0; round < kRounds; ++round)
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      plan->algorithm = results[i].algo;
+      plan->workspace = results[i].workspaceSize;
+      quickest[i] = std::min(quickest[i], measure([&] { run(stream, *plan, args); }));
+    }
+  const std::size_t best = static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
+  const cublasLtMatmulHeuristicResult_t& result = results[quickest[best] < kGain * quickest[0] ? best : 0];
+  GemmChoice choice{.problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};
+  std::memcpy(choice.algorithm.data(), &result.algo, sizeof(result.algo));
+  return choice;
+}
+
+void GemmLibrary::use(std::span<const GemmChoice> choices) {
+  plans_.clear();
+  for (const GemmChoice& choice : choices) chosen_[choice.problem] = choice;
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -5,7 +5,9 @@
 #include "core/plan/dry_run.h"
 #include "core/spec/machines.h"
 #include "core/train/device_rank.h"
+#include "core/train/gemm_algorithms.h"
 #include "kernels/base/error.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda_plugin.h"
 #include "parallel/device_peaks.h"
 #include "parallel/linear.h"
@@ -57,6 +59,40 @@ TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
   CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
   CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}), Catch::Contains("attention") && Catch::Contains("has no effect"));
   CHECK(core::parse_job(core::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention == kernels::Determinism::fast);
+}
+
+TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
+  CHECK(cuda_job({"gemm_algorithms=timed"}).gemm_algorithms == core::GemmAlgorithms::timed);
+  CHECK_THROWS_WITH(cuda_job({"gemm_algorithms=timed", "device=cpu"}), Catch::Contains("gemm_algorithms") && Catch::Contains("has no effect"));
+  base::ThreadPool pool(1);
+  kernels::CpuBackend cpu(kernels::detect_cpu(1), pool);
+  CHECK_THROWS_AS(cpu.time_gemms({}), base::DeviceError);
+  CHECK_THROWS_AS(cpu.use_gemms("x"), base::DeviceError);
+}
+
+TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "[cuda]") {
+  core::JobSpec job = cuda_job({"cluster.preset=dgx-h200", "parallel.pp=2", "parallel.tp=2", "batch.micro=2"});
+  const parallel::Topology topology = core::job_topology(job);
+  const std::vector<kernels::OpClass> gemms = core::gemms_of_all_ranks(job, core::layout_of(job, topology), topology.device);
+  const auto has = [&](kernels::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k) {
+    return std::any_of(gemms.begin(), gemms.end(),
+                       [&](const kernels::OpClass& g) { return g.role == role && g.m == m && g.n == n && g.k == k; });
+  };
+  const std::int64_t tokens = 2 * 256;
+  CHECK(has(kernels::GemmRole::fprop, tokens, 512, 256));  // gate and up, of 2 x 512 / tp rows
+  CHECK(has(kernels::GemmRole::wgrad, 256, 256, tokens));  // qkv: (4 + 2 + 2) heads of 64 / tp
+  CHECK(has(kernels::GemmRole::dgrad, tokens, 256, 256));  // the head, on the last stage: 512 / tp rows of the vocabulary
+  for (const kernels::OpClass& g : gemms) CHECK(g.dtype == kernels::DType::bf16);
+
+  const std::string text = "chosen by rank 0\n";
+  parallel::LocalWorld world(3);
+  world.run([&](std::int64_t rank) {
+    base::ThreadPool pool(1);
+    kernels::CpuBackend backend(kernels::detect_cpu(1), pool);
+    const auto group = world.communicator(rank, backend, {0, 1, 2}, "world");
+    for (const std::string& sent : {text, std::string()})
+      if (core::share_text(rank == 0 ? sent : "mine", backend, *group) != sent) throw std::logic_error("another text");
+  });
 }
 
 TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels take", "[cuda]") {

@@ -14,10 +14,12 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   using kernels::DType;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
     ready.slices.push_back({kernels::name_of(dtype), dtype, {4, 6}, {1, 2}, {3, 4}});
+  ready.gemm_algorithms = "made by hand\n1 2 3\n";
   const std::string text = encode(WorkerMessage{ready});
   CHECK(text.find("\"bf16\"") != std::string::npos);
   const Ready back = std::get<Ready>(decode_worker_message(text));
   REQUIRE(back.slices.size() == 5);
+  CHECK(back.gemm_algorithms == ready.gemm_algorithms);
   for (std::size_t i = 0; i < 5; ++i) {
     CHECK(back.slices[i].dtype == ready.slices[i].dtype);
     CHECK(back.slices[i].begin == ready.slices[i].begin);

@@ -103,3 +103,41 @@ TEST_CASE("the parts of a step's ledger are not negative and none is missing", "
   CHECK(report.time.compute > 0);
   CHECK(report.time.optimizer > 0);
 }
+
+TEST_CASE("a step reported after the next was launched reports what it would have at once", "[trainer]") {
+  const core::JobSpec job = test::small_job();
+  std::vector<core::StepReport> prompt, late;
+  for (std::vector<core::StepReport>* reports : {&prompt, &late}) {
+    core::DeviceRank rank(job, test::cpu_topology(1));
+    core::Trainer& trainer = rank.trainer();
+    trainer.initialise();
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      const auto samples = test::skewed_samples(job, step);
+      trainer.launch(step, test::reader(samples), {.stop = step == 3, .checkpoint = step == 4});
+      if (reports == &prompt || step > 1) reports->push_back(trainer.report());
+    }
+    if (reports == &late) reports->push_back(trainer.report());
+    CHECK_THROWS_AS(trainer.report(), std::logic_error);  // nothing is on its way
+  }
+  REQUIRE(late.size() == prompt.size());
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    CHECK(late[i].loss == prompt[i].loss);
+    CHECK(late[i].grad_norm == prompt[i].grad_norm);
+    CHECK(late[i].learning_rate == prompt[i].learning_rate);
+    CHECK(late[i].vote.stop == (i == 2));
+    CHECK(late[i].vote.checkpoint == (i == 3));
+    CHECK(late[i].time.compute > 0);
+  }
+}
+
+TEST_CASE("no more steps are launched than can be reported, and none during an evaluation", "[trainer]") {
+  const core::JobSpec job = test::small_job();
+  core::DeviceRank rank(job, test::cpu_topology(1));
+  core::Trainer& trainer = rank.trainer();
+  trainer.initialise();
+  const auto samples = test::skewed_samples(job, 1);
+  trainer.launch(1, test::reader(samples), {});
+  CHECK_THROWS_AS(trainer.evaluate(test::reader(samples)), std::logic_error);
+  trainer.launch(2, test::reader(samples), {});
+  CHECK_THROWS_AS(trainer.launch(3, test::reader(samples), {}), std::logic_error);
+}

@@ -49,6 +49,19 @@ std::vector<std::byte> pattern(std::int64_t n) {
   return bytes;
 }
 
+Tensor upload(Device& d, const Values& values, DType dtype, const Shape& shape) {
+  const Tensor t = d.empty(dtype, shape);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(t.bytes()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float value = static_cast<float>(values[i]);
+    const kernels::Bf16 narrow = kernels::to_bf16(value);
+    if (dtype == DType::bf16) std::memcpy(bytes.data() + 2 * i, &narrow, 2);
+    else std::memcpy(bytes.data() + 4 * i, &value, 4);
+  }
+  d.backend().write(d.stream(), bytes, t);
+  return t;
+}
+
 }  // namespace
 
 TEST_CASE("device memory reads as zero, and what the device does not have is a capacity error", "[cuda]") {
@@ -123,19 +136,7 @@ TEST_CASE("GEMMs of a model's size match float64 at sampled places, and repeat b
   const std::int64_t T = 1000, N = 1536, C = 2048;
   for (const DType dtype : kActivationDtypes) {
     const Values x = normal_values(T * C, 1, dtype), w = normal_values(N * C, 2, dtype), dy = normal_values(T * N, 3, dtype);
-    const auto upload = [&](const Values& values, const Shape& shape) {
-      const Tensor t = d.empty(dtype, shape);
-      std::vector<std::byte> bytes(static_cast<std::size_t>(t.bytes()));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        const float value = static_cast<float>(values[i]);
-        const kernels::Bf16 narrow = kernels::to_bf16(value);
-        if (dtype == DType::bf16) std::memcpy(bytes.data() + 2 * i, &narrow, 2);
-        else std::memcpy(bytes.data() + 4 * i, &value, 4);
-      }
-      b.write(d.stream(), bytes, t);
-      return t;
-    };
-    const Tensor tx = upload(x, {T, C}), tw = upload(w, {N, C}), tdy = upload(dy, {T, N});
+    const Tensor tx = upload(d, x, dtype, {T, C}), tw = upload(d, w, dtype, {N, C}), tdy = upload(d, dy, dtype, {T, N});
     const Tensor y = d.empty(DType::f32, {T, N}), dx = d.empty(dtype, {T, C}), dw = d.empty(DType::f32, {N, C});
     std::array<std::vector<std::byte>, 3> first;
     for (const int turn : {0, 1}) {
@@ -177,6 +178,34 @@ TEST_CASE("the device is described as a target", "[cuda]") {
   CHECK(!target.name.empty());
   CHECK(cuda.memory_bytes(0) > (std::int64_t{1} << 30));
   CHECK(Device().backend().target().name == target.name);
+}
+
+TEST_CASE("timed GEMM algorithms give the right product, and the same bits wherever they are used", "[cuda]") {
+  constexpr std::int64_t T = 512, N = 384, C = 256;
+  const kernels::OpClass gemm = kernels::gemm_class(kernels::GemmRole::fprop, DType::bf16, DType::bf16, T, N, C);
+  const Values x = normal_values(T * C, 1, DType::bf16), w = normal_values(N * C, 2, DType::bf16, 0.05);
+  std::string choices;
+  std::vector<std::byte> first;
+  for (int run = 0; run < 2; ++run) {
+    Device d;
+    if (run == 0) choices = d.backend().time_gemms(std::span(&gemm, 1));
+    d.backend().use_gemms(choices);
+    const Tensor x_TC = upload(d, x, DType::bf16, {T, C}), w_NC = upload(d, w, DType::bf16, {N, C}), y_TN = d.empty(DType::bf16, {T, N});
+    d.backend().linear_fprop(d.stream(), {.x_TC = x_TC, .weight = {.plain_NC = w_NC, .prepared = {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y_TN});
+    const std::vector<std::byte> y = d.read(y_TN);
+    if (run == 0) first = y;
+    CHECK(y == first);
+    for (const std::int64_t t : {std::int64_t{0}, T - 1})
+      for (const std::int64_t n : {std::int64_t{0}, N - 1}) {
+        double sum = 0;
+        for (std::int64_t c = 0; c < C; ++c)
+          sum += x[static_cast<std::size_t>(t * C + c)] * w[static_cast<std::size_t>(n * C + c)];
+        kernels::Bf16 got;
+        std::memcpy(&got, y.data() + 2 * (t * N + n), 2);
+        CHECK(static_cast<double>(kernels::to_float(got)) == Approx(sum).epsilon(std::ldexp(1.0, -8)).margin(1e-4));
+      }
+  }
+  CHECK_THROWS_AS(Device().backend().use_gemms("another text"), base::DeviceError);
 }
 
 }  // namespace trainerd::test

@@ -1,0 +1,135 @@
+// The worker's loop, with the test as its agent.
+
+#include "core/supervise/worker.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "core/supervise/channel.h"
+#include "core/supervise/messages.h"
+#include "core/train/device_rank.h"
+#include "kernels/base/segment.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+struct Saved {
+  core::SnapshotReady said;
+  std::vector<std::byte> bytes;
+};
+
+/// What a worker told of one run.
+struct Told {
+  std::vector<io::StepRecord> steps;
+  std::vector<io::EvaluationRecord> evaluations;
+  std::vector<Saved> snapshots;
+  std::vector<std::int64_t> traced;
+  core::Finished finished;
+  std::string order;  ///< s step, e evaluation, c snapshot, t trace
+};
+
+core::JobSpec job_of(const std::string& more) {
+  return core::parse_job("name: small\nseed: 11\ndevice: cpu\n"
+                         "threads: 1\n"
+                         "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
+                         "batch: {global: 4, micro: 2}\nprecision: fp32\n"
+                         "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
+                         "steps: 8\ndata: {format: synthetic}\n" +
+                             more,
+                         "small.yaml");
+}
+
+/// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step.
+Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
+  const std::int64_t bytes = core::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
+  std::vector<base::Segment> segments;
+  std::vector<base::UniqueFd> theirs;
+  for (int i = 0; i < 2; ++i) {
+    segments.push_back(base::Segment::create("worker-test", bytes));
+    theirs.emplace_back(::dup(segments.back().fd()));
+  }
+  auto [ours, control] = core::Channel::make_pair();
+  core::Channel channel(std::move(ours));
+  int status = -1;
+  std::thread worker([&, end = std::move(control)]() mutable {
+    status = core::run_worker(std::move(end), std::move(theirs), base::UniqueFd(), late);
+  });
+  core::Start start;
+  start.job_yaml = core::to_yaml(job);
+  channel.send(core::encode(core::AgentMessage{start}));
+  if (stop) channel.send(core::encode(core::AgentMessage{core::Stop{}}));
+  Told told;
+  std::string failed;
+  for (bool over = false; !over;) {
+    const std::optional<std::string> text = channel.receive();
+    if (!text) break;
+    const core::WorkerMessage message = core::decode_worker_message(*text);
+    if (const auto* step = std::get_if<io::StepRecord>(&message)) told.steps.push_back(*step), told.order += 's';
+    if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message)) told.evaluations.push_back(*evaluation), told.order += 'e';
+    if (const auto* trace = std::get_if<core::StepTrace>(&message))
+      if (trace->last) told.traced.push_back(trace->step), told.order += 't';
+    if (const auto* ready = std::get_if<core::SnapshotReady>(&message)) {
+      const auto memory = segments.at(static_cast<std::size_t>(ready->segment)).bytes().first(static_cast<std::size_t>(ready->bytes));
+      told.snapshots.push_back({*ready, {memory.begin(), memory.end()}});
+      told.order += 'c';
+      channel.send(core::encode(core::AgentMessage{core::SnapshotSaved{ready->segment}}));
+    }
+    if (const auto* failure = std::get_if<core::Failed>(&message)) failed = failure->message, over = true;
+    if (const auto* finished = std::get_if<core::Finished>(&message)) told.finished = *finished, over = true;
+  }
+  worker.join();
+  CHECK(failed == "");
+  CHECK(status == 0);
+  return told;
+}
+
+}  // namespace
+
+TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
+  const core::JobSpec job = job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
+  const Told prompt = run(job, 0), late = run(job, 1);
+  CHECK(prompt.order == "ssscstsescstsce");
+  CHECK(late.finished.step == 8);
+  CHECK_FALSE(late.finished.stopped);
+  REQUIRE(prompt.steps.size() == 8);
+  REQUIRE(late.steps.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    CHECK(late.steps[i].step == static_cast<std::int64_t>(i) + 1);
+    CHECK(late.steps[i].loss == prompt.steps[i].loss);
+    CHECK(late.steps[i].grad_norm == prompt.steps[i].grad_norm);
+    CHECK(late.steps[i].tokens == prompt.steps[i].tokens);
+    CHECK(late.steps[i].time.sum() == Approx(late.steps[i].step_seconds).epsilon(1e-9));
+  }
+  CHECK(late.traced == std::vector<std::int64_t>{4, 7});
+  REQUIRE(late.evaluations.size() == prompt.evaluations.size());
+  for (std::size_t i = 0; i < late.evaluations.size(); ++i) {
+    CHECK(late.evaluations[i].step == prompt.evaluations[i].step);
+    CHECK(late.evaluations[i].loss == prompt.evaluations[i].loss);
+  }
+  REQUIRE(late.snapshots.size() == 3);
+  REQUIRE(prompt.snapshots.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(late.snapshots[i].said.step == std::vector<std::int64_t>{3, 6, 8}[i]);
+    CHECK(late.snapshots[i].said.cursor == prompt.snapshots[i].said.cursor);
+    CHECK(late.snapshots[i].said.tokens == prompt.snapshots[i].said.tokens);
+    CHECK(late.snapshots[i].bytes == prompt.snapshots[i].bytes);
+  }
+  CHECK(late.order == prompt.order);  // a checkpoint's step is told before it, an evaluation after
+}
+
+TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
+  const core::JobSpec job = job_of("");
+  const std::size_t late = GENERATE(0u, 1u);
+  const Told told = run(job, late, true);
+  CHECK(told.finished.stopped);
+  CHECK(told.finished.step == 1 + static_cast<std::int64_t>(late));
+  CHECK(told.steps.size() == 1 + late);
+  REQUIRE(told.snapshots.size() == 1);
+  CHECK(told.snapshots[0].said.step == told.finished.step);
+  CHECK(told.snapshots[0].said.cursor == job.batch.global * told.finished.step);
+}
