@@ -311,12 +311,15 @@ struct BlockSquareSums {
   Tensor sums;  ///< f64 [norm_blocks(numel)]
 };
 /// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with a sum that is not
-/// finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more entry for the end.
+/// finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more entry for the end. `flag`, when given, is
+/// `flag_value` where a sum is not finite and 0 where all are: ranks tell each other by its maximum.
 struct TotalSquareSum {
   Tensor sums;  ///< f64
   std::span<const std::int64_t> first_block;
   Tensor total;      ///< f64 [1]
   Tensor nonfinite;  ///< i32 [1]
+  Tensor flag = {};  ///< f32 [1], optional
+  float flag_value = 1;
 };
 /// out[0] (+)= x[0] + x[1] + ... in double: blocks of 1024, then the blocks in order.
 struct OrderedSum {

@@ -69,12 +69,10 @@ void Trainer::take_persistent(Arena& persistent) {
     first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
   square_sums_ = persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
-  nonfinite_of_ranks_.resize(static_cast<std::size_t>(layout_.grid.ranks()));
   for (ReportSlot& slot : slots_) {
     slot.totals = persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
-    slot.nonfinite_of_ranks = persistent.take(DType::i32, {layout_.grid.ranks()}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))}, MemoryTerm::control);
-    slot.votes = persistent.take(DType::f32, {2}, MemoryTerm::control);
+    slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
   }
 }
 
@@ -151,7 +149,7 @@ void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& 
   slot.step = step;
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
   const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, vote.checkpoint ? 1.0f : 0.0f};
-  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes);
+  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
 
   clock_.enter(s, &Ledger::compute);
   params_.begin_step(s);
@@ -175,10 +173,10 @@ void Trainer::update(const ReportSlot& slot) {
     if (count > 0) backend_.block_square_sums(s, {.x = params_.norm_elements(runs[i]), .sums = square_sums_.rows(begin, count)});
   }
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
-  backend_.total_square_sum(s, {.sums = square_sums_, .first_block = first_block_, .total = square_sum, .nonfinite = nonfinite_});
+  backend_.total_square_sum(s, {.sums = square_sums_, .first_block = first_block_, .total = square_sum, .nonfinite = nonfinite_,
+                                .flag = slot.votes.rows(2, 1), .flag_value = static_cast<float>(layout_.grid.ranks() - groups_.rank())});
   groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "norm_and_loss", .accumulate = DType::f64})->wait(s);
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
-  groups_.world().all_gather(s, nonfinite_, slot.nonfinite_of_ranks, {.label = "nonfinite"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum, .loss = loss, .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip, .values = slot.control});
   for (std::size_t i = 0; i < params_.state_parts().size(); ++i) {
@@ -197,21 +195,16 @@ StepReport Trainer::report() {
   backend_.wait(*reports_, clock_.over());
   const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMostSteps - clock_.unread()) % StepClock::kMostSteps)];
   StepControlValues values;
-  std::array<float, 2> voted{};
+  std::array<float, 3> voted{};
   StepReport report;
   report.loss = read_loss(*reports_, slot);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
-  backend_.read_back(*reports_, slot.nonfinite_of_ranks, std::as_writable_bytes(std::span(nonfinite_of_ranks_)));
   report.time = clock_.read();
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
   report.skipped = values.skip != 0;
-  for (std::size_t rank = 0; report.skipped && rank < nonfinite_of_ranks_.size(); ++rank) {
-    if (nonfinite_of_ranks_[rank] < 0) continue;
-    report.nonfinite_rank = static_cast<std::int64_t>(rank);
-    break;
-  }
+  if (report.skipped && voted[2] > 0) report.nonfinite_rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted[2]);
   if (report.skipped && report.nonfinite_rank == groups_.rank())
     report.nonfinite = values.nonfinite < 0 ? "loss" : params_.info(params_.norm_runs()[static_cast<std::size_t>(values.nonfinite)].id).name;
   report.vote = {voted[0] > 0, voted[1] > 0};

@@ -95,7 +95,8 @@ class Trainer {
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    kernels::Tensor totals, control, votes, nonfinite_of_ranks;
+    kernels::Tensor totals, control;
+    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite: ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {
@@ -149,7 +150,7 @@ class Trainer {
   int slot_ = 0;              ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
-  std::vector<std::int32_t> sample_, staging_, nonfinite_of_ranks_;
+  std::vector<std::int32_t> sample_, staging_;
 };
 
 }  // namespace trainerd::core

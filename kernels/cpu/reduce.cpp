@@ -31,6 +31,7 @@ void CpuBackend::total_square_sum(Stream&, const TotalSquareSum& a) {
   }
   *a.total.as<double>() = total;
   *a.nonfinite.as<std::int32_t>() = nonfinite;
+  if (a.flag.defined()) *a.flag.as<float>() = nonfinite >= 0 ? a.flag_value : 0.0f;
 }
 
 void CpuBackend::ordered_sum(Stream& stream, const OrderedSum& a) {

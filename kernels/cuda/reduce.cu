@@ -49,7 +49,7 @@ struct Runs {
 /// first run here; 0: the outputs are assigned, otherwise added to.
 __global__ void __launch_bounds__(kTotalThreads)
     total_square_sum_kernel(const double* sums, const __grid_constant__ Runs runs, std::int32_t first_run, double* total,
-                            std::int32_t* nonfinite) {
+                            std::int32_t* nonfinite, float* flag, float flag_value) {
   constexpr std::int32_t kNone = 0x7fffffff;
   const std::int64_t begin = runs.first_block[0], count = runs.first_block[runs.count] - begin;
   double sum = 0.0;
@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(kTotalThreads)
   const bool add = first_run > 0;
   *total = add ? *total + sum : sum;
   if (!add || *nonfinite < 0) *nonfinite = run;
+  if (flag != nullptr) *flag = *nonfinite >= 0 ? flag_value : 0.0f;
 }
 
 constexpr int kOrderedBlock = 1024;  ///< elements added one after another, by the definition of ordered_sum
@@ -179,7 +180,8 @@ void total_square_sum(const Launch& where, const TotalSquareSum& a) {
     runs.count = static_cast<int>(std::min<std::size_t>(count - first, kRunsOfLaunch));
     std::memcpy(runs.first_block, a.first_block.data() + first, sizeof(std::int64_t) * (runs.count + 1));
     launch(where, {1}, kTotalThreads, "total_square_sum", total_square_sum_kernel, a.sums.as<double>(), runs,
-           static_cast<std::int32_t>(first), a.total.as<double>(), a.nonfinite.as<std::int32_t>());
+           static_cast<std::int32_t>(first), a.total.as<double>(), a.nonfinite.as<std::int32_t>(),
+           a.flag.defined() ? a.flag.as<float>() : nullptr, a.flag_value);
     first += runs.count;
   } while (first < count);
 }

@@ -94,7 +94,7 @@ TEST_CASE("a trace names every action's chunk and microbatch, and every collecti
     const std::set<std::pair<std::int64_t, std::int64_t>> expected{{chunk, 0}, {chunk, 1}};
     CHECK(forwards == expected);
     CHECK(backwards == expected);
-    CHECK(labels["exposed_world"] == std::set<std::string>{"norm_and_loss", "votes", "nonfinite"});
+    CHECK(labels["exposed_world"] == std::set<std::string>{"norm_and_loss", "votes"});
     CHECK(labels["exposed_pp"].count("pipeline") == 1);
     CHECK(!labels["exposed_tp"].empty());
     CHECK(!labels["exposed_dp"].empty());

@@ -285,16 +285,21 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
     Values sums(static_cast<std::size_t>(first_block.back()));
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / static_cast<double>(i + 1);
     const Tensor total = on.empty(DType::f64, {1}), nonfinite = on.m.empty(DType::i32, {1}),
-                 late = on.m.empty(DType::i32, {1}), bad_total = on.empty(DType::f64, {1});
+                 late = on.m.empty(DType::i32, {1}), bad_total = on.empty(DType::f64, {1}), flag = on.empty(DType::f32, {1}),
+                 flagged = on.empty(DType::f32, {1});
     const Shape blocks{static_cast<std::int64_t>(sums.size())};
     on.m.backend().total_square_sum(
         on.m.stream(),
-        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = total, .nonfinite = nonfinite});
+        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = total, .nonfinite = nonfinite,
+         .flag = flag, .flag_value = 7});
     sums[2000] = sums[2400] = std::numeric_limits<double>::infinity();
     on.m.backend().total_square_sum(
         on.m.stream(),
-        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = bad_total, .nonfinite = late});
+        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = bad_total, .nonfinite = late,
+         .flag = flagged, .flag_value = 7});
     CHECK(Machine::read(bad_total)[0] == std::numeric_limits<double>::infinity());
+    CHECK(Machine::read(flag)[0] == 0);
+    CHECK(Machine::read(flagged)[0] == 7);
     return std::vector<Result>{{"master", update.master}, {"params", update.params},   {"moment2", update.moment2},
                                {"total", total, 3000},    {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
   });
