@@ -1,57 +1,18 @@
 // What the step really asks of the machine, seen from outside our allocator: every allocation of the process goes through
 // the interposers below. An executable of its own, because sanitizers interpose the same functions.
 
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <cerrno>
-#include <cstdlib>
+#include <csignal>
 #include <cstring>
 
 #include "../core/train_support.h"
-
-namespace {
-
-std::atomic<bool> armed{false};
-std::atomic<std::int64_t> large_allocations{0};
-std::atomic<std::int64_t> largest{0};
-constexpr std::size_t kLarge = 64 << 10;
-
-void note(std::size_t bytes) {
-  if (!armed.load(std::memory_order_relaxed) || bytes <= kLarge) return;
-  ++large_allocations;
-  largest = std::max<std::int64_t>(largest, static_cast<std::int64_t>(bytes));
-}
-
-}  // namespace
-
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* __libc_realloc(void*, std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-
-void* malloc(std::size_t n) { return note(n), __libc_malloc(n); }
-void* calloc(std::size_t n, std::size_t size) { return note(n * size), __libc_calloc(n, size); }
-void* realloc(void* p, std::size_t n) { return note(n), __libc_realloc(p, n); }
-void* memalign(std::size_t align, std::size_t n) { return note(n), __libc_memalign(align, n); }
-void* aligned_alloc(std::size_t align, std::size_t n) { return note(n), __libc_memalign(align, n); }
-int posix_memalign(void** out, std::size_t align, std::size_t n) {
-  note(n);
-  *out = __libc_memalign(align, n);
-  return *out == nullptr ? ENOMEM : 0;
-}
-void* mmap(void* at, std::size_t n, int prot, int flags, int fd, off_t offset) {
-  note(n);
-  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, n, prot, flags, fd, offset));
-}
-}
+#include "interposers.h"
 
 using namespace trainerd;
+using namespace trainerd::test;
 
 namespace {
 
