@@ -26,7 +26,8 @@ CudaPlugin open_cuda_plugin() {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr)
     throw base::device_error("no CUDA here: " + std::string(::dlerror()) +
-                             "; install the CUDA libraries of README's list, or set device: cpu");
+                             "; put the folders of CUDA 13's libraries into LD_LIBRARY_PATH (deploy/cuda-libraries.sh finds them), "
+                             "or set device: cpu");
   using Entry = const CudaPlugin* (*)();
   const auto entry = reinterpret_cast<Entry>(::dlsym(library, "trainerd_cuda_plugin"));
   if (entry == nullptr) throw base::device_error(path.string() + " is not trainerd's CUDA plugin: install it anew");
