@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/nvml.h"
+
 namespace trainerd::io {
 
 /// The parts of the time ledger (DESIGN section 4). They sum to the step's time. Communication is exposed
@@ -74,6 +76,12 @@ struct CheckpointRecord {
 
 /// What happens beside the steps: a line of events.jsonl.
 using EventRecord = std::variant<EvaluationRecord, CheckpointRecord>;
+
+/// The GPU of one rank at one moment.
+struct DeviceRecord {
+  std::int64_t rank = 0;
+  kernels::DeviceReading reading;
+};
 
 /// What is known before the first step.
 struct RunInfo {

@@ -28,6 +28,7 @@ struct Target {
   // CUDA devices alone.
   int sm_version = 0;             ///< compute capability as in sm_90: 90
   int sm_count = 0;               ///< streaming multiprocessors
+  std::string pci_bus_id;         ///< "0000:65:00.0"
   std::string attention_library;  ///< name and version; empty: our own attention kernels
 
   /// Whether the host may run ahead of the device: work is put on a stream, not done at once.

@@ -251,6 +251,8 @@ void Agent::supervise() {
       fds.push_back({worker.channel_open ? worker.channel->fd() : -1, POLLIN, 0});
       fds.push_back({worker.alive ? worker.process->pidfd() : -1, POLLIN, 0});
     }
+    const std::size_t devices = fds.size();
+    fds.push_back({devices_ ? devices_->event_fd() : -1, POLLIN, 0});
     const std::size_t gang = fds.size();
     gang_.watch(fds);
     const double patience = kLastWordsSeconds + (gang_.leads() ? 0 : kVerdictSeconds);
@@ -267,6 +269,7 @@ void Agent::supervise() {
         on_worker_end(workers_[i]);
     }
     if (fds[1].revents != 0) on_saved();
+    if (fds[devices].revents != 0) on_devices();
     for (const Gang::Event& event : gang_.take(std::span(fds).subspan(gang))) on_gang(event);
   }
   kill_workers();

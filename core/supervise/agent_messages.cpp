@@ -8,6 +8,13 @@
 
 namespace trainerd::core {
 
+namespace {
+
+// Between two readings of the node's GPUs.
+constexpr double kDeviceSeconds = 5.0;
+
+}  // namespace
+
 const char* name_of(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
 
 void Agent::on_message(Worker& worker) {
@@ -82,6 +89,25 @@ void Agent::on_all_ready() {
   for (const auto& [rank, ready] : ready_) info.threads += ready.threads;
   if (first.peak_flops > 0) info.peak_flops = first.peak_flops * static_cast<double>(layout_.grid.ranks());
   sinks_.each(&io::MetricsSink::on_start, info);
+  watch_devices();
+}
+
+/// On a node whose sinks can tell of its GPUs.
+void Agent::watch_devices() {
+  std::vector<std::string> devices;
+  for (const auto& [rank, ready] : ready_) {
+    if (!here_.has(rank) || ready.pci_bus_id.empty()) continue;
+    devices.push_back(ready.pci_bus_id);
+    device_ranks_.push_back(rank);
+  }
+  if (!devices.empty()) devices_.emplace(std::move(devices), kDeviceSeconds);
+}
+
+void Agent::on_devices() {
+  const DeviceWatch::Taken taken = devices_->take();
+  if (!taken.problem.empty()) spdlog::warn("{}", taken.problem);
+  for (std::size_t i = 0; i < taken.readings.size(); ++i)
+    sinks_.each(&io::MetricsSink::on_device, io::DeviceRecord{device_ranks_.at(i), taken.readings[i]});
 }
 
 /// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be heard first.

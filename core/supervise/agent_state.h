@@ -15,6 +15,7 @@
 #include "core/supervise/channel.h"
 #include "core/supervise/checkpoint_parts.h"
 #include "core/supervise/checkpoint_writer.h"
+#include "core/supervise/device_watch.h"
 #include "core/supervise/gang.h"
 #include "core/supervise/messages.h"
 #include "core/supervise/output_directory.h"
@@ -66,6 +67,7 @@ class Agent {
   void on_signal();
   void on_message(Worker& worker);
   void on_saved();
+  void on_devices();
   void on_worker_end(Worker& worker);
   void on_gang(const Gang::Event& event);
   // Of any rank.
@@ -86,6 +88,7 @@ class Agent {
   void hear(std::int64_t, const Go&) {}
   void hear(std::int64_t, const End&) {}  // what it says is the gang's to keep
   void on_all_ready();
+  void watch_devices();
   void save_complete_steps();
   void on_shards(CheckpointWriter::Result result);
   void completed(std::int64_t step, const std::string& path);
@@ -118,6 +121,8 @@ class Agent {
   std::map<std::int64_t, int> saving_;   ///< segments, by step, of checkpoints that are not complete
   RunSinks sinks_;
   TraceFiles traces_;
+  std::optional<DeviceWatch> devices_;       ///< of this node's GPUs
+  std::vector<std::int64_t> device_ranks_;   ///< whose they are
   Start start_;
   std::optional<io::TrainingState> resumed_;
   std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are

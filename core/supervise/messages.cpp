@@ -44,7 +44,8 @@ json body(const Ready& m) {
           {"slices", slices},
           {"environment", m.environment},
           {"data_fingerprint", m.data_fingerprint},
-          {"gemm_algorithms", m.gemm_algorithms}};
+          {"gemm_algorithms", m.gemm_algorithms},
+          {"pci_bus_id", m.pci_bus_id}};
 }
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
@@ -110,7 +111,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
               j.at("peak_flops"),     j.at("memory_planned_bytes"),
               j.at("memory_regions"), {},
               j.at("environment"),    j.at("data_fingerprint"),
-              j.at("gemm_algorithms")};
+              j.at("gemm_algorithms"),
+              j.at("pci_bus_id")};
       for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
       return m;
     }

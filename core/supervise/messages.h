@@ -51,6 +51,7 @@ struct Ready {
   std::map<std::string, std::string> environment;
   std::string data_fingerprint;
   std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
+  std::string pci_bus_id = {};  ///< of the rank's GPU; empty on a CPU
 };
 struct SnapshotReady {
   int segment = 0;

@@ -140,6 +140,13 @@ struct PrometheusSink::State {
   Family<Histogram>& checkpoint_seconds =
       histogram(r, "trainerd_checkpoint_seconds",
                 "Duration of a checkpoint: part snapshot holds training up, part write does not.");
+  Family<Gauge>& device_memory_used = gauge(r, "trainerd_device_memory_used_bytes", "Memory of the rank's GPU in use, by all processes.");
+  Family<Gauge>& device_memory = gauge(r, "trainerd_device_memory_total_bytes", "Memory of the rank's GPU.");
+  Family<Gauge>& device_power = gauge(r, "trainerd_device_power_watts", "Power drawn by the rank's GPU.");
+  Family<Gauge>& device_clock = gauge(r, "trainerd_device_sm_clock_hertz", "Clock of the multiprocessors of the rank's GPU.");
+  Family<Gauge>& device_temperature = gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
+  Family<Gauge>& device_ecc =
+      gauge(r, "trainerd_device_ecc_errors", "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   ListenAddress address;
@@ -217,6 +224,22 @@ void PrometheusSink::on_checkpoint(const CheckpointRecord& record) {
   s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
   s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
   s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
+}
+
+void PrometheusSink::on_device(const DeviceRecord& record) {
+  State& s = *state_;
+  const kernels::DeviceReading& d = record.reading;
+  const prometheus::Labels labels{{"rank", std::to_string(record.rank)}, {"pci_bus_id", d.pci_bus_id}, {"uuid", d.uuid}, {"name", d.name}};
+  const auto set = [&](Family<Gauge>& family, const std::optional<double>& value) {
+    if (value) family.Add(labels).Set(*value);
+    else family.Remove(&family.Add(labels));  // what is not known any more is absent
+  };
+  set(s.device_memory_used, d.memory_used_bytes);
+  set(s.device_memory, d.memory_total_bytes);
+  set(s.device_power, d.power_watts);
+  set(s.device_clock, d.sm_clock_hertz);
+  set(s.device_temperature, d.temperature_celsius);
+  set(s.device_ecc, d.ecc_errors);
 }
 
 // The endpoint lives as long as the sink; a last scrape after the last step still sees everything.

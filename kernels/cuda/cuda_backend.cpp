@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 
@@ -57,6 +58,9 @@ Target describe_device(int device) {
   if (target.sm_version < 80)
     throw base::device_error(target.name + " (sm_" + std::to_string(target.sm_version) +
                              ") is too old: CUDA devices from sm_80 (A100) on are served; set device: cpu");
+  std::array<char, 32> bus_id{};
+  check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device), "reading a device's PCI bus id");
+  target.pci_bus_id = bus_id.data();
   target.gemm_library = gemm_library_name();
   target.attention_library = attention_library_name();
   return target;

@@ -151,5 +151,7 @@ TEST_CASE("published peaks are those of the presets, and unknown devices have no
   }
   CHECK(parallel::published_peaks("NVIDIA H100 PCIe").bf16 == 756e12);
   CHECK(parallel::published_peaks("NVIDIA GB200").bf16 == 2500e12);
+  CHECK(parallel::published_peaks("NVIDIA B300 SXM6 AC").bf16 == 2250e12);
+  CHECK(parallel::published_peaks("NVIDIA GB300").bf16 == 2500e12);
   CHECK(parallel::published_peaks("Some other device").bf16 == 0);
 }

@@ -11,6 +11,7 @@ using namespace trainerd::core;
 TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]") {
   Ready ready;
   ready.device = "cpu";
+  ready.pci_bus_id = "0000:65:00.0";
   using kernels::DType;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
     ready.slices.push_back({kernels::name_of(dtype), dtype, {4, 6}, {1, 2}, {3, 4}});
@@ -18,6 +19,7 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   const std::string text = encode(WorkerMessage{ready});
   CHECK(text.find("\"bf16\"") != std::string::npos);
   const Ready back = std::get<Ready>(decode_worker_message(text));
+  CHECK(back.pci_bus_id == ready.pci_bus_id);
   REQUIRE(back.slices.size() == 5);
   CHECK(back.gemm_algorithms == ready.gemm_algorithms);
   for (std::size_t i = 0; i < 5; ++i) {

@@ -138,6 +138,28 @@ TEST_CASE("an unknown MFU is an absent metric") {
   CHECK(scrape(sink).count("trainerd_mfu_ratio") == 0);
 }
 
+TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  DeviceRecord record{.rank = 3, .reading = {}};
+  record.reading = {.pci_bus_id = "0000:65:00.0", .name = "NVIDIA H200", .uuid = "GPU-65", .memory_used_bytes = 5e9, .memory_total_bytes = 15e10,
+                    .power_watts = 612.5, .sm_clock_hertz = 1.98e9, .temperature_celsius = 57, .ecc_errors = 2};
+  sink.on_device(record);
+  const std::string labels = R"({name="NVIDIA H200",pci_bus_id="0000:65:00.0",rank="3",uuid="GPU-65"})";
+  auto values = scrape(sink);
+  CHECK(values.at("trainerd_device_memory_used_bytes" + labels) == 5e9);
+  CHECK(values.at("trainerd_device_memory_total_bytes" + labels) == 15e10);
+  CHECK(values.at("trainerd_device_power_watts" + labels) == 612.5);
+  CHECK(values.at("trainerd_device_sm_clock_hertz" + labels) == 1.98e9);
+  CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 57);
+  CHECK(values.at("trainerd_device_ecc_errors" + labels) == 2);
+  record.reading.power_watts.reset();
+  record.reading.temperature_celsius = 58;
+  sink.on_device(record);
+  values = scrape(sink);
+  CHECK_FALSE(values.contains("trainerd_device_power_watts" + labels));
+  CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 58);
+}
+
 TEST_CASE("promtool finds nothing to complain about") {
   if (std::system("command -v promtool >/dev/null") != 0) {
     WARN("promtool is not installed (package prometheus): the metrics' form was not checked");
