@@ -53,6 +53,13 @@ constexpr Bf16 to_bf16(float x) {
   return Bf16{static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+/// Rounds up when the lower half of x and these 16 random bits carry; what is not finite to nearest.
+constexpr Bf16 to_bf16(float x, std::uint32_t random16) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  if ((u & 0x7f800000u) == 0x7f800000u) return to_bf16(x);
+  return Bf16{static_cast<std::uint16_t>((u + random16) >> 16)};
+}
+
 template <class T> struct DTypeOf;
 template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
 template <> struct DTypeOf<Bf16> { static constexpr DType value = DType::bf16; };

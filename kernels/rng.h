@@ -30,6 +30,18 @@ constexpr std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
   return h ^ (h >> 29);
 }
 
+/// One key of two.
+constexpr std::uint64_t mix_keys(std::uint64_t a, std::uint64_t b) {
+  const auto bits = philox(a, b, 0);
+  return std::uint64_t{bits[1]} << 32 | bits[0];
+}
+
+/// What rounds element `index` of a logical tensor in step `step` under the tensor's key: two halves of 16 bits each.
+constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index, std::int64_t step) {
+  const auto bits = philox(key, index >> 2, static_cast<std::uint64_t>(step));
+  return (index & 2u) != 0 ? ((index & 1u) != 0 ? bits[3] : bits[2]) : ((index & 1u) != 0 ? bits[1] : bits[0]);
+}
+
 /// A uniform number in (0, 1].
 constexpr float unit_float(std::uint32_t bits) { return static_cast<float>((bits >> 8) + 1) * 0x1p-24f; }
 

@@ -127,10 +127,20 @@ void ParamStore::take_state(const PrecisionRecipe& recipe, Arena& persistent) {
   if (!sharded) add_part(0, 0, gatherer_->flat(), reducer_->flat());
   for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
   for (StateRun& run : runs_) {
-    parts_[run.part].ranges.push_back({run.begin, run.count, info(run.id).decay ? 1.0f : 0.0f});
+    parts_[run.part].ranges.push_back(update_range(run));
     // Of the data-parallel ranks that hold the same state, the first saves it.
     run.owned = run.owned && placement_.dp.owner() && (sharded || placement_.dp.part() == 0);
   }
+}
+
+UpdateRange ParamStore::update_range(const StateRun& run) const {
+  const ParamInfo& info = this->info(run.id);
+  UpdateRange range{.begin = run.begin, .count = run.count, .weight_decay = info.decay ? 1.0f : 0.0f, .key = hash_name(info.name, 0),
+                    .first = run.box.begin.back(), .columns = run.count, .stride = run.count};
+  if (run.box.shape.size() < 2) return range;
+  range.first += run.box.begin[0] * info.shard.logical[1];
+  if (run.box.shape[0] > 1) range.columns = run.box.shape[1], range.stride = info.shard.logical[1];
+  return range;
 }
 
 void ParamStore::list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part, std::vector<StateRun>& runs) const {

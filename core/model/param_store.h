@@ -76,7 +76,7 @@ struct StatePart {
   kernels::Tensor moment1;
   kernels::Tensor moment2;
   kernels::Tensor params;       ///< undefined when the master weights are the parameters
-  std::vector<kernels::UpdateRange> ranges;  ///< in elements of the part, without padding; decay 1 where it applies, else 0
+  std::vector<kernels::UpdateRange> ranges;  ///< in elements of the part, without padding; decay 1 where it applies, else 0; keys without the seed
 };
 
 /// Elements of one parameter inside one part that are a box of the logical tensor.
@@ -160,6 +160,7 @@ class ParamStore {
   void make_reducer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void make_gatherer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const PrecisionRecipe& recipe, kernels::Arena& persistent);
+  kernels::UpdateRange update_range(const StateRun& run) const;
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part, std::vector<StateRun>& runs) const;
 
   std::vector<ParamInfo> infos_;

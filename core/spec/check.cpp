@@ -32,6 +32,7 @@ class Checker {
     names();
     model();
     batch();
+    precision();
     optimizer();
     data();
     metrics();
@@ -156,6 +157,14 @@ class Checker {
     if (good({"steps", "model.seq_len"}) && (__builtin_mul_overflow(b.global, job_.model.seq_len, &tokens) ||
                                              __builtin_mul_overflow(tokens, job_.steps, &tokens)))
       problem("steps", "steps x batch.global x seq_len does not fit in 63 bits: train on fewer tokens");
+  }
+
+  void precision() {
+    const PrecisionRecipe& r = job_.precision;
+    if (!good({"precision", "precision.rounding", "precision.master", "precision.moments"})) return;
+    if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 && r.moments != kernels::DType::bf16)
+      problem("precision.rounding", "stochastic is for master weights or moments in bf16, and both are fp32: set precision.master or "
+                                    "precision.moments to bf16, or leave it out");
   }
 
   void optimizer() {

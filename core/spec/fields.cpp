@@ -138,12 +138,14 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .only_if(r.params == r.compute, "the value of `compute`", "make it the same as precision.compute")
       .or_else("`compute`");
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
-  const auto fp32_only = [&](const char* key, DType& dtype, const char* meaning) {
-    format(key, dtype, meaning).only_if(dtype == DType::f32, "`fp32`", "set it to fp32").or_else("`fp32`");
-  };
-  fp32_only("reduce", r.reduce, "gradients on the wire");
-  fp32_only("master", r.master, "weights as the optimizer updates them");
-  fp32_only("moments", r.moments, "the optimizer's moments");
+  format("reduce", r.reduce, "gradients on the wire").only_if(r.reduce == DType::f32, "`fp32`", "set it to fp32").or_else("`fp32`");
+  format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
+      .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`", "set it to fp32")
+      .or_else("`fp32`");
+  format("moments", r.moments, "the optimizer's moments").or_else("`fp32`");
+  t.choice("precision.rounding", r.rounding, {"nearest", "stochastic"},
+           "of master weights and second moments in bf16; stochastic: up or down by chance, so that small updates are not lost")
+      .idle_if(named, "the recipe is given by name");
   t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
   t.add("precision.gemm", NotYet{}, "formats of each class of matrix multiplication")
       .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/ops.h"
 
 namespace trainerd::core {
 
@@ -51,6 +51,7 @@ struct PrecisionRecipe {
   kernels::DType reduce = kernels::DType::f32;   ///< gradients on the wire
   kernels::DType master = kernels::DType::f32;   ///< what the optimizer updates
   kernels::DType moments = kernels::DType::f32;
+  kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
 
   bool operator==(const PrecisionRecipe&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/train/learning_rate.h"
+#include "kernels/rng.h"
 
 namespace trainerd::core {
 namespace {
@@ -50,7 +51,10 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
   evaluate_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::evaluate);
   for (const StatePart& part : params_.state_parts()) {
     update_ranges_.push_back(part.ranges);
-    for (UpdateRange& range : update_ranges_.back()) range.weight_decay *= static_cast<float>(job_.optimizer.weight_decay);
+    for (UpdateRange& range : update_ranges_.back()) {
+      range.weight_decay *= static_cast<float>(job_.optimizer.weight_decay);
+      range.key = mix_keys(range.key, job_.seed);
+    }
   }
 }
 
@@ -185,7 +189,7 @@ void Trainer::update(const ReportSlot& slot) {
                               .moment2 = part.moment2, .params = part.params, .control = slot.control,
                               .lr = static_cast<float>(slot.lr), .beta1 = static_cast<float>(job_.optimizer.beta1),
                               .beta2 = static_cast<float>(job_.optimizer.beta2), .eps = static_cast<float>(job_.optimizer.eps),
-                              .step = slot.step});
+                              .step = slot.step, .rounding = job_.precision.rounding});
   }
   params_.updated(s);
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
@@ -18,6 +20,9 @@ void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
     out[pair + 1] = radius * std::sin(angle);
   }
 }
+
+// Values drawn at a time where they are narrowed afterwards.
+constexpr std::int64_t kDrawn = 1024;
 
 /// out[i] = mean + stddev * normal(index + i)
 void fill_normal(float* out, std::uint64_t key, std::uint64_t index, std::int64_t count, float mean,
@@ -65,16 +70,19 @@ void CpuBackend::cast(Stream& stream, const Cast& a) {
 
 void CpuBackend::init_normal(Stream&, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
-  float* x = a.x.as<float>();
+  base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "init: fp32 or bf16");
+  const bool narrow = a.x.dtype == DType::bf16;
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    std::array<float, kDrawn> drawn;
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t row = a.row + i / a.columns, column = a.column + i % a.columns;
-      const std::int64_t run = std::min(end - i, a.columns - i % a.columns);
+      const std::int64_t run = std::min({end - i, a.columns - i % a.columns, narrow ? kDrawn : end - i});
       const std::int64_t inside =
           row < a.logical_rows ? std::clamp<std::int64_t>(a.logical_columns - column, 0, run) : 0;
-      fill_normal(x + i, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean,
-                  a.stddev);
-      std::fill(x + i + inside, x + i + run, 0.0f);
+      float* x = narrow ? drawn.data() : a.x.as<float>() + i;
+      fill_normal(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean, a.stddev);
+      std::fill(x + inside, x + run, 0.0f);
+      if (narrow) std::transform(x, x + run, a.x.as<Bf16>() + i, [](float value) { return to_bf16(value); });
       i += run;
     }
   });

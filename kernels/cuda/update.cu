@@ -1,19 +1,23 @@
 // The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight and both
-// moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and parameters.
+// moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and parameters; 14 with all of the state
+// in bf16. Stochastic rounding adds a Philox call for four elements (about 20 instructions each), under what memory takes.
 
 #include <cmath>
 #include <limits>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vec.cuh"
+#include "kernels/rng.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWidth = 4;             ///< elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones
+/// Elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones beside them; 16 of a state that is all in bf16.
+template <class W, class M>
+constexpr int kWidth = sizeof(W) + sizeof(M) == 4 ? 8 : 4;
 constexpr std::int64_t kTile = 4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
-constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (12 kB of the 32 kB there are)
+constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (25 kB of the 32 kB there are)
 
 struct Ranges {
   int count;
@@ -23,24 +27,59 @@ struct Ranges {
 
 struct Adamw {
   const void* grads;
-  float* master;
-  float* moment1;
-  float* moment2;
+  void* master;
+  void* moment1;
+  void* moment2;
   void* params;  ///< may be null
   const StepControlValues* control;
   float lr, beta1, beta2, eps;
   float correction1, correction2;  ///< 1 / (1 - beta^t)
   bool vectors;
+  bool stochastic;
+  std::int64_t step;
 };
 
-/// Elements [i, i + N).
-template <class G, class P, int N>
-__device__ inline void update(const Adamw& a, std::int64_t i, float factor, float decay) {
+/// The words of `rounding_bits` for the elements [i, i + N) of a range.
+template <int N>
+__device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std::int64_t step, std::uint32_t (&words)[N]) {
+  const std::int64_t first = range.first + i;
+  if (N % 4 == 0 && range.columns == range.stride && first % 4 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+      const auto bits = philox(range.key, static_cast<std::uint64_t>(first + k) >> 2, static_cast<std::uint64_t>(step));
+      words[k] = bits[0];
+      if constexpr (N % 4 == 0) words[k + 1] = bits[1], words[k + 2] = bits[2], words[k + 3] = bits[3];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const std::int64_t at = range.columns == range.stride ? first + k
+                                                            : range.first + (i + k) / range.columns * range.stride + (i + k) % range.columns;
+      words[k] = rounding_bits(range.key, static_cast<std::uint64_t>(at), step);
+    }
+  }
+}
+
+/// Rounds to what T holds, by 16 random bits where T is bf16.
+template <class T>
+__device__ inline float rounded_by(float x, std::uint32_t random16) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+    return (u & 0x7f800000u) == 0x7f800000u ? x : std::bit_cast<float>((u + random16) & 0xffff0000u);
+  } else {
+    return x;
+  }
+}
+
+/// Elements [i, i + N) of the flat arrays, in `range`.
+template <class G, class P, class W, class M, int N>
+__device__ inline void update(const Adamw& a, const UpdateRange& range, std::int64_t i, float factor) {
   float g[N], w[N], m[N], v[N];
+  const float decay = range.weight_decay;
   load<N>(static_cast<const G*>(a.grads) + i, g);
-  load<N>(a.master + i, w);
-  load<N>(a.moment1 + i, m);
-  load<N>(a.moment2 + i, v);
+  load<N>(static_cast<const W*>(a.master) + i, w);
+  load<N>(static_cast<const M*>(a.moment1) + i, m);
+  load<N>(static_cast<const M*>(a.moment2) + i, v);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const float grad = g[k] * factor;
@@ -49,13 +88,24 @@ __device__ inline void update(const Adamw& a, std::int64_t i, float factor, floa
     const float step = fmaf(decay, w[k], m[k] * a.correction1 / (sqrtf(v[k] * a.correction2) + a.eps));
     w[k] = fmaf(-a.lr, step, w[k]);
   }
-  store<N>(a.moment1 + i, m);
-  store<N>(a.moment2 + i, v);
-  store<N>(a.master + i, w);
   if (a.params != nullptr) store<N>(static_cast<P*>(a.params) + i, w);
+  if constexpr (sizeof(W) == 2 || sizeof(M) == 2) {
+    if (a.stochastic) {
+      std::uint32_t words[N];
+      draw_words<N>(range, i - range.begin, a.step, words);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        w[k] = rounded_by<W>(w[k], words[k] & 0xffffu);
+        v[k] = rounded_by<M>(v[k], words[k] >> 16);
+      }
+    }
+  }
+  store<N>(static_cast<M*>(a.moment1) + i, m);
+  store<N>(static_cast<M*>(a.moment2) + i, v);
+  store<N>(static_cast<W*>(a.master) + i, w);
 }
 
-template <class G, class P>
+template <class G, class P, class W, class M>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
   if (a.control->skip != 0) return;
   const float factor = a.control->grad_factor;
@@ -68,17 +118,18 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_c
     else
       high = middle;
   }
-  const std::int64_t range_begin = ranges.range[low].begin, range_end = range_begin + ranges.range[low].count;
-  const float decay = ranges.range[low].weight_decay;
+  const UpdateRange& range = ranges.range[low];
+  const std::int64_t range_begin = range.begin, range_end = range_begin + range.count;
+  constexpr int N = kWidth<W, M>;
   const std::int64_t tile = (range_begin / kTile + (blockIdx.x - ranges.first_tile[low])) * kTile;
   const std::int64_t begin = tile > range_begin ? tile : range_begin,
                      end = tile + kTile < range_end ? tile + kTile : range_end;
-  for (std::int64_t i = tile + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
-    if (a.vectors && i >= begin && i + kWidth <= end) {
-      update<G, P, kWidth>(a, i, factor, decay);
+  for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kThreads * N) {
+    if (a.vectors && i >= begin && i + N <= end) {
+      update<G, P, W, M, N>(a, range, i, factor);
     } else {
-      for (std::int64_t k = i; k < i + kWidth; ++k)
-        if (k >= begin && k < end) update<G, P, 1>(a, k, factor, decay);
+      for (std::int64_t k = i; k < i + N; ++k)
+        if (k >= begin && k < end) update<G, P, W, M, 1>(a, range, k, factor);
     }
   }
 }
@@ -111,9 +162,9 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
     return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(a.step))));
   };
   const Adamw args{.grads = a.grads.data,
-                   .master = a.master.as<float>(),
-                   .moment1 = a.moment1.as<float>(),
-                   .moment2 = a.moment2.as<float>(),
+                   .master = a.master.data,
+                   .moment1 = a.moment1.data,
+                   .moment2 = a.moment2.data,
                    .params = at<void>(a.params),
                    .control = reinterpret_cast<const StepControlValues*>(a.control.data),
                    .lr = a.lr,
@@ -122,7 +173,9 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
                    .eps = a.eps,
                    .correction1 = correction(a.beta1),
                    .correction2 = correction(a.beta2),
-                   .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params)};
+                   .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params),
+                   .stochastic = a.rounding == Rounding::stochastic,
+                   .step = a.step};
   for (std::size_t first = 0; first < a.ranges.size(); first += kRangesOfLaunch) {
     Ranges ranges{};
     for (std::size_t i = first; i < a.ranges.size() && ranges.count < kRangesOfLaunch; ++i, ++ranges.count) {
@@ -131,10 +184,14 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
       ranges.range[ranges.count] = range;
       ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
     }
+    const auto launch_as = [&](auto g, auto p, auto w, auto m) {
+      launch(where, {ranges.first_tile[ranges.count]}, kThreads, "adamw_update",
+             adamw_kernel<decltype(g), decltype(p), decltype(w), decltype(m)>, args, ranges);
+    };
     with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
-      with_type(a.params.dtype, "adamw: fp32 or bf16 parameters", [&](auto p) {
-        launch(where, {ranges.first_tile[ranges.count]}, kThreads, "adamw_update", adamw_kernel<decltype(g), decltype(p)>,
-               args, ranges);
+      with_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
+        if (a.master.dtype == DType::bf16) return launch_as(g, Bf16{}, Bf16{}, m);
+        with_type(a.params.dtype, "adamw: fp32 or bf16 parameters", [&](auto p) { launch_as(g, p, float{}, m); });
       });
     });
   }

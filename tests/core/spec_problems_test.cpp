@@ -200,6 +200,10 @@ TEST_CASE("contradictions are errors", "[spec]") {
   CHECK(problems(kJob, {"data.format=synthetic"}) ==
         Lines{"job.yaml:5:15: data.train: has no effect: format: synthetic reads no files; leave it out",
               "job.yaml:5:31: data.valid: has no effect: format: synthetic reads no files; leave it out"});
+  CHECK(problems(kJob, {"precision={compute: bf16, rounding: stochastic}"}) ==
+        Lines{"--set precision={compute: bf16, rounding: stochastic}: precision.rounding: stochastic is for master weights or moments in "
+              "bf16, and both are fp32: set precision.master or precision.moments to bf16, or leave it out"});
+  CHECK(problems(kJob, {"precision={compute: bf16, moments: bf16, rounding: stochastic}"}).empty());
   CHECK(problems(kJob, {"name=a/b"}).size() == 1);
   CHECK(problems(kJob, {"name=..", "output=x"}).size() == 1);
   CHECK(problems(kJob, {"output=''"}) == Lines{"--set output='': output: is empty: give a directory"});
@@ -229,7 +233,6 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",
           "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
-  refused("precision={moments: bf16}", "precision.moments", "bf16 is not available yet: set it to fp32");
   refused("precision={reduce: bf16}", "precision.reduce", "bf16 is not available yet: set it to fp32");
   refused("precision={compute: bf16, params: fp32}", "precision.params",
           "fp32 is not available yet: make it the same as precision.compute");

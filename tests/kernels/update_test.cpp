@@ -1,3 +1,4 @@
+#include <array>
 #include <limits>
 
 #include "tests/kernels/machine.h"
@@ -71,10 +72,12 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
   const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.99f, eps = 1e-3f, factor = 0.5f;
   const std::int64_t step = 3;
   for (const DType grad_dtype : kActivationDtypes)
-    for (const DType param_dtype : kActivationDtypes) {
-      const Values grads = normal_values(n, 1, grad_dtype), master = normal_values(n, 2, DType::f32);
-      const Values moment1 = normal_values(n, 3, DType::f32);
-      Values moment2 = normal_values(n, 4, DType::f32);
+    for (const auto& [param_dtype, master_dtype, moment_dtype] :
+         {std::array{DType::f32, DType::f32, DType::f32}, {DType::bf16, DType::f32, DType::f32}, {DType::f32, DType::f32, DType::bf16},
+          {DType::bf16, DType::f32, DType::bf16}, {DType::bf16, DType::bf16, DType::f32}, {DType::bf16, DType::bf16, DType::bf16}}) {
+      const Values grads = normal_values(n, 1, grad_dtype), master = normal_values(n, 2, master_dtype);
+      const Values moment1 = normal_values(n, 3, moment_dtype);
+      Values moment2 = normal_values(n, 4, moment_dtype);
       for (double& v : moment2) v = std::abs(v);
       const Values params = normal_values(n, 5, param_dtype);
       Values w = master, m1 = moment1, m2 = moment2, p = params;
@@ -91,10 +94,10 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
       check_operator([&](Machine& m) {
         kernels::AdamwUpdate args{.ranges = ranges,
                                   .grads = m.tensor(grad_dtype, {n}, grads),
-                                  .master = m.tensor(DType::f32, {n}, master),
-                                  .moment1 = m.tensor(DType::f32, {n}, moment1),
-                                  .moment2 = m.tensor(DType::f32, {n}, moment2),
-                                  .params = m.tensor(param_dtype, {n}, params),
+                                  .master = m.tensor(master_dtype, {n}, master),
+                                  .moment1 = m.tensor(moment_dtype, {n}, moment1),
+                                  .moment2 = m.tensor(moment_dtype, {n}, moment2),
+                                  .params = master_dtype == DType::f32 ? m.tensor(param_dtype, {n}, params) : Tensor{},
                                   .control = control_tensor(m, factor, 0),
                                   .lr = lr,
                                   .beta1 = beta1,
@@ -104,17 +107,17 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
         m.backend().adamw_update(m.stream(), args);
         std::vector<Output> outputs{{"master", args.master, w},
                                     {"moment1", args.moment1, m1},
-                                    {"moment2", args.moment2, m2},
-                                    {"params", args.params, p}};
+                                    {"moment2", args.moment2, m2}};
+        if (args.params.defined()) outputs.push_back({"params", args.params, p});
         // Elements outside every range keep their bits.
         const Values after = Machine::read(args.master);
         for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{306}, std::size_t{999},
                                     std::size_t{16389}, std::size_t{17383}})
           CHECK(after[i] == master[i]);
         args.params = {};
-        args.master = m.tensor(DType::f32, {n}, master);
-        args.moment1 = m.tensor(DType::f32, {n}, moment1);
-        args.moment2 = m.tensor(DType::f32, {n}, moment2);
+        args.master = m.tensor(master_dtype, {n}, master);
+        args.moment1 = m.tensor(moment_dtype, {n}, moment1);
+        args.moment2 = m.tensor(moment_dtype, {n}, moment2);
         m.backend().adamw_update(m.stream(), args);
         outputs.push_back({"master without params", args.master, w});
         return outputs;
@@ -159,6 +162,135 @@ TEST_CASE("adamw refuses ranges that overlap or leave the state", "[update]") {
   CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
   args.ranges = outside;
   CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  // Narrow master weights are the parameters: there are no others to write.
+  args.ranges = {};
+  args.master = args.params = m.tensor(DType::bf16, {10}, Values(10, 1.0));
+  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  args.params = {};
+  CHECK_NOTHROW(m.backend().adamw_update(m.stream(), args));
+  args.moment1 = m.tensor(DType::bf16, {10}, Values(10, 1.0));
+  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+}
+
+namespace {
+
+/// A state in bf16 of n elements with gradients that move each weight by about lr.
+struct NarrowState {
+  Values grads, master, moment1, moment2;
+  explicit NarrowState(std::int64_t n)
+      : grads(normal_values(n, 1, DType::bf16)),
+        master(normal_values(n, 2, DType::bf16)),
+        moment1(normal_values(n, 3, DType::bf16)),
+        moment2(normal_values(n, 4, DType::bf16)) {
+    for (double& v : moment2) v = std::abs(v) + 0.5;
+    moment2 = rounded(moment2, DType::bf16);
+  }
+};
+
+struct Updated {
+  Values master, moment2;
+  bool operator==(const Updated&) const = default;
+};
+
+Updated update_narrow(Machine& m, const NarrowState& state, const std::vector<kernels::UpdateRange>& ranges, kernels::Rounding rounding,
+                      std::int64_t step, float lr) {
+  const std::int64_t n = static_cast<std::int64_t>(state.master.size());
+  const kernels::AdamwUpdate args{.ranges = ranges,
+                                  .grads = m.tensor(DType::bf16, {n}, state.grads),
+                                  .master = m.tensor(DType::bf16, {n}, state.master),
+                                  .moment1 = m.tensor(DType::bf16, {n}, state.moment1),
+                                  .moment2 = m.tensor(DType::bf16, {n}, state.moment2),
+                                  .params = {},
+                                  .control = control_tensor(m, 1.0f, 0),
+                                  .lr = lr,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.999f,
+                                  .eps = 1e-8f,
+                                  .step = step,
+                                  .rounding = rounding};
+  m.backend().adamw_update(m.stream(), args);
+  return {Machine::read(args.master), Machine::read(args.moment2)};
+}
+
+kernels::UpdateRange tensor_range(std::int64_t begin, std::int64_t count, std::int64_t first, std::uint64_t key) {
+  return {.begin = begin, .count = count, .weight_decay = 0, .key = key, .first = first, .columns = count, .stride = count};
+}
+
+}  // namespace
+
+TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the value itself on average", "[update][rounding]") {
+  const std::int64_t n = 1 << 16;
+  const NarrowState state(n);
+  const float lr = 1e-3f;
+  const double b1 = 0.9f, b2 = 0.999f;
+  for (const kernels::Isa isa : instruction_sets()) {
+    Machine m(isa, 2);
+    const Updated got = update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::stochastic, 5, lr);
+    const Updated nearest = update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::nearest, 5, lr);
+    // Of each kind: the mean of (rounded - exact) in units of the gap between neighbours, whose variance is at most a quarter.
+    double weight_bias = 0, moment_bias = 0;
+    std::int64_t outside = 0, stuck = 0, stuck_nearest = 0;
+    const auto gap = [](double x) { return std::exp2(std::floor(std::log2(std::abs(x))) - 7); };
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const double m1 = b1 * state.moment1[i] + (1 - b1) * state.grads[i];
+      const double m2 = b2 * state.moment2[i] + (1 - b2) * state.grads[i] * state.grads[i];
+      const double w = state.master[i] - lr * (m1 / (1 - std::pow(b1, 5))) / (std::sqrt(m2 / (1 - std::pow(b2, 5))) + 1e-8);
+      // An fp32 computation may land on the other side of a neighbour: that is one more gap, and rare.
+      outside += std::abs(got.master[i] - w) > gap(w) * (1 + 1e-3) || std::abs(got.moment2[i] - m2) > gap(m2) * (1 + 1e-3);
+      weight_bias += (got.master[i] - w) / gap(w);
+      moment_bias += (got.moment2[i] - m2) / gap(m2);
+      stuck += got.master[i] == state.master[i];
+      stuck_nearest += nearest.master[i] == state.master[i];
+    }
+    CHECK(outside == 0);
+    const double five_sigma = 5 * 0.5 / std::sqrt(static_cast<double>(n));
+    CHECK(std::abs(weight_bias / static_cast<double>(n)) < five_sigma);
+    CHECK(std::abs(moment_bias / static_cast<double>(n)) < five_sigma);
+    // Most updates are below half a gap: rounding to nearest loses them.
+    CHECK(stuck_nearest > n / 2);
+    CHECK(stuck < stuck_nearest);
+  }
+}
+
+TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another one in every step", "[update][rounding]") {
+  const std::int64_t n = 4099;
+  const NarrowState state(n);
+  Machine m(kernels::Isa::portable, 1);
+  const std::vector<kernels::UpdateRange> ranges{tensor_range(0, n, 0, 9)};
+  using kernels::Rounding;
+  CHECK(update_narrow(m, state, ranges, Rounding::stochastic, 3, 0.0f).master == state.master);
+  const Updated third = update_narrow(m, state, ranges, Rounding::stochastic, 3, 1e-3f);
+  CHECK(third == update_narrow(m, state, ranges, Rounding::stochastic, 3, 1e-3f));
+  CHECK_FALSE(third.moment2 == update_narrow(m, state, ranges, Rounding::stochastic, 4, 1e-3f).moment2);
+  CHECK_FALSE(third.moment2 == update_narrow(m, state, {tensor_range(0, n, 0, 10)}, Rounding::stochastic, 3, 1e-3f).moment2);
+}
+
+TEST_CASE("stochastic rounding depends on an element's place in its tensor, not on who holds it where", "[update][rounding]") {
+  // A tensor of 66 x 42; ranks hold parts of rows, and its left and right columns.
+  const std::int64_t rows = 66, columns = 42, n = rows * columns;
+  const NarrowState whole(n);
+  const std::uint64_t key = 5;
+  using kernels::Rounding;
+  for (const kernels::Isa isa : instruction_sets()) {
+    Machine m(isa, 3);
+    const Updated expected = update_narrow(m, whole, {tensor_range(0, n, 0, key)}, Rounding::stochastic, 2, 1e-3f);
+    std::vector<kernels::UpdateRange> pieces;
+    for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {1, 42}, {42, 1003}, {1003, n}})
+      pieces.push_back(tensor_range(begin, end - begin, begin, key));
+    CHECK(update_narrow(m, whole, pieces, Rounding::stochastic, 2, 1e-3f) == expected);
+    for (const auto& [first, width] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 20}, {20, 22}}) {
+      NarrowState part(0);
+      Updated wanted;
+      for (std::int64_t i = 0; i < rows * width; ++i) {
+        const auto at = static_cast<std::size_t>(i / width * columns + first + i % width);
+        part.grads.push_back(whole.grads[at]), part.master.push_back(whole.master[at]);
+        part.moment1.push_back(whole.moment1[at]), part.moment2.push_back(whole.moment2[at]);
+        wanted.master.push_back(expected.master[at]), wanted.moment2.push_back(expected.moment2[at]);
+      }
+      const kernels::UpdateRange range{.begin = 0, .count = rows * width, .weight_decay = 0, .key = key, .first = first, .columns = width, .stride = columns};
+      CHECK(update_narrow(m, part, {range}, Rounding::stochastic, 2, 1e-3f) == wanted);
+    }
+  }
 }
 
 }  // namespace trainerd::test

@@ -167,6 +167,15 @@ class Resume(RunTest):
         self.run_job(job, *long)
         self.assertEqual(self.losses("killed"), self.losses("whole"))
 
+    def test_a_state_in_bf16_resumes_bit_for_bit(self):
+        narrow = ("--set", "precision={compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: stochastic}")
+        self.run_job(self.job("whole", schedule=CONSTANT), *narrow)
+        job = self.job("parts", schedule=CONSTANT)
+        self.run_job(job, *narrow, "--set", "steps=12")
+        self.run_job(job, *narrow)
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        self.assertLess(self.losses("whole")[-1], self.losses("whole")[0] - 1.0)
+
     def test_a_killed_worker_is_named_and_the_next_run_goes_on(self):
         self.run_job(self.job("whole"))
         job = self.job("killed")

@@ -3,25 +3,41 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-template <class G, class P>
+/// x as bf16 holds it, rounded up where a lane's lower half and its 16 random bits carry. Finite lanes.
+inline Vec round_by(Vec x, const std::uint32_t* random, int shift) {
+  std::uint32_t lanes[kLanes];
+  __builtin_memcpy(lanes, &x, sizeof(lanes));
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    const std::uint32_t carried = (lanes[i] + ((random[i] >> shift) & 0xffffu)) & 0xffff0000u;
+    lanes[i] = (lanes[i] & 0x7f800000u) == 0x7f800000u ? lanes[i] : carried;
+  }
+  __builtin_memcpy(&x, lanes, sizeof(lanes));
+  return x;
+}
+
+template <class G, class P, class W, class M>
 void adamw_run(const AdamwRun& a) {
   const G* grads = as<G>(a.grads);
   P* params = as<P>(a.params);
+  W* master = as<W>(a.master);
+  M *moment1 = as<M>(a.moment1), *moment2 = as<M>(a.moment2);
+  const std::uint32_t* random = a.random;
   const Vec factor = broadcast(a.grad_factor), lr = broadcast(a.lr), eps = broadcast(a.eps);
   const Vec b1 = broadcast(a.beta1), b2 = broadcast(a.beta2), decay = broadcast(a.weight_decay);
   const Vec rest1 = broadcast(1.0f - a.beta1), rest2 = broadcast(1.0f - a.beta2);
   const Vec c1 = broadcast(a.correction1), c2 = broadcast(a.correction2);
   const auto update = [&](auto get, auto put, bool want_params) {
     const Vec g = get(grads) * factor;
-    const Vec m = fma(b1, get(a.moment1), rest1 * g);
-    const Vec v = fma(b2, get(a.moment2), rest2 * g * g);
-    const Vec w = get(a.master);
+    const Vec m = fma(b1, get(moment1), rest1 * g);
+    const Vec v = fma(b2, get(moment2), rest2 * g * g);
+    const Vec w = get(master);
     const Vec step = fma(decay, w, m * c1 / (sqrt(v * c2) + eps));
     const Vec updated = fnma(lr, step, w);
-    put(a.moment1, m);
-    put(a.moment2, v);
-    put(a.master, updated);
+    put(moment1, m);
+    put(moment2, random != nullptr && sizeof(M) == 2 ? round_by(v, random, 16) : v);
+    put(master, random != nullptr && sizeof(W) == 2 ? round_by(updated, random, 0) : updated);
     if (want_params) put(params, updated);
+    if (random != nullptr) random += kLanes;
   };
   if (params != nullptr)
     for_each_vec(a.count, [&](auto get, auto put) { update(get, put, true); });
@@ -97,7 +113,10 @@ void hash_words(const std::byte* x, std::int64_t index, std::int64_t words, std:
 
 void adamw(const AdamwRun& run) {
   with_type(run.grad_dtype, [&](auto g) {
-    with_type(run.param_dtype, [&](auto p) { adamw_run<decltype(g), decltype(p)>(run); });
+    with_type(run.moment_dtype, [&](auto m) {
+      if (run.master_dtype == DType::bf16) return adamw_run<decltype(g), Bf16, Bf16, decltype(m)>(run);
+      with_type(run.param_dtype, [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
+    });
   });
 }
 

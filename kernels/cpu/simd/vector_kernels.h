@@ -11,11 +11,14 @@ namespace trainerd::kernels {
 struct AdamwRun {
   DType grad_dtype = DType::f32;
   DType param_dtype = DType::f32;
+  DType master_dtype = DType::f32;
+  DType moment_dtype = DType::f32;
   const std::byte* grads = nullptr;
-  float* master = nullptr;
-  float* moment1 = nullptr;
-  float* moment2 = nullptr;
+  std::byte* master = nullptr;
+  std::byte* moment1 = nullptr;
+  std::byte* moment2 = nullptr;
   std::byte* params = nullptr;
+  const std::uint32_t* random = nullptr;  ///< `rounding_bits` of each element, a multiple of 16 long; null: round to nearest
   std::int64_t count = 0;
   float grad_factor = 1;
   float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
