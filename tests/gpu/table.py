@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Tables of what run.py recorded. usage: table.py results.jsonl"""
+
+import json
+import sys
+from statistics import median
+
+# Tokens of the optimizer step that rates are reported for, whatever number of microbatches was run.
+STEP_TOKENS = 524288
+
+
+def rows(header, lines):
+    """A Markdown table; numbers to the right."""
+    marks = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in [header, marks, *lines]) + "\n"
+
+
+def equivalent(result):
+    """Tokens/s of a step of STEP_TOKENS: as many microbatches as that takes, and one update."""
+    step, update = median(result["step_seconds"]), median(result["optimizer_seconds"])
+    tokens = result["micro"] * result["seq_len"]
+    microbatch = (step - update) / result["microbatches"]
+    return STEP_TOKENS / (microbatch * STEP_TOKENS / tokens + update), microbatch, update
+
+
+def trainings(records):
+    return [r for r in records if "step_seconds" in r.get("result", {})]
+
+
+def training_table(records):
+    facts = {}  # of a job: what only our program knows
+    for r in trainings(records):
+        if r["result"].get("peak_flops"):
+            facts[r["result"]["job"]] = (r["result"]["flops_per_token"], r["result"]["peak_flops"])
+    lines = []
+    for r in trainings(records):
+        result = r["result"]
+        rate, microbatch, update = equivalent(result)
+        flops, peak = facts.get(result["job"], (None, None))
+        seen = r.get("device", {})
+        memory = result.get("planned_bytes") or result.get("peak_bytes")
+        timed = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
+        lines.append([f"{result['job']}: {result['impl']}{timed}", result["attention"], result.get("attention_library", ""), result["master"],
+                      f"{result['micro']} x {result['seq_len']}", f"{1e3 * microbatch:.1f}", f"{1e3 * update:.1f}", f"{rate:,.0f}",
+                      f"{100 * rate * flops / peak:.1f}%" if peak else "", f"{memory / 2**30:.1f}" if memory else "",
+                      f"{seen['sm_mhz']['median']:.0f}" if seen else "", f"{seen['watts']['median']:.0f}" if seen else "",
+                      f"{seen['memory_mib']['most'] / 1024:.1f}" if seen else "", f"{result['losses'][0]:.4f}, {result['losses'][-1]:.4f}"])
+    return rows(["", "attention", "by", "state", "microbatch", "ms/microbatch", "ms/update", "tokens/s", "MFU", "GiB allocated", "SM MHz", "W",
+                 "GiB used", "first and last loss"], lines)
+
+
+def ratios(records):
+    """Ours over PyTorch's best, for each job, kind of attention and state."""
+    best = {}
+    for r in trainings(records):
+        result = r["result"]
+        key = (result["job"], result["attention"], result["master"])
+        if result.get("gemm_algorithms") == "timed":
+            continue  # opt-in: beside the ratio, not in it
+        side = "ours" if result["impl"] == "trainerd" else "theirs"
+        best.setdefault(key, {"ours": [], "theirs": []})[side].append((equivalent(result)[0], result["impl"]))
+    lines = []
+    for (job, attention, master), sides in best.items():
+        if not sides["ours"] or not sides["theirs"]:
+            continue
+        ours = median(rate for rate, _ in sides["ours"])
+        theirs, impl = max(sides["theirs"])
+        lines.append([job, attention, master, f"{ours:,.0f}", f"{theirs:,.0f} ({impl})", f"{ours / theirs:.3f}"])
+    return rows(["", "attention", "state", "ours, tokens/s", "PyTorch, the faster", "ratio"], lines) if lines else ""
+
+
+def operator_tables(records):
+    measured = [r for r in records if "floor_seconds" in r]
+    timed = {(r["job"], r["op"]): r["flops"] / r["seconds"] / 1e12 for r in measured if r["kind"] == "timed gemm"}
+    text = ""
+    for kind, title in (("gemm", "GEMMs"), ("attention", "Attention"), ("memory", "Memory-bound operators")):
+        lines = []
+        for r in (m for m in measured if m["kind"] == kind):
+            line = [f"{r['job']}: {r['op']}", r["shape"], f"{1e6 * r['seconds']:.0f}"]
+            if kind == "memory":
+                line += [f"{r['bytes'] / 1e6:.1f}", f"{1e6 * r['floor_seconds']:.0f}", f"{r['bytes'] / r['seconds'] / 1e9:.0f}"]
+            else:
+                line += [f"{r['flops'] / 1e12:.3f}", f"{r['flops'] / r['seconds'] / 1e12:.0f}"]
+            if kind == "gemm":
+                line.append(f"{timed[r['job'], r['op']]:.0f}" if (r["job"], r["op"]) in timed else "")
+            lines.append(line + [f"{100 * r['floor_seconds'] / r['seconds']:.0f}%"])
+        if lines:
+            columns = {"memory": ["MB", "floor us", "GB/s"], "gemm": ["TFLOP", "TFLOP/s", "by timing"], "attention": ["TFLOP", "TFLOP/s"]}[kind]
+            text += f"## {title}\n\n" + rows(["", "shape", "us", *columns, "of the floor"], lines) + "\n"
+    return text
+
+
+def gemm_means(records):
+    """TFLOP/s over all GEMMs of a job by role, each counted once: by the library's first algorithm, and by the quickest."""
+    sums = {}
+    for r in records:
+        if "floor_seconds" in r and r["kind"] in ("gemm", "timed gemm"):
+            total = sums.setdefault((r["job"], r["op"].split()[-1]), {}).setdefault(r["kind"], [0.0, 0.0])
+            total[0] += r["flops"]
+            total[1] += r["seconds"]
+    rate = lambda total: f"{total[0] / total[1] / 1e12:.0f}" if total else ""
+    lines = [[f"{job}: {role}", rate(kinds.get("gemm")), rate(kinds.get("timed gemm"))] for (job, role), kinds in sums.items()]
+    return "## GEMMs by role\n\n" + rows(["", "TFLOP/s", "by timing"], lines) + "\n" if lines else ""
+
+
+def markdown(records):
+    text = "# GPU results\n\n"
+    for r in records:
+        if "machine" in r:
+            text += "".join(f"- {name}: {value}\n" for name, value in r["machine"].items())
+        if r.get("kind") == "copy":
+            text += f"- copy: {r['bytes_per_second'] / 1e9:.0f} GB/s (read and written); {r['gemm_library']}; {r['attention_library'] or 'own attention'}\n"
+    steps = [[r["step"], r["outcome"].splitlines()[0], f"{r['seconds']:.1f}" if "seconds" in r else ""] for r in records if "step" in r]
+    if steps:
+        text += "\n## Steps\n\n" + rows(["step", "outcome", "s"], steps) + "\n"
+    if trainings(records):
+        text += f"## Training, as steps of {STEP_TOKENS:,} tokens\n\n" + training_table(records) + "\n" + ratios(records) + "\n"
+    return text + gemm_means(records) + operator_tables(records)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with open(sys.argv[1], encoding="utf-8") as lines:
+        print(markdown([json.loads(line) for line in lines]))
