@@ -57,6 +57,8 @@ class Backend {
   virtual Buffer allocate(MemoryKind kind, std::int64_t bytes) = 0;
   virtual void copy(Stream&, const Tensor& from, const Tensor& to) = 0;  ///< same dtype and numel
   virtual void fill_zero(Stream&, const Tensor& x) = 0;
+  /// As `copy`, between the device and memory of `allocate(host)`, from any thread that has called `enter_thread`.
+  virtual void transfer(Stream&, const Tensor& from, const Tensor& to) = 0;
   /// Host to device; the source may be reused when this returns.
   virtual void write(Stream&, std::span<const std::byte> from, const Tensor& to) = 0;
   /// Device to host, complete when this returns. One of the few declared ways a value comes up (DESIGN section 4).
@@ -69,6 +71,9 @@ class Backend {
   virtual void wait(Stream&, const Event&) = 0;
   virtual void wait_host(const Event&) = 0;
   virtual double elapsed_seconds(const Event& from, const Event& to) = 0;
+  /// Comes first on a thread, other than the one that made the backend, that calls `transfer`, `record`, `wait` or `wait_host`
+  /// (all else is for that one alone). A stream is used by one thread at a time.
+  virtual void enter_thread() = 0;
 
   // GEMM.
   /// Bytes of the prepared form for a role; 0 when the plain form serves as well.

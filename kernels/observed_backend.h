@@ -29,6 +29,7 @@ class ObservedBackend : public Backend {
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override { return inner_.allocate(kind, bytes); }
   void copy(Stream& s, const Tensor& from, const Tensor& to) override { inner_.copy(s, from, to); }
   void fill_zero(Stream& s, const Tensor& x) override { inner_.fill_zero(s, x); }
+  void transfer(Stream& s, const Tensor& from, const Tensor& to) override { inner_.transfer(s, from, to); }
   void write(Stream& s, std::span<const std::byte> from, const Tensor& to) override { inner_.write(s, from, to); }
   void read_back(Stream& s, const Tensor& from, std::span<std::byte> to) override { inner_.read_back(s, from, to); }
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override {
@@ -39,6 +40,7 @@ class ObservedBackend : public Backend {
   void wait(Stream& s, const Event& e) override { inner_.wait(s, e); }
   void wait_host(const Event& e) override { inner_.wait_host(e); }
   double elapsed_seconds(const Event& from, const Event& to) override { return inner_.elapsed_seconds(from, to); }
+  void enter_thread() override { inner_.enter_thread(); }
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
 
   std::string time_gemms(std::span<const OpClass> gemms) override { return inner_.time_gemms(gemms); }

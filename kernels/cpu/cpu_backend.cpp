@@ -120,6 +120,12 @@ void CpuBackend::fill_zero(Stream&, const Tensor& x) {
   });
 }
 
+// The pool is for the thread that made the backend: the calling one copies by itself.
+void CpuBackend::transfer(Stream&, const Tensor& from, const Tensor& to) {
+  base::check(from.dtype == to.dtype && from.numel() == to.numel(), "transfer: both of one dtype and size");
+  std::memmove(to.data, from.data, static_cast<std::size_t>(from.bytes()));
+}
+
 void CpuBackend::write(Stream&, std::span<const std::byte> from, const Tensor& to) {
   base::check(static_cast<std::int64_t>(from.size()) == to.bytes(), "write: as many bytes as the tensor has");
   copy_bytes(pool_, to.data, from.data(), to.bytes());

@@ -26,6 +26,7 @@ class CpuBackend final : public Backend {
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;
   void copy(Stream&, const Tensor& from, const Tensor& to) override;
   void fill_zero(Stream&, const Tensor& x) override;
+  void transfer(Stream&, const Tensor& from, const Tensor& to) override;
   void write(Stream&, std::span<const std::byte> from, const Tensor& to) override;
   void read_back(Stream&, const Tensor& from, std::span<std::byte> to) override;
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override;
@@ -34,6 +35,7 @@ class CpuBackend final : public Backend {
   void wait(Stream&, const Event&) override;
   void wait_host(const Event&) override;
   double elapsed_seconds(const Event& from, const Event& to) override;
+  void enter_thread() override {}
 
   // gemm.cpp
   std::int64_t prepared_bytes(const PrepareWeight&) const override;

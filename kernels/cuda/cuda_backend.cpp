@@ -174,4 +174,6 @@ double CudaBackend::elapsed_seconds(const Event& from, const Event& to) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
+void CudaBackend::enter_thread() { use_device(device_); }
+
 }  // namespace trainerd::kernels::cuda

@@ -17,8 +17,7 @@ class AttentionLibrary;  // cuDNN, plans by problem (attention_library.h)
 Target describe_device(int device);
 
 /// The CUDA world: GEMMs by cuBLASLt, attention by cuDNN, everything else by our own kernels (kernels.h). Calls enqueue and
-/// return; `read_back` and `wait_host` alone wait. Used by the thread that made it: another thread calls
-/// cudaSetDevice first.
+/// return; `read_back` and `wait_host` alone wait.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device);
@@ -30,6 +29,7 @@ class CudaBackend final : public Backend {
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;
   void copy(Stream&, const Tensor& from, const Tensor& to) override;
   void fill_zero(Stream&, const Tensor& x) override;
+  void transfer(Stream& s, const Tensor& from, const Tensor& to) override { copy(s, from, to); }
   void write(Stream&, std::span<const std::byte> from, const Tensor& to) override;
   void read_back(Stream&, const Tensor& from, std::span<std::byte> to) override;
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override;
@@ -38,6 +38,7 @@ class CudaBackend final : public Backend {
   void wait(Stream&, const Event&) override;
   void wait_host(const Event&) override;
   double elapsed_seconds(const Event& from, const Event& to) override;
+  void enter_thread() override;
 
   // gemm.cpp
   std::int64_t prepared_bytes(const PrepareWeight&) const override;

@@ -31,6 +31,7 @@ class MetaBackend final : public Backend {
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;
   void copy(Stream&, const Tensor& from, const Tensor& to) override;
   void fill_zero(Stream&, const Tensor& x) override;
+  void transfer(Stream& s, const Tensor& from, const Tensor& to) override { copy(s, from, to); }
   void write(Stream&, std::span<const std::byte> from, const Tensor& to) override;
   void read_back(Stream&, const Tensor& from, std::span<std::byte> to) override;
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override;
@@ -39,6 +40,7 @@ class MetaBackend final : public Backend {
   void wait(Stream&, const Event&) override {}
   void wait_host(const Event&) override {}
   double elapsed_seconds(const Event&, const Event&) override { return 0; }
+  void enter_thread() override {}
 
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return kernels::prepared_bytes(a, target_); }
   void prepare_weight(Stream& s, const PrepareWeight& a) override { call(s, "prepare_weight", a); }

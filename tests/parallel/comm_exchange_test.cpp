@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "kernels/base/error.h"
-#include "parallel/local/local_world.h"
 #include "tests/parallel/comm_support.h"
 
 using namespace trainerd;
@@ -16,8 +15,8 @@ namespace {
 constexpr LocalOptions kSmallRings{.deadline_seconds = 60, .chunk_bytes = 4096, .ring_bytes = 4096};
 
 struct Rank {
-  Rank(LocalWorld& world, std::int64_t rank)
-      : comm(world.communicator(rank, machine.backend, all_ranks(world.ranks()), "pp")) {}
+  Rank(World& world, std::int64_t rank)
+      : comm(world.communicator(rank, machine, all_ranks(world.ranks()), "pp")) {}
   RankMachine machine;
   std::unique_ptr<Communicator> comm;
 
@@ -42,16 +41,17 @@ void expect_message(const HostTensor& x, std::uint64_t number) {
 
 TEST_CASE(
     "sends never block and their buffers are free at once, however much is sent before anything is "
-    "received") {
+    "received",
+    "[engine]") {
   constexpr std::uint64_t kMessages = 40;
-  LocalWorld world(2, kSmallRings);
+  World world(2, kSmallRings);
   std::atomic<bool> all_sent = false;
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
     if (rank == 0) {
       for (std::uint64_t k = 0; k < kMessages; ++k) {
         HostTensor x = message(k, 1000 * static_cast<std::int64_t>(k % 7));  // up to six rings long
-        r.send(1, *x)->wait(*r.machine.stream);
+        r.send(1, *x)->wait(*r.machine.stream), r.machine.sync();
         for (std::int64_t i = 0; i < (*x).numel(); ++i) put(*x, i, -1);  // used again
       }
       all_sent = true;
@@ -59,7 +59,7 @@ TEST_CASE(
       while (!all_sent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       for (std::uint64_t k = 0; k < kMessages; ++k) {
         HostTensor x(DType::f32, 1000 * static_cast<std::int64_t>(k % 7));
-        r.receive(0, *x)->wait(*r.machine.stream);
+        r.receive(0, *x)->wait(*r.machine.stream), r.machine.sync();
         expect_message(x, k);
       }
     }
@@ -67,27 +67,27 @@ TEST_CASE(
   CHECK(all_sent);
 }
 
-TEST_CASE("messages put aside reach a receiver while their sender waits in another group") {
-  LocalWorld world(2, kSmallRings);
+TEST_CASE("messages put aside reach a receiver while their sender waits in another group", "[engine]") {
+  World world(2, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
-    const auto dp = world.communicator(rank, r.machine.backend, {0, 1}, "dp");
+    const auto dp = world.communicator(rank, r.machine, {0, 1}, "dp");
     if (rank == 0) {
       const HostTensor x = message(1, 50000);
-      r.send(1, *x)->wait(*r.machine.stream);
+      r.send(1, *x)->wait(*r.machine.stream), r.machine.sync();
     } else {
       HostTensor x(DType::f32, 50000);
-      r.receive(0, *x)->wait(*r.machine.stream);
+      r.receive(0, *x)->wait(*r.machine.stream), r.machine.sync();
       expect_message(x, 1);
     }
-    dp->barrier(*r.machine.stream, {.label = "after"})->wait(*r.machine.stream);
+    dp->barrier(*r.machine.stream, {.label = "after"})->wait(*r.machine.stream), r.machine.sync();
   });
   SUCCEED("no rank waited for ever");
 }
 
 TEST_CASE("an exchange with every neighbour at once completes on a ring of sixteen ranks") {
   constexpr std::int64_t kRanks = 16, kNumel = 3000;  // longer than a ring
-  LocalWorld world(kRanks, kSmallRings);
+  World world(kRanks, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
     const std::int64_t next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
@@ -97,7 +97,7 @@ TEST_CASE("an exchange with every neighbour at once completes on a ring of sixte
       const HostTensor from_before(DType::f32, kNumel), from_next(DType::bf16, kNumel);
       const std::array sends{Transfer{next, *up}, Transfer{before, *down}};
       const std::array receives{Transfer{next, *from_next}, Transfer{before, *from_before}};
-      r.comm->exchange(*r.machine.stream, sends, receives, {.label = "both"})->wait(*r.machine.stream);
+      r.comm->exchange(*r.machine.stream, sends, receives, {.label = "both"})->wait(*r.machine.stream), r.machine.sync();
       expect(from_before.values() == values_of(DType::f32, round, before, kNumel), "from before");
       expect(from_next.values() == values_of(DType::bf16, round, next, kNumel), "from next");
     }
@@ -105,20 +105,20 @@ TEST_CASE("an exchange with every neighbour at once completes on a ring of sixte
   SUCCEED("every message arrived");
 }
 
-TEST_CASE("receives are filled in the order they were posted, in whatever order they are awaited") {
-  LocalWorld world(2, kSmallRings);
+TEST_CASE("receives are filled in the order they were posted, in whatever order they are awaited", "[engine]") {
+  World world(2, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
     if (rank == 0) {
-      for (std::uint64_t k = 0; k < 3; ++k) r.send(1, *message(k, 700))->wait(*r.machine.stream);
+      for (std::uint64_t k = 0; k < 3; ++k) r.send(1, *message(k, 700))->wait(*r.machine.stream), r.machine.sync();
     } else {
       const HostTensor a(DType::f32, 700), b(DType::f32, 700), c(DType::f32, 700);
       const auto first = r.receive(0, *a);
       { const auto unwanted = r.receive(0, *b); }  // given up: its message goes nowhere
       const auto third = r.receive(0, *c);
-      third->wait(*r.machine.stream);
+      third->wait(*r.machine.stream), r.machine.sync();
       expect_message(c, 2);
-      first->wait(*r.machine.stream);
+      first->wait(*r.machine.stream), r.machine.sync();
       expect_message(a, 0);
       expect(b.values() == Values(700, 0.0), "a receive that was given up was written to");
     }
@@ -126,20 +126,20 @@ TEST_CASE("receives are filled in the order they were posted, in whatever order 
   SUCCEED("in order");
 }
 
-TEST_CASE("a message of another size or dtype than its receiver expects is an error that names both") {
+TEST_CASE("a message of another size or dtype than its receiver expects is an error that names both", "[engine]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t numel = GENERATE(10, 11);
   if (dtype == DType::f32 && numel == 10) return;  // what is sent
-  LocalWorld world(2, kSmallRings);
+  World world(2, kSmallRings);
   std::string text;
   try {
     world.run([&](std::int64_t rank) {
       Rank r(world, rank);
       if (rank == 0) {
-        r.send(1, *message(1, 10))->wait(*r.machine.stream);
+        r.send(1, *message(1, 10))->wait(*r.machine.stream), r.machine.sync();
       } else {
         const HostTensor x(dtype, numel);
-        r.receive(0, *x)->wait(*r.machine.stream);
+        r.receive(0, *x)->wait(*r.machine.stream), r.machine.sync();
       }
     });
   } catch (const base::CommError& error) {

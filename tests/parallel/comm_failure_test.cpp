@@ -9,7 +9,6 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
-#include "parallel/local/local_world.h"
 #include "tests/parallel/comm_support.h"
 
 using namespace trainerd;
@@ -20,11 +19,11 @@ namespace {
 
 // Runs `body` on every rank of a world; the CommError text that each rank saw, or "".
 std::vector<std::string> errors_of(
-    LocalWorld& world, const std::function<void(std::int64_t, Communicator&, RankMachine&)>& body) {
+    World& world, const std::function<void(std::int64_t, Communicator&, RankMachine&)>& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(world.ranks()));
   world.run([&](std::int64_t rank) {
     RankMachine machine;
-    const auto comm = world.communicator(rank, machine.backend, all_ranks(world.ranks()), "dp");
+    const auto comm = world.communicator(rank, machine, all_ranks(world.ranks()), "dp");
     try {
       body(rank, *comm, machine);
     } catch (const base::CommError& error) {
@@ -60,18 +59,18 @@ TEST_CASE("ranks that call different operations all get an error that names both
            "all_reduce (max) \"gradients\" of 32 bytes fp32"},
       Case{8, DType::f32, ReduceOp::sum, "loss", false, "all_reduce (sum) \"loss\" of 32 bytes fp32"},
       Case{8, DType::f32, ReduceOp::sum, "gradients", true, "all_gather \"gradients\" of 32 bytes fp32"});
-  LocalWorld world(3, {.deadline_seconds = 30});
+  World world(3, {.deadline_seconds = 30});
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {
     const bool odd = rank == 1;
     const HostTensor x(odd ? other.dtype : DType::f32, odd ? other.numel : 8);
     const HostTensor out(DType::f32, 24);
-    comm.barrier(*m.stream, {.label = "start"});
+    comm.barrier(*m.stream, {.label = "start"})->wait(*m.stream), m.sync();
     if (odd && other.gather) {
-      comm.all_gather(*m.stream, *x, *out, {.label = other.label})->wait(*m.stream);
+      comm.all_gather(*m.stream, *x, *out, {.label = other.label})->wait(*m.stream), m.sync();
     } else {
       comm.all_reduce(*m.stream, *x, odd ? other.op : ReduceOp::sum,
                       {.label = odd ? other.label : "gradients"})
-          ->wait(*m.stream);
+          ->wait(*m.stream), m.sync();
     }
   });
   for (const std::string& text : texts) {
@@ -83,11 +82,11 @@ TEST_CASE("ranks that call different operations all get an error that names both
 }
 
 TEST_CASE("the deadline of the world ends a wait and names the label and who did not come") {
-  LocalWorld world(4, {.deadline_seconds = 0.2});
+  World world(4, {.deadline_seconds = 0.2});
   const double begin = base::monotonic_seconds();
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, 8);
-    if (rank != 2) comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream);
+    if (rank != 2) comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream), m.sync();
   });
   CHECK(base::monotonic_seconds() - begin < 5);
   CHECK(texts[2].empty());
@@ -99,7 +98,7 @@ TEST_CASE("the deadline of the world ends a wait and names the label and who did
 
 TEST_CASE("wait_host ends at its own deadline, for a background collective and for a message") {
   const bool message = GENERATE(false, true);
-  LocalWorld world(2, {.deadline_seconds = 60});
+  World world(2, {.deadline_seconds = 60});
   const double begin = base::monotonic_seconds();
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, 8);
@@ -118,10 +117,10 @@ TEST_CASE("wait_host ends at its own deadline, for a background collective and f
 TEST_CASE("an abort by any rank ends the waits of all ranks in all groups at once") {
   enum class By { communicator, world };
   const By by = GENERATE(By::communicator, By::world);
-  LocalWorld world(6, {.deadline_seconds = 60});
+  World world(6, {.deadline_seconds = 60});
   double aborted_at = 0;
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {
-    comm.barrier(*m.stream, {.label = "all here"});
+    comm.barrier(*m.stream, {.label = "all here"})->wait(*m.stream), m.sync();
     if (rank == 5) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       aborted_at = base::monotonic_seconds();
@@ -134,12 +133,12 @@ TEST_CASE("an abort by any rank ends the waits of all ranks in all groups at onc
     // Pairs and one that waits for a message: none of them with the rank that aborts.
     const HostTensor x(DType::f32, 8);
     const Transfer receive{0, *x};
-    if (rank == 4) comm.exchange(*m.stream, {}, {&receive, 1}, {.label = "never sent"})->wait(*m.stream);
-    const auto pair = world.communicator(rank, m.backend, {rank / 2 * 2, rank / 2 * 2 + 1}, "pair");
-    if (rank % 2 == 0) pair->barrier(*m.stream, {.label = "never met"})->wait(*m.stream);
+    if (rank == 4) comm.exchange(*m.stream, {}, {&receive, 1}, {.label = "never sent"})->wait(*m.stream), m.sync();
+    const auto pair = world.communicator(rank, m, {rank / 2 * 2, rank / 2 * 2 + 1}, "pair");
+    if (rank % 2 == 0) pair->barrier(*m.stream, {.label = "never met"})->wait(*m.stream), m.sync();
     if (rank % 2 == 1)
       comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "never met", .progress = Progress::background})
-          ->wait(*m.stream);
+          ->wait(*m.stream), m.sync();
   });
   CHECK(base::monotonic_seconds() - aborted_at < 2);
   for (std::size_t rank = 0; rank < 5; ++rank) {
@@ -152,47 +151,47 @@ TEST_CASE("an abort by any rank ends the waits of all ranks in all groups at onc
 }
 
 TEST_CASE("nothing starts after an abort") {
-  LocalWorld world(2, {.deadline_seconds = 60});
+  World world(2, {.deadline_seconds = 60});
   world.abort("enough");
   const auto texts = errors_of(world, [&](std::int64_t, Communicator& comm, RankMachine& m) {
-    comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream);
+    comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream), m.sync();
   });
   for (const std::string& text : texts)
     CHECK_THAT(text, Catch::Contains("enough") && Catch::Contains("\"late\""));
 }
 
 TEST_CASE("a rank that throws ends the others, and what it threw is reported") {
-  LocalWorld world(4, {.deadline_seconds = 60});
+  World world(4, {.deadline_seconds = 60});
   const auto run = [&] {
     world.run([&](std::int64_t rank) {
       RankMachine m;
-      const auto comm = world.communicator(rank, m.backend, all_ranks(4), "all");
+      const auto comm = world.communicator(rank, m, all_ranks(4), "all");
       if (rank == 3) throw base::data_error("shard 3 is unreadable");
-      comm->barrier(*m.stream, {.label = "x"})->wait(*m.stream);
+      comm->barrier(*m.stream, {.label = "x"})->wait(*m.stream), m.sync();
     });
   };
   CHECK_THROWS_AS(run(), base::DataError);
 }
 
 TEST_CASE("a rank makes its communicator of a group once") {
-  LocalWorld world(2);
+  World world(2);
   RankMachine m;
-  const auto comm = world.communicator(0, m.backend, {0, 1}, "dp");
-  CHECK_THROWS_AS(world.communicator(0, m.backend, {0, 1}, "dp"), std::logic_error);
-  CHECK_NOTHROW(world.communicator(0, m.backend, {0, 1}, "tp"));
-  CHECK_THROWS_AS(world.communicator(0, m.backend, {1}, "pp"), std::logic_error);
+  const auto comm = world.communicator(0, m, {0, 1}, "dp");
+  CHECK_THROWS_AS(world.communicator(0, m, {0, 1}, "dp"), std::logic_error);
+  CHECK_NOTHROW(world.communicator(0, m, {0, 1}, "tp"));
+  CHECK_THROWS_AS(world.communicator(0, m, {1}, "pp"), std::logic_error);
 }
 
 TEST_CASE("a rank that waits takes no processor time") {
-  LocalWorld world(2);
+  World world(2);
   double waited_cpu_seconds = 1;
   world.run([&](std::int64_t rank) {
     RankMachine m;
-    const auto comm = world.communicator(rank, m.backend, {0, 1}, "all");
-    comm->barrier(*m.stream, {.label = "start"});
+    const auto comm = world.communicator(rank, m, {0, 1}, "all");
+    comm->barrier(*m.stream, {.label = "start"})->wait(*m.stream), m.sync();
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
     const double before = thread_cpu_seconds();
-    comm->barrier(*m.stream, {.label = "end"});
+    comm->barrier(*m.stream, {.label = "end"})->wait(*m.stream), m.sync();
     if (rank == 0) waited_cpu_seconds = thread_cpu_seconds() - before;
   });
   CHECK(waited_cpu_seconds < 0.04);  // a tenth of the wait; a spin takes all of it
@@ -201,15 +200,15 @@ TEST_CASE("a rank that waits takes no processor time") {
 TEST_CASE("the flight recorder holds the latest operations and how far they came") {
   std::array<FlightRecord, 4> ring{};
   FlightRecorder recorder(ring);
-  LocalWorld world(2, {.deadline_seconds = 0.2});
+  World world(2, {.deadline_seconds = 0.2});
   world.run([&](std::int64_t rank) {
     RankMachine m;
-    const auto comm = world.communicator(rank, m.backend, {0, 1}, "dp", rank == 0 ? &recorder : nullptr);
+    const auto comm = world.communicator(rank, m, {0, 1}, "dp", rank == 0 ? &recorder : nullptr);
     const HostTensor x(DType::bf16, 100);
     for (int i = 0; i < 5; ++i)
-      comm->all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream);
+      comm->all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream), m.sync();
     try {
-      if (rank == 0) comm->barrier(*m.stream, {.label = "alone"});
+      if (rank == 0) comm->barrier(*m.stream, {.label = "alone"})->wait(*m.stream), m.sync();
     } catch (const base::CommError&) {}
   });
   // Operations 3 to 6 are left; the sixth lies where the second did.

@@ -49,8 +49,8 @@ struct GlooWorkers {
 
 void run_on(std::int64_t rank, GlooWorld& world, const std::vector<ProgramGroup>& groups, std::uint64_t seed,
             int steps) {
-  run_program(rank, groups, seed, steps, [&](kernels::Backend& backend, const ProgramGroup& group) {
-    return world.communicator(backend, group.ranks, group.name);
+  run_program(rank, groups, seed, steps, [&](RankMachine& machine, const ProgramGroup& group) {
+    return world.communicator(machine.backend, group.ranks, group.name);
   });
 }
 

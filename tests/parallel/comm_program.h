@@ -32,8 +32,8 @@ class ProgramRank {
   using Communicators = std::vector<std::unique_ptr<parallel::Communicator>>;  // by group; null: not a member
 
   ProgramRank(std::int64_t rank, const std::vector<ProgramGroup>& groups, const Communicators& communicators,
-              kernels::Stream& stream)
-      : rank_(rank), groups_(groups), communicators_(communicators), stream_(stream) {}
+              RankMachine& machine)
+      : rank_(rank), groups_(groups), communicators_(communicators), machine_(machine), stream_(*machine.stream) {}
 
   /// Throws what an operation throws, and std::runtime_error for a wrong result.
   void run(std::uint64_t seed, int steps) {
@@ -72,36 +72,36 @@ class ProgramRank {
     switch (op) {
       case 0: {
         const HostTensor x = values(part);
-        comm.all_reduce(stream_, *x, parallel::ReduceOp::sum, options_)->wait(stream_);
+        comm.all_reduce(stream_, *x, parallel::ReduceOp::sum, options_)->wait(stream_), machine_.sync();
         return same(x, [&](std::int64_t i) { return sum_of(dtype, data, ranks, i); });
       }
       case 1: {
         const HostTensor x = values(part);
-        comm.all_reduce(stream_, *x, parallel::ReduceOp::max, options_)->wait(stream_);
+        comm.all_reduce(stream_, *x, parallel::ReduceOp::max, options_)->wait(stream_), machine_.sync();
         return same(x, [&](std::int64_t i) { return max_of(dtype, data, ranks, i); });
       }
       case 2: {
         const HostTensor x = values(part), out(dtype, part * n);
-        comm.all_gather(stream_, *x, *out, options_)->wait(stream_);
+        comm.all_gather(stream_, *x, *out, options_)->wait(stream_), machine_.sync();
         return same(out, [&](std::int64_t i) {
           return value_of(dtype, data, ranks[static_cast<std::size_t>(i / part)], i % part);
         });
       }
       case 3: {
         const HostTensor x = values(part * n), out(dtype, part);
-        comm.reduce_scatter(stream_, *x, *out, options_)->wait(stream_);
+        comm.reduce_scatter(stream_, *x, *out, options_)->wait(stream_), machine_.sync();
         return same(out, [&](std::int64_t i) { return sum_of(dtype, data, ranks, me * part + i); });
       }
       case 4: {
         const HostTensor x = values(part * n), out(dtype, part * n);
-        comm.all_to_all(stream_, *x, *out, options_)->wait(stream_);
+        comm.all_to_all(stream_, *x, *out, options_)->wait(stream_), machine_.sync();
         return same(out, [&](std::int64_t i) {
           return value_of(dtype, data, ranks[static_cast<std::size_t>(i / part)], me * part + i % part);
         });
       }
       case 5: {
         const HostTensor x = values(part);
-        comm.broadcast(stream_, *x, root, options_)->wait(stream_);
+        comm.broadcast(stream_, *x, root, options_)->wait(stream_), machine_.sync();
         return same(x, [&](std::int64_t i) {
           return value_of(dtype, data, ranks[static_cast<std::size_t>(root)], i);
         });
@@ -111,7 +111,7 @@ class ProgramRank {
         const HostTensor x = values(part), out(dtype, part);
         const std::int64_t from = (me + n - 1) % n;
         const parallel::Transfer send{(me + 1) % n, *x}, receive{from, *out};
-        comm.exchange(stream_, {&send, 1}, {&receive, 1}, options_)->wait(stream_);
+        comm.exchange(stream_, {&send, 1}, {&receive, 1}, options_)->wait(stream_), machine_.sync();
         return same(out, [&](std::int64_t i) {
           return value_of(dtype, data, ranks[static_cast<std::size_t>(from)], i);
         });
@@ -122,11 +122,12 @@ class ProgramRank {
   std::int64_t rank_;
   const std::vector<ProgramGroup>& groups_;
   const Communicators& communicators_;
+  RankMachine& machine_;
   kernels::Stream& stream_;
   parallel::CommOptions options_;
 };
 
-/// This rank's part of the program; `make(backend, group)` makes its communicator of a group.
+/// This rank's part of the program; `make(machine, group)` makes its communicator of a group.
 template <class Make>
 void run_program(std::int64_t rank, const std::vector<ProgramGroup>& groups, std::uint64_t seed, int steps,
                  const Make& make) {
@@ -134,9 +135,9 @@ void run_program(std::int64_t rank, const std::vector<ProgramGroup>& groups, std
   ProgramRank::Communicators comms;
   for (const ProgramGroup& group : groups) {
     const bool member = std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end();
-    comms.push_back(member ? make(machine.backend, group) : nullptr);
+    comms.push_back(member ? make(machine, group) : nullptr);
   }
-  ProgramRank(rank, groups, comms, *machine.stream).run(seed, steps);
+  ProgramRank(rank, groups, comms, machine).run(seed, steps);
 }
 
 }  // namespace trainerd::test

@@ -1,7 +1,7 @@
 #pragma once
 
-// What communicator tests share: a CPU backend for each rank, tensors in host memory, values that any rank
-// can work out for any other, and the results of collectives worked out from them one element at a time.
+// What communicator tests share: tensors in host memory, values that any rank can work out for any other, and the results of
+// collectives worked out from them one element at a time. What they run on is for each executable to say (world.h).
 
 #include <cmath>
 #include <cstddef>
@@ -12,21 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/thread_pool.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "parallel/communicator.h"
+#include "tests/parallel/world.h"
 
 namespace trainerd::test {
 
 using kernels::DType;
 using kernels::Tensor;
 using Values = std::vector<double>;  // holds every value of every dtype exactly
-
-struct RankMachine {
-  base::ThreadPool pool{1};
-  kernels::CpuBackend backend{kernels::detect_cpu(1), pool};
-  std::unique_ptr<kernels::Stream> stream = backend.make_stream("comm", nullptr);
-};
 
 inline void put(const Tensor& x, std::int64_t i, double value) {
   switch (x.dtype) {
@@ -51,10 +44,7 @@ inline double get(const Tensor& x, std::int64_t i) {
 class HostTensor {
  public:
   HostTensor(DType dtype, std::int64_t numel)
-      : memory_(static_cast<std::size_t>(numel * kernels::size_of(dtype)) + 64) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    tensor_ = {memory_.data() + (64 - address % 64) % 64, dtype, {numel}};
-  }
+      : memory_(make_memory(numel * kernels::size_of(dtype))), tensor_{memory_.data(), dtype, {numel}} {}
   HostTensor(DType dtype, const Values& values)
       : HostTensor(dtype, static_cast<std::int64_t>(values.size())) {
     for (std::size_t i = 0; i < values.size(); ++i) put(tensor_, static_cast<std::int64_t>(i), values[i]);
@@ -69,18 +59,19 @@ class HostTensor {
   }
 
  private:
-  std::vector<std::byte> memory_;
+  kernels::Buffer memory_;
   Tensor tensor_;
 };
 
-/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
-/// shows.
+/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands shows; where that order is
+/// not ours to say, small whole numbers, whose sums are exact in any.
 inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   std::uint64_t h = seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03u +
                     static_cast<std::uint64_t>(i) * 0x8cb92ba72f3d8dd7u;
   h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 32)) * 0x94d049bb133111ebu;
   h ^= h >> 31;
+  if (!kSumsInRankOrder && dtype != DType::u8) return static_cast<double>(h % 17) - 8;
   const double unit = static_cast<double>(h >> 11) / 9007199254740992.0 - 0.5;
   if (dtype == DType::i32) return std::floor(unit * 2e8);
   if (dtype == DType::u8) return static_cast<double>(h & 255);

@@ -269,8 +269,8 @@ TEST_CASE("ranks that meet through the TCP store get the right results over TCP"
     ::signal(SIGPIPE, SIG_IGN);
     TcpStore store({"127.0.0.1", port}, 20);
     GlooWorld world(store, rank, {.deadline_seconds = 60});
-    run_program(rank, groups, 78, 20, [&](kernels::Backend& backend, const ProgramGroup& group) {
-      return world.communicator(backend, group.ranks, group.name);
+    run_program(rank, groups, 78, 20, [&](RankMachine& machine, const ProgramGroup& group) {
+      return world.communicator(machine.backend, group.ranks, group.name);
     });
   });
   StoreServer server({"127.0.0.1", port}, [](const std::string&) {});

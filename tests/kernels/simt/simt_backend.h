@@ -21,6 +21,9 @@ class SimtBackend final : public kernels::Backend {
   kernels::Buffer allocate(kernels::MemoryKind kind, std::int64_t bytes) override { return cpu_.allocate(kind, bytes); }
   void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override { cpu_.copy(s, from, to); }
   void fill_zero(kernels::Stream& s, const kernels::Tensor& x) override { cpu_.fill_zero(s, x); }
+  void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    cpu_.transfer(s, from, to);
+  }
   void write(kernels::Stream& s, std::span<const std::byte> from, const kernels::Tensor& to) override {
     cpu_.write(s, from, to);
   }
@@ -35,6 +38,7 @@ class SimtBackend final : public kernels::Backend {
   void wait(kernels::Stream& s, const kernels::Event& e) override { cpu_.wait(s, e); }
   void wait_host(const kernels::Event& e) override { cpu_.wait_host(e); }
   double elapsed_seconds(const kernels::Event& a, const kernels::Event& b) override { return cpu_.elapsed_seconds(a, b); }
+  void enter_thread() override { cpu_.enter_thread(); }
   std::int64_t prepared_bytes(const kernels::PrepareWeight& a) const override { return cpu_.prepared_bytes(a); }
   void prepare_weight(kernels::Stream& s, const kernels::PrepareWeight& a) override { cpu_.prepare_weight(s, a); }
   void linear_fprop(kernels::Stream& s, const kernels::LinearFprop& a) override { cpu_.linear_fprop(s, a); }

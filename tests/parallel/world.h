@@ -1,0 +1,60 @@
+#pragma once
+
+// The world that an executable's communicator tests run on: ranks as threads of one process. One of the world_*.cpp implements it.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/base/thread_pool.h"
+#include "parallel/communicator.h"
+#include "parallel/flight_recorder.h"
+#include "parallel/local/local_world.h"
+
+namespace trainerd::test {
+
+/// Whether sums are made in rank order, whichever rank makes them.
+extern const bool kSumsInRankOrder;
+
+std::unique_ptr<kernels::Backend> make_machine(base::ThreadPool& pool);
+/// Zeroed memory that host and device both reach, aligned to 64 bytes.
+kernels::Buffer make_memory(std::int64_t bytes);
+
+/// What a rank computes with; made on its own thread.
+struct RankMachine {
+  base::ThreadPool pool{1};
+  std::unique_ptr<kernels::Backend> owned = make_machine(pool);
+  kernels::Backend& backend = *owned;
+  std::unique_ptr<kernels::Stream> stream = backend.make_stream("comm", nullptr);
+  std::unique_ptr<kernels::Event> mark = backend.make_event();
+
+  /// Until what is on the stream is done, and the host may look at it.
+  void sync() {
+    backend.record(*stream, *mark);
+    backend.wait_host(*mark);
+  }
+};
+
+/// LocalWorld's interface (and its options, as far as they mean something here).
+class World {
+ public:
+  explicit World(std::int64_t ranks, const parallel::LocalOptions& options = {});
+  ~World();
+
+  std::int64_t ranks() const;
+  std::unique_ptr<parallel::Communicator> communicator(std::int64_t rank, RankMachine& machine,
+                                                       const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                       parallel::FlightRecorder* recorder = nullptr);
+  void run(const std::function<void(std::int64_t)>& body);
+  void abort(std::string_view why);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainerd::test
