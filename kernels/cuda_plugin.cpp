@@ -21,19 +21,24 @@ std::filesystem::path find_library() {
 
 }  // namespace
 
-CudaPlugin open_cuda_plugin() {
+void* cuda_plugin_symbol(const char* name) {
   const std::filesystem::path path = find_library();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr)
     throw base::device_error("no CUDA here: " + std::string(::dlerror()) +
                              "; put the folders of CUDA 13's libraries into LD_LIBRARY_PATH (deploy/cuda-libraries.sh finds them), "
                              "or set device: cpu");
+  void* symbol = ::dlsym(library, name);
+  if (symbol == nullptr) throw base::device_error(path.string() + " is not this trainerd's CUDA plugin: install it anew");
+  return symbol;
+}
+
+CudaPlugin open_cuda_plugin() {
   using Entry = const CudaPlugin* (*)();
-  const auto entry = reinterpret_cast<Entry>(::dlsym(library, "trainerd_cuda_plugin"));
-  if (entry == nullptr) throw base::device_error(path.string() + " is not trainerd's CUDA plugin: install it anew");
+  const auto entry = reinterpret_cast<Entry>(cuda_plugin_symbol("trainerd_cuda_plugin"));
   const CudaPlugin plugin = *entry();
   if (std::string(plugin.interface_hash) != TRAINERD_INTERFACE_HASH)
-    throw base::device_error(path.string() + " is of another build than this executable: install both from one");
+    throw base::device_error("the CUDA plugin is of another build than this executable: install both from one");
   return plugin;
 }
 

@@ -24,6 +24,9 @@ struct CudaPlugin {
 /// DeviceError, in one line with what to do, when this build has none or it cannot be loaded.
 CudaPlugin open_cuda_plugin();
 
+/// Another table that the plugin shows, for a folder of its own: opened as above.
+void* cuda_plugin_symbol(const char* name);
+
 /// Why no CUDA device can be used here, in one line with what to do; empty when one can.
 std::string why_no_cuda();
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/check_runtime.h"
 
 namespace trainerd::kernels::cuda {
 

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "kernels/base/error.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/observed_backend.h"
+
+namespace trainerd::test {
+
+/// Memory and streams of the stand-in runtime: a device whose memory the host reaches, and that works on while the host goes on. It
+/// has no operators.
+class StandInBackend final : public kernels::ObservedBackend {
+ public:
+  explicit StandInBackend(base::ThreadPool& pool) : StandInBackend(std::make_unique<kernels::CpuBackend>(kernels::detect_cpu(1), pool)) {}
+
+  const kernels::Target& target() const override { return target_; }
+  void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    base::check(from.bytes() == to.bytes(), "copy: both of one size");
+    kernels::cuda::check(
+        cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(to.bytes()), cudaMemcpyDefault, kernels::cuda::stream_of(s)), "copy");
+  }
+  void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override { copy(s, from, to); }
+  std::unique_ptr<kernels::Stream> make_stream(std::string name, kernels::Arena* scratch) override {
+    return std::make_unique<kernels::cuda::CudaStream>(std::move(name), scratch);
+  }
+  std::unique_ptr<kernels::Event> make_event() override { return std::make_unique<StandInMark>(); }
+  void record(kernels::Stream& s, kernels::Event& e) override {
+    kernels::cuda::check(cudaEventRecord(event_of(e), kernels::cuda::stream_of(s)), "record");
+  }
+  void wait(kernels::Stream& s, const kernels::Event& e) override {
+    kernels::cuda::check(cudaStreamWaitEvent(kernels::cuda::stream_of(s), event_of(e), 0), "wait");
+  }
+  void wait_host(const kernels::Event& e) override { kernels::cuda::check(cudaEventSynchronize(event_of(e)), "wait"); }
+
+ private:
+  struct StandInMark final : kernels::Event {
+    StandInMark() { kernels::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"); }
+    ~StandInMark() override { cudaEventDestroy(event); }
+    cudaEvent_t event = nullptr;
+  };
+  static cudaEvent_t event_of(const kernels::Event& e) { return static_cast<const StandInMark&>(e).event; }
+
+  explicit StandInBackend(std::unique_ptr<kernels::Backend> cpu)
+      : ObservedBackend(*cpu, [](const kernels::ObservedCall&) {}), cpu_(std::move(cpu)) {
+    target_.kind = kernels::DeviceKind::cuda;
+    target_.name = "a stand-in";
+  }
+  std::unique_ptr<kernels::Backend> cpu_;
+  kernels::Target target_;
+};
+
+/// Something on the stream that takes this long.
+inline void delay(const kernels::Stream& stream, double seconds) {
+  enqueue(kernels::cuda::stream_of(stream), [=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+}
+
+}  // namespace trainerd::test
