@@ -30,9 +30,13 @@ struct ParallelOptions {
   bool operator==(const ParallelOptions&) const = default;
 };
 
+/// How ranks on CUDA devices reach each other; automatic is nccl.
+enum class Communication : std::uint8_t { automatic, nccl, staged };
+
 struct ClusterOptions {
   std::string preset = "local";  ///< local, a built-in cluster, or the path of a cluster's YAML file
   std::int64_t nodes = 1;
+  Communication communication = Communication::automatic;
 
   bool operator==(const ClusterOptions&) const = default;
 };

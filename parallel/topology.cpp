@@ -19,20 +19,26 @@ Topology detect_topology(int threads, std::int64_t devices) {
   return topology;
 }
 
-Topology detect_cuda_topology(std::int64_t devices) {
+std::int64_t ranks_per_device(std::int64_t ranks, std::int64_t count, Devices devices) {
+  if (ranks > count && devices == Devices::own)
+    throw base::capacity_error("the job has " + std::to_string(ranks) + " ranks on this machine, which has " + std::to_string(count) +
+                               (count == 1 ? " CUDA device" : " CUDA devices") +
+                               ": set the axes of `parallel` to fewer ranks, or cluster.communication to staged, with which they share "
+                               "devices");
+  return (ranks + count - 1) / count;
+}
+
+Topology detect_cuda_topology(std::int64_t ranks, Devices devices) {
   const kernels::CudaPlugin cuda = kernels::open_cuda_plugin();
-  const int count = cuda.device_count();
-  if (devices > count)
-    throw base::capacity_error("the job has " + std::to_string(devices) + " ranks and this machine " + std::to_string(count) +
-                               " CUDA devices: set the axes of `parallel` to fewer ranks");
   Topology topology;
-  topology.devices_per_node = devices;
+  topology.devices_per_node = ranks;
+  topology.ranks_per_device = ranks_per_device(ranks, cuda.device_count(), devices);
   topology.device = cuda.describe(0);
-  for (int device = 1; device < devices; ++device)
+  for (int device = 1; device <= topology.device_of(ranks - 1); ++device)
     if (const kernels::Target other = cuda.describe(device); other.name != topology.device.name)
       throw base::device_error("CUDA device 0 is " + topology.device.name + " and device " + std::to_string(device) + " is " +
                                other.name + ": choose devices that are alike by CUDA_VISIBLE_DEVICES");
-  topology.device_memory_bytes = cuda.memory_bytes(0);
+  topology.device_memory_bytes = cuda.memory_bytes(0) / topology.ranks_per_device;
   topology.peak = published_peaks(topology.device.name);
   topology.node_memory_bytes = base::node_memory_bytes();
   return topology;

@@ -53,6 +53,7 @@ struct Topology {
   std::string name = "local";
   std::int64_t nodes = 1;
   std::int64_t devices_per_node = 1;
+  std::int64_t ranks_per_device = 1;  ///< more than 1: a "device" of this topology is such a part of a real one
   std::int64_t nvlink_domain =
       0;  ///< consecutive devices that NVLink joins: a part of a node, or several; 0: no NVLink
   std::int64_t rails =
@@ -71,15 +72,22 @@ struct Topology {
   std::int64_t node_memory_bytes = 0;
 
   std::int64_t devices() const { return nodes * devices_per_node; }
+  /// The real device of its node that a rank computes on.
+  int device_of(std::int64_t rank) const { return static_cast<int>(rank % devices_per_node / ranks_per_device); }
 };
 
 /// The machine this process runs on as `devices` devices: shares of its cores, of `threads` threads each (0:
 /// the cores it may use, divided evenly, at least one).
 Topology detect_topology(int threads, std::int64_t devices = 1);
 
-/// The first `devices` CUDA devices of this machine, a rank on each. Throws DeviceError, in one line with what to do, when there is
-/// no CUDA here, and CapacityError when there are fewer devices.
-Topology detect_cuda_topology(std::int64_t devices = 1);
+/// Whether each rank has a device of its own, or ranks share them evenly where there are more ranks than devices.
+enum class Devices : std::uint8_t { own, shared };
+
+/// The first CUDA devices of this machine for `ranks` ranks. Throws DeviceError, in one line with what to do, when there is no CUDA
+/// here, and CapacityError when each rank is to have its own device and there are fewer.
+Topology detect_cuda_topology(std::int64_t ranks = 1, Devices devices = Devices::own);
+/// How many ranks compute on each of `count` devices at most, as above.
+std::int64_t ranks_per_device(std::int64_t ranks, std::int64_t count, Devices devices);
 
 /// Where this process stands among the nodes of a job. A scheduler tells in the environment, which apps/
 /// reads.

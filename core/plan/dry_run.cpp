@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "core/plan/record.h"
+#include "core/train/rank_groups.h"
 #include "kernels/base/error.h"
+#include "parallel/staged/staged_communicator.h"
 
 namespace trainerd::core {
 namespace {
@@ -13,6 +15,18 @@ std::string gibibytes(std::int64_t bytes) {
   const std::int64_t hundredths = (bytes * 100 + (std::int64_t{1} << 29)) >> 30;
   const std::string fraction = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + "." + (fraction.size() < 2 ? "0" : "") + fraction + " GiB";
+}
+
+std::string part_of(const parallel::Topology& topology) {
+  return topology.ranks_per_device == 1 ? "the device" : "its part of the device, which " + std::to_string(topology.ranks_per_device) + " ranks share,";
+}
+
+/// What a device has to spare beside a rank's plan.
+std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
+  std::int64_t bytes = kDeviceOverheadBytes;
+  if (uses_nccl(job))
+    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += group.ranks.size() > 1 ? kNcclOverheadBytes : 0;
+  return bytes;
 }
 
 }  // namespace
@@ -29,7 +43,15 @@ parallel::ModelCosts model_costs(const ModelOptions& m) {
 DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target) {
   const std::int64_t pipeline_rank = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   const RankRecord record = record_rank(job, layout, rank, target, count_slots(job, layout, pipeline_rank));
-  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches())};
+  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches()), staging_bytes(job, layout, rank),
+          overhead_bytes(job, layout, rank)};
+}
+
+std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
+  std::int64_t bytes = 0;
+  if (uses_staged(job))
+    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += parallel::staged_bytes(static_cast<std::int64_t>(group.ranks.size()));
+  return bytes;
 }
 
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
@@ -39,11 +61,11 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     plans += ranks[rank].memory.total_bytes();
-    segments += snapshots * ranks[rank].snapshot_bytes;
+    segments += snapshots * ranks[rank].snapshot_bytes + ranks[rank].staging_bytes;
     if (ranks[rank].memory.total_bytes() > ranks[worst].memory.total_bytes()) worst = rank;
   }
   const std::int64_t on_node = own_memory ? segments : plans + segments;
-  const std::int64_t on_device = ranks[worst].memory.total_bytes() + kDeviceOverheadBytes;
+  const std::int64_t on_device = ranks[worst].memory.total_bytes() + ranks[worst].overhead_bytes;
   const bool device_fits = !own_memory || on_device <= topology.device_memory_bytes;
   if (on_node <= topology.node_memory_bytes && device_fits) return;
   const DryRun& plan = ranks[worst];
@@ -55,6 +77,7 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
     for (const auto& [term, bytes] : region.terms) terms += "\n    " + term + ": " + gibibytes(bytes);
   }
   terms += "\n  snapshots of checkpoints (" + std::to_string(snapshots) + "): " + gibibytes(snapshots * plan.snapshot_bytes);
+  if (plan.staging_bytes > 0) terms += "\n  staging of communication, on the host: " + gibibytes(plan.staging_bytes);
   std::string advice = "a smaller model (model.layers, model.hidden)";
   if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
@@ -63,8 +86,8 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all = ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
   const std::string lacking = device_fits ? all + gibibytes(on_node) + " and the node has " + gibibytes(topology.node_memory_bytes)
-                                          : "it needs " + gibibytes(on_device) + ", " + gibibytes(kDeviceOverheadBytes) +
-                                                " of it for the driver and libraries, and the device has " +
+                                          : "it needs " + gibibytes(on_device) + ", " + gibibytes(plan.overhead_bytes) +
+                                                " of it for the driver and libraries, and " + part_of(topology) + " has " +
                                                 gibibytes(topology.device_memory_bytes);
   throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + lacking + terms + "\n  the largest region is " +
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);

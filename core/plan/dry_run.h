@@ -16,6 +16,8 @@ struct DryRun {
   kernels::MemoryPlan memory;        ///< of one rank's device
   std::int64_t snapshot_bytes = 0;   ///< of one rank's share of a checkpoint
   double flops_per_step = 0;         ///< by operators, of this rank: hardware FLOPs, what is recomputed included
+  std::int64_t staging_bytes = 0;    ///< of pinned host memory, through which staged communication passes
+  std::int64_t overhead_bytes = 0;   ///< of a CUDA device, beside `memory`: the reserves below
 };
 
 /// The totals of `record_rank`. The real run allocates exactly the memory that this reports.
@@ -27,6 +29,11 @@ parallel::ModelCosts model_costs(const ModelOptions& model);
 /// What a CUDA device's driver and libraries take beside our allocations: context, modules, cuBLASLt's and cuDNN's own memory. A
 /// reserve, not a measurement.
 constexpr std::int64_t kDeviceOverheadBytes = std::int64_t{3} << 29;
+/// What NCCL takes on the device for each communicator: likewise a reserve.
+constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
+
+/// What staged communicators of a rank hold on the host.
+std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
 /// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
 /// exceed its memory, or on devices with memory of their own a rank's plan and the overhead exceed that: which rank is the

@@ -91,6 +91,8 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const Records& reco
     stage.bytes = stage.memory.total_bytes() + t.device_overhead_bytes + (own ? 0 : stage.terms["snapshots"]);
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
   }
+  for (std::int64_t rank = 0; rank < layout.grid.ranks() && uses_staged(plan.job); ++rank)
+    plan.staging_bytes = std::max(plan.staging_bytes, staging_bytes(plan.job, layout, rank));
   plan.fits = plan.peak_bytes <= plan.device_bytes;
 }
 

@@ -51,6 +51,7 @@ struct Plan {
   std::vector<StagePlan> stages;
   std::int64_t device_bytes = 0;  ///< that a device has
   std::int64_t peak_bytes = 0;    ///< of the largest stage
+  std::int64_t staging_bytes = 0; ///< of pinned memory that a rank's staged communication holds on its host, at most
   std::size_t worst_stage = 0;
   bool fits = false;
   std::vector<NearLayout> near;  ///< of find_near_layouts

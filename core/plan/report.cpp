@@ -67,6 +67,7 @@ std::string memory_text(const Plan& plan) {
     text += next == i + 1 ? fmt::format("  (layers {})\n", layers_text(stage)) : "\n";
     i = next;
   }
+  if (plan.staging_bytes > 0) text += fmt::format("  on its host, for staged communication: {:.3f} GiB\n", gib(plan.staging_bytes));
   return text;
 }
 
@@ -158,6 +159,7 @@ std::string plan_text(const Plan& plan, double tokens) {
 std::string plan_json(const Plan& plan, double tokens) {
   Json out = {{"name", plan.job.name}, {"cluster", plan.topology.name}, {"device", plan.topology.device.name},
               {"devices", devices_of(plan)}, {"layout", plan.layout}, {"fits", plan.fits}, {"memory", memory_json(plan)}};
+  if (plan.staging_bytes > 0) out["host_staging_bytes"] = plan.staging_bytes;
   Json& near = out["near"] = Json::array();
   for (const NearLayout& n : plan.near) near.push_back({{"change", n.change}, {"peak_bytes", n.peak_bytes}});
   Json& axes = out["communication"] = Json::object();

@@ -259,9 +259,9 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
-    if (job_.device == DeviceChoice::cuda && !cluster && parallel::make_grids(p).dense.ranks() > 1)
-      problem("device", "cuda is for a job of one rank so far, and this one has " +
-                            to_string(parallel::make_grids(p).dense.ranks()) + ": set the axes of `parallel` to 1, or device: cpu");
+    // NCCL rounds a partial sum at every rank. Jobs for presets are planned, not run.
+    if (!cluster && uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
+      problem("precision.grads", "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to staged");
     if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
     if (!cluster) {

@@ -248,6 +248,10 @@ std::vector<Field> fields_of(JobSpec& job) {
         "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
       .between(1, kMostRanks)
       .or_else("1; of a preset as many as the ranks need");
+  t.choice("cluster.communication", job.cluster.communication, {"auto", "nccl", "staged"},
+           "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through host memory, slowly, so "
+           "that several may share a device; auto: nccl")
+      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on CPUs ranks share memory, or use Gloo between nodes");
   return t.take();
 }
 

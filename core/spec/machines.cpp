@@ -8,7 +8,12 @@ namespace trainerd::core {
 parallel::Topology job_topology(const JobSpec& job) {
   if (job.cluster.preset == "local") {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
-    if (job.device == DeviceChoice::cuda) return parallel::detect_cuda_topology(ranks);
+    if (job.device == DeviceChoice::cuda) {
+      parallel::Topology cuda =
+          parallel::detect_cuda_topology(ranks / job.cluster.nodes, uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own);
+      cuda.nodes = job.cluster.nodes;
+      return cuda;
+    }
     parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes);
     local.nodes = job.cluster.nodes;
     return local;

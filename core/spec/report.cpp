@@ -103,6 +103,7 @@ std::string placement_comments(const parallel::PlacedGrid& placed) {
   const parallel::Topology& topology = placed.topology;
   std::string text = "# " + counted(grid.ranks(), "rank") + " on " + counted(topology.nodes, "node") +
                      " of " + counted(topology.devices_per_node, "device") + " (" + topology.name + ", " +
+                     (topology.ranks_per_device == 1 ? "" : "parts, for " + std::to_string(topology.ranks_per_device) + " ranks, of a ") +
                      topology.device.name + "), order " + parallel::to_string(grid.order()) + "\n";
   const bool table = grid.ranks() <= kLargestTable;
   if (table) {

@@ -47,6 +47,13 @@ struct JobSpec {
   bool operator==(const JobSpec&) const = default;
 };
 
+/// Whether the job's ranks reach each other by NCCL, if there are several.
+inline bool uses_nccl(const JobSpec& job) {
+  return job.device == DeviceChoice::cuda && job.cluster.communication != parallel::Communication::staged;
+}
+/// Whether they do so through host memory, and may share devices.
+inline bool uses_staged(const JobSpec& job) { return job.cluster.communication == parallel::Communication::staged; }
+
 /// Parses, composes and checks a job. `overrides` are "a.b=value" texts, applied in order over the file and checked
 /// like it. Throws SpecError with every problem, one per line: "file:line:column: path: what is wrong; the nearest
 /// valid key or value". `file` is a name for messages.

@@ -150,6 +150,9 @@ void Agent::start_workers() {
   if (!gang_.alone()) {
     start_.rendezvous = gang_.store().text();
     start_.interface = gang_.interface();
+  } else if (uses_nccl(job_) && here_.count > 1) {
+    store_server_ = std::make_unique<parallel::StoreServer>(base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { spdlog::warn("{}", line); });
+    start_.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
   }
   for (std::int64_t i = 0; i < here_.count; ++i) start_worker(here_.first + i);
   // Asked for while this node waited for the others.

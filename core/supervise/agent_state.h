@@ -26,6 +26,7 @@
 #include "io/metrics/sinks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/segment.h"
+#include "parallel/rendezvous/tcp_store.h"
 
 // The agent's state, for its two files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
 // what ranks and other nodes say.
@@ -115,6 +116,7 @@ class Agent {
   NodeRanks here_;
   std::vector<DryRun> plans_;  ///< of the node's ranks; the leader's of all
   io::CheckpointStore store_;
+  std::unique_ptr<parallel::StoreServer> store_server_;  ///< where the ranks of a node alone meet, if NCCL joins them
   std::optional<base::Segment> world_;  ///< the memory that the node's ranks share; none for a rank alone
   CheckpointWriter writer_;
   CheckpointParts parts_;                ///< of the leader of several nodes

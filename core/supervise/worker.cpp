@@ -140,6 +140,7 @@ DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout
                                                           .shared = std::move(world_fd_),
                                                           .spin_seconds = own_cores ? kSpinSeconds : 0.0,
                                                           .rendezvous = start.rendezvous,
+                                                          .device = topology.device_of(rank_number_),
                                                           .interface = start.interface});
   return [this](kernels::Backend& backend) -> MakeGroup {
     return [this, &backend](const std::string& name, const std::vector<std::int64_t>& members) {
@@ -154,7 +155,7 @@ void Worker::build(const Start& start) {
   reports_ = start.reports;
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, layout, topology.device, start.rank, meet(start, layout, topology),
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, meet(start, layout, topology),
                                        DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
   if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
@@ -224,6 +225,7 @@ void Worker::launch(std::int64_t step) {
 
 StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
   StepReport report = trainer_->report();
+  world_->require_alive();
   // The rank that has the culprit names it; the agent ends the others.
   while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
   if (report.skipped)
@@ -315,6 +317,7 @@ void Worker::evaluate(std::int64_t step) {
   double sum = 0;
   for (std::int64_t b = 0; b < job_.evaluate.batches; ++b) {
     sum += trainer_->evaluate(reader(*valid_, b * job_.batch.global));
+    world_->require_alive();
   }
   if (!reports_) return;
   tell(io::EvaluationRecord{step, sum / static_cast<double>(job_.evaluate.batches),

@@ -10,9 +10,9 @@
 namespace trainerd::core {
 namespace {
 
-std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& target, base::ThreadPool& pool, std::int64_t rank) {
-  if (target.kind == kernels::DeviceKind::cuda) return kernels::open_cuda_plugin().make_backend(static_cast<int>(rank));
-  return std::make_unique<kernels::CpuBackend>(target, pool);
+std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool, std::int64_t rank) {
+  if (topology.device.kind == kernels::DeviceKind::cuda) return kernels::open_cuda_plugin().make_backend(topology.device_of(rank));
+  return std::make_unique<kernels::CpuBackend>(topology.device, pool);
 }
 
 }  // namespace
@@ -21,13 +21,16 @@ parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topolog
   return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
 }
 
-DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank,
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank,
                  const Meet& meet, Observe observe, const std::string& gemm_algorithms)
-    : layout_(layout), plan_(dry_run(job, layout_, rank, target)), pool_(target.threads), backend_(make_backend(target, pool_, rank)) {
+    : layout_(layout),
+      plan_(dry_run(job, layout_, rank, topology.device)),
+      pool_(topology.device.threads),
+      backend_(make_backend(topology, pool_, rank)) {
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
   const bool timed = job.gemm_algorithms == GemmAlgorithms::timed;
   if (timed && rank == 0)
-    gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, target)) : gemm_algorithms;
+    gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, topology.device)) : gemm_algorithms;
   const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
   groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
@@ -39,7 +42,7 @@ DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const
 }
 
 DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe)
-    : DeviceRank(job, layout_of(job, topology), topology.device, 0,
+    : DeviceRank(job, layout_of(job, topology), topology, 0,
               [](kernels::Backend& backend) -> MakeGroup {
                 return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {
                   base::check(ranks.size() == 1, "a rank alone has no peers");

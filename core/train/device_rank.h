@@ -11,8 +11,7 @@
 
 namespace trainerd::core {
 
-/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised. A rank of a CUDA
-/// target has the device of its own number.
+/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised.
 class DeviceRank {
  public:
   /// How a rank meets the others, given its own backend.
@@ -21,7 +20,7 @@ class DeviceRank {
 
   /// `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
   /// where the job asks for timed ones.
-  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, std::int64_t rank, const Meet& meet,
+  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank, const Meet& meet,
           Observe observe = {}, const std::string& gemm_algorithms = {});
   /// The only rank of its world.
   DeviceRank(const JobSpec& job, const parallel::Topology& topology,

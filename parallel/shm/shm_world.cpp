@@ -102,4 +102,9 @@ std::unique_ptr<Communicator> ShmWorld::communicator(kernels::Backend& backend,
 
 void ShmWorld::abort(std::string_view why) const { world_of(segment_).abort(why); }
 
+std::string ShmWorld::ended() const {
+  const WorldRegion world = world_of(segment_);
+  return world.aborted() ? world.abort_text() : std::string();
+}
+
 }  // namespace trainerd::parallel

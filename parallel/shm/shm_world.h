@@ -57,6 +57,8 @@ class ShmWorld {
                                              const std::string& name,
                                              FlightRecorder* recorder = nullptr) const;
   void abort(std::string_view why) const;
+  /// Why the world has ended; empty: it goes on.
+  std::string ended() const;
 
  private:
   base::Segment segment_;

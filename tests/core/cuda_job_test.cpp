@@ -50,9 +50,66 @@ TEST_CASE("a job for a CUDA device says in one line why there is none here", "[c
   }
 }
 
-TEST_CASE("a job on a CUDA device has one rank so far", "[cuda][spec]") {
-  CHECK_THROWS_WITH(cuda_job({"parallel.tp=2"}), Catch::Contains("device: cuda is for a job of one rank so far, and this one has 2"));
-  CHECK_NOTHROW(cuda_job({"parallel.tp=2", "cluster.preset=dgx-h200"}));
+TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec]") {
+  const core::JobSpec by_default = cuda_job({"parallel.tp=2"});
+  CHECK(core::uses_nccl(by_default));
+  CHECK_FALSE(core::uses_staged(by_default));
+  const core::JobSpec staged = cuda_job({"parallel.tp=2", "cluster.communication=staged"});
+  CHECK(core::uses_staged(staged));
+  CHECK_FALSE(core::uses_nccl(staged));
+  CHECK(core::parse_job(core::to_yaml(staged), "resolved.yaml") == staged);
+  CHECK_FALSE(core::uses_nccl(cuda_job({"device=cpu", "parallel.tp=2"})));
+  CHECK_THROWS_WITH(cuda_job({"device=cpu", "cluster.communication=staged"}),
+                    Catch::Contains("cluster.communication") && Catch::Contains("has no effect"));
+  CHECK_THROWS_WITH(cuda_job({"cluster.communication=gloo"}), Catch::Contains("nearest valid") && Catch::Contains("cluster.communication"));
+}
+
+TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") {
+  const std::string recipe = "precision={compute: bf16, grads: bf16}";
+  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}), Catch::Contains("precision.grads") && Catch::Contains("staged"));
+  CHECK_NOTHROW(cuda_job({recipe}));
+  CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
+}
+
+TEST_CASE("ranks share devices evenly where the job says so, and have their own where not", "[cuda]") {
+  using parallel::Devices, parallel::ranks_per_device;
+  CHECK(ranks_per_device(4, 8, Devices::own) == 1);
+  CHECK(ranks_per_device(4, 4, Devices::shared) == 1);
+  CHECK(ranks_per_device(4, 1, Devices::shared) == 4);
+  CHECK(ranks_per_device(5, 2, Devices::shared) == 3);
+  CHECK_THROWS_WITH(ranks_per_device(4, 1, Devices::own),
+                    Catch::Contains("4 ranks") && Catch::Contains("1 CUDA device:") && Catch::Contains("cluster.communication to staged"));
+  parallel::Topology two_nodes;
+  two_nodes.devices_per_node = 4;
+  two_nodes.ranks_per_device = 2;
+  std::vector<int> devices;
+  for (std::int64_t rank = 0; rank < 8; ++rank) devices.push_back(two_nodes.device_of(rank));
+  CHECK(devices == std::vector<int>{0, 0, 1, 1, 0, 0, 1, 1});
+}
+
+TEST_CASE("staged communication is counted on the host, and NCCL's reserve on the device", "[cuda]") {
+  const std::vector<std::string> shape{"cluster.preset=dgx-h200", "parallel.tp=2", "parallel.dp=2"};
+  std::vector<std::string> with_staged = shape;
+  with_staged.push_back("cluster.communication=staged");
+  const core::DryRun nccl = plan_on_h200(cuda_job(shape)), staged = plan_on_h200(cuda_job(with_staged));
+  // tp, dp and world.
+  CHECK(nccl.staging_bytes == 0);
+  CHECK(nccl.overhead_bytes == core::kDeviceOverheadBytes + 3 * core::kNcclOverheadBytes);
+  CHECK(staged.staging_bytes == 3 * (std::int64_t{8} << 20));
+  CHECK(staged.overhead_bytes == core::kDeviceOverheadBytes);
+  CHECK(staged.memory.total_bytes() == nccl.memory.total_bytes());
+
+  parallel::Topology topology = core::job_topology(cuda_job(shape));
+  topology.ranks_per_device = 4;
+  topology.device_memory_bytes = staged.memory.total_bytes() + staged.overhead_bytes;
+  topology.node_memory_bytes = staged.snapshot_bytes + staged.staging_bytes;
+  const core::JobSpec job = cuda_job(with_staged);
+  CHECK_NOTHROW(core::require_fits({&staged, 1}, job, topology, 1));
+  topology.node_memory_bytes -= 1;
+  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1), Catch::Contains("staging of communication, on the host: 0.02 GiB"));
+  topology.node_memory_bytes += 1;
+  topology.device_memory_bytes -= 1;
+  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1), Catch::Contains("its part of the device, which 4 ranks share, has"));
 }
 
 TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {

@@ -40,7 +40,7 @@ core::JobSpec job_of(const std::string& model) {
   return job;
 }
 
-Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
+Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64, test::Through through = test::Through::memory) {
   std::vector<Curve> curves(test::ranks_of(job));
   test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
     Curve& curve = curves[static_cast<std::size_t>(rank)];
@@ -50,7 +50,7 @@ Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
       curve.norm.push_back(report.grad_norm);
     }
     test::require_as_planned(cpu);
-  }, devices_per_node);
+  }, devices_per_node, through);
   for (const Curve& curve : curves) {
     CHECK(curve.loss == curves[0].loss);
     CHECK(curve.norm == curves[0].norm);
@@ -280,5 +280,22 @@ TEST_CASE("schedules that add gradients in the same order give the same losses b
     const Curve other = run(with_layout(job_of("llama"), {.pp = 2, .schedule = schedule}));
     CHECK(other.loss == first.loss);
     CHECK(other.norm == first.norm);
+  }
+}
+
+TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
+  using enum parallel::ScheduleKind;
+  const std::vector<LayoutCase> cases{{.tp = 4, .sequence_parallel = true},
+                                      {.dp = 4, .zero = 1},
+                                      {.dp = 4, .zero = 3, .zero_group = 2},
+                                      {.pp = 4, .schedule = one_f_one_b},
+                                      {.pp = 2, .schedule = interleaved, .virtual_stages = 2},
+                                      {.tp = 2, .pp = 2, .dp = 2, .zero = 2, .schedule = zb_h1}};
+  for (const LayoutCase& c : cases) {
+    CAPTURE(c.tp, c.pp, c.dp, c.zero);
+    const core::JobSpec job = with_layout(job_of("qwen"), c);
+    const Curve direct = run(job), staged = run(job, 64, test::Through::staged);
+    CHECK(staged.loss == direct.loss);
+    CHECK(staged.norm == direct.norm);
   }
 }

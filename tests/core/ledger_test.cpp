@@ -29,7 +29,7 @@ std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, st
   world.run([&](std::int64_t rank) {
     bool sleeps = false;
     core::DeviceRank cpu(
-        job, layout, topology.device, rank,
+        job, layout, topology, rank,
         [&](kernels::Backend& backend) -> core::MakeGroup {
           return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
             return world.communicator(rank, backend, members, name);

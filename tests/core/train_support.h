@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/train/device_rank.h"
 #include "parallel/local/local_world.h"
+#include "parallel/staged/staged_communicator.h"
 #include "parallel/topology.h"
 
 namespace trainerd::test {
@@ -73,18 +75,23 @@ inline void require_as_planned(core::DeviceRank& rank) {
                              std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
 }
 
+/// How the ranks of one process reach each other.
+enum class Through { memory, staged };
+
 /// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
 template <class Body>
-void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64) {
+void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64, Through through = Through::memory) {
   parallel::Topology topology = cpu_topology(1);
   topology.devices_per_node = devices_per_node;
   topology.nodes = 64;
   const parallel::Layout layout = core::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
-    core::DeviceRank cpu(job, layout, topology.device, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
-      return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
-        return world.communicator(rank, backend, members, name);
+    core::DeviceRank cpu(job, layout, topology, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
+      return [&world, &backend, rank, through](const std::string& name, const std::vector<std::int64_t>& members) {
+        auto direct = world.communicator(rank, backend, members, name);
+        // Slots that parameters of a few kilobytes fill several times.
+        return through == Through::memory ? std::move(direct) : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
       };
     });
     cpu.trainer().initialise();

@@ -36,7 +36,7 @@ def arguments(name, *more):
     return out
 
 
-class Layouts(RunTest):
+class LayoutTest(RunTest):
     def curve(self, name):
         return [(s["step"], s["loss"]) for s in self.steps(name)]
 
@@ -62,6 +62,8 @@ class Layouts(RunTest):
                 compare = self.assertGreater if sizes[axis] > 1 else self.assertEqual
                 compare(sum(step["time"][part] for step in steps), 0)
 
+
+class Layouts(LayoutTest):
     def test_every_layout_gives_the_losses_of_one_rank(self):
         self.run_job(self.job("one"), *arguments("one", "precision=fp32"))
         for name in FLAGS:
@@ -186,6 +188,40 @@ class Layouts(RunTest):
         job = self.job("diverged", lr="1.0e+30", schedule=CONSTANT)
         output = self.run_job(job, *arguments("all", "checkpoint.every=1"), status=6)
         self.assertRegex(output, r"step \d+: the (loss|gradient of \S+) is not finite")
+
+
+class LayoutsOnCuda(LayoutTest):
+    """Ranks that share the machine's CUDA devices by `staged`, as processes. Skipped, with why, where there is none."""
+
+    NAMES = ["dp2", "tp2-sp", "pp2-zb", "dp4-zero3", "all"]
+    ON_CUDA = ["device=cuda", "cluster.communication=staged", "precision=fp32"]
+
+    def setUp(self):
+        super().setUp()
+        asked = subprocess.run([BINARY, "validate", self.job("asked"), "--set", "device=cuda"], capture_output=True, text=True)
+        if asked.returncode == 8:
+            self.skipTest("no GPU: " + asked.stderr.strip())
+
+    def test_every_layout_gives_the_losses_of_one_rank(self):
+        self.run_job(self.job("one"), *arguments("one", *self.ON_CUDA))
+        for name in self.NAMES:
+            with self.subTest(name):
+                self.run_job(self.job(name), *arguments(name, *self.ON_CUDA))
+                self.assert_same_curve(name, "one")
+                self.assert_ledger(name)
+
+    def test_ranks_that_share_a_device_unasked_are_refused(self):
+        output = self.run_job(self.job("unasked"), *arguments("one", "device=cuda", "parallel.dp=4096", "batch.global=4096", "batch.micro=1"), status=3)
+        self.assertIn("cluster.communication to staged", output)
+
+    def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
+        process = self.start(self.job("victim"), *arguments("tp2-dp2", "steps=100000", *self.ON_CUDA))
+        self.wait_for_step(process, 3, "victim")
+        workers = self.children(process.pid)
+        os.kill(workers[1], signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 7, output)
+        self.assertRegex(output, rf"rank 1 \(pid {workers[1]}\) ended by signal 9")
 
 
 if __name__ == "__main__":
