@@ -1,5 +1,7 @@
 #include "parallel/layout.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/split.h"
@@ -36,9 +38,15 @@ DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& 
 
 }  // namespace
 
+std::int64_t default_bucket_bytes(std::int64_t dp) {
+  constexpr std::int64_t kLeast = std::int64_t{25} << 20, kOfRank = std::int64_t{8} << 20;
+  return std::max(kLeast, dp * kOfRank);
+}
+
 Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
+  if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.dp);
   layout.grid = make_grids(options).dense;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
   if (layout.grid.ranks() > devices)

@@ -312,6 +312,9 @@ class Checker {
     else if (p.zero >= 1 && p.zero_group > 1 && p.dp % p.zero_group != 0)
       problem("parallel.zero_group", to_string(p.zero_group) + " does not divide dp " + to_string(p.dp) +
                                          " (nearest valid: " + nearest_divisor(p.zero_group, p.dp) + ")");
+    if (p.bucket_bytes > 0 && p.bucket_bytes < kLeastBucket)
+      problem("parallel.bucket_bytes", to_string(p.bucket_bytes) + " is less than a part of any use (nearest valid: " +
+                                           to_string(kLeastBucket) + ", or 0 for the default)");
     if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
     if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
@@ -327,6 +330,7 @@ class Checker {
   }
   // More are a batch that no schedule of ours is for; their memory is refused elsewhere.
   static constexpr std::int64_t kMostMicrobatches = 1 << 30;
+  static constexpr std::int64_t kLeastBucket = 1 << 10;  // bytes
 
   static bool same_value(const Storage& a, const Storage& b) {
     return std::visit(

@@ -97,8 +97,8 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "`dp`; 0: all of them")
       .between(0, kMostRanks)
       .idle_if(p.zero == 0, "zero: 0 shards nothing");
-  t.add("parallel.bucket_bytes", &p.bucket_bytes, "gradients that are reduced at once, at most")
-      .between(1 << 10, kMostHidden * kMostHidden);
+  t.add("parallel.bucket_bytes", &p.bucket_bytes, "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
+      .between(0, kMostHidden * kMostHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background while backward goes on");
   t.add("parallel.overlap_p2p", &p.overlap_p2p,
