@@ -35,14 +35,17 @@ struct SimulateArgs {
   std::vector<std::string> overrides;  ///< of the job, and "cluster.failures.KEY=VALUE"
   bool json = false;
   std::string svg, trace;                                             ///< files to write; empty: none
-  std::vector<double> costs{1, 1, 1, 0};                              ///< ms of forward, input and weight gradient, transfer
+  std::vector<double> costs;                                          ///< ms of forward, input and weight gradient, transfer; empty: the plan's
+  double jitter = 0;
+  std::vector<std::string> stragglers;                                ///< "RANK=FACTOR"
+  int steps = 20;                                                     ///< sampled with jitter
   bool failures = false;
   std::optional<double> step_seconds, checkpoint_bytes, save_seconds; ///< what a plan would tell
   double weeks = 8;
   std::int64_t runs = 100;
   std::uint64_t seed = 0;
 };
-/// Without `failures` one step's pipeline, else weeks of interruptions.
+/// Without `failures` one step, else weeks of interruptions.
 int simulate_command(const SimulateArgs& args);
 
 struct PlanArgs {
@@ -51,8 +54,10 @@ struct PlanArgs {
   std::string cluster;  ///< over the job's cluster.preset; empty: the job's own
   bool json = false;
   double tokens = 0;  ///< budget to train on; 0: none
+  bool search = false;  ///< for the best layouts, in place of planning the job's own
+  std::string out;      ///< a file to write the chosen job to; empty: standard output
 };
-/// Prints the plan. The status is that of a CapacityError when the job does not fit.
+/// Prints the plan, or what the search found. The status is that of a CapacityError when the job does not fit.
 int plan_command(const PlanArgs& args);
 
 struct DataInspectArgs {

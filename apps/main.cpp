@@ -63,6 +63,8 @@ class CommandLine {
     plan->add_flag("--json", plan_.json, "One JSON object");
     plan->add_option("--tokens", plan_.tokens, "Tokens to train on: adds days and device-hours")
         ->check(CLI::PositiveNumber);
+    CLI::Option* search = plan->add_flag("--search", plan_.search, "The fastest layouts for the job's model, batch and number of ranks that fit");
+    plan->add_option("--out", plan_.out, "Write the chosen job into this YAML file")->type_name("FILE")->needs(search);
     plan->callback([this] { chosen_ = [this] { return plan_command(plan_); }; });
 
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
@@ -121,11 +123,16 @@ class CommandLine {
     simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
     simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")->type_name("FILE");
     simulate->add_option("--costs", simulate_.costs,
-                         "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a transfer")
+                         "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a transfer; in place of the plan's")
         ->expected(4)
         ->delimiter(',')
-        ->type_name("F,I,W,T")
-        ->capture_default_str();
+        ->type_name("F,I,W,T");
+    simulate->add_option("--jitter", simulate_.jitter, "Coefficient of variation of the time of every rank's work")->type_name("CV");
+    simulate->add_option("--straggler", simulate_.stragglers, "A rank whose work takes a multiple of its time; may be repeated")
+        ->type_name("RANK=FACTOR")
+        ->allow_extra_args(false);
+    simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")->capture_default_str();
+    simulate->add_option("--seed", simulate_.seed, "Of what is drawn");
     CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
                                                "Goodput under failures, checkpoints and restarts");
     const auto with_failures = [&](const char* name, auto& value, const char* help) {
@@ -136,7 +143,6 @@ class CommandLine {
     with_failures("--save-seconds", simulate_.save_seconds, "Seconds that training stands still for a save");
     with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
     with_failures("--runs", simulate_.runs, "Simulated runs");
-    with_failures("--seed", simulate_.seed, "Of the simulation");
     simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });
   }
 

@@ -3,17 +3,34 @@
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
+#include "core/plan/search.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::apps {
+namespace {
+
+int search(const core::JobSpec& job, const PlanArgs& args) {
+  const parallel::Topology topology = core::job_topology(job);
+  const core::SearchResult result = core::search_layouts(job, topology);
+  const bool found = !result.best.empty();
+  if (found && !args.out.empty()) write_file("--out", args.out, core::chosen_yaml(job, result));
+  print(args.json ? core::search_json(job, topology, result) : core::search_text(job, topology, result));
+  if (found && !args.json) print(args.out.empty() ? "\n" + core::chosen_yaml(job, result) : "written to " + args.out + "\n");
+  return found ? kExitDone : exit_code(base::ErrorKind::capacity);
+}
+
+}  // namespace
 
 int plan_command(const PlanArgs& args) {
   std::vector<std::string> overrides = args.overrides;
   if (!args.cluster.empty()) overrides.push_back("cluster.preset=" + args.cluster);
   const core::JobSpec job = core::load_job(args.job, overrides);
-  core::Plan plan = core::make_plan(job, core::job_topology(job));
-  if (!plan.fits) core::find_near_layouts(plan);
+  if (args.search) return search(job, args);
+  const parallel::Topology topology = core::job_topology(job);
+  core::Plan plan = core::make_plan(job, topology);
+  if (!plan.fits) plan.near = core::near_changes(job, topology, core::NoneFits::smallest);
   print(args.json ? core::plan_json(plan, args.tokens) : core::plan_text(plan, args.tokens));
   return plan.fits ? kExitDone : exit_code(base::ErrorKind::capacity);
 }

@@ -1,3 +1,6 @@
+#include <charconv>
+#include <map>
+
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
@@ -5,6 +8,7 @@
 #include "core/plan/goodput_report.h"
 #include "core/plan/schedule_report.h"
 #include "core/plan/schedule_trace.h"
+#include "core/plan/step_simulation.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
@@ -29,14 +33,18 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
   return sorted;
 }
 
-/// What the options tell of the job's run, which a plan could where they are left out.
-core::RunFigures figures_of(const JobSpec&, const SimulateArgs& args) {
-  return {.step_seconds = args.step_seconds,
-          .checkpoint_bytes = args.checkpoint_bytes,
-          .save_seconds = args.save_seconds};
+/// What the plan tells of the job's run, and options in its place.
+core::RunFigures figures_of(const JobSpec& job, const SimulateArgs& args) {
+  core::RunFigures figures{.step_seconds = args.step_seconds, .checkpoint_bytes = args.checkpoint_bytes, .save_seconds = args.save_seconds};
+  if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async)) return figures;
+  const core::Plan plan = core::make_plan(job, core::job_topology(job));
+  if (!figures.step_seconds && plan.timed) figures.step_seconds = plan.time.step_seconds;
+  if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
+  if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0) figures.save_seconds = plan.checkpoint.snapshot_seconds;
+  return figures;
 }
-/// Likewise the seconds of a chunk's computations.
-parallel::ActionCosts costs_of(const JobSpec&, const SimulateArgs& args) {
+/// Seconds of a chunk's computations as the options give them.
+parallel::ActionCosts costs_of(const SimulateArgs& args) {
   for (const double ms : args.costs)
     if (!(ms >= 0 && ms < 1e9)) throw base::spec_error("--costs: times must be 0 or more milliseconds");
   const auto seconds = [&](std::size_t i) { return args.costs[i] * 1e-3; };
@@ -60,6 +68,28 @@ void simulate_failures(const JobSpec& job, const SimulateArgs& args,
   print(args.json ? core::goodput_json(report) : core::goodput_text(report));
 }
 
+/// "RANK=FACTOR", each rank once.
+std::map<std::int64_t, double> stragglers_of(const SimulateArgs& args) {
+  std::map<std::int64_t, double> stragglers;
+  for (const std::string& text : args.stragglers) {
+    std::int64_t rank = 0;
+    double factor = 0;
+    const char* end = text.data() + text.size();
+    const auto [equals, wrong_rank] = std::from_chars(text.data(), end, rank);
+    const bool read = wrong_rank == std::errc() && equals != end && *equals == '=';
+    const auto [rest, wrong_factor] = std::from_chars(read ? equals + 1 : end, end, factor);
+    if (!read || wrong_factor != std::errc() || rest != end)
+      throw base::spec_error("--straggler: expected RANK=FACTOR, such as 3=1.5, got '" + text + "'");
+    if (!stragglers.emplace(rank, factor).second) throw base::spec_error("--straggler: rank " + std::to_string(rank) + " is given twice");
+  }
+  return stragglers;
+}
+
+void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const parallel::ScheduleShape& shape, const io::Trace& trace) {
+  if (!args.svg.empty()) write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::schedule_title(shape)));
+  if (!args.trace.empty()) write_file("--trace", args.trace, io::to_chrome_json(trace));
+}
+
 void simulate_step(const JobSpec& job, const SimulateArgs& args) {
   const parallel::ScheduleShape shape = core::schedule_shape(job);
   const double cells = static_cast<double>(job.microbatches()) * static_cast<double>(shape.chunks());
@@ -67,13 +97,19 @@ void simulate_step(const JobSpec& job, const SimulateArgs& args) {
     throw base::spec_error("batch.global: " + std::to_string(job.microbatches()) + " microbatches on " +
                            std::to_string(shape.chunks()) +
                            " chunks are too many to replay: make it smaller");
-  const parallel::ActionCosts costs = costs_of(job, args);
+  const core::StepNoise options{.jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
+  if (args.costs.empty()) {
+    const core::StepSimulation step = core::simulate_step(job, core::job_topology(job), options);
+    draw(args, step.timeline, shape, step.trace);
+    print(args.json ? core::simulation_json(step, options) : core::simulation_text(step, options));
+    return;
+  }
+  if (options.jitter != 0 || !options.stragglers.empty())
+    throw base::spec_error("--costs: are of every rank and exact; leave it out, or --jitter and --straggler");
+  const parallel::ActionCosts costs = costs_of(args);
   const parallel::Timeline timeline = parallel::timeline(parallel::make_schedules(shape), costs);
   base::check(timeline.stuck.empty(), "a schedule of ours does not deadlock");
-  if (!args.svg.empty())
-    write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::schedule_title(shape)));
-  if (!args.trace.empty())
-    write_file("--trace", args.trace, io::to_chrome_json(core::schedule_trace(timeline, costs)));
+  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::schedule_trace(timeline, costs));
   print(args.json ? core::schedule_json(job.name, shape, timeline) : core::schedule_text(shape, timeline));
 }
 

@@ -21,14 +21,6 @@ std::string part_of(const parallel::Topology& topology) {
   return topology.ranks_per_device == 1 ? "the device" : "its part of the device, which " + std::to_string(topology.ranks_per_device) + " ranks share,";
 }
 
-/// What a device has to spare beside a rank's plan.
-std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
-  std::int64_t bytes = kDeviceOverheadBytes;
-  if (uses_nccl(job))
-    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += group.ranks.size() > 1 ? kNcclOverheadBytes : 0;
-  return bytes;
-}
-
 }  // namespace
 
 parallel::ModelCosts model_costs(const ModelOptions& m) {
@@ -47,6 +39,13 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
           overhead_bytes(job, layout, rank)};
 }
 
+std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
+  std::int64_t bytes = kDeviceOverheadBytes;
+  if (uses_nccl(job))
+    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += group.ranks.size() > 1 ? kNcclOverheadBytes : 0;
+  return bytes;
+}
+
 std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
   std::int64_t bytes = 0;
   if (uses_staged(job))
@@ -54,20 +53,33 @@ std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, s
   return bytes;
 }
 
+std::int64_t device_overhead(const parallel::Topology& t, std::int64_t reserve) {
+  if (t.device_memory_bytes == 0) return 0;
+  return t.device_overhead_bytes > 0 ? t.device_overhead_bytes : reserve;
+}
+
+Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& t, std::int64_t snapshots) {
+  const bool own_memory = t.device_memory_bytes > 0;
+  Fit fit;
+  for (const RankNeeds& rank : node) {
+    fit.node_bytes += snapshots * rank.snapshot_bytes + rank.staging_bytes + (own_memory ? 0 : rank.step_bytes);
+    if (own_memory) fit.device_bytes = std::max(fit.device_bytes, rank.step_bytes + device_overhead(t, rank.overhead_bytes));
+  }
+  fit.on_device = !own_memory || fit.device_bytes <= t.device_memory_bytes;
+  fit.on_node = fit.node_bytes <= t.node_memory_bytes;
+  return fit;
+}
+
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
                   std::int64_t first_rank) {
-  const bool own_memory = topology.device_memory_bytes > 0;
-  std::int64_t plans = 0, segments = 0;
+  std::vector<RankNeeds> needs;
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    plans += ranks[rank].memory.total_bytes();
-    segments += snapshots * ranks[rank].snapshot_bytes + ranks[rank].staging_bytes;
-    if (ranks[rank].memory.total_bytes() > ranks[worst].memory.total_bytes()) worst = rank;
+    needs.push_back({ranks[rank].memory.total_bytes(), ranks[rank].snapshot_bytes, ranks[rank].staging_bytes, ranks[rank].overhead_bytes});
+    if (needs[rank].step_bytes > needs[worst].step_bytes) worst = rank;
   }
-  const std::int64_t on_node = own_memory ? segments : plans + segments;
-  const std::int64_t on_device = ranks[worst].memory.total_bytes() + ranks[worst].overhead_bytes;
-  const bool device_fits = !own_memory || on_device <= topology.device_memory_bytes;
-  if (on_node <= topology.node_memory_bytes && device_fits) return;
+  const Fit fit = judge_fit(needs, topology, snapshots);
+  if (fit.fits()) return;
   const DryRun& plan = ranks[worst];
   const kernels::MemoryPlan::Region* largest = nullptr;
   std::string terms;
@@ -85,8 +97,8 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
   if (largest != nullptr && largest->name.starts_with("forward_to_") && job.recompute.kind != RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all = ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
-  const std::string lacking = device_fits ? all + gibibytes(on_node) + " and the node has " + gibibytes(topology.node_memory_bytes)
-                                          : "it needs " + gibibytes(on_device) + ", " + gibibytes(plan.overhead_bytes) +
+  const std::string lacking = fit.on_device ? all + gibibytes(fit.node_bytes) + " and the node has " + gibibytes(topology.node_memory_bytes)
+                                          : "it needs " + gibibytes(fit.device_bytes) + ", " + gibibytes(device_overhead(topology, plan.overhead_bytes)) +
                                                 " of it for the driver and libraries, and " + part_of(topology) + " has " +
                                                 gibibytes(topology.device_memory_bytes);
   throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + lacking + terms + "\n  the largest region is " +

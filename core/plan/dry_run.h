@@ -32,8 +32,31 @@ constexpr std::int64_t kDeviceOverheadBytes = std::int64_t{3} << 29;
 /// What NCCL takes on the device for each communicator: likewise a reserve.
 constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
 
+/// The reserves of one rank: a device's, and NCCL's for each group that it is a member of with others.
+std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 /// What staged communicators of a rank hold on the host.
 std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
+
+/// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is written.
+constexpr std::int64_t kSnapshots = 2;
+
+/// What a rank takes of its device, and of its node.
+struct RankNeeds {
+  std::int64_t step_bytes = 0;
+  std::int64_t snapshot_bytes = 0;  ///< of one snapshot
+  std::int64_t staging_bytes = 0;
+  std::int64_t overhead_bytes = kDeviceOverheadBytes;  ///< the reserves: for clusters that give no figure
+};
+/// Whether the ranks of one node fit it: the one judgement of plan, search and run.
+struct Fit {
+  std::int64_t device_bytes = 0;  ///< that the largest rank needs of a device with memory of its own, the overhead included; else 0
+  std::int64_t node_bytes = 0;    ///< that all ranks need of the node
+  bool on_device = true, on_node = true;
+  bool fits() const { return on_device && on_node; }
+};
+Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology, std::int64_t snapshots = kSnapshots);
+/// What driver and libraries take of a device with memory of its own: the cluster's figure, or else `reserve`.
+std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t reserve = kDeviceOverheadBytes);
 
 /// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
 /// exceed its memory, or on devices with memory of their own a rank's plan and the overhead exceed that: which rank is the

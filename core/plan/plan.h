@@ -5,8 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/dry_run.h"
+#include "core/plan/group_places.h"
 #include "core/plan/replay.h"
 #include "core/spec/spec.h"
+#include "core/train/step_memory.h"
 #include "kernels/memory.h"
 #include "parallel/layout.h"
 #include "parallel/topology.h"
@@ -38,10 +41,12 @@ struct CheckpointPlan {
   double interval_seconds = 0;   ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
 };
 
-/// A change to the job that fits.
+/// A change to the job that fits, or when none does, that needs least memory.
 struct NearLayout {
   std::string change;
   std::int64_t peak_bytes = 0;
+  bool fits = true;
+  double step_seconds = 0;  ///< 0: not predicted
 };
 
 struct Plan {
@@ -53,6 +58,7 @@ struct Plan {
   std::int64_t peak_bytes = 0;    ///< of the largest stage
   std::int64_t staging_bytes = 0; ///< of pinned memory that a rank's staged communication holds on its host, at most
   std::size_t worst_stage = 0;
+  Fit fit;                        ///< of the node whose ranks need most
   bool fits = false;
   std::vector<NearLayout> near;  ///< of find_near_layouts
 
@@ -70,8 +76,20 @@ struct Plan {
 /// the machines of `topology`. Throws CapacityError or SpecError where the job cannot be laid out on them at all.
 Plan make_plan(const JobSpec& job, const parallel::Topology& topology);
 
-/// Fills `near` of a plan that does not fit.
-void find_near_layouts(Plan& plan);
+/// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says so, by `smallest_layouts`.
+enum class NoneFits : std::uint8_t { nothing, smallest };
+std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology, NoneFits otherwise);
+/// A line each, indented.
+std::string near_text(const std::vector<NearLayout>& near);
+
+/// Bytes of memory that there are for a rank: of its device, or its share of the node's.
+std::int64_t device_bytes(const parallel::Topology& topology, std::int64_t ranks);
+
+enum class WhenTooLarge : std::uint8_t { all, memory_alone };
+/// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are. What does not fit may be
+/// spared the rest of its plan.
+Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
+                 const GroupPlaces& groups, WhenTooLarge when_too_large);
 
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -16,6 +17,14 @@ using parallel::ActionKind;
 using Part = double TimeLedger::*;
 
 constexpr int kSteps = 2;
+
+const char* name_of(Part part) {
+  TimeLedger one;
+  one.*part = 1;
+  for (const io::LedgerPart& p : io::parts(one))
+    if (p.seconds > 0) return p.name;
+  return "";
+}
 
 /// Ranks of other pipeline stages are in these groups.
 bool meets_other_stages(const std::string& group) { return group == "world" || group == "tied"; }
@@ -107,6 +116,7 @@ struct Flight {
     std::size_t id;
     bool sends;
     double seconds;
+    const Action* action;  ///< none: told of already
   };
   std::vector<Message> messages;
 };
@@ -121,15 +131,26 @@ struct Meeting {
   double last = 0, seconds = 0;
 };
 
+}  // namespace
+
+struct Replays::Compiled {
+  ReplayInput in;
+  std::vector<std::vector<Action>> lists;
+  std::vector<TimedRank> ranks;
+};
+
+namespace {
+
 class Simulation {
  public:
-  explicit Simulation(const ReplayInput& in) : in_(in), lists_(parallel::make_schedules(in.schedule)) {
+  Simulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists, const std::vector<TimedRank>& timed, const ReplayOptions& options)
+      : in_(in), lists_(lists), options_(options) {
     const std::size_t m = static_cast<std::size_t>(in.schedule.microbatches);
     messages_.resize(kSteps * 2 * static_cast<std::size_t>(in.schedule.chunks()) * m);
     for (int r = 0; r < in.schedule.stages; ++r) {
       Rank& rank = ranks_.emplace_back();
       rank.index = r;
-      rank.timed = Compiler(in, r).timed();
+      rank.timed = &timed[static_cast<std::size_t>(r)];
       const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
       rank.groups.resize(record.groups.size());
       rank.recvs.assign(2 * static_cast<std::size_t>(in.schedule.virtual_stages) * m, -1);
@@ -174,7 +195,9 @@ class Simulation {
   enum class Phase : std::uint8_t { before, actions, landing, after };
   struct Rank {
     int index = 0;
-    TimedRank timed;
+    const TimedRank* timed = nullptr;
+    double factor = 1;                  ///< of its work now
+    const Action* action = nullptr;     ///< under way
     double now = 0, began = 0, pass_ended = 0, pass_busy = 0;
     int step = 0;
     Phase phase = Phase::before;
@@ -211,7 +234,7 @@ class Simulation {
     Flight& flight = rank.flights.back();
     const std::size_t id = message_of(a, rank.step);
     const bool sends = parallel::is_send(a.kind);
-    flight.messages.push_back({id, sends, sends ? in_.message_seconds(rank.index, a.peer) : in_.message_seconds(a.peer, rank.index)});
+    flight.messages.push_back({id, sends, sends ? in_.message_seconds(rank.index, a.peer) : in_.message_seconds(a.peer, rank.index), &a});
     (sends ? messages_[id].sent : messages_[id].received) = rank.now;
     const std::int64_t index = static_cast<std::int64_t>(rank.flights.size()) - 1;
     if (sends) rank.sends[lane(forwards(a.kind), a.chunk)].push_back(index);
@@ -227,14 +250,34 @@ class Simulation {
       if (m.sent < 0 || m.received < 0) return false;
       end = std::max(end, std::max(m.sent, m.received) + message.seconds);
     }
+    for (Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
+      const Message& m = messages_[message.id];
+      if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), std::max(m.sent, m.received), message.seconds);
+    }
     if (end > rank.now) {
+      tell(rank, ReplaySlice::Kind::stall, name_of(&TimeLedger::bubble), nullptr, rank.now, end - rank.now);
       rank.ledger.bubble += end - rank.now;
       rank.now = end;
     }
     return true;
   }
 
+  /// The second step is the one that is looked at.
+  void tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action, double start, double seconds) const {
+    if (!options_.observe || rank.step + 1 != kSteps || seconds <= 0 || (kind == ReplaySlice::Kind::message && action == nullptr)) return;
+    options_.observe({kind, rank.index, name, action, start, seconds});
+  }
+
+  /// What the rank does from now on, an action or what is before and after all.
+  void enter(Rank& rank, const Action* action) const {
+    rank.action = action;
+    rank.factor = options_.slowdown ? options_.slowdown(rank.index, action) : 1;
+  }
+
   void spend(Rank& rank, double seconds, Part part) {
+    const bool work = part == &TimeLedger::compute || part == &TimeLedger::optimizer;
+    if (work) seconds *= rank.factor;
+    tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, name_of(part), rank.action, rank.now, seconds);
     rank.now += seconds;
     rank.ledger.*part += seconds;
     if (rank.phase != Phase::after) rank.pass_busy += seconds;
@@ -244,6 +287,7 @@ class Simulation {
     Group& group = rank.groups[static_cast<std::size_t>(e.group)];
     const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
     if (!meets_other_stages(name)) {
+      tell(rank, ReplaySlice::Kind::collective, name.c_str(), rank.action, std::max(group.free, rank.now), e.seconds);
       group.free = std::max(group.free, rank.now) + e.seconds;
       group.ends.push_back(group.free);
       return;
@@ -282,11 +326,12 @@ class Simulation {
   void start_step(Rank& rank) {
     rank.began = rank.now;
     rank.pass_busy = 0;
+    enter(rank, nullptr);
     rank.ledger = {};
     rank.flights.clear();
     std::fill(rank.recvs.begin(), rank.recvs.end(), -1);
     for (auto& sends : rank.sends) sends.clear();
-    pass(rank, rank.timed.before);
+    pass(rank, rank.timed->before);
     rank.phase = Phase::actions;
     rank.at = 0;
   }
@@ -302,12 +347,13 @@ class Simulation {
         for (; rank.at < rank.flights.size(); ++rank.at)
           if (!land(rank, static_cast<std::int64_t>(rank.at))) return rank.at > from;
         rank.pass_ended = rank.now;
+        enter(rank, nullptr);
         rank.phase = Phase::after;
         rank.at = 0;
         return true;
       }
       case Phase::after: {
-        const TimedSegment& events = rank.timed.after;
+        const TimedSegment& events = rank.timed->after;
         for (; rank.at < events.size(); ++rank.at) {
           const TimedEvent& e = events[rank.at];
           if (e.kind == TimedEvent::Kind::pass) spend(rank, e.seconds, e.part);
@@ -339,8 +385,10 @@ class Simulation {
     if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, static_cast<std::int64_t>(rank.flights.size()) - 1)) return false;
     if (!land_for(rank, a)) return false;
     const int m = in_.schedule.microbatches;
-    const auto segment = rank.timed.actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});
-    if (segment != rank.timed.actions.end()) pass(rank, segment->second);
+    const auto segment = rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});
+    enter(rank, &a);
+    if (segment != rank.timed->actions.end()) pass(rank, segment->second);
+    rank.action = nullptr;
     ++rank.at;
     return true;
   }
@@ -355,7 +403,8 @@ class Simulation {
   }
 
   const ReplayInput& in_;
-  std::vector<std::vector<Action>> lists_;
+  const std::vector<std::vector<Action>>& lists_;
+  const ReplayOptions& options_;
   std::vector<Rank> ranks_;
   std::vector<Message> messages_;
   std::map<std::string, std::map<std::size_t, Meeting>> meetings_;
@@ -364,6 +413,20 @@ class Simulation {
 
 }  // namespace
 
-Replay replay(const ReplayInput& input) { return Simulation(input).run(); }
+Replays::Replays(ReplayInput input) {
+  auto compiled = std::make_unique<Compiled>();
+  compiled->lists = parallel::make_schedules(input.schedule);
+  for (int r = 0; r < input.schedule.stages; ++r) compiled->ranks.push_back(Compiler(input, r).timed());
+  compiled->in = std::move(input);
+  compiled_ = std::move(compiled);
+}
+
+Replays::~Replays() = default;
+
+Replay Replays::run(const ReplayOptions& options) const {
+  return Simulation(compiled_->in, compiled_->lists, compiled_->ranks, options).run();
+}
+
+Replay replay(const ReplayInput& input) { return Replays(input).run(); }
 
 }  // namespace trainerd::core

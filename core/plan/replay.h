@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/plan/cost_model.h"
@@ -21,6 +22,23 @@ struct ReplayInput {
   std::function<double(int from, int to)> message_seconds;
 };
 
+/// A stretch of the replayed step on one rank.
+struct ReplaySlice {
+  enum class Kind : std::uint8_t { work, stall, message, collective } kind = Kind::work;
+  int rank = 0;
+  const char* name = "";                     ///< of work and stalls the part of the ledger; of collectives the group
+  const parallel::Action* action = nullptr;  ///< that it is part of; a message's own
+  double start = 0, seconds = 0;             ///< the earliest is the beginning of the step
+};
+
+/// What a replay may be told beside the plan.
+struct ReplayOptions {
+  /// What a rank's work in an action (null: before and after all actions) takes, as a multiple of the plan; none: 1. Asked more
+  /// than once of an action.
+  std::function<double(int rank, const parallel::Action* action)> slowdown = {};
+  std::function<void(const ReplaySlice&)> observe = {};
+};
+
 struct Replay {
   double step_seconds = 0;
   io::TimeLedger mean;                ///< over the pipeline ranks; sums to the step's time
@@ -33,5 +51,17 @@ struct Replay {
 /// together are awaited together, as the executor does; ranks also meet in the
 /// groups that span the pipeline. The step is the second of two, so that what one leaves under way runs into the next.
 Replay replay(const ReplayInput& input);
+
+/// The same again and again, over schedules and records that are looked at once.
+class Replays {
+ public:
+  explicit Replays(ReplayInput input);
+  ~Replays();
+  Replay run(const ReplayOptions& options = {}) const;
+
+ private:
+  struct Compiled;
+  std::unique_ptr<const Compiled> compiled_;
+};
 
 }  // namespace trainerd::core

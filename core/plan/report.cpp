@@ -7,6 +7,7 @@
 
 #include "core/plan/cost_model.h"
 #include "core/plan/plan.h"
+#include "core/plan/units.h"
 
 namespace trainerd::core {
 namespace {
@@ -16,26 +17,11 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFlopsConvention =
     "model FLOPs: 6 x (parameters in matrix products) + 6 x layers x heads x head_dim x seq_len a token (causal attention, half of the "
     "full one); recomputation does not count";
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kDay = 86400;
 
-double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 double devices_of(const Plan& plan) {
   const parallel::ParallelOptions& p = plan.job.parallel;
   return static_cast<double>(p.tp * p.cp * p.dp * p.pp);
-}
-
-std::string duration(double seconds) {
-  if (seconds >= 2 * kDay) return fmt::format("{:.1f} days", seconds / kDay);
-  if (seconds >= 7200) return fmt::format("{:.1f} h", seconds / 3600);
-  if (seconds >= 120) return fmt::format("{:.1f} min", seconds / 60);
-  return seconds >= 1 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.3g} ms", seconds * 1e3);
-}
-
-std::string amount(double bytes) {
-  for (const auto& [unit, size] : {std::pair{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}})
-    if (bytes >= size) return fmt::format("{:.3g} {}", bytes / size, unit);
-  return fmt::format("{:.3g} kB", bytes / 1e3);
 }
 
 std::string layers_text(const StagePlan& stage) {
@@ -145,14 +131,26 @@ Json memory_json(const Plan& plan) {
 
 }  // namespace
 
+std::string near_text(const std::vector<NearLayout>& near) {
+  std::string text;
+  if (near.empty()) text = "  no layout of these ranks fits: use more of them\n";
+  else if (!near.front().fits) text = "  no layout of these ranks fits: use more of them; nearest come\n";
+  for (const NearLayout& n : near)
+    text += fmt::format("  {}{} ({:.1f} GiB{})\n", n.fits ? "fits with " : "  ", n.change.empty() ? "the job's own" : n.change, gib(n.peak_bytes),
+                        n.step_seconds > 0 ? ", " + duration(n.step_seconds) + " a step" : "");
+  return text;
+}
+
 std::string plan_text(const Plan& plan, double tokens) {
   std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan), plan.topology.device.name,
                                  plan.topology.name, plan.layout);
   text += plan.fits ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
-                    : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n", plan.worst_stage,
-                                  gib(plan.peak_bytes), gib(plan.device_bytes));
-  for (const NearLayout& near : plan.near) text += fmt::format("  fits with {} ({:.1f} GiB)\n", near.change, gib(near.peak_bytes));
-  if (!plan.fits && plan.near.empty()) text += "  no change of recompute, zero, micro, tp, pp or sequence_parallel alone, or of two of them, fits: use more devices\n";
+          : plan.fit.on_device && plan.topology.device_memory_bytes > 0
+              ? fmt::format("does not fit: snapshots of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n", gib(plan.fit.node_bytes),
+                            gib(plan.topology.node_memory_bytes))
+              : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n", plan.worst_stage, gib(plan.peak_bytes),
+                            gib(plan.device_bytes));
+  if (!plan.fits) text += near_text(plan.near);
   return text + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) + checkpoint_text(plan);
 }
 
@@ -161,7 +159,10 @@ std::string plan_json(const Plan& plan, double tokens) {
               {"devices", devices_of(plan)}, {"layout", plan.layout}, {"fits", plan.fits}, {"memory", memory_json(plan)}};
   if (plan.staging_bytes > 0) out["host_staging_bytes"] = plan.staging_bytes;
   Json& near = out["near"] = Json::array();
-  for (const NearLayout& n : plan.near) near.push_back({{"change", n.change}, {"peak_bytes", n.peak_bytes}});
+  for (const NearLayout& n : plan.near) {
+    near.push_back({{"change", n.change}, {"fits", n.fits}, {"peak_bytes", n.peak_bytes}});
+    if (n.step_seconds > 0) near.back()["step_seconds"] = n.step_seconds;
+  }
   Json& axes = out["communication"] = Json::object();
   for (const TrafficPlan& t : plan.communication) {
     axes[t.group] = {{"ranks", t.size}, {"link", t.link}, {"calls", t.calls}, {"bytes", t.bytes}};

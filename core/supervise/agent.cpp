@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "core/plan/plan.h"
 #include "core/spec/machines.h"
 #include "core/supervise/agent_state.h"
 #include "core/train/device_rank.h"
@@ -20,9 +21,6 @@
 
 namespace trainerd::core {
 namespace {
-
-// One is filled while the other is written.
-constexpr int kSnapshots = 2;
 
 // How long the other ranks have, after the first failure, to say what they know of it.
 constexpr double kLastWordsSeconds = 1.0;
@@ -44,7 +42,11 @@ std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& la
     std::vector<DryRun> plans;
     const std::int64_t end = leads ? layout.grid.ranks() : here.first + here.count;
     for (std::int64_t rank = here.first; rank < end; ++rank) plans.push_back(dry_run(job, layout, rank, topology.device));
-    require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots, here.first);
+    try {
+      require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots, here.first);
+    } catch (const base::CapacityError& e) {
+      throw base::capacity_error(e.what() + ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
+    }
     return plans;
   } catch (const std::bad_alloc&) {
     throw too_large();

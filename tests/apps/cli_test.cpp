@@ -141,13 +141,54 @@ TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]")
     std::getline(file, first);
     CHECK(first.rfind(begin, 0) == 0);
   }
-  CHECK(trainerd("simulate " + job + " --json").output.find("\"stages\":2,\"virtual_stages\":1,\"microbatches\":4,") !=
+  CHECK(trainerd("simulate " + job + " --costs 1,1,1,0 --json").output.find("\"stages\":2,\"virtual_stages\":1,\"microbatches\":4,") !=
         std::string::npos);
-  CHECK(trainerd("simulate " + job + " --trace no/such/trace.json").status == 2);
+  CHECK(trainerd("simulate " + job + " --costs 1,1,1,0 --trace no/such/trace.json").status == 2);
+  const Outcome unrated = trainerd("simulate " + job);
+  CHECK(unrated.status == 2);
+  CHECK(unrated.output.find("give --costs") != std::string::npos);
   CHECK(trainerd("simulate " + job + " --costs 1,1,1").status == 2);
   CHECK(trainerd("simulate " + job + " --costs 0,1,1,0").status == 2);
   CHECK(trainerd("simulate " + job + " --weeks 3").status == 2);
   CHECK(trainerd("simulate " + job + " --set cluster.failures.spares=1").status == 2);
+}
+
+TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "parallel: {pp: 2}\ncluster: {preset: dgx-h100}\n");
+  const std::string svg = directory.write("pipeline.svg", ""), trace = directory.write("trace.json", "");
+  const Outcome planned = trainerd("simulate " + job + " --svg " + svg + " --trace " + trace);
+  CHECK(planned.status == 0);
+  CHECK(planned.output.find("a step as planned") != std::string::npos);
+  std::ifstream file(trace);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  for (const char* name : {"\"forward\"", "\"bubble\"", "\"message\"", "pipeline rank 1"}) CHECK(text.find(name) != std::string::npos);
+  const Outcome json = trainerd("simulate " + job + " --json");
+  for (const char* key : {"\"fits\":", "\"peak_bytes\":", "\"step_seconds\":", "\"tokens_per_second_per_device\":", "\"tflops_per_device\":", "\"mfu\":",
+                          "\"bubble\":", "\"time\":", "\"communication\":", "\"flops_convention\":", "\"pipeline_seconds\":"})
+    CHECK(json.output.find(key) != std::string::npos);
+  const std::string noisy = "simulate " + job + " --jitter 0.2 --straggler 1=1.5 --steps 4 --seed 7";
+  const Outcome once = trainerd(noisy);
+  CHECK(once.status == 0);
+  CHECK(once.output.find("rank 1 1.5 times as slow") != std::string::npos);
+  CHECK(trainerd(noisy).output == once.output);
+  CHECK(trainerd("simulate " + job + " --straggler 2=1.5").status == 2);
+  CHECK(trainerd("simulate " + job + " --straggler fast").status == 2);
+  CHECK(trainerd("simulate " + job + " --jitter -1").status == 2);
+}
+
+TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\nparallel: {dp: 4}\n");
+  const std::string chosen = directory.write("chosen.yaml", "");
+  const Outcome text = trainerd("plan " + job + " --search --out " + chosen);
+  CHECK(text.status == 0);
+  CHECK(text.output.find("chosen, over the job's own") != std::string::npos);
+  CHECK(trainerd("validate " + chosen).status == 0);
+  CHECK(trainerd("plan " + chosen).status == 0);
+  CHECK(trainerd("plan " + job + " --search --json").output.find("\"best\": [") != std::string::npos);
+  CHECK(trainerd("plan " + job + " --out " + chosen).status != 0);
+  CHECK(trainerd("plan " + job + " --search --cluster local").status == 2);
 }
 
 TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[cli]") {
@@ -159,7 +200,8 @@ TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[c
   CHECK(text.output.find("\ngoodput 99.") != std::string::npos);
   CHECK(trainerd(with).output == text.output);
   CHECK(trainerd(with + " --json").output.find("\"goodput\":0.99") != std::string::npos);
-  const Outcome missing = trainerd("simulate " + job + " --failures");
+  CHECK(trainerd("simulate " + job + " --failures --weeks 1 --runs 5").status == 0);  // by its plan
+  const Outcome missing = trainerd("simulate " + directory.write("local.yaml", kJob) + " --failures --set cluster.failures.host_per_1000_node_days=4");
   CHECK(missing.status == 2);
   CHECK(missing.output.find("--step-seconds: is required") != std::string::npos);
   CHECK(trainerd(with + " --set cluster.failures.sparse=1").status == 2);

@@ -159,7 +159,7 @@ TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
   const core::JobSpec job = job_of("preset: llama-3-70b", "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");
   core::Plan plan = plan_of(job);
   CHECK_FALSE(plan.fits);
-  core::find_near_layouts(plan);
+  plan.near = core::near_changes(job, plan.topology, core::NoneFits::smallest);
   REQUIRE_FALSE(plan.near.empty());
   for (const core::NearLayout& near : plan.near) CHECK(near.peak_bytes <= plan.device_bytes);
   const std::string text = core::plan_text(plan, 0);

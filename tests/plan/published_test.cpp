@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/plan/search.h"
 #include "core/spec/cluster.h"
 #include "kernels/base/error.h"
 
@@ -118,9 +119,9 @@ TEST_CASE("the planner predicts published step times", "[published]") {
                   l.optimizer / c.planned, static_cast<double>(plan.peak_bytes) / kGiB, plan.fits ? "" : " does not fit");
     }
     if (row["reserved_gib"])
-      memory["reserved-memory"].push_back({job.name, row["reserved_gib"].as<double>(), static_cast<double>(plan.peak_bytes - topology.device_overhead_bytes) / kGiB});
+      memory["reserved-memory"].push_back({job.name, row["reserved_gib"].as<double>(), static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
     if (row["allocated_peak"])
-      memory["allocated-memory"].push_back({job.name, row["allocated_peak"].as<double>() / kGiB, static_cast<double>(plan.peak_bytes - topology.device_overhead_bytes) / kGiB});
+      memory["allocated-memory"].push_back({job.name, row["allocated_peak"].as<double>() / kGiB, static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
     if (row["fits"]) CHECK(plan.fits == row["fits"].as<bool>());
   }
   for (const auto& [family, rows] : families) {
@@ -144,4 +145,37 @@ TEST_CASE("the planner predicts published step times", "[published]") {
     std::printf("memory %s: mean error %.1f%%\n", kind.c_str(), 100 * mean_error(rows));
   }
   for (const YAML::Node& row : file["skipped"]) REQUIRE(!row["why"].as<std::string>().empty());
+}
+
+TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5% of the best", "[published][search]") {
+  const YAML::Node file = YAML::LoadFile(kFolder + "published.yaml");
+  struct Sweep {
+    core::JobSpec job;
+    parallel::Topology topology;
+    std::vector<core::LayoutChoice> layouts;
+    std::vector<double> measured;
+  };
+  std::map<std::string, Sweep> sweeps;
+  for (const YAML::Node& row : file["rows"]) {
+    if (!row["sweep"]) continue;
+    Sweep& sweep = sweeps[row["sweep"].as<std::string>()];
+    core::JobSpec job = job_of(row);
+    job.parallel.allow_tp_across_nodes = true;
+    if (sweep.layouts.empty()) sweep.job = job, sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
+    REQUIRE(job.batch.global == sweep.job.batch.global);
+    sweep.layouts.push_back(core::choice_of(job));
+    sweep.measured.push_back(row["seconds"].as<double>());
+  }
+  REQUIRE_FALSE(sweeps.empty());
+  for (const auto& [name, sweep] : sweeps) {
+    CAPTURE(name);
+    const core::SearchResult result = core::search_layouts(sweep.job, sweep.topology, {.keep = 1, .layouts = sweep.layouts});
+    REQUIRE(result.best.size() == 1);
+    const auto chosen = std::find(sweep.layouts.begin(), sweep.layouts.end(), result.best.front().choice) - sweep.layouts.begin();
+    const double best = *std::min_element(sweep.measured.begin(), sweep.measured.end());
+    const double slower = sweep.measured[static_cast<std::size_t>(chosen)] / best - 1;
+    std::printf("search of sweep %s: %zu layouts, %lld planned, the chosen one is %.1f%% slower than the best\n", name.c_str(), sweep.layouts.size(),
+                static_cast<long long>(result.planned), 100 * slower);
+    CHECK(slower <= 0.05);
+  }
 }

@@ -139,3 +139,32 @@ TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubb
   CHECK(slow.bubble > fast.bubble);
   CHECK(slow.mean.compute == Approx(3 * 8));
 }
+
+TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
+  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  record.groups = {"world"};
+  record.collectives = {{0, "all_reduce", "norm", 0, false}};
+  record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
+  const core::Replays replays(input_of(shape, record, 0.25));
+  const double even = replays.run().step_seconds;
+  CHECK(even == core::replay(input_of(shape, record, 0.25)).step_seconds);
+  const core::Replay slow = replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
+  // The slow rank's own eight microbatches, behind the others' first and before their last.
+  CHECK(slow.step_seconds >= 2 * 3 * 8);
+  CHECK(slow.ranks[2].compute == Approx(2 * 3 * 8));
+  CHECK(slow.ranks[1].compute == Approx(3 * 8));
+  std::vector<double> work(4), stalls(4);
+  int messages = 0;
+  replays.run({.observe = [&](const core::ReplaySlice& s) {
+    const auto rank = static_cast<std::size_t>(s.rank);
+    if (s.kind == core::ReplaySlice::Kind::work) work[rank] += s.seconds;
+    if (s.kind == core::ReplaySlice::Kind::stall) stalls[rank] += s.seconds;
+    messages += s.kind == core::ReplaySlice::Kind::message;
+  }});
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    CHECK(work[rank] == Approx(3 * 8));
+    CHECK(work[rank] + stalls[rank] == Approx(even));
+  }
+  CHECK(messages == 2 * 3 * 8);  // forwards and backwards over three links
+}

@@ -1,0 +1,58 @@
+#include "core/plan/stage_records.h"
+
+#include <map>
+#include <string>
+
+#include "core/plan/cost_model.h"
+#include "core/plan/schedule_report.h"
+
+namespace trainerd::core {
+namespace {
+
+/// Pipeline ranks with the same key record the same step.
+std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, const SlotCounts& slots) {
+  std::string key;
+  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
+    key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) + (span.embedding ? "e" : "") +
+           (span.head ? "h" : "") + ",";
+  for (const auto& chunk : slots)
+    for (const int count : chunk) key += count == 0 ? '0' : '1';
+  return key;
+}
+
+}  // namespace
+
+StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots) {
+  std::map<std::string, std::vector<std::size_t>> classes;
+  for (std::size_t rank = 0; rank < slots.size(); ++rank)
+    classes[class_of(job, layout, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
+  StageRecords records;
+  records.of_rank.resize(slots.size());
+  records.memory.resize(slots.size());
+  for (const auto& [key, ranks] : classes) {
+    std::vector<SlotCounts> alike;
+    for (const std::size_t rank : ranks) alike.push_back(slots[rank]);
+    const auto record = std::make_shared<RankRecord>(record_rank(
+        job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())), target, slots[ranks.front()], alike));
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      records.of_rank[ranks[i]] = record;
+      records.memory[ranks[i]] = record->memory_alike[i];
+    }
+  }
+  return records;
+}
+
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& t, const GroupPlaces& groups, const StageRecords& records) {
+  ReplayInput input;
+  input.schedule = schedule_shape(job);
+  input.overlap_p2p = job.parallel.overlap_p2p;
+  for (const auto& record : records.of_rank) input.records.push_back(record.get());
+  input.op_seconds = [&t](const RecordedOp& op) { return op_seconds(op, t); };
+  input.collective_seconds = [&t, &groups](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
+    return collective_seconds(c.op, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), t);
+  };
+  input.message_seconds = [&t, &groups, bytes = flow_bytes(job)](int from, int to) { return message_seconds(bytes, groups.link(from, to), t); };
+  return input;
+}
+
+}  // namespace trainerd::core
