@@ -16,6 +16,7 @@ struct RunArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< "a.b=value"
   NodeArgs nodes;
+  std::string rates;           ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
   std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
 };
 int run_command(const RunArgs& args);

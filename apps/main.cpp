@@ -39,6 +39,8 @@ class CommandLine {
                     "Network interface (ib0), name or address by which other nodes reach this one's ranks; default: that of "
                     "the route to node 0")
         ->type_name("NAME");
+    run->add_option("--rates", run_.rates, "A cluster with the operator rates of this machine: the step's time is predicted, and held against the run")
+        ->type_name("NAME|FILE");
     run->add_option("--metrics-listen", run_.metrics_listen,
                     "In place of metrics.listen on this node; nodes but the first serve metrics only with it")
         ->type_name("HOST:PORT");

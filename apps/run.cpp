@@ -59,6 +59,7 @@ int run_command(const RunArgs& args) {
                                                     .signal_fd = signals.get(),
                                                     .terminal = ::isatty(STDOUT_FILENO) == 1,
                                                     .gang = gang,
+                                                    .rates = args.rates.empty() ? std::nullopt : std::optional(core::named_cluster(args.rates, "--rates")),
                                                     .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }

@@ -74,6 +74,19 @@ struct CheckpointRecord {
   std::string path;
 };
 
+/// What the plan said against what was measured.
+struct PredictionTerm {
+  std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
+  double predicted = 0;
+  double measured = 0;
+  double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the predicted step
+};
+/// Once a run: medians over some of its first steps.
+struct PredictionRecord {
+  std::int64_t first_step = 0, last_step = 0;
+  std::vector<PredictionTerm> terms;
+};
+
 /// What happens beside the steps: a line of events.jsonl.
 using EventRecord = std::variant<EvaluationRecord, CheckpointRecord>;
 

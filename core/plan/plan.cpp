@@ -7,6 +7,7 @@
 #include "core/model/parameters.h"
 #include "core/plan/cost_model.h"
 #include "core/plan/dry_run.h"
+#include "core/plan/group_places.h"
 #include "core/plan/schedule_report.h"
 #include "core/plan/search.h"
 #include "core/plan/stage_records.h"

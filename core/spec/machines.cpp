@@ -5,6 +5,15 @@
 
 namespace trainerd::core {
 
+parallel::Topology named_cluster(const std::string& name, const std::string& asked_by) {
+  Problems problems;
+  const int source = problems.add_source(asked_by, Problems::SourceKind::argument);
+  const auto topology = read_cluster(name, {source, 1, 1}, problems);
+  problems.throw_if_any();
+  base::check(topology.has_value(), "a cluster that cannot be read has a problem");
+  return *topology;
+}
+
 parallel::Topology job_topology(const JobSpec& job) {
   if (job.cluster.preset == "local") {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
@@ -18,12 +27,7 @@ parallel::Topology job_topology(const JobSpec& job) {
     local.nodes = job.cluster.nodes;
     return local;
   }
-  Problems problems;
-  const int source = problems.add_source("cluster.preset", Problems::SourceKind::argument);
-  const auto topology = read_cluster(job.cluster.preset, {source, 1, 1}, problems);
-  problems.throw_if_any();
-  base::check(topology.has_value(), "a cluster that cannot be read has a problem");
-  parallel::Topology result = *topology;
+  parallel::Topology result = named_cluster(job.cluster.preset, "cluster.preset");
   result.nodes = job.cluster.nodes;
   return result;
 }
@@ -32,6 +36,19 @@ parallel::PlacedGrid place_job(const JobSpec& job) {
   parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job));
   placed.virtual_stages = job.parallel.virtual_stages;
   return placed;
+}
+
+parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster) {
+  if (here.device.kind != cluster.device.kind)
+    throw base::spec_error("--rates: " + cluster.name + " is a cluster of " + cluster.device.name + ", and this job runs on " + here.device.name);
+  parallel::Topology rated = cluster;
+  rated.name = here.name;
+  rated.nodes = here.nodes, rated.devices_per_node = here.devices_per_node;
+  rated.nvlink_domain = here.nvlink_domain, rated.rails = here.rails;
+  rated.device = here.device;
+  rated.device_memory_bytes = here.device_memory_bytes, rated.node_memory_bytes = here.node_memory_bytes;
+  rated.device_overhead_bytes = here.device_overhead_bytes;
+  return rated;
 }
 
 void require_present(const JobSpec& job) {

@@ -6,12 +6,18 @@
 
 namespace trainerd::core {
 
+/// A built-in cluster or one of a YAML file, for whoever asks. Throws SpecError.
+parallel::Topology named_cluster(const std::string& name, const std::string& asked_by);
+
 /// The machines the job is for: those of its cluster preset, or as many as it says of this one's kind, with a
 /// device for each of the ranks. Throws SpecError when the preset cannot be read (any more).
 parallel::Topology job_topology(const JobSpec& job);
 
 /// Every rank of the job on its device. Throws CapacityError when they are more than the devices.
 parallel::PlacedGrid place_job(const JobSpec& job);
+
+/// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and links. Throws SpecError.
+parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster);
 
 /// Throws CapacityError when the job is for other machines than this one: it can be validated here, not run.
 void require_present(const JobSpec& job);

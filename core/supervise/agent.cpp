@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "core/plan/plan.h"
+#include "core/plan/units.h"
 #include "core/spec/machines.h"
 #include "core/supervise/agent_state.h"
 #include "core/train/device_rank.h"
@@ -71,7 +72,23 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
       parts_(layout_.grid.ranks()),
       traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
       stop_signal_(gang.stop_signal()),
-      signalled_(stop_signal_ != 0) {}
+      signalled_(stop_signal_ != 0) {
+  if (gang.leads()) plan();
+}
+
+/// What the run is held against, once it trains.
+void Agent::plan() {
+  Planned planned;
+  for (std::int64_t rank = here_.first; rank < here_.first + here_.count; ++rank)
+    planned.bytes[rank] = plans_[static_cast<std::size_t>(rank - here_.first)].memory.total_bytes();
+  if (options_.rates) {
+    const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
+    if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
+  }
+  if (planned.step_seconds) spdlog::info("planned: {} a step", duration(*planned.step_seconds));
+  else spdlog::info("a step's time is not predicted without operator rates of this machine: give --rates a cluster file that has them");
+  planned_ = std::move(planned);
+}
 
 void Agent::resume() {
   if (!gang_.leads()) {
@@ -193,6 +210,7 @@ AgentResult Agent::run() {
     if (stopped_before_start()) return {step_, stop_signal_};
   }
   begin();
+  if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   try {
     start_workers();
     supervise();

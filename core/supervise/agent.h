@@ -17,7 +17,8 @@ struct AgentOptions {
   int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
   bool terminal = false;   ///< standard output is one: progress is a bar
   std::optional<GangOptions> gang;  ///< of a job over several nodes
-  std::string metrics_listen;  ///< where this node serves metrics; empty: node 0 where the job says, the others not
+  std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
+  std::string metrics_listen = {};  ///< where this node serves metrics; empty: node 0 where the job says, the others not
 };
 
 struct AgentResult {

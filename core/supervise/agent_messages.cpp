@@ -4,6 +4,7 @@
 
 #include "core/supervise/agent_state.h"
 #include "core/train/snapshot.h"
+#include "io/text.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {
@@ -115,6 +116,26 @@ void Agent::handle(std::int64_t, const io::StepRecord& m) {
   if (!all_ready()) return early_.emplace_back(m), void();
   step_ = m.step;
   sinks_.each(&io::MetricsSink::on_step, m);
+  if (plan_check_) plan_check_->add(m);
+  compare_with_plan();
+}
+
+void Agent::handle(std::int64_t rank, const MemoryUsed& m) {
+  if (plan_check_) plan_check_->add_memory(rank, m.bytes);
+  compare_with_plan();
+}
+
+void Agent::compare_with_plan() {
+  const auto record = plan_check_ ? plan_check_->take() : std::nullopt;
+  if (!record) return;
+  spdlog::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
+  for (const io::PredictionTerm& term : record->terms) {
+    const bool bytes = term.name == "memory_bytes";
+    spdlog::info("  {:<15} {} planned, {} measured: {:+.1f}%{}", term.name, bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted)) : io::short_duration(term.predicted),
+                 bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured), 100 * term.error,
+                 bytes || term.name == "step_seconds" ? "" : " of the step");
+  }
+  sinks_.each(&io::MetricsSink::on_prediction, *record);
 }
 
 void Agent::handle(std::int64_t, const io::EvaluationRecord& m) {

@@ -19,6 +19,7 @@
 #include "core/supervise/gang.h"
 #include "core/supervise/messages.h"
 #include "core/supervise/output_directory.h"
+#include "core/supervise/plan_check.h"
 #include "core/supervise/rank_world.h"
 #include "core/supervise/run_sinks.h"
 #include "core/supervise/trace_files.h"
@@ -56,6 +57,7 @@ class Agent {
   AgentResult run();
 
  private:
+  void plan();
   void resume();
   void begin();
   AgentResult already_done();
@@ -80,6 +82,8 @@ class Agent {
   void handle(std::int64_t, const io::EvaluationRecord& m);
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
+  void handle(std::int64_t rank, const MemoryUsed& m);
+  void compare_with_plan();
   // Of another node.
   void hear(std::int64_t, const RankSaid& m);
   void hear(std::int64_t, const ShardsSaved& m);
@@ -115,6 +119,8 @@ class Agent {
   parallel::Layout layout_;
   NodeRanks here_;
   std::vector<DryRun> plans_;  ///< of the node's ranks; the leader's of all
+  std::optional<Planned> planned_;       ///< by the leader
+  std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
   io::CheckpointStore store_;
   std::unique_ptr<parallel::StoreServer> store_server_;  ///< where the ranks of a node alone meet, if NCCL joins them
   std::optional<base::Segment> world_;  ///< the memory that the node's ranks share; none for a rank alone

@@ -59,6 +59,7 @@ json body(const StepTrace& m) {
     slices.push_back({s.name, s.category, s.process, s.row, s.start_seconds, s.seconds, s.numbers, s.label});
   return {{"type", "trace"}, {"step", m.step}, {"slices", slices}, {"last", m.last}};
 }
+json body(const MemoryUsed& m) { return {{"type", "memory"}, {"bytes", m.bytes}}; }
 json body(const Failed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
 }
@@ -125,6 +126,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "snapshot")
       return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
                            j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+    if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "trace") {
       StepTrace m{j.at("step"), {}, j.at("last")};
       for (const json& s : j.at("slices"))

@@ -53,6 +53,10 @@ struct Ready {
   std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
   std::string pci_bus_id = {};  ///< of the rank's GPU; empty on a CPU
 };
+/// The most that this rank's step has taken of its planned memory so far; once a run.
+struct MemoryUsed {
+  std::int64_t bytes = 0;
+};
 struct SnapshotReady {
   int segment = 0;
   std::int64_t bytes = 0;
@@ -79,7 +83,7 @@ struct Finished {
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
 using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, StepTrace, SnapshotReady, Failed, Finished>;
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, StepTrace, MemoryUsed, SnapshotReady, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

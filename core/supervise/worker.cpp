@@ -12,6 +12,7 @@
 #include "core/spec/spec.h"
 #include "core/supervise/channel.h"
 #include "core/supervise/messages.h"
+#include "core/supervise/plan_check.h"
 #include "core/supervise/rank_world.h"
 #include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
@@ -87,6 +88,7 @@ class Worker {
   Channel& agent_;
   SnapshotSegments segments_;
   base::UniqueFd world_fd_;
+  std::int64_t first_step_ = 0;  ///< done by the checkpoint that the run goes on from
   std::optional<std::size_t> late_;  ///< reports come this many steps late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
@@ -270,6 +272,7 @@ bool Worker::settle(std::size_t left) {
                    (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) tell(record);
+    if (record.step == first_step_ + kComparedSteps.second || record.step == job_.steps) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     if (filled_) send_snapshot();
   }
@@ -334,7 +337,7 @@ void Worker::run() {
   build(*start);
 
   bool stop = false;
-  std::int64_t step = start->step;
+  std::int64_t step = first_step_ = start->step;
   while (step < job_.steps && !stop) {
     listen(false);
     // A traced step begins on a device that has nothing left to do.

@@ -113,6 +113,11 @@ struct PrometheusSink::State {
   Family<Gauge>& build_info = gauge(r, "trainerd_build_info", "Always 1; the labels say what runs.");
   Family<Gauge>& memory =
       gauge(r, "trainerd_memory_planned_bytes", "Bytes of each memory region, as planned before step 1.");
+  Family<Gauge>& plan_error = gauge(
+      r, "trainerd_plan_error_ratio",
+      "What was measured against the plan, by term: over the plan, less 1; parts of the ledger as their difference over the planned step.");
+  Family<Gauge>& planned_seconds = gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
+  Single<Gauge> planned_bytes{gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
   Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
   Single<Gauge> loss{
       gauge(r, "trainerd_loss", "Training loss of the latest step: mean over its tokens, natural log.")};
@@ -240,6 +245,14 @@ void PrometheusSink::on_device(const DeviceRecord& record) {
   set(s.device_clock, d.sm_clock_hertz);
   set(s.device_temperature, d.temperature_celsius);
   set(s.device_ecc, d.ecc_errors);
+}
+
+void PrometheusSink::on_prediction(const PredictionRecord& record) {
+  for (const PredictionTerm& term : record.terms) {
+    if (term.name == "memory_bytes") state_->planned_bytes.get().Set(term.predicted);
+    else state_->planned_seconds.Add({{"term", term.name}}).Set(term.predicted);
+    state_->plan_error.Add({{"term", term.name}}).Set(term.error);
+  }
 }
 
 // The endpoint lives as long as the sink; a last scrape after the last step still sees everything.

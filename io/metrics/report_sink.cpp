@@ -81,6 +81,8 @@ void ReportSink::on_checkpoint(const CheckpointRecord& record) {
   state_->report.checkpoints.push_back(record);
 }
 
+void ReportSink::on_prediction(const PredictionRecord& record) { state_->report.prediction = record; }
+
 void ReportSink::on_finish(const RunSummary& summary) {
   State& s = *state_;
   s.report.summary = summary;

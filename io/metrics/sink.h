@@ -14,6 +14,7 @@ class MetricsSink {
   virtual void on_evaluation(const EvaluationRecord&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
+  virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_finish(const RunSummary&) {}
 };
 

@@ -22,6 +22,7 @@ class PrometheusSink final : public MetricsSink {
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
   void on_device(const DeviceRecord&) override;
+  void on_prediction(const PredictionRecord&) override;
   void on_finish(const RunSummary&) override;
 
  private:
@@ -88,6 +89,7 @@ class ReportSink final : public MetricsSink {
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
+  void on_prediction(const PredictionRecord&) override;
   void on_finish(const RunSummary&) override;
 
  private:

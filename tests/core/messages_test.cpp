@@ -39,6 +39,10 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
   CHECK(back.seconds == 0.25);
 }
 
+TEST_CASE("a rank's memory crosses the channel", "[messages]") {
+  CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}}))).bytes == std::int64_t{1} << 40);
+}
+
 TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
   const io::TraceSlice slice{.name = "tp all_reduce", .category = "exposed_tp", .process = 3, .row = 1, 
                              .start_seconds = 86400.000000001, .seconds = 1e-9,

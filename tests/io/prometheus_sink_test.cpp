@@ -160,6 +160,19 @@ TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 58);
 }
 
+TEST_CASE("what the plan said, and how far off it was, are metrics once they are known") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(info());
+  CHECK(scrape(sink).count(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0);
+  sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"compute", 1.5, 1.75, 0.125}, {"memory_bytes", 1000, 1000, 0}}});
+  const auto m = scrape(sink);
+  CHECK(m.at(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0.25);
+  CHECK(m.at(R"(trainerd_plan_error_ratio{term="compute"})") == 0.125);
+  CHECK(m.at(R"(trainerd_plan_error_ratio{term="memory_bytes"})") == 0);
+  CHECK(m.at(R"(trainerd_plan_seconds{term="step_seconds"})") == 2);
+  CHECK(m.at("trainerd_plan_memory_bytes") == 1000);
+}
+
 TEST_CASE("promtool finds nothing to complain about") {
   if (std::system("command -v promtool >/dev/null") != 0) {
     WARN("promtool is not installed (package prometheus): the metrics' form was not checked");
@@ -170,6 +183,7 @@ TEST_CASE("promtool finds nothing to complain about") {
   sink.on_step(step(5));
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
+  sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"memory_bytes", 1000, 1000, 0}}});
   const TempDir dir;
   write_file(dir / "metrics", http_get(sink.address(), "/metrics"));
   const int status =

@@ -170,6 +170,21 @@ std::string latest(const std::vector<Record>& records, const std::string& header
   return out + "</table></div>\n";
 }
 
+/// Seconds, or bytes where the name says so.
+std::string prediction_value(const PredictionTerm& term, double value) {
+  return term.name.ends_with("_bytes") ? short_bytes(static_cast<std::int64_t>(value)) : short_duration(value);
+}
+
+std::string prediction_table(const PredictionRecord& p) {
+  if (p.terms.empty()) return "";
+  std::string rows;
+  for (const PredictionTerm& term : p.terms)
+    rows += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:+.1f}%</td></tr>\n", escape_html(term.name),
+                        prediction_value(term, term.predicted), prediction_value(term, term.measured), 100 * term.error);
+  return fmt::format("<div class=\"box\"><table><tr><th>steps {} to {}</th><th class=\"n\">planned</th><th class=\"n\">measured</th>"
+                     "<th class=\"n\">off by</th></tr>\n{}</table></div>\n", p.first_step, p.last_step, rows);
+}
+
 std::string tables(const Report& r) {
   std::string out = "<h2>Time, memory, checkpoints</h2>\n<div class=\"tables\">\n" + ledger_table(r);
   std::string regions;
@@ -179,6 +194,7 @@ std::string tables(const Report& r) {
   if (!regions.empty())
     out += "<div class=\"box\"><table><tr><th>memory region</th><th class=\"n\">planned</th></tr>\n" +
            regions + "</table></div>\n";
+  out += prediction_table(r.prediction);
   out += latest(
       r.evaluations,
       "<tr><th>evaluation at step</th><th class=\"n\">validation loss</th><th class=\"n\">took</th></tr>",

@@ -1,0 +1,98 @@
+#include "core/supervise/plan_check.h"
+
+#include <catch2/catch.hpp>
+
+#include "core/spec/machines.h"
+#include "kernels/base/error.h"
+
+using namespace trainerd;
+
+namespace {
+
+io::StepRecord step_of(std::int64_t step, double compute, double optimizer) {
+  io::StepRecord record;
+  record.step = step;
+  record.time.compute = compute;
+  record.time.optimizer = optimizer;
+  record.step_seconds = record.time.sum();
+  return record;
+}
+
+/// A step of two seconds: 1.5 of compute and 0.5 of optimizer; 1,000 bytes on each of two ranks.
+core::Planned planned() {
+  core::Planned p;
+  p.step_seconds = 2;
+  p.time.compute = 1.5;
+  p.time.optimizer = 0.5;
+  p.bytes = {{0, 1000}, {1, 1000}};
+  return p;
+}
+
+const io::PredictionTerm& term(const io::PredictionRecord& record, const std::string& name) {
+  for (const io::PredictionTerm& t : record.terms)
+    if (t.name == name) return t;
+  throw std::logic_error("no term " + name);
+}
+
+}  // namespace
+
+TEST_CASE("the plan is held against the medians of steps 5 to 20, once every rank has told its memory", "[plan_check]") {
+  core::PlanCheck check(planned(), 100, 1000);
+  for (std::int64_t step = 101; step <= 120; ++step) {
+    CHECK_FALSE(check.take());
+    // The first steps are slow, and one later step is.
+    check.add(step < 105 ? step_of(step, 50, 1) : step_of(step, step == 110 ? 90 : 1.8, 0.4));
+  }
+  CHECK_FALSE(check.take());
+  check.add_memory(0, 1000);
+  CHECK_FALSE(check.take());
+  check.add_memory(1, 900);
+  const auto record = check.take();
+  REQUIRE(record);
+  CHECK(record->first_step == 105);
+  CHECK(record->last_step == 120);
+  CHECK(term(*record, "step_seconds").measured == Approx(2.2));
+  CHECK(term(*record, "step_seconds").error == Approx(0.1));
+  CHECK(term(*record, "compute").measured == Approx(1.8));
+  CHECK(term(*record, "compute").error == Approx(0.3 / 2));
+  CHECK(term(*record, "optimizer").error == Approx(-0.1 / 2));
+  CHECK(term(*record, "memory_bytes").predicted == 2000);
+  CHECK(term(*record, "memory_bytes").error == Approx(-0.05));
+  CHECK_FALSE(check.take());  // once
+}
+
+TEST_CASE("a short run is compared by the steps that it has, a shorter one not at all, and without rates memory alone is", "[plan_check]") {
+  core::Planned memory = planned();
+  memory.step_seconds.reset();
+  core::PlanCheck check(memory, 0, 8);
+  for (std::int64_t step = 1; step <= 8; ++step) check.add(step_of(step, 1, 1));
+  check.add_memory(0, 1000), check.add_memory(1, 1000);
+  const auto record = check.take();
+  REQUIRE(record);
+  CHECK(record->last_step == 8);
+  REQUIRE(record->terms.size() == 1);
+  CHECK(record->terms[0].error == 0);
+
+  core::PlanCheck shorter(planned(), 0, 6);
+  for (std::int64_t step = 1; step <= 6; ++step) shorter.add(step_of(step, 1, 1));
+  shorter.add_memory(0, 1000), shorter.add_memory(1, 1000);
+  CHECK_FALSE(shorter.take());
+}
+
+TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_check]") {
+  const parallel::Topology cluster = core::named_cluster("dgx-h100", "--rates");
+  parallel::Topology here;
+  here.device.kind = kernels::DeviceKind::cuda;
+  here.device.name = "a GPU";
+  here.devices_per_node = 2;
+  here.device_memory_bytes = 1000;
+  const parallel::Topology rated = core::with_rates(here, cluster);
+  CHECK(rated.rates.known());
+  CHECK(rated.rail == cluster.rail);
+  CHECK(rated.peak == cluster.peak);
+  CHECK(rated.devices_per_node == 2);
+  CHECK(rated.device_memory_bytes == 1000);
+  CHECK(rated.device.name == "a GPU");
+  here.device.kind = kernels::DeviceKind::cpu;
+  CHECK_THROWS_AS(core::with_rates(here, cluster), base::SpecError);
+}
