@@ -61,6 +61,16 @@ struct PlanArgs {
 /// Prints the plan, or what the search found. The status is that of a CapacityError when the job does not fit.
 int plan_command(const PlanArgs& args);
 
+struct CalibrateArgs {
+  std::string out;  ///< a file; empty: standard output
+  std::string device = "cpu";
+  double seconds = 40;
+  std::int64_t threads = 1;
+  std::int64_t ranks = 0;  ///< 0: as many as there are cores for
+};
+/// Measures this machine for the planner and writes its cluster file.
+int calibrate_command(const CalibrateArgs& args);
+
 struct DataInspectArgs {
   std::string path;
   std::string format;  ///< "text", "tokens", or empty: told by the file's name

@@ -69,6 +69,20 @@ class CommandLine {
     plan->add_option("--out", plan_.out, "Write the chosen job into this YAML file")->type_name("FILE")->needs(search);
     plan->callback([this] { chosen_ = [this] { return plan_command(plan_); }; });
 
+    CLI::App* calibrate = app_.add_subcommand(
+        "calibrate", "Measure this machine's operators and links, and write a cluster file for plan and simulate");
+    calibrate->add_option("--out", calibrate_.out, "The file; without it, standard output")->type_name("FILE");
+    calibrate->add_option("--device", calibrate_.device, "What to measure")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+    calibrate->add_option("--seconds", calibrate_.seconds, "To measure for, about: more is less noise")
+        ->check(CLI::Range(0.0, 3600.0))
+        ->capture_default_str();
+    calibrate->add_option("--threads", calibrate_.threads, "Of a rank, as `threads` of the jobs to plan")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    calibrate->add_option("--ranks", calibrate_.ranks, "Devices of the node; default: as many as the cores have room for")
+        ->check(CLI::PositiveNumber);
+    calibrate->callback([this] { chosen_ = [this] { return calibrate_command(calibrate_); }; });
+
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
     data->require_subcommand(1);
     CLI::App* inspect =
@@ -154,6 +168,7 @@ class CommandLine {
   SimulateArgs simulate_;
 
   PlanArgs plan_;
+  CalibrateArgs calibrate_;
   DataInspectArgs inspect_;
   CheckpointArgs checkpoint_;
   WorkerArgs worker_;

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cost.h"
+#include "kernels/op_class.h"
 
 namespace trainerd::kernels {
 
@@ -15,6 +16,7 @@ struct ObservedCall {
   const char* op = "";
   Cost cost;
   double seconds = 0;
+  OpClass what;
 };
 
 /// A backend that times each operator of another and tells an observer. Waits for every operator: for traces and
@@ -27,8 +29,12 @@ class ObservedBackend : public Backend {
   const Target& target() const override { return inner_.target(); }
   BackendCounters counters() const override { return inner_.counters(); }
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override { return inner_.allocate(kind, bytes); }
-  void copy(Stream& s, const Tensor& from, const Tensor& to) override { inner_.copy(s, from, to); }
-  void fill_zero(Stream& s, const Tensor& x) override { inner_.fill_zero(s, x); }
+  void copy(Stream& s, const Tensor& from, const Tensor& to) override {
+    timed(s, "copy", {0, 2.0 * static_cast<double>(from.bytes())}, {}, [&] { inner_.copy(s, from, to); });
+  }
+  void fill_zero(Stream& s, const Tensor& x) override {
+    timed(s, "fill_zero", {0, static_cast<double>(x.bytes())}, {}, [&] { inner_.fill_zero(s, x); });
+  }
   void transfer(Stream& s, const Tensor& from, const Tensor& to) override { inner_.transfer(s, from, to); }
   void write(Stream& s, std::span<const std::byte> from, const Tensor& to) override { inner_.write(s, from, to); }
   void read_back(Stream& s, const Tensor& from, std::span<std::byte> to) override { inner_.read_back(s, from, to); }
@@ -82,11 +88,15 @@ class ObservedBackend : public Backend {
  private:
   template <class Args>
   void call(Stream& stream, const char* op, const Args& args, void (Backend::*run)(Stream&, const Args&)) {
+    timed(stream, op, cost(args, inner_.target()), op_class(args), [&] { (inner_.*run)(stream, args); });
+  }
+  template <class Run>
+  void timed(Stream& stream, const char* op, const Cost& cost, const OpClass& what, const Run& run) {
     inner_.record(stream, *from_);
-    (inner_.*run)(stream, args);
+    run();
     inner_.record(stream, *to_);
     inner_.wait_host(*to_);
-    observe_({op, cost(args, inner_.target()), inner_.elapsed_seconds(*from_, *to_)});
+    observe_({op, cost, inner_.elapsed_seconds(*from_, *to_), what});
   }
   Backend& inner_;
   std::function<void(const ObservedCall&)> observe_;

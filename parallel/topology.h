@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/target.h"
+#include "parallel/measured_rates.h"
 
 namespace trainerd::parallel {
 
@@ -42,7 +43,7 @@ struct OperatorRates {
     double score_bytes = 0;            ///< memory traffic of an unmasked score in forward; 0: scores stay on the chip
   } attention;
   double memory_efficiency = 0;  ///< of the memory's bandwidth
-  double launch_seconds = 0;     ///< of the host for every operator: the device is not faster
+  double launch_seconds = 0;     ///< of the host to issue an operator, while the device works on those before
 
   bool known() const { return gemm.efficiency > 0; }
 };
@@ -63,6 +64,7 @@ struct Topology {
   double memory_bytes_per_second = 0;    ///< of one device's own memory
   PeakRates peak;
   OperatorRates rates;
+  MeasuredRates measured;  ///< goes before `rates` and the links where it is known
   std::int64_t device_overhead_bytes = 0;  ///< what driver and libraries take outside the job's own memory
   double host_bytes_per_second = 0;        ///< between one device and its host, for snapshots; 0: unknown
   double failures_per_node_day = 0;        ///< that stop the job; 0: unknown

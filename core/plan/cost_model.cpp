@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/plan/measured_cost.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {
@@ -66,6 +67,7 @@ double peak_flops(const Topology& t, DType dtype) {
 }
 
 double op_seconds(const RecordedOp& op, const Topology& t) {
+  if (t.measured.known()) return measured_seconds(op, t.measured);
   const double moved = op.cost.bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   double made = 0;
   switch (op.what.kind) {
@@ -74,7 +76,7 @@ double op_seconds(const RecordedOp& op, const Topology& t) {
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
   }
-  return std::max({made, moved, t.rates.launch_seconds});
+  return std::max(made, moved);
 }
 
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks) {
@@ -96,6 +98,7 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
 
 double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& g, const Topology& t) {
   if (g.size == 1) return 0;
+  if (g.link == Link::shared_memory) return measured_collective(op, bytes, g.size, t.measured);
   const LinkSpeed& link = speed_of(g.link, t);
   const bool inside = g.link == Link::nvlink;
   const double n = real(g.size), domains = inside ? 1 : std::ceil(n / real(g.per_domain));
@@ -117,6 +120,7 @@ double collective_seconds(const std::string& op, std::int64_t bytes, const Group
 }
 
 double message_seconds(std::int64_t bytes, Link link, const Topology& t) {
+  if (link == Link::shared_memory) return measured_collective("message", bytes, 2, t.measured);
   const LinkSpeed& speed = speed_of(link, t);
   return speed.start_seconds + speed.latency_seconds + real(bytes) / reached(speed);
 }

@@ -16,8 +16,8 @@ namespace trainerd::core {
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
 
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more summands.
-/// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes,
-/// nor than the host issues the next.
+/// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes.
+/// By measured curves instead, where the topology has them.
 double op_seconds(const RecordedOp& op, const parallel::Topology& topology);
 
 /// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).

@@ -43,6 +43,8 @@ struct TimedEvent {
   std::int64_t behind = 0;
   double seconds = 0;
   Part part = nullptr;  ///< of a `pass`
+  /// Of a `pass`: the host's own seconds, and from its start to the device's end when the device was waiting for it.
+  double host = 0, behind_host = 0;
 };
 using TimedSegment = std::vector<TimedEvent>;
 
@@ -53,7 +55,7 @@ struct TimedRank {
 
 class Compiler {
  public:
-  Compiler(const ReplayInput& in, std::int64_t rank) : record_(*in.records[static_cast<std::size_t>(rank)]) {
+  Compiler(const ReplayInput& in, std::int64_t rank) : record_(*in.records[static_cast<std::size_t>(rank)]), own_progress_(in.own_progress), launch_seconds_(in.launch_seconds) {
     for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
     for (const RecordedCollective& c : record_.collectives) collective_seconds_.push_back(in.collective_seconds(rank, c, record_));
     at_once_.assign(record_.groups.size(), true);
@@ -84,28 +86,34 @@ class Compiler {
   TimedSegment timed(const RecordedSegment& segment, Part work) const {
     TimedSegment out;
     const auto pass = [&](double seconds, Part part) {
-      if (!out.empty() && out.back().kind == TimedEvent::Kind::pass && out.back().part == part) out.back().seconds += seconds;
-      else out.push_back({TimedEvent::Kind::pass, 0, 0, seconds, part});
+      if (out.empty() || out.back().kind != TimedEvent::Kind::pass || out.back().part != part)
+        out.push_back({TimedEvent::Kind::pass, 0, 0, 0, part, 0, 0});
+      TimedEvent& run = out.back();
+      run.behind_host = std::max(run.behind_host, run.host + launch_seconds_) + seconds;
+      run.host += launch_seconds_;
+      run.seconds += seconds;
     };
     for (const RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
       if (e.kind == RecordedEvent::Kind::op) {
         pass(op_seconds_[i], work);
       } else if (e.kind == RecordedEvent::Kind::wait) {
-        if (!at_once_[i]) out.push_back({TimedEvent::Kind::wait, e.index, e.behind, 0, nullptr});
+        if (!at_once_[i]) out.push_back({TimedEvent::Kind::wait, e.index, e.behind, 0, nullptr, 0, 0});
       } else {
         const RecordedCollective& c = record_.collectives[i];
-        const bool stops = !c.background && !meets_other_stages(record_.groups[static_cast<std::size_t>(c.group)]);
+        const bool stops = !(c.background && own_progress_) && !meets_other_stages(record_.groups[static_cast<std::size_t>(c.group)]);
         if (at_once_[static_cast<std::size_t>(c.group)] || stops)
           pass(collective_seconds_[i], part_of(record_.groups[static_cast<std::size_t>(c.group)]));
         if (!at_once_[static_cast<std::size_t>(c.group)])
-          out.push_back({TimedEvent::Kind::issue, c.group, 0, stops ? 0 : collective_seconds_[i], nullptr});
+          out.push_back({TimedEvent::Kind::issue, c.group, 0, stops ? 0 : collective_seconds_[i], nullptr, 0, 0});
       }
     }
     return out;
   }
 
   const RankRecord& record_;
+  bool own_progress_;
+  double launch_seconds_;
   std::vector<double> op_seconds_, collective_seconds_;
   std::vector<bool> at_once_;  // by group: every collective is awaited by the next event
 };
@@ -198,7 +206,7 @@ class Simulation {
     const TimedRank* timed = nullptr;
     double factor = 1;                  ///< of its work now
     const Action* action = nullptr;     ///< under way
-    double now = 0, began = 0, pass_ended = 0, pass_busy = 0;
+    double now = 0, host = 0, began = 0, pass_ended = 0, pass_busy = 0;
     int step = 0;
     Phase phase = Phase::before;
     std::size_t at = 0;      ///< action, or event of `after`
@@ -283,6 +291,12 @@ class Simulation {
     if (rank.phase != Phase::after) rank.pass_busy += seconds;
   }
 
+  void work(Rank& rank, const TimedEvent& e) {
+    const double end = std::max(rank.now + e.seconds, rank.host + e.behind_host);
+    rank.host += e.host;
+    spend(rank, end - rank.now, e.part);
+  }
+
   void issue(Rank& rank, const TimedEvent& e) {
     Group& group = rank.groups[static_cast<std::size_t>(e.group)];
     const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
@@ -317,14 +331,14 @@ class Simulation {
   /// One event; of a kind that never stops.
   void pass(Rank& rank, const TimedSegment& segment) {
     for (const TimedEvent& e : segment) {
-      if (e.kind == TimedEvent::Kind::pass) spend(rank, e.seconds, e.part);
+      if (e.kind == TimedEvent::Kind::pass) work(rank, e);
       else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
       else base::check(wait(rank, e), "an action awaits no other stage but for messages");
     }
   }
 
   void start_step(Rank& rank) {
-    rank.began = rank.now;
+    rank.began = rank.host = rank.now;  // the host has read the last step's report
     rank.pass_busy = 0;
     enter(rank, nullptr);
     rank.ledger = {};
@@ -356,7 +370,7 @@ class Simulation {
         const TimedSegment& events = rank.timed->after;
         for (; rank.at < events.size(); ++rank.at) {
           const TimedEvent& e = events[rank.at];
-          if (e.kind == TimedEvent::Kind::pass) spend(rank, e.seconds, e.part);
+          if (e.kind == TimedEvent::Kind::pass) work(rank, e);
           else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
           else if (!wait(rank, e)) return rank.at > from;
         }

@@ -16,7 +16,11 @@ struct ReplayInput {
   parallel::ScheduleShape schedule;
   std::vector<const RankRecord*> records;  ///< by pipeline rank
   bool overlap_p2p = true;                 ///< messages are awaited where they are used
+  bool own_progress = true;                ///< collectives in the background have a unit of their own; if not, they take the compute stream's
   std::function<double(const RecordedOp&)> op_seconds;
+  /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last step on, and the device
+  /// waits where it has caught up.
+  double launch_seconds = 0;
   std::function<double(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_seconds;
   /// Of one message from a pipeline rank to another.
   std::function<double(int from, int to)> message_seconds;

@@ -1,6 +1,8 @@
 #include "core/plan/stage_records.h"
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "core/plan/cost_model.h"
@@ -42,16 +44,22 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   return records;
 }
 
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& t, const GroupPlaces& groups, const StageRecords& records) {
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records) {
+  const auto t = std::make_shared<parallel::Topology>(topology);
+  const parallel::ParallelOptions& p = job.parallel;
+  t->measured.busy = std::min(p.tp * p.cp * p.dp * p.pp, t->devices_per_node);
   ReplayInput input;
   input.schedule = schedule_shape(job);
   input.overlap_p2p = job.parallel.overlap_p2p;
+  // A processor's progress threads run on the cores that compute.
+  input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
-  input.op_seconds = [&t](const RecordedOp& op) { return op_seconds(op, t); };
-  input.collective_seconds = [&t, &groups](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
-    return collective_seconds(c.op, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), t);
+  input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
+  input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
+  input.collective_seconds = [t, &groups](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
+    return collective_seconds(c.op, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t);
   };
-  input.message_seconds = [&t, &groups, bytes = flow_bytes(job)](int from, int to) { return message_seconds(bytes, groups.link(from, to), t); };
+  input.message_seconds = [t, &groups, bytes = flow_bytes(job)](int from, int to) { return message_seconds(bytes, groups.link(from, to), *t); };
   return input;
 }
 

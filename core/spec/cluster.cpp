@@ -1,5 +1,8 @@
 #include "core/spec/cluster.h"
 
+#include <set>
+
+#include "core/spec/cluster_measured.h"
 #include "core/spec/compose.h"
 #include "core/spec/fields.h"
 #include "core/spec/read.h"
@@ -13,7 +16,14 @@ constexpr const char* kFailures = "cluster.failures.";
 
 /// A cluster file's values, in the units of its keys.
 struct ClusterFile {
+  kernels::DeviceKind kind = kernels::DeviceKind::cuda;
   std::string device;
+  // Of a processor alone.
+  std::int64_t threads = 1;
+  kernels::Isa isa = kernels::Isa::portable;
+  bool bf16_gemm = false;
+  std::string gemm_library;
+  // Of a GPU alone, but for devices_per_node.
   std::int64_t sm_version = 0, sm_count = 0;
   std::int64_t devices_per_node = 1, nvlink_domain = 0, rails = 0;
   std::int64_t device_memory_mib = 0, node_memory_gib = 0;
@@ -26,15 +36,26 @@ struct ClusterFile {
   struct Link {
     double gb_per_second = 0, microseconds = 0, efficiency = 1, start_microseconds = 0;
   } nvlink, rail, network;
+  parallel::MeasuredRates measured;
   FailureSpec failures;
 };
+
+// What only a GPU has, and what only a processor has.
+const std::set<std::string> kOfGpus = {"nvlink_domain", "rails", "device_memory_mib", "device_memory_gb_per_second", "sm_version", "sm_count",
+                                       "device_overhead_mib", "host_gb_per_second"};
+const std::set<std::string> kOfProcessors = {"threads", "isa", "bf16_gemm", "gemm_library"};
 
 std::vector<Field> fields_of(ClusterFile& f) {
   std::vector<Field> fields;
   const auto add = [&](const std::string& key, Storage storage, const char* meaning) -> Field& {
     return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
   };
-  add("device", &f.device, "name of the GPU").needed();
+  add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices").or_else("cuda");
+  add("device", &f.device, "name of the GPU or processor").needed();
+  add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMostDevices);
+  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx512"}}, "its vector kernels");
+  add("bf16_gemm", &f.bf16_gemm, "bf16 products run on its own instructions");
+  add("gemm_library", &f.gemm_library, "name and version");
   add("sm_version", &f.sm_version, "its compute capability, 90 for 9.0").between(80, 999);
   add("sm_count", &f.sm_count, "its streaming multiprocessors").between(1, kMostDevices);
   add("devices_per_node", &f.devices_per_node, "GPUs of a node").between(1, kMostDevices).needed();
@@ -67,12 +88,13 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("attention.backward_start", &r.attention.backward_start, "length at which half of it is reached").at_least(0);
   add("attention.score_bytes", &r.attention.score_bytes, "memory traffic of a score").at_least(0);
   add("memory_efficiency", &r.memory_efficiency, "part of the memory's bandwidth that is reached").between(0, 1);
-  add("launch_microseconds", &f.launch_microseconds, "of the host, for every operator").at_least(0);
+  add("launch_microseconds", &f.launch_microseconds, "of the host to issue an operator: the device waits where it is faster").at_least(0);
   add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMostMemory);
   add("host_gb_per_second", &f.host_gb_per_second, "between a GPU and its host").at_least(0);
   link("nvlink", f.nvlink);
   link("rail", f.rail);
   link("network", f.network);
+  add_measured_fields(fields, "cluster.measured.", f.measured);
   add_failure_fields(fields, kFailures, f.failures);
   return fields;
 }
@@ -87,20 +109,29 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.devices_per_node = f.devices_per_node;
   t.nvlink_domain = f.nvlink_domain;
   t.rails = f.rails;
-  t.device.kind = kernels::DeviceKind::cuda;
+  t.device.kind = f.kind;
   t.device.name = f.device;
-  t.device.bf16_gemm = true;
   t.device.sm_version = static_cast<int>(f.sm_version);
   t.device.sm_count = static_cast<int>(f.sm_count);
-  // What a cluster's builds have, unlike this one perhaps.
-  t.device.gemm_library = "cuBLASLt";
-  t.device.attention_library = "cuDNN";
+  if (f.kind == kernels::DeviceKind::cpu) {
+    t.device.threads = static_cast<int>(f.threads);
+    t.device.isa = f.isa;
+    t.device.bf16_gemm = f.bf16_gemm;
+    t.device.gemm_library = f.gemm_library;
+  } else {
+    // What a cluster's builds have, unlike this one perhaps.
+    t.device.bf16_gemm = true;
+    t.device.gemm_library = "cuBLASLt";
+    t.device.attention_library = "cuDNN";
+  }
   t.device_memory_bytes = f.device_memory_mib << 20;
   t.memory_bytes_per_second = f.device_memory_gb_per_second * 1e9;
   t.node_memory_bytes = f.node_memory_gib << 30;
   t.peak = {f.peak_tflops.fp32 * 1e12, f.peak_tflops.tf32 * 1e12, f.peak_tflops.bf16 * 1e12,
             f.peak_tflops.fp8 * 1e12, f.peak_tflops.fp4 * 1e12};
   t.rates = f.rates;
+  t.measured = f.measured;
+  t.measured.devices = f.devices_per_node;
   t.rates.launch_seconds = f.launch_microseconds * 1e-6;
   t.device_overhead_bytes = f.device_overhead_mib << 20;
   t.host_bytes_per_second = f.host_gb_per_second * 1e9;
@@ -137,11 +168,24 @@ std::optional<ClusterFile> read_file(const std::string& preset, const Place& pla
   ClusterFile file;
   std::vector<Field> fields = fields_of(file);
   const Places places = read_fields(root, fields, problems);
+  drop_empty_curves(file.measured);
   bool whole = true;
+  const bool processor = file.kind == kernels::DeviceKind::cpu;
   for (const Field& field : fields) {
-    if (field.required && !places.contains(field.path) && !problems.bad(section_of(field.path)))
+    const std::string key = field.path.substr(std::string("cluster.").size());
+    if (places.contains(field.path) && (processor ? kOfGpus : kOfProcessors).contains(key)) {
+      problems.add(places.at(field.path), field.path, processor ? "is of GPUs, and kind is cpu: leave it out" : "is of processors, and kind is cuda: leave it out");
+      whole = false;
+    }
+    // Where operators were measured, no bandwidth stands for them.
+    const bool replaced = file.measured.known() && key == "device_memory_gb_per_second";
+    if (field.required && !replaced && !(processor && kOfGpus.contains(key)) && !places.contains(field.path) && !problems.bad(section_of(field.path)))
       problems.add({source, 1, 1}, field.path, "is required: " + field.meaning);
     whole = whole && !problems.bad(field.path) && !problems.bad(section_of(field.path));
+  }
+  if (const std::string wrong = curve_problem(file.measured); whole && !wrong.empty()) {
+    problems.add(places.at("cluster.measured"), "cluster.measured", wrong);
+    whole = false;
   }
   const std::int64_t domain = file.nvlink_domain, devices = file.devices_per_node;
   if (whole && domain > 0 && domain % devices != 0 && devices % domain != 0) {

@@ -31,8 +31,8 @@ struct FixedWord {
 struct NotYet {};
 
 using Storage = std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*,
-                             std::vector<std::string>*, std::vector<std::int64_t>*, Choice, NumberPair,
-                             RecipeName, FixedWord, NotYet>;
+                             std::vector<std::string>*, std::vector<std::int64_t>*, std::vector<double>*, Choice,
+                             NumberPair, RecipeName, FixedWord, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -28,6 +28,14 @@ parallel::Topology job_topology(const JobSpec& job) {
     return local;
   }
   parallel::Topology result = named_cluster(job.cluster.preset, "cluster.preset");
+  if (result.device.kind == kernels::DeviceKind::cpu) {
+    if (job.device == DeviceChoice::cuda)
+      throw base::spec_error("device: the job is for GPUs and cluster.preset (" + job.cluster.preset + ") is of processors: set device: cpu");
+    if (job.threads != 0 && job.threads != result.device.threads)
+      throw base::spec_error("threads: the ranks of " + job.cluster.preset + " have " + std::to_string(result.device.threads) +
+                             " (nearest valid: " + std::to_string(result.device.threads) + "); `trainerd calibrate --threads " +
+                             std::to_string(job.threads) + "` measures others");
+  }
   result.nodes = job.cluster.nodes;
   return result;
 }

@@ -119,6 +119,7 @@ class Reader {
                    [&](std::string* value) { text(node, field.path, *value); },
                    [&](std::vector<std::string>* value) { texts(field, node, *value); },
                    [&](std::vector<std::int64_t>* value) { integers(field, node, *value); },
+                   [&](std::vector<double>* value) { reals(field, node, *value); },
                    [&](const Choice& choice) {
                      if (const auto index = word(field, node, choice.words))
                        *choice.value = static_cast<std::uint8_t>(*index);
@@ -184,6 +185,13 @@ class Reader {
     if (node.kind != Node::Kind::list) return wrong(field.path, node, "a list of integers");
     std::vector<std::int64_t> read;
     for (const Node& item : node.items) integer(field, item, read.emplace_back());
+    value = read;
+  }
+
+  void reals(const Field& field, const Node& node, std::vector<double>& value) {
+    if (node.kind != Node::Kind::list) return wrong(field.path, node, "a list of numbers");
+    std::vector<double> read;
+    for (const Node& item : node.items) number(field, item, field.path, read.emplace_back());
     value = read;
   }
 

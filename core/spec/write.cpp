@@ -52,6 +52,12 @@ std::string list_yaml(const std::vector<std::int64_t>& numbers) {
   return out + "]";
 }
 
+std::string list_yaml(const std::vector<double>& numbers) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) out.append(i > 0 ? ", " : "").append(number_text(numbers[i]));
+  return out + "]";
+}
+
 // The value as YAML; empty for what is not written.
 std::string value_yaml(const Field& field) {
   return std::visit(
@@ -63,6 +69,7 @@ std::string value_yaml(const Field& field) {
           [](const std::string* v) { return v->empty() ? std::string() : text_yaml(*v); },
           [](const std::vector<std::string>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<std::int64_t>* v) { return v->empty() ? std::string() : list_yaml(*v); },
+          [](const std::vector<double>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const Choice& c) { return c.words.at(*c.value); },
           [](const NumberPair& p) {
             return std::string("[")
@@ -107,6 +114,7 @@ std::string type_markdown(const Field& field) {
                      [&](const std::string*) { return std::string("text"); },
                      [&](const std::vector<std::string>*) { return std::string("text or list of texts"); },
                      [&](const std::vector<std::int64_t>*) { return "list of integers" + limits; },
+                     [&](const std::vector<double>*) { return "list of numbers" + limits; },
                      [&](const Choice& c) { return words_markdown(c.words); },
                      [&](const NumberPair&) { return "two numbers" + limits; },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },

@@ -168,3 +168,22 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   }
   CHECK(messages == 2 * 3 * 8);  // forwards and backwards over three links
 }
+
+TEST_CASE("a device waits for its host only where it has caught up", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  const auto step = [&](const std::vector<double>& seconds, double launch) {
+    core::RankRecord record;
+    core::RecordedSegment& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
+    for (const double s : seconds) {
+      forward.push_back({core::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
+      record.ops.push_back({"work", {}, {s, 0}});
+    }
+    core::ReplayInput input = input_of(shape, record, 0);
+    input.launch_seconds = launch;
+    return core::replay(input).step_seconds;
+  };
+  CHECK(step({2, 2, 2}, 1) == Approx(1 + 6));            // the device is slower
+  CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));    // the host is
+  CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5)); // what was issued meanwhile runs at once
+  CHECK(step({0.5, 0.5, 5}, 1) == Approx(3 + 5));
+}

@@ -1,0 +1,35 @@
+#pragma once
+
+// Measures the machine at hand for the cost model: small training steps through the real backend, every operator timed in its place,
+// by one rank alone and by all ranks at once; and collectives and messages among those ranks through the real communicator.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/spec/spec.h"
+#include "parallel/topology.h"
+
+namespace trainerd::core {
+
+struct CalibrateOptions {
+  DeviceChoice device = DeviceChoice::cpu;
+  double seconds = 45;     ///< to measure for, about; at least one round is made
+  std::int64_t threads = 1;  ///< of a rank
+  std::int64_t ranks = 0;    ///< devices of the node; 0: as many as the cores have room for
+};
+
+struct Calibration {
+  parallel::Topology topology;  ///< with `measured`, and peaks of matrix products as this library reaches them
+  int rounds = 0;
+  double host_share = 0;  ///< of a step, outside operators
+  double fit_error = 0;   ///< mean error of the curves on what they were made from, by time
+};
+
+/// Throws SpecError for options that cannot be, DeviceError where there is no such device.
+Calibration calibrate(const CalibrateOptions& options);
+
+/// The cluster file that `read_cluster` reads back. `source`: "measured 2026-01-31, trainerd 1.0".
+std::string cluster_yaml(const Calibration& calibration, const std::string& source);
+
+}  // namespace trainerd::core

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/plan/record.h"
+#include "kernels/observed_backend.h"
+#include "parallel/measured_rates.h"
+
+namespace trainerd::core {
+
+/// What operators took in one kind of step, over many steps. Of equal calls the lower quartile counts: other processes make some
+/// slower, and none faster.
+class OperatorSamples {
+ public:
+  void add(const kernels::ObservedCall& call);
+  /// Ends a step that took `seconds`; what was not spent in operators was the host's.
+  void end_step(double seconds);
+  /// Forgets the step under way.
+  void drop_step();
+
+  struct Sample {
+    RecordedOp op;
+    double seconds = 0;  ///< lower quartile of its calls
+    double calls = 0;    ///< in a step
+  };
+  std::vector<Sample> samples() const;
+  /// Medians over the steps.
+  double host_seconds() const;
+  double step_seconds() const;
+  double operators() const { return operators_; }
+
+ private:
+  struct Key {
+    std::string op;
+    kernels::OpClass what;
+    double flops = 0, bytes = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, std::vector<double>> now_, calls_;  ///< of the step under way, of all before
+  double steps_done() const { return static_cast<double>(steps_.size()); }
+  std::map<std::string, const char*> names_;
+  std::vector<double> host_, steps_;
+  double operators_ = 0;
+};
+
+double median(std::vector<double> values);
+double lower_quartile(std::vector<double> values);
+
+struct FittedCurves {
+  parallel::MeasuredRates::Operators curves;
+  double error = 0;  ///< mean over the samples, weighted by their time
+};
+/// Curves through the samples: see measured_cost.h.
+FittedCurves fit_curves(const std::vector<OperatorSamples::Sample>& samples);
+
+}  // namespace trainerd::core
