@@ -107,14 +107,14 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
   plan.communication.push_back(pp);
 }
 
-void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups, const StageRecords& records) {
+void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups, const StageRecords& records, const OtherSoftware& other) {
   const JobSpec& job = plan.job;
   const Topology& t = plan.topology;
   plan.timed = (t.rates.known() || t.measured.known()) && peak_flops(t, job.precision.compute) > 0;
   const parallel::ScheduleShape shape = schedule_shape(job);
   count_traffic(plan, layout, records, groups, shape);
   if (!plan.timed) return;
-  plan.time = replay(replay_input(job, t, groups, records));
+  plan.time = replay(replay_input(job, t, groups, records, other));
 
   const double devices = static_cast<double>(layout.grid.ranks()), tokens = static_cast<double>(job.tokens_per_step());
   const double step = plan.time.step_seconds;
@@ -148,19 +148,19 @@ std::int64_t device_bytes(const Topology& t, std::int64_t ranks) {
 }
 
 Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
-                 const GroupPlaces& groups, WhenTooLarge when_too_large) {
+                 const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
   plan_memory(plan, layout, records);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
-  plan_time(plan, layout, groups, records);
+  plan_time(plan, layout, groups, records, other);
   plan_checkpoints(plan, records);
   return plan;
 }
 
-Plan make_plan(const JobSpec& job, const Topology& topology) {
+Plan make_plan(const JobSpec& job, const Topology& topology, const OtherSoftware& other) {
   const parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
-  return plan_layout(job, topology, layout, count_all_slots(job, layout), GroupPlaces(job.model, layout, topology), WhenTooLarge::all);
+  return plan_layout(job, topology, layout, count_all_slots(job, layout), GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
 }
 
 std::vector<NearLayout> near_changes(const JobSpec& job, const Topology& topology, NoneFits otherwise) {

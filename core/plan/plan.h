@@ -7,6 +7,7 @@
 
 #include "core/plan/dry_run.h"
 #include "core/plan/group_places.h"
+#include "core/plan/other_software.h"
 #include "core/plan/replay.h"
 #include "core/spec/spec.h"
 #include "core/train/step_memory.h"
@@ -74,7 +75,7 @@ struct Plan {
 
 /// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and replays its schedule on
 /// the machines of `topology`. Throws CapacityError or SpecError where the job cannot be laid out on them at all.
-Plan make_plan(const JobSpec& job, const parallel::Topology& topology);
+Plan make_plan(const JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
 
 /// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says so, by `smallest_layouts`.
 enum class NoneFits : std::uint8_t { nothing, smallest };
@@ -89,7 +90,7 @@ enum class WhenTooLarge : std::uint8_t { all, memory_alone };
 /// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are. What does not fit may be
 /// spared the rest of its plan.
 Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
-                 const GroupPlaces& groups, WhenTooLarge when_too_large);
+                 const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other = {});
 
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);

@@ -398,6 +398,7 @@ class Simulation {
     }
     if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, static_cast<std::int64_t>(rank.flights.size()) - 1)) return false;
     if (!land_for(rank, a)) return false;
+    if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
     const int m = in_.schedule.microbatches;
     const auto segment = rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});
     enter(rank, &a);

@@ -21,6 +21,7 @@ struct ReplayInput {
   /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last step on, and the device
   /// waits where it has caught up.
   double launch_seconds = 0;
+  bool messages_stop_host = false;  ///< it waits for the device before and after each message, and so runs ahead within an action alone
   std::function<double(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_seconds;
   /// Of one message from a pipeline rank to another.
   std::function<double(int from, int to)> message_seconds;

@@ -22,6 +22,16 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
   return key;
 }
 
+/// Seconds of a collective of the step, by the software that runs it.
+double step_collective_seconds(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
+                               const OtherSoftware& other) {
+  const auto labelled = [&](const char* label) { return c.label == label; };
+  if (other.backward_tp_behind && (labelled("column_linear_dgrad") || labelled("column_linear_wgrad") || labelled("row_linear_wgrad")))
+    return 0;
+  const std::int64_t parts = labelled("parameters") && c.op == "all_gather" ? other.gathers_of_layer : 1;
+  return static_cast<double>(parts) * collective_seconds(c.op, c.bytes / parts, place, t);
+}
+
 }  // namespace
 
 StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots) {
@@ -44,7 +54,8 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   return records;
 }
 
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records) {
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records,
+                         const OtherSoftware& other) {
   const auto t = std::make_shared<parallel::Topology>(topology);
   const parallel::ParallelOptions& p = job.parallel;
   t->measured.busy = std::min(p.tp * p.cp * p.dp * p.pp, t->devices_per_node);
@@ -55,11 +66,17 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
+  input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
-  input.collective_seconds = [t, &groups](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
-    return collective_seconds(c.op, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t);
+  input.collective_seconds = [t, &groups, other](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
+    return step_collective_seconds(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other);
   };
-  input.message_seconds = [t, &groups, bytes = flow_bytes(job)](int from, int to) { return message_seconds(bytes, groups.link(from, to), *t); };
+  const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
+  input.message_seconds = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
+    const parallel::Link link = groups.link(from, to);
+    if (!scattered) return message_seconds(bytes, link, *t);
+    return message_seconds(bytes / tp, link, *t) + collective_seconds("all_gather", bytes, groups.at(to, "tp"), *t);
+  };
   return input;
 }
 

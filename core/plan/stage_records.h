@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/plan/group_places.h"
+#include "core/plan/other_software.h"
 #include "core/plan/record.h"
 #include "core/plan/replay.h"
 #include "core/train/step_memory.h"
@@ -18,7 +19,8 @@ struct StageRecords {
 /// Pipeline ranks that do the same are recorded once. `slots` are those of count_all_slots.
 StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots);
 
-/// For replaying them on the machines of `topology`, which has rates. Everything that is given must outlive it.
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records);
+/// For replaying them on the machines of `topology`, which has rates. `groups` and `records` must outlive it.
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records,
+                         const OtherSoftware& other = {});
 
 }  // namespace trainerd::core

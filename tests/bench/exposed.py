@@ -113,16 +113,17 @@ def processor_seconds(workers):
     return (sum(busy) - busy[3] - busy[4]) / tick, sum(int(v) for times in ours for v in times) / tick
 
 
-def run(binary, model_name, row_name, steps):
-    model, row = MODELS[model_name], ROWS[row_name]
-    if len(os.sched_getaffinity(0)) < 2:
-        sys.exit("exposed.py: two cores are needed")
+def train(binary, text, settings, ranks, steps):
+    """Trains the job that `text(output directory)` is, each rank on a core of its own; (records of steps after the warm-up, cores that
+    others took meanwhile, processor seconds of a rank's step)."""
+    if len(os.sched_getaffinity(0)) < ranks:
+        sys.exit(f"{ranks} cores are needed")
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
         job = directory / "job.yaml"
-        job.write_text(job_text(model, row, directory / "out"))
+        job.write_text(text(directory / "out"))
         with (directory / "log").open("w+") as log:
-            agent = subprocess.Popen([binary, "run", job, *arguments(row)], stdout=log, stderr=subprocess.STDOUT)
+            agent = subprocess.Popen([binary, "run", job, *settings], stdout=log, stderr=subprocess.STDOUT)
             records, last, workers, before = [], time.monotonic(), None, None
             try:
                 while len(records) < WARMUP_STEPS + steps:
@@ -132,22 +133,30 @@ def run(binary, model_name, row_name, steps):
                         last = time.monotonic()
                     if records and workers is None:
                         workers = workers_of(agent.pid)
-                        if len(workers) != row.ranks:
-                            sys.exit(f"exposed.py: {len(workers)} workers, not {row.ranks}")
-                        if row.ranks > 1:
+                        if len(workers) != ranks:
+                            sys.exit(f"{len(workers)} workers, not {ranks}")
+                        if ranks > 1:
                             pin(workers)
                     if len(records) >= WARMUP_STEPS and before is None:
-                        before, began = processor_seconds(workers), time.monotonic()
+                        before, began, first = processor_seconds(workers), time.monotonic(), len(records)
                     if agent.poll() is not None or time.monotonic() - last > START_SECONDS:
                         log.seek(0)
-                        sys.exit(f"exposed.py: {row_name} trained {len(records)} steps and no more:\n{log.read()}")
+                        sys.exit(f"trained {len(records)} steps and no more:\n{log.read()}")
                 busy, ours = (after - b for after, b in zip(processor_seconds(workers), before))
                 others = max(0.0, busy - ours) / (time.monotonic() - began)
+                processor = ours / ranks / max(1, len(records) - first)
             finally:
                 # At once: a stop would save a checkpoint first. The workers die with the agent.
                 agent.send_signal(signal.SIGKILL)
                 agent.wait()
-    records = records[WARMUP_STEPS:WARMUP_STEPS + steps]
+    return records[WARMUP_STEPS:WARMUP_STEPS + steps], others, processor
+
+
+def run(binary, model_name, row_name, steps):
+    model, row = MODELS[model_name], ROWS[row_name]
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("exposed.py: two cores are needed")
+    records, others, _ = train(binary, lambda output: job_text(model, row, output), arguments(row), row.ranks, steps)
     print(json.dumps({
         "model": model_name, "row": row_name, "tokens_per_step": model.batch * model.seq,
         "step_seconds": [r["step_seconds"] for r in records],

@@ -59,12 +59,27 @@ core::JobSpec job_of(const YAML::Node& row) {
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
   p.schedule = p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
   const std::string recompute = row["recompute"].as<std::string>();
-  job.recompute.kind = recompute == "full" ? core::RecomputeKind::full
+  // Of torchtitan's selective recomputation by operators: half of the products, and all but attention and collectives of the rest.
+  if (recompute == "half") job.recompute.every = 2;
+  job.recompute.kind = recompute == "full" || recompute == "half" ? core::RecomputeKind::full
                        : recompute == "selective" ? core::RecomputeKind::selective : core::RecomputeKind::none;
   job.batch = {number(row, "global"), number(row, "micro")};
   job.precision.name = "bf16";
   job.precision.compute = job.precision.params = kernels::DType::bf16;
   return job;
+}
+
+/// What the software of a row does otherwise than this one: an entry of `software`.
+core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
+  core::OtherSoftware other;
+  if (!row["software"]) return other;
+  const YAML::Node s = file["software"][row["software"].as<std::string>()];
+  REQUIRE(s.IsMap());
+  other.scatter_flows = s["scatter_flows"].as<bool>(false);
+  other.backward_tp_behind = s["backward_tp_behind"].as<bool>(false);
+  other.messages_stop_host = s["messages_stop_host"].as<bool>(false);
+  other.gathers_of_layer = s["gathers_of_layer"].as<std::int64_t>(1);
+  return other;
 }
 
 struct Compared {
@@ -105,7 +120,7 @@ TEST_CASE("the planner predicts published step times", "[published]") {
     const core::JobSpec job = job_of(row);
     CAPTURE(job.name);
     const parallel::Topology topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
-    const core::Plan plan = core::make_plan(job, topology);
+    const core::Plan plan = core::make_plan(job, topology, software_of(file, row));
     const std::string family = row["family"].as<std::string>();
     constexpr double kGiB = 1 << 30;
     if (row["seconds"]) {

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The planner's step times against real ones on this machine: calibrates, then trains and plans 20 jobs of one and
+# two ranks, one pinned thread each, and prints a Markdown table.
+#
+#   tests/bench/cpu_truth.sh [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]
+#
+# Needs build/release/trainerd. --seconds is calibrate's own. Lines are appended to FILE and the table is of all that it
+# holds: a long measurement can be made in pieces, each with its own calibration, close to its runs.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+trainerd=${TRAINERD:-$here/../../build/release/trainerd}
+steps=6
+seconds=30
+raw=
+jobs=
+
+while (($#)); do
+  case $1 in
+    --steps) steps=$2 ;;
+    --seconds) seconds=$2 ;;
+    --raw) raw=$2 ;;
+    --jobs) jobs=$2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+
+if [[ ! -x $trainerd ]]; then
+  echo "cpu_truth.sh: $trainerd is not there: build it first (cmake --build --preset release --target trainerd)" >&2
+  exit 2
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+results=${raw:-$work/results.jsonl}
+"$trainerd" calibrate --threads 1 --ranks 2 --seconds "$seconds" --out "$work/cluster.yaml"
+# shellcheck disable=SC2086  # names are words
+python3 "$here/cpu_truth.py" run "$trainerd" "$work/cluster.yaml" "$steps" "$results" $jobs
+python3 "$here/cpu_truth.py" table "$results"
