@@ -1,8 +1,8 @@
-// Attention without a library: simple and deterministic. fp32 FMAs on shared memory, about a twentieth of what cuDNN reaches in
-// bf16: it serves fp32, ragged sequences and unusual heads. FLOPs 4 s^2 E a head (half when causal); bytes: qkv and out once,
+// Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. fp32 FMAs on shared memory: it serves
+// fp32 and unusual heads. FLOPs 4 s^2 E a head (half when causal); bytes: qkv and out once,
 // keys and values again for every tile of queries, mostly from L2.
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kSwapThreads)
 }  // namespace
 
 void attention_forward(const Launch& where, const AttentionForward& a) {
+  if (mma_attention_forward(where, a)) return;
   with_tile(a.heads.head_size, [&](auto tile) {
     using Tile = decltype(tile);
     const AttentionShape shape = shape_of(a, Tile::kRows);

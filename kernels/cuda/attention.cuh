@@ -78,9 +78,9 @@ template <class F>
 void with_tile(std::int64_t head_size, const F& f) {
   if (head_size <= 64) return f(AttentionTile<16, 64>{});
   if (head_size <= 128) return f(AttentionTile<16, 128>{});
-  if (head_size <= 256) return f(AttentionTile<8, 256>{});
-  throw base::device_error("attention on CUDA takes heads of at most 256 elements, not " + std::to_string(head_size) +
-                           ": choose more heads, or device: cpu");
+  if (head_size <= kLargestCudaHead) return f(AttentionTile<8, kLargestCudaHead>{});
+  throw base::device_error("attention on CUDA takes heads of at most " + std::to_string(kLargestCudaHead) + " elements, not " +
+                           std::to_string(head_size) + ": choose more heads, or device: cpu");
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -1,8 +1,8 @@
-// The backward of our own attention (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2), in three kernels so that every sum has
-// one owner and one order: the row sums of dO O; dK and dV by tiles of keys; dQ by tiles of queries. The scores are made twice:
-// FLOPs 14 s^2 E a head (half when causal). Scratch: the row sums, fp32 [H, T].
+// The backward of our own attention without tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2), in three kernels so
+// that every sum has one owner and one order: the row sums of dO O; dK and dV by tiles of keys; dQ by tiles of queries. The scores
+// are made twice: FLOPs 14 s^2 E a head (half when causal). Scratch: the row sums, fp32 [H, T].
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
 }  // namespace
 
 void attention_backward(const Launch& where, const AttentionBackward& a) {
+  if (mma_attention_backward(where, a)) return;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
   with_tile(a.heads.head_size, [&](auto tile) {
     using Tile = decltype(tile);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "kernels/cuda_limits.h"
 #include "kernels/ops.h"
 #include "kernels/target.h"
 
@@ -62,7 +63,8 @@ void adamw_update(const Launch&, const AdamwUpdate&);
 // init.cu
 void init_normal(const Launch&, const InitNormal&);
 
-// attention.cu, attention_backward.cu: where no library serves; fp32 or bf16, deterministic, slow.
+// attention.cu, attention_backward.cu: where no library serves; fp32 or bf16, deterministic. On tensor cores (attention_mma.cu) where
+// the heads are bf16, of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
 void attention_forward(const Launch&, const AttentionForward&);
 void attention_backward(const Launch&, const AttentionBackward&);
 

@@ -16,6 +16,7 @@ namespace trainerd::kernels::cuda {
 struct Grid {
   std::int64_t x = 0;
   std::int64_t y = 1;
+  int shared_bytes = 0;  ///< dynamic shared memory of a block
 };
 
 /// Launches `kernel` on the stream of `at`; nothing when the grid is empty. Arguments become the kernel's own parameter
@@ -28,6 +29,10 @@ void launch(const Launch& at, Grid grid, int threads, const char* name, void (*k
   config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = at.stream;
+  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  // What every kernel may use is 48 KB; more must be asked for, on each device.
+  if (grid.shared_bytes > 48 << 10)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }
 

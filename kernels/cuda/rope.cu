@@ -11,7 +11,6 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 constexpr int kMostThreads = 256;
-constexpr std::int64_t kMostHeadSize = 256;
 
 /// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs of N elements
 /// of the lower half of the head, lanes * N apart, and on their partners in the upper half. Element i of `low` is rotated
@@ -142,7 +141,7 @@ struct RopeBackward {
 /// Adds the groups' sums of one weight's gradient in the order of the warps and writes the block's part.
 template <int N, int V>
 __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N], float (&high)[V][N], float* part) {
-  __shared__ float sums[kMostHeadSize];
+  __shared__ float sums[kLargestCudaHead];
 #pragma unroll
   for (int v = 0; v < V; ++v)
 #pragma unroll
@@ -246,7 +245,7 @@ __global__ void rope_table_kernel(float* table, std::int64_t positions, std::int
 
 void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T, const Tensor& rope_table_SE,
                  const Tensor& q_weight_E, const Tensor& k_weight_E) {
-  base::check(heads.head_size > 0 && heads.head_size <= kMostHeadSize, "qk norm: a head has at most 256 elements on CUDA");
+  base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead, "qk norm: a head is larger than kLargestCudaHead");
   base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
   base::check(!rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size &&
                                            rope_table_SE.dtype == DType::f32 && positions_T.dtype == DType::i32 &&

@@ -175,6 +175,7 @@ void check_problem(const Problem& p, DType dtype) {
       const Tensor y = m.empty(dtype, {T, H * E}), sums = m.empty(DType::f32, {H, T}),
                    dx = m.empty(dtype, {T, W});
       const auto sequences = static_cast<std::int64_t>(p.lengths.size());
+      const std::optional<MatrixWork> before = matrix_work();
       m.backend().attention_forward(m.stream(), {.heads = p.heads,
                                                  .mask = p.mask,
                                                  .scale = static_cast<float>(p.scale()),
@@ -186,6 +187,7 @@ void check_problem(const Problem& p, DType dtype) {
                                                  .lse_HT = sums});
       check_bounded("out", y, f.out);
       check_bounded("lse", sums, f.lse);
+      const std::optional<MatrixWork> between = matrix_work();
       m.backend().attention_backward(m.stream(), {.heads = p.heads,
                                                   .mask = p.mask,
                                                   .scale = static_cast<float>(p.scale()),
@@ -198,6 +200,12 @@ void check_problem(const Problem& p, DType dtype) {
                                                   .dout_THE = m.tensor(dtype, {T, H * E}, dout),
                                                   .dqkv = dx});
       check_bounded("dqkv", dx, dqkv);
+      if (before) {
+        const bool serves = dtype == DType::bf16 && E % 8 == 0 && E <= 128;
+        CHECK((between->products > before->products) == serves);
+        CHECK((matrix_work()->products > between->products) == serves);
+        CHECK(matrix_work()->conflicts == before->conflicts);
+      }
       CHECK(m.scratch().top() == 0);
       const std::vector<Values> now{Machine::read(y), Machine::read(sums), Machine::read(dx)};
       if (threads == 1) first = now;
@@ -229,6 +237,9 @@ TEST_CASE("attention matches float64 for ragged sequences and grouped heads of a
       check_problem({{.heads = 2, .kv_heads = 2, .head_size = 40}, {97, 30}, mask}, dtype);
       check_problem({{.heads = 3, .kv_heads = 1, .head_size = 64}, {100, 5, 129}, mask}, dtype);
       check_problem({{.heads = 2, .kv_heads = 1, .head_size = 128}, {70}, mask}, dtype);
+      check_problem({{.heads = 4, .kv_heads = 2, .head_size = 128}, {150, 131}, mask}, dtype);
+      check_problem({{.heads = 2, .kv_heads = 1, .head_size = 88}, {140}, mask}, dtype);
+      check_problem({{.heads = 1, .kv_heads = 1, .head_size = 136}, {37}, mask}, dtype);
       check_problem({{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 20}, mask}, dtype);
     }
 }

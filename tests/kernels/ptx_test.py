@@ -1,4 +1,4 @@
-"""What nvcc makes of our kernels: vectors of 16 bytes where a kernel is for them, and no atomics, whose order could change a result.
+"""What nvcc makes of our kernels: vectors of 16 bytes where a kernel is for them, tensor cores where one is for those, and no atomics, whose order could change a result.
 
 usage: ptx_test.py NVCC
 """
@@ -24,6 +24,8 @@ VECTORS = {
     "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
     "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
 }
+# Kernels on tensor cores, and how many instances of each there are: one for each width of a head.
+MATRIX = {"mma_forward_kernel": 4, "mma_key_value_kernel": 4, "mma_query_kernel": 4}
 
 
 def entries(ptx):
@@ -55,6 +57,21 @@ class Ptx(unittest.TestCase):
         wrong = [name for name, body in self.kernels if re.search(r"^\s*(@%p\d+\s+)?(atom|red)\.", body, re.M)]
         self.assertGreater(len(self.kernels), 50)
         self.assertEqual(wrong, [])
+
+    def test_matrix_kernels_use_the_tensor_cores_and_asynchronous_copies(self):
+        wrong, seen = [], dict.fromkeys(MATRIX, 0)
+        for name, body in self.kernels:
+            short = next((k for k in MATRIX if k + "<" in name), None)
+            if short is None:
+                continue
+            seen[short] += 1
+            for needed in (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"ldmatrix\.sync\.aligned\.m8n8\.x4\.shared",
+                           r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared", r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
+                           r"cp\.async\.wait_all", r"st\.global\.v4\."):
+                if not re.search(needed, body):
+                    wrong.append(f"{name} has no {needed}")
+        self.assertEqual(wrong, [])
+        self.assertEqual(seen, MATRIX)
 
     def test_vector_kernels_move_16_bytes_at_a_time(self):
         wrong, seen = [], set()

@@ -2,7 +2,9 @@
 
 // The world whose operators a test binary runs: the same cases are compiled for each of them.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -16,5 +18,13 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base:
 
 /// The instruction sets that can run here; one for a world without any.
 std::vector<kernels::Isa> instruction_sets();
+
+/// What the world has counted of warp-wide matrix instructions since the process began: products, and reads of shared memory that met
+/// in a bank.
+struct MatrixWork {
+  std::int64_t products = 0, conflicts = 0;
+};
+/// Empty for a world that does not count.
+std::optional<MatrixWork> matrix_work();
 
 }  // namespace trainerd::test

@@ -13,4 +13,6 @@ std::vector<kernels::Isa> instruction_sets() {
   return sets;
 }
 
+std::optional<MatrixWork> matrix_work() { return {}; }
+
 }  // namespace trainerd::test

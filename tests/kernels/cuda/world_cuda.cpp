@@ -62,4 +62,6 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target&, base::Thr
 
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }
 
+std::optional<MatrixWork> matrix_work() { return {}; }
+
 }  // namespace trainerd::test

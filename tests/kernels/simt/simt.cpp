@@ -36,6 +36,8 @@ struct Fiber {
 struct Warp {
   Barrier barrier;
   std::uint64_t words[kWarp] = {};
+  const void* instruction = nullptr;
+  void* operands[kWarp] = {};
 };
 
 struct Block {
@@ -45,16 +47,12 @@ struct Block {
   Fiber* now = nullptr;
   jmp_buf scheduler;
   const std::function<void()>* thread = nullptr;
+  std::vector<std::byte> shared;
 };
 
 Order order_now = Order::forward;
 std::mt19937 generator(1);
 Block block;
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "simt: %s (block %u, %u; threads %zu)\n", what, blockIdx.x, blockIdx.y, block.fibers.size());
-  std::abort();
-}
 
 /// Room for the stacks of the largest block, each with a guard page at its end.
 std::byte* stack_of(std::size_t thread) {
@@ -115,6 +113,7 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
   block.fibers.assign(threads.x, {});
   block.warps.assign((threads.x + kWarp - 1) / kWarp, {});
   block.barrier = {.members = threads.x};
+  std::fill(block.shared.begin(), block.shared.end(), std::byte{0xff});
   for (Warp& warp : block.warps) warp.barrier.members = std::min(threads.x, kWarp);
   for (unsigned t = 0; t < threads.x; ++t) {
     Fiber& fiber = block.fibers[t];
@@ -146,9 +145,15 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
         }
       }
   }
+  check_copies();
 }
 
 }  // namespace
+
+void fail(const char* what) {
+  std::fprintf(stderr, "simt: %s (block %u, %u; threads %zu)\n", what, blockIdx.x, blockIdx.y, block.fibers.size());
+  std::abort();
+}
 
 void set_order(Order order) { order_now = order; }
 int lane() { return static_cast<int>(block.now->thread % kWarp); }
@@ -162,8 +167,25 @@ const std::uint64_t* exchange(std::uint64_t word) {
   return warp.words;
 }
 
-void run(dim3 grid, dim3 threads, const std::function<void()>& thread) {
+void together(const void* instruction, void* operands, void (*whole)(void* const* lanes)) {
+  Warp& warp = block.warps[block.now->thread / kWarp];
+  if (warp.barrier.members != kWarp) fail("an instruction of a whole warp in a block of one thread");
+  if (warp.barrier.arrived == 0) warp.instruction = instruction;
+  if (warp.instruction != instruction) fail("the lanes of a warp are at different instructions");
+  warp.operands[lane()] = operands;
+  if (warp.barrier.arrived + 1 == kWarp) whole(warp.operands);
+  warp_barrier();
+}
+
+std::byte* shared_at(std::uint32_t address, std::size_t bytes) {
+  if (address % bytes != 0) fail("an address in shared memory is not aligned");
+  if (address + bytes > block.shared.size()) fail("an address lies outside of the block's shared memory");
+  return block.shared.data() + address;
+}
+
+void run(dim3 grid, dim3 threads, const std::function<void()>& thread, std::size_t shared_bytes) {
   block.thread = &thread;
+  block.shared.resize(shared_bytes);
   std::vector<unsigned> blocks(static_cast<std::size_t>(grid.x) * grid.y);
   arrange(blocks);
   for (const unsigned b : blocks) run_block(grid, threads, {b % grid.x, b / grid.x, 0});

@@ -5,6 +5,7 @@
 // chosen by `set_order`: a kernel whose result depends on it lacks a barrier. A barrier or shuffle that not all threads
 // reach ends the process with a message.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,13 +41,29 @@ namespace trainerd::test::simt {
 enum class Order { forward, backward, shuffled };
 void set_order(Order order);
 
-void run(dim3 grid, dim3 block, const std::function<void()>& thread);
+void run(dim3 grid, dim3 block, const std::function<void()>& thread, std::size_t shared_bytes = 0);
 
 void block_barrier();
 void warp_barrier();
 /// What the lanes of a warp hand each other: `words[lane]` lives until the next exchange.
 const std::uint64_t* exchange(std::uint64_t word);
 int lane();
+/// An instruction of a whole warp: each lane gives its operands, and `whole` runs once, with those of all 32, when the last has come.
+/// A warp whose lanes are at different instructions ends the process.
+void together(const void* instruction, void* operands, void (*whole)(void* const* lanes));
+
+/// The block's dynamic shared memory, NaNs when it begins. Addresses are offsets; one outside or not aligned ends the process.
+std::byte* shared_at(std::uint32_t address, std::size_t bytes);
+[[noreturn]] void fail(const char* what);
+
+/// What the matrix instructions (mma.cpp) have done since the process began. Conflicts: reads of 8 rows by ldmatrix of which two are
+/// in the same banks.
+struct MatrixCounts {
+  std::int64_t products = 0, loads = 0, conflicts = 0, copies = 0;
+};
+MatrixCounts matrix_counts();
+/// Ends the process when the block's threads have started copies for which they did not wait.
+void check_copies();
 
 }  // namespace trainerd::test::simt
 
@@ -84,6 +101,7 @@ inline unsigned __match_any_sync(unsigned, int value) {
   ::trainerd::test::simt::warp_barrier();
   return same;
 }
+using std::min;
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline float rsqrtf(float x) { return 1.0f / ::sqrtf(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -111,11 +129,24 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes;
   cudaStream_t stream;
 };
+// As on Hopper: 48 KB for every kernel, up to 227 KB for one that was allowed it.
+inline const void* simt_allowed_kernel = nullptr;
+inline int simt_allowed_bytes = 0;
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class T>
+cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute, int value) {
+  if (value > 227 << 10) return cudaErrorInvalidConfiguration;
+  simt_allowed_kernel = reinterpret_cast<const void*>(kernel);
+  simt_allowed_bytes = value;
+  return cudaSuccess;
+}
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   const std::tuple<std::decay_t<Params>...> params(std::forward<Args>(args)...);
   if (config->blockDim.x == 0 || config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.y == 0)
     return cudaErrorInvalidConfiguration;
-  ::trainerd::test::simt::run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); });
+  const bool allowed = reinterpret_cast<const void*>(kernel) == simt_allowed_kernel;
+  if (config->dynamicSmemBytes > static_cast<std::size_t>(allowed ? simt_allowed_bytes : 48 << 10)) return cudaErrorInvalidConfiguration;
+  ::trainerd::test::simt::run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); }, config->dynamicSmemBytes);
   return cudaSuccess;
 }

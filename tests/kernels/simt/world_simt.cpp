@@ -13,4 +13,9 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base:
 
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }
 
+std::optional<MatrixWork> matrix_work() {
+  const simt::MatrixCounts counts = simt::matrix_counts();
+  return MatrixWork{counts.products, counts.conflicts};
+}
+
 }  // namespace trainerd::test

@@ -1,0 +1,107 @@
+#pragma once
+
+// The warp's matrix instructions, as functions (PTX ISA 8.x, sections on mma, ldmatrix, cp.async; sm_80 and later). All 32 lanes
+// call the warp-wide ones together. Compiled as plain C++ they are declarations alone: the host emulation of the operator tests
+// defines them from the ISA's tables.
+//
+// Lane 4 g + t (g = 0..7, t = 0..3) of m16n8k16 holds, two bf16 in a register, the lower column or row in the low half:
+//   A [16 x 16]: a0 = A[g][2t..]      a1 = A[g + 8][2t..]   a2 = A[g][2t + 8..]   a3 = A[g + 8][2t + 8..]
+//   B [16 x 8]:  b0 = B[2t..][g]      b1 = B[2t + 8..][g]
+//   C [16 x 8]:  c0, c1 = C[g][2t..]  c2, c3 = C[g + 8][2t..]   fp32
+// So C of two neighbouring products of 8 columns, narrowed, is A of a product over these 16 columns.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace trainerd::kernels::cuda {
+
+/// A byte of the block's shared memory, as the instructions take it.
+using SharedAddress = std::uint32_t;
+
+#ifdef __CUDACC__
+
+/// The launch's dynamic shared memory.
+__device__ inline SharedAddress dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char trainerd_dynamic_shared[];
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(trainerd_dynamic_shared));
+}
+
+/// Four 8 x 8 matrices of bf16; lane 8 i + r gives the 16 bytes of row r of matrix i. x[i] = matrix i [g][2t..].
+__device__ inline void load_matrices(std::uint32_t (&x)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row)
+               : "memory");
+}
+/// The same with each matrix transposed: x[i] = matrix i [2t..][g].
+__device__ inline void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row)
+               : "memory");
+}
+
+/// c += A B.
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Copies from global memory that arrive some time before `wait_copies` returns: 16 bytes (both aligned) or 4. Zeros when not
+/// `valid`; the source is then not read.
+__device__ inline void copy_async_16(SharedAddress to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_async_4(SharedAddress to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(valid ? 4 : 0)
+               : "memory");
+}
+/// Waits for all copies of the calling thread. Those of other threads are there after a barrier that follows.
+__device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ inline void store_shared(SharedAddress to, std::uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ inline uint4 load_shared_16(SharedAddress from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+  return x;
+}
+__device__ inline void load_shared(SharedAddress from, float (&x)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
+}
+
+/// threadIdx.x, read anew at each call: what follows from it is computed where it is used and takes no register from tile to tile.
+__device__ inline int thread_now() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+/// x itself, by a way that the compiler does not see through: what follows from it is computed here and held in no register before.
+__device__ inline int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+#else
+
+SharedAddress dynamic_shared();
+void load_matrices(std::uint32_t (&x)[4], SharedAddress row);
+void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row);
+void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+void copy_async_16(SharedAddress to, const void* from, bool valid);
+void copy_async_4(SharedAddress to, const void* from, bool valid);
+void wait_copies();
+void store_shared(SharedAddress to, std::uint32_t x);
+uint4 load_shared_16(SharedAddress from);
+void load_shared(SharedAddress from, float (&x)[2]);
+inline int thread_now() { return static_cast<int>(threadIdx.x); }
+inline int opaque(int x) { return x; }
+
+#endif
+
+}  // namespace trainerd::kernels::cuda

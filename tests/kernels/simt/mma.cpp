@@ -1,0 +1,151 @@
+// The warp's matrix instructions on the host, by the tables of the PTX ISA (fragments of mma.m16n8k16 with bf16, of ldmatrix x4, rules
+// of cp.async), not by what the kernels make of them.
+
+#include "kernels/cuda/mma.cuh"
+
+#include <bit>
+#include <vector>
+
+#include "tests/kernels/simt/simt.h"
+
+namespace trainerd::test::simt {
+namespace {
+
+MatrixCounts counts;
+
+float element(std::uint32_t pair, int which) {
+  return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+struct Multiply {
+  float* c;
+  const std::uint32_t* a;
+  std::uint32_t b[2];
+};
+
+/// Element i of a lane's fragment, groupID = lane / 4, threadID_in_group = lane % 4:
+///   A, i = 0..7: row groupID for i = 0, 1, 4, 5, else groupID + 8; column threadID_in_group 2 + (i & 1), + 8 from i = 4 on
+///   B, i = 0..3: row threadID_in_group 2 + (i & 1), + 8 from i = 2 on; column groupID
+///   C, i = 0..3: row groupID, + 8 from i = 2 on; column threadID_in_group 2 + (i & 1)
+void multiply(void* const* lanes) {
+  double A[16][16], B[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& x = *static_cast<const Multiply*>(lanes[lane]);
+    const int group = lane / 4, in_group = lane % 4;
+    for (int i = 0; i < 8; ++i)
+      A[i % 4 < 2 ? group : group + 8][in_group * 2 + (i & 1) + (i < 4 ? 0 : 8)] = element(x.a[i / 2], i % 2);
+    for (int i = 0; i < 4; ++i) B[in_group * 2 + (i & 1) + (i < 2 ? 0 : 8)][group] = element(x.b[i / 2], i % 2);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& x = *static_cast<const Multiply*>(lanes[lane]);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + (i < 2 ? 0 : 8), column = lane % 4 * 2 + (i & 1);
+      double sum = x.c[i];
+      for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
+      x.c[i] = static_cast<float>(sum);
+    }
+  }
+  ++counts.products;
+}
+
+struct Load {
+  std::uint32_t* x;
+  std::uint32_t row;
+};
+
+/// Threads 8 i .. 8 i + 7 give the rows of matrix i; each thread gets elements 2 (lane % 4) and the next of row lane / 4 of each.
+template <bool kTransposed>
+void load(void* const* lanes) {
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    std::uint16_t elements[8][8];
+    unsigned banks = 0;
+    for (int row = 0; row < 8; ++row) {
+      const std::uint32_t address = static_cast<const Load*>(lanes[matrix * 8 + row])->row;
+      std::memcpy(elements[row], shared_at(address, 16), 16);
+      banks |= 1u << address / 16 % 8;
+    }
+    if (banks != 0xff) ++counts.conflicts;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, column = lane % 4 * 2;
+      const std::uint32_t low = kTransposed ? elements[column][row] : elements[row][column],
+                          high = kTransposed ? elements[column + 1][row] : elements[row][column + 1];
+      static_cast<const Load*>(lanes[lane])->x[matrix] = low | high << 16;
+    }
+  }
+  ++counts.loads;
+}
+
+/// A copy may arrive at any time until its thread has waited: what was there is gone at once, what comes is there at the end.
+struct Copy {
+  std::uint32_t to;
+  const void* from;
+  std::size_t bytes;
+  bool valid;
+};
+std::vector<Copy> started_copies[1024];  // by thread of the block
+
+void start_copy(const Copy& copy) {
+  if (copy.valid && reinterpret_cast<std::uintptr_t>(copy.from) % copy.bytes != 0) fail("the source of an asynchronous copy is not aligned");
+  std::memset(shared_at(copy.to, copy.bytes), 0xff, copy.bytes);
+  started_copies[threadIdx.x].push_back(copy);
+  ++counts.copies;
+}
+
+}  // namespace
+
+MatrixCounts matrix_counts() { return counts; }
+
+void check_copies() {
+  for (const std::vector<Copy>& started : started_copies)
+    if (!started.empty()) fail("a block ends with copies for which no thread has waited");
+}
+
+}  // namespace trainerd::test::simt
+
+namespace trainerd::kernels::cuda {
+
+namespace simt = test::simt;
+
+SharedAddress dynamic_shared() { return 0; }
+
+void load_matrices(std::uint32_t (&x)[4], SharedAddress row) {
+  static const char instruction = 0;
+  simt::Load operands{x, row};
+  simt::together(&instruction, &operands, simt::load<false>);
+}
+
+void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row) {
+  static const char instruction = 0;
+  simt::Load operands{x, row};
+  simt::together(&instruction, &operands, simt::load<true>);
+}
+
+void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static const char instruction = 0;
+  simt::Multiply operands{c, a, {b0, b1}};
+  simt::together(&instruction, &operands, simt::multiply);
+}
+
+void copy_async_16(SharedAddress to, const void* from, bool valid) { simt::start_copy({to, from, 16, valid}); }
+void copy_async_4(SharedAddress to, const void* from, bool valid) { simt::start_copy({to, from, 4, valid}); }
+
+void wait_copies() {
+  for (const simt::Copy& c : simt::started_copies[threadIdx.x]) {
+    std::byte* const to = simt::shared_at(c.to, c.bytes);
+    if (c.valid)
+      std::memcpy(to, c.from, c.bytes);
+    else
+      std::memset(to, 0, c.bytes);
+  }
+  simt::started_copies[threadIdx.x].clear();
+}
+
+void store_shared(SharedAddress to, std::uint32_t x) { std::memcpy(simt::shared_at(to, 4), &x, 4); }
+uint4 load_shared_16(SharedAddress from) {
+  uint4 x;
+  std::memcpy(&x, simt::shared_at(from, 16), 16);
+  return x;
+}
+void load_shared(SharedAddress from, float (&x)[2]) { std::memcpy(x, simt::shared_at(from, 8), 8); }
+
+}  // namespace trainerd::kernels::cuda
