@@ -8,6 +8,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
 #include "io/listen_address.h"
+#include "kernels/cuda_limits.h"
 #include "parallel/placement.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/split.h"
@@ -133,6 +134,10 @@ class Checker {
               "head_dim " + to_string(m.head_dim) +
                   " is odd: positions: rope turns pairs of features (nearest valid: " +
                   to_string(m.head_dim + 1) + ")");
+    if (good({"model.head_dim", "device"}) && job_.device == DeviceChoice::cuda && m.head_dim > kernels::kLargestCudaHead)
+      problem(given("model.head_dim") ? "model.head_dim" : "model.heads",
+              "head_dim " + to_string(m.head_dim) + " is more than the " + to_string(kernels::kLargestCudaHead) +
+                  " that device: cuda computes: choose more heads, or device: cpu");
     if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
         given_by_job("model.qkv_bias"))
       problem("model.qkv_bias", "false contradicts bias: true, which puts a bias on every linear layer");

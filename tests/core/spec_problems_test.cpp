@@ -155,6 +155,10 @@ TEST_CASE("sizes that do not divide are errors", "[spec]") {
         Lines{"--set model.head_dim=15: model.head_dim: head_dim 15 is odd: positions: rope turns pairs of "
               "features (nearest valid: 16)"});
   CHECK(problems(kJob, {"model.head_dim=15", "model.positions=learned"}).empty());
+  CHECK(problems(kJob, {"model.head_dim=258", "device=cuda"}) ==
+        Lines{"--set model.head_dim=258: model.head_dim: head_dim 258 is more than the 256 that device: cuda computes: choose more "
+              "heads, or device: cpu"});
+  CHECK(problems(kJob, {"model.head_dim=258", "device=cpu"}).empty());
   CHECK(problems(kJob, {"batch.micro=16"}) ==
         Lines{"job.yaml:4:17: batch.global: 8 is not a multiple of micro 16 x dp 1 (nearest valid: 16)"});
 }
