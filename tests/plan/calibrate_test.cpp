@@ -20,7 +20,7 @@ namespace {
 
 core::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
   const double flops = 2.0 * static_cast<double>(m * n * k), bytes = 4.0 * static_cast<double>(m * k + n * k + m * n);
-  return {{"linear_fprop", kernels::gemm_class(DType::f32, m, n, k), {flops, bytes}}, seconds, 1};
+  return {{"linear_fprop", kernels::gemm_class(kernels::GemmRole::fprop, DType::f32, DType::f32, m, n, k), {flops, bytes}}, seconds, 1};
 }
 
 core::OperatorSamples::Sample memory(const char* op, double bytes, double seconds) {
