@@ -12,7 +12,7 @@ namespace {
 // An operation is started in microseconds, but for the first, which connects.
 constexpr std::chrono::microseconds kPollInterval(20);
 // A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an abort is to end.
-constexpr std::chrono::seconds kLockPatience(1);
+constexpr double kLockPatienceSeconds = 1;
 
 }  // namespace
 
@@ -59,7 +59,12 @@ std::string NcclLink::error() {
 }
 
 void NcclLink::abort() {
-  const bool locked = mutex_.try_lock_for(kLockPatience);
+  const double patience = base::monotonic_seconds() + kLockPatienceSeconds;
+  bool locked = mutex_.try_lock();
+  while (!locked && base::monotonic_seconds() < patience) {
+    std::this_thread::sleep_for(kPollInterval);
+    locked = mutex_.try_lock();
+  }
   const ncclComm_t comm = std::exchange(comm_, nullptr);
   if (locked) mutex_.unlock();
   if (comm == nullptr) return;

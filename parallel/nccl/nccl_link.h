@@ -38,7 +38,7 @@ class NcclLink {
   /// What is under way until it is started: ncclInProgress no longer.
   ncclResult_t settle(ncclResult_t result, const std::function<bool()>& go_on);
 
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
   ncclComm_t comm_;
   int device_;
 };

@@ -195,8 +195,9 @@ TEST_CASE("an error that NCCL finds by itself ends the world with its words", "[
 
 TEST_CASE("nothing starts after an end, which every rank of the world hears of", "[nccl]") {
   Ranks world(2);
-  const auto texts = world.errors([&](std::int64_t, NcclWorld&, Communicator& comm, RankMachine& m) {
-    world.end.tell("the agent says so");
+  const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
+    comm.barrier(*m.stream, {.label = "all here"})->wait_host(60);
+    if (rank == 0) world.end.tell("the agent says so");
     for (;;) comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream);
   });
   for (const std::string& text : texts) CHECK_THAT(text, Catch::Contains("\"late\"") && Catch::Contains("the agent says so"));

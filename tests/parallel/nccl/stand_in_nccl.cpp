@@ -39,6 +39,7 @@ struct Group {
   explicit Group(int n) : size(n) {}
   int size;
   int joined = 0;
+  bool broken = false;  // a member was aborted: its memory may be gone
   std::map<long, Call> calls;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  // from, to
   struct Split {
@@ -115,10 +116,10 @@ ncclResult_t begin(ncclComm_t comm, cudaStream_t stream, std::function<void(cons
   return ncclInProgress;
 }
 
-/// False when the communicator was aborted first.
+/// False when the communicator was aborted first. With a member that was, nothing is ever ready.
 template <class Ready>
 bool wait(Lock& lock, const State& s, const Ready& ready) {
-  changed.wait(lock, [&] { return s->aborted || ready(); });
+  changed.wait(lock, [&] { return s->aborted || (!s->group->broken && ready()); });
   return !s->aborted;
 }
 
@@ -286,7 +287,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Lock lock(mutex);
   const State s = comm->state;
-  s->aborted = true;
+  s->aborted = s->group->broken = true;
   // What was never launched never is.
   if (std::exchange(s->launch, nullptr)) s->on_device = std::max(0, s->on_device - 1);
   changed.notify_all();
