@@ -272,7 +272,7 @@ bool Worker::settle(std::size_t left) {
                    (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) tell(record);
-    if (record.step == first_step_ + kComparedSteps.second || record.step == job_.steps) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
+    if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps)) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     if (filled_) send_snapshot();
   }
