@@ -37,9 +37,6 @@ const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp
     Sections s{of({.first_layer = 0, .layers = 1, .embedding = false, .head = false}),
                of({.first_layer = 0, .layers = 0, .embedding = true, .head = false}),
                of({.first_layer = 0, .layers = 0, .embedding = false, .head = true})};
-    for (const parallel::Section& section : s.layer) s.largest_layer = std::max(s.largest_layer, section.elements);
-    for (const auto* table : {&s.embedding, &s.head})
-      for (const parallel::Section& section : *table) s.largest_table = std::max(s.largest_table, section.elements);
     return s;
   });
 }
@@ -53,7 +50,13 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, c
   const bool tied = parts_.job().model.tie_embeddings;
   // What is gathered or reduced lies whole while it is used; in the background, two of it.
   const Sections& s = sections(c.tp);
-  const std::int64_t largest = std::max(units.layers > 0 ? s.largest_layer : 0, (units.embedding || units.head) && !tied ? s.largest_table : 0);
+  std::int64_t largest = 0;
+  const auto add_largest = [&](bool held, const std::vector<parallel::Section>& sections) {
+    for (const parallel::Section& section : sections) largest = std::max(largest, held ? section.elements : 0);
+  };
+  add_largest(units.layers > 0, s.layer);
+  add_largest(units.embedding && !tied, s.embedding);
+  add_largest(units.head && !tied, s.head);
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
   double bytes = (master + 2 * real(kernels::size_of(p.moments))) * (c.zero >= 1 ? shard : elements);
   bytes += grads * ((c.zero >= 2 ? ring(parts_.job().parallel.overlap_grad_reduce) : elements) + (parts > 1 ? shard : 0));

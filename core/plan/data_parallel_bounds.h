@@ -42,7 +42,6 @@ class DataParallelBounds {
  private:
   struct Sections {
     std::vector<parallel::Section> layer, embedding, head;  ///< of matrices and tables
-    std::int64_t largest_layer = 0, largest_table = 0;       ///< elements of a unit
   };
   /// Of one unit.
   struct UnitSeconds {
