@@ -43,7 +43,7 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
   const bool processor = t.device.kind == kernels::DeviceKind::cpu;
   constexpr double kTera = 1e12;
   std::string text = fmt::format(
-      "# Every number under `peak_tflops` and `measured`: {}, {} {} of {} {}, lower quartiles of {} rounds.\n"
+      "# Every number under `peak_tflops` and `measured`: {}, {} {} of {} {}, medians of {} rounds.\n"
       "# The curves are {:.1f}% of the operators' time away from what they were made from; {:.1f}% of a step was outside operators.\n",
       source, rates.devices, rates.devices == 1 ? "rank" : "ranks", t.device.threads, t.device.threads == 1 ? "thread" : "threads", made.rounds,
       100 * made.fit_error, 100 * made.host_share);

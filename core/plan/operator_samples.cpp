@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "core/plan/measured_cost.h"
 
@@ -61,18 +62,14 @@ std::vector<double> fit_points(const std::vector<const Sample*>& samples) {
   return points;
 }
 
-/// The one that a `part`th of the values are below.
-double quantile(std::vector<double>& values, std::size_t part) {
+}  // namespace
+
+double median(std::vector<double> values) {
   if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / part);
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), at, values.end());
   return *at;
 }
-
-}  // namespace
-
-double median(std::vector<double> values) { return quantile(values, 2); }
-double lower_quartile(std::vector<double> values) { return quantile(values, 4); }
 
 void OperatorSamples::add(const kernels::ObservedCall& call) {
   names_[call.op] = call.op;
@@ -83,10 +80,11 @@ void OperatorSamples::end_step(double seconds) {
   double inside = 0;
   operators_ = 0;
   for (const auto& [key, taken] : now_) {
-    std::vector<double>& all = calls_[key];
-    all.insert(all.end(), taken.begin(), taken.end());
-    for (const double call : taken) inside += call;
-    operators_ += static_cast<double>(taken.size());
+    const double sum = std::accumulate(taken.begin(), taken.end(), 0.0), count = static_cast<double>(taken.size());
+    means_[key].push_back(sum / count);
+    calls_[key] += count;
+    inside += sum;
+    operators_ += count;
   }
   host_.push_back(std::max(0.0, seconds - inside));
   steps_.push_back(seconds);
@@ -97,12 +95,12 @@ void OperatorSamples::drop_step() { now_.clear(); }
 
 std::vector<Sample> OperatorSamples::samples() const {
   std::vector<Sample> samples;
-  for (const auto& [key, seconds] : calls_)
-    samples.push_back({{names_.at(key.op), key.what, {key.flops, key.bytes}}, lower_quartile(seconds), static_cast<double>(seconds.size()) / steps_done()});
+  for (const auto& [key, seconds] : means_)
+    samples.push_back({{names_.at(key.op), key.what, {key.flops, key.bytes}}, median(seconds), calls_.at(key) / steps_done()});
   return samples;
 }
 
-double OperatorSamples::host_seconds() const { return lower_quartile(host_); }
+double OperatorSamples::host_seconds() const { return median(host_); }
 double OperatorSamples::step_seconds() const { return median(steps_); }
 
 FittedCurves fit_curves(const std::vector<Sample>& samples) {

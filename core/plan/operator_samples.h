@@ -12,8 +12,8 @@
 
 namespace trainerd::core {
 
-/// What operators took in one kind of step, over many steps. Of equal calls the lower quartile counts: other processes make some
-/// slower, and none faster.
+/// What operators took in one kind of step, over many steps. Of equal calls the mean of a step counts, since a step is their sum, and
+/// of that the median over the steps.
 class OperatorSamples {
  public:
   void add(const kernels::ObservedCall& call);
@@ -24,7 +24,7 @@ class OperatorSamples {
 
   struct Sample {
     RecordedOp op;
-    double seconds = 0;  ///< lower quartile of its calls
+    double seconds = 0;  ///< of a call: median over the steps of their means
     double calls = 0;    ///< in a step
   };
   std::vector<Sample> samples() const;
@@ -40,7 +40,8 @@ class OperatorSamples {
     double flops = 0, bytes = 0;
     auto operator<=>(const Key&) const = default;
   };
-  std::map<Key, std::vector<double>> now_, calls_;  ///< of the step under way, of all before
+  std::map<Key, std::vector<double>> now_, means_;  ///< calls of the step under way; means of those before
+  std::map<Key, double> calls_;                     ///< of all steps
   double steps_done() const { return static_cast<double>(steps_.size()); }
   std::map<std::string, const char*> names_;
   std::vector<double> host_, steps_;
@@ -48,7 +49,6 @@ class OperatorSamples {
 };
 
 double median(std::vector<double> values);
-double lower_quartile(std::vector<double> values);
 
 struct FittedCurves {
   parallel::MeasuredRates::Operators curves;
