@@ -21,6 +21,7 @@ namespace {
 /// The models of the steps that are timed: together they meet every operator over a range of sizes, in and out of caches.
 constexpr std::array kModels = {
     "model: {layers: 2, hidden: 64, heads: 2, ffn: 192, seq_len: 64, vocab: 256}\nbatch: {global: 4, micro: 2}\n",
+    "model: {layers: 2, hidden: 128, heads: 4, ffn: 384, seq_len: 64, vocab: 512}\nbatch: {global: 64, micro: 64}\n",
     "model: {layers: 2, hidden: 128, heads: 4, ffn: 512, seq_len: 128, vocab: 1024, mlp: gelu, norm: layer, positions: learned, bias: true}\n"
     "batch: {global: 8, micro: 4}\n",
     "model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 704, seq_len: 256, vocab: 4096}\nbatch: {global: 2, micro: 1}\n",
