@@ -7,9 +7,10 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1).
+// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1). One block of an SM is promised and no more: for sm_100a the
+// compiler would spill to fit others.
 template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads) forward_kernel(AttentionShape p, const T* qkv, T* out, float* lse) {
+__global__ void __launch_bounds__(kAttentionThreads, 1) forward_kernel(AttentionShape p, const T* qkv, T* out, float* lse) {
   __shared__ typename Tile::Floats queries, keys_or_values;
   __shared__ typename Tile::Scores weights;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;

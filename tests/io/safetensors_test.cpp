@@ -45,9 +45,7 @@ TEST_CASE("a header as the format's documentation shows it is read") {
 }
 
 TEST_CASE("files written by the reference implementation are read") {
-  const auto golden =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "golden" / "llama.safetensors";
-  const std::string file = read_file(golden.string());
+  const std::string file = read_file(std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/llama.safetensors");
   REQUIRE_FALSE(file.empty());
   const SafetensorsHeader header = parse_safetensors(bytes_of(file), static_cast<std::int64_t>(file.size()));
   REQUIRE(header.find("tokens") != nullptr);
