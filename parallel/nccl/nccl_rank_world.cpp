@@ -138,30 +138,33 @@ void NcclRankWorld::throw_if_ended(const std::string& what) const {
 }
 
 void NcclRankWorld::end(std::string_view why) {
+  std::shared_ptr<Aborts> aborts;
+  bool first = false;
   {
     const std::lock_guard lock(end_mutex_);
-    if (ended_) return;
-    why_ = why;
-    ended_ = true;
+    first = !ended_;
+    if (first) {
+      why_ = why;
+      aborts_ = std::make_shared<Aborts>();
+      aborts_->left = links_.size();
+      ended_ = true;
+    }
+    aborts = aborts_;
   }
-  if (options_.end) options_.end(why);
-  // An abort may wait for the device, and the device for another communicator's operation: all at a time, and none is waited for
-  // for long.
-  struct Left {
-    std::mutex mutex;
-    std::condition_variable none;
-    std::size_t count;
-  };
-  const auto left = std::make_shared<Left>();
-  left->count = links_.size();
-  for (const std::shared_ptr<NcclLink>& link : links_)
-    std::thread([link, left] {
-      link->abort();
-      const std::lock_guard lock(left->mutex);
-      if (--left->count == 0) left->none.notify_all();
-    }).detach();
-  std::unique_lock lock(left->mutex);
-  left->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds), [&] { return left->count == 0; });
+  if (first) {
+    if (options_.end) options_.end(why);
+    // An abort may wait for the device, and the device for another communicator's operation: all at a time, and none is waited for
+    // for long.
+    for (const std::shared_ptr<NcclLink>& link : links_)
+      std::thread([link, aborts] {
+        link->abort();
+        const std::lock_guard lock(aborts->mutex);
+        if (--aborts->left == 0) aborts->none.notify_all();
+      }).detach();
+  }
+  // Whoever comes second may free what operations under way read: it waits as well.
+  std::unique_lock lock(aborts->mutex);
+  aborts->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds), [&] { return aborts->left == 0; });
 }
 
 // ---- the watchdog

@@ -55,8 +55,15 @@ class NcclRankWorld final : public NcclWorld {
   std::vector<std::shared_ptr<NcclLink>> links_;  ///< the first is of the whole world
   std::map<std::string, std::pair<std::vector<std::int64_t>, std::shared_ptr<NcclLink>>> groups_;  ///< by name, until asked for
 
+  /// Under way since the end, on threads of their own.
+  struct Aborts {
+    std::mutex mutex;
+    std::condition_variable none;
+    std::size_t left = 0;
+  };
   mutable std::mutex end_mutex_;
   std::string why_;
+  std::shared_ptr<Aborts> aborts_;
   std::atomic<bool> ended_{false};
 
   std::mutex watch_mutex_;
