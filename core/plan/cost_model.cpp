@@ -66,6 +66,10 @@ double peak_flops(const Topology& t, DType dtype) {
   return t.peak.tf32 > 0 ? t.peak.tf32 : t.peak.fp32;
 }
 
+bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
+  return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
+}
+
 double op_seconds(const RecordedOp& op, const Topology& t) {
   if (t.measured.known()) return measured_seconds(op, t.measured);
   const double moved = op.cost.bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);

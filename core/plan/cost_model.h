@@ -14,6 +14,8 @@ namespace trainerd::core {
 
 /// A dense product's peak FLOP/s for operands of a dtype; 0: unknown. fp32 operands use the tf32 units where there are any.
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
+/// Whether the cluster has what seconds are made from; without it memory and communication alone are planned.
+bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
 
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more summands.
 /// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes.

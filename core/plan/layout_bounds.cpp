@@ -57,7 +57,7 @@ struct LayoutBounds::Chain {
 };
 
 LayoutBounds::LayoutBounds(LayoutParts& parts)
-    : parts_(parts), data_parallel_(parts), timed_((parts.topology().rates.known() || parts.topology().measured.known()) && peak_flops(parts.topology(), parts.job().precision.compute) > 0) {}
+    : parts_(parts), data_parallel_(parts), timed_(has_rates(parts.topology(), parts.job().precision.compute)) {}
 
 /// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
 ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) const {

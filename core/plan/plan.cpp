@@ -110,7 +110,7 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
 void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups, const StageRecords& records, const OtherSoftware& other) {
   const JobSpec& job = plan.job;
   const Topology& t = plan.topology;
-  plan.timed = (t.rates.known() || t.measured.known()) && peak_flops(t, job.precision.compute) > 0;
+  plan.timed = has_rates(t, job.precision.compute);
   const parallel::ScheduleShape shape = schedule_shape(job);
   count_traffic(plan, layout, records, groups, shape);
   if (!plan.timed) return;

@@ -22,7 +22,7 @@ constexpr double kFar = std::numeric_limits<double>::infinity();
 std::int64_t ranks_of(const JobSpec& job) { return job.parallel.tp * job.parallel.pp * job.parallel.dp; }
 
 bool timed(const JobSpec& job, const parallel::Topology& t) {
-  return (t.rates.known() || t.measured.known()) && peak_flops(t, job.precision.compute) > 0;
+  return has_rates(t, job.precision.compute);
 }
 
 /// Runs `work` on every thread; throws the first error.
