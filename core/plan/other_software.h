@@ -16,8 +16,15 @@ struct OtherSoftware {
   /// The host awaits the device around each message between pipeline stages (Megatron-LM, megatron/p2p_communication.py: a
   /// synchronisation "to protect against race condition").
   bool messages_stop_host = false;
-  /// Collectives in which a layer's parameters are gathered: one for each of its matrices.
-  std::int64_t gathers_of_layer = 1;
+  /// Data-parallel ranks are one group, whatever the nodes they are on.
+  bool one_level = false;
+  /// Collectives in which ZeRO gathers a layer's parameters and scatters its gradients: one for each of its matrices.
+  std::int64_t collectives_of_layer = 1;
+  /// Part of a layer's parameters that is gathered once more between its second forward and its backward, where it is recomputed.
+  double gathered_again = 0;
+  /// Of the host for each rank's part in such a collective: it stands still until the parts, tensors of their own, are listed
+  /// and copied one by one from the buffer that the library filled (of gradients: to the one that it reads). 0: one tensor for all.
+  double part_seconds = 0;
 };
 
 }  // namespace trainerd::core

@@ -159,7 +159,8 @@ Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::L
 }
 
 Plan make_plan(const JobSpec& job, const Topology& topology, const OtherSoftware& other) {
-  const parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+  parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+  if (other.one_level) layout.dp_levels = {layout.options.dp, layout.options.dp, false};
   return plan_layout(job, topology, layout, count_all_slots(job, layout), GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
 }
 

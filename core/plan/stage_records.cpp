@@ -22,14 +22,28 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
   return key;
 }
 
+/// Of a layer's parameters gathered, or its gradients scattered, by other software.
+double zero_seconds(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
+  const auto pieces = static_cast<double>(other.collectives_of_layer);
+  double seconds = pieces * collective_seconds(c.op, c.bytes / other.collectives_of_layer, place, t);
+  if (other.part_seconds > 0) {
+    // The copies read and write all of it; a gather's parts are filled with zeros before.
+    const double moved = static_cast<double>(c.bytes) * (c.op == "all_gather" ? 3 : 2);
+    seconds += pieces * static_cast<double>(place.size) * other.part_seconds + moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+  }
+  // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
+  return c.op == "all_gather" && recomputed ? seconds * (1 + other.gathered_again / 2) : seconds;
+}
+
 /// Seconds of a collective of the step, by the software that runs it.
 double step_collective_seconds(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
-                               const OtherSoftware& other) {
+                               const OtherSoftware& other, bool recomputed) {
   const auto labelled = [&](const char* label) { return c.label == label; };
   if (other.backward_tp_behind && (labelled("column_linear_dgrad") || labelled("column_linear_wgrad") || labelled("row_linear_wgrad")))
     return 0;
-  const std::int64_t parts = labelled("parameters") && c.op == "all_gather" ? other.gathers_of_layer : 1;
-  return static_cast<double>(parts) * collective_seconds(c.op, c.bytes / parts, place, t);
+  if ((labelled("parameters") && c.op == "all_gather") || (labelled("gradients") && c.op == "reduce_scatter"))
+    return zero_seconds(c, place, t, other, recomputed);
+  return collective_seconds(c.op, c.bytes, place, t);
 }
 
 }  // namespace
@@ -68,8 +82,9 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
   input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
-  input.collective_seconds = [t, &groups, other](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
-    return step_collective_seconds(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other);
+  const bool recomputed = job.recompute.kind == RecomputeKind::full;
+  input.collective_seconds = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
+    return step_collective_seconds(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other, recomputed);
   };
   const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
   input.message_seconds = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {

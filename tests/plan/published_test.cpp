@@ -54,7 +54,7 @@ core::JobSpec job_of(const YAML::Node& row) {
   p.zero = number(row, "zero");
   p.sequence_parallel = row["sp"].as<bool>();
   // The published systems reduce and gather by layers, or all at once.
-  p.bucket_bytes = std::int64_t{1} << 32;
+  p.bucket_bytes = std::int64_t{1} << 40;
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
   p.schedule = p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
@@ -78,7 +78,10 @@ core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   other.scatter_flows = s["scatter_flows"].as<bool>(false);
   other.backward_tp_behind = s["backward_tp_behind"].as<bool>(false);
   other.messages_stop_host = s["messages_stop_host"].as<bool>(false);
-  other.gathers_of_layer = s["gathers_of_layer"].as<std::int64_t>(1);
+  other.one_level = s["one_level"].as<bool>(false);
+  other.collectives_of_layer = s["collectives_of_layer"].as<std::int64_t>(1);
+  other.gathered_again = s["gathered_again"].as<double>(0);
+  other.part_seconds = s["part_microseconds"].as<double>(0) / 1e6;
   return other;
 }
 
