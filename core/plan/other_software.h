@@ -25,6 +25,8 @@ struct OtherSoftware {
   /// Of the host for each rank's part in such a collective: it stands still until the parts, tensors of their own, are listed
   /// and copied one by one from the buffer that the library filled (of gradients: to the one that it reads). 0: one tensor for all.
   double part_seconds = 0;
+  /// Bytes that are held for each logit at once: of all tokens and the whole vocabulary, where this software takes parts of them. 0: as here.
+  std::int64_t logit_bytes = 0;
 };
 
 }  // namespace trainerd::core

@@ -43,7 +43,14 @@ Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const Ra
   return worst;
 }
 
-void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords& records) {
+/// Of all logits of a microbatch, as other software holds them, over what a stage has for them here.
+std::int64_t more_logits(const JobSpec& job, const StagePlan& stage, const OtherSoftware& other) {
+  if (other.logit_bytes == 0 || !stage.chunks.back().head) return 0;
+  const auto own = stage.terms.find("logits");
+  return job.batch.micro * job.model.seq_len * job.model.vocab / job.parallel.tp * other.logit_bytes - (own == stage.terms.end() ? 0 : own->second);
+}
+
+void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords& records, const OtherSoftware& other) {
   const Topology& t = plan.topology;
   const bool own = t.device_memory_bytes > 0;
   plan.device_bytes = device_bytes(t, layout.grid.ranks());
@@ -59,11 +66,13 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     const std::int64_t reserve = overhead_bytes(plan.job, layout, who), overhead = device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
     else stage.terms["snapshots"] = snapshots;  // where devices share the node's memory, snapshots do too
-    stage.bytes = stage.memory.total_bytes() + (own ? overhead : snapshots);
+    const std::int64_t logits = more_logits(plan.job, stage, other);
+    if (logits > 0) stage.terms["logits"] += logits;
+    stage.bytes = stage.memory.total_bytes() + logits + (own ? overhead : snapshots);
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
     const std::int64_t staging = staging_bytes(plan.job, layout, who);
     plan.staging_bytes = std::max(plan.staging_bytes, staging);
-    needs.push_back({stage.memory.total_bytes(), records.of_rank[rank]->snapshot_bytes, staging, reserve});
+    needs.push_back({stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
   }
   plan.fit = fit_of(layout, t, needs);
   plan.fits = plan.fit.fits();
@@ -151,7 +160,7 @@ Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::L
                  const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
-  plan_memory(plan, layout, records);
+  plan_memory(plan, layout, records, other);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, other);
   plan_checkpoints(plan, records);

@@ -81,6 +81,7 @@ core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   other.one_level = s["one_level"].as<bool>(false);
   other.collectives_of_layer = s["collectives_of_layer"].as<std::int64_t>(1);
   other.gathered_again = s["gathered_again"].as<double>(0);
+  other.logit_bytes = s["logit_bytes"].as<std::int64_t>(0);
   other.part_seconds = s["part_microseconds"].as<double>(0) / 1e6;
   return other;
 }
