@@ -18,7 +18,7 @@ inline constexpr std::array kOperatorNames = {
     "copy", "fill_zero", "other"};
 
 /// What the time of a product or of attention is a sum over: see core/plan/measured_cost.h.
-constexpr std::size_t kShapeTerms = 5;
+constexpr std::size_t kShapeTerms = 6;
 
 struct OpClass {
   enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;

@@ -11,6 +11,9 @@ namespace {
 using kernels::OpClass;
 using parallel::MeasuredRates;
 
+/// Second-level caches of server cores hold 1 to 2 MiB.
+constexpr double kCoreCacheBytes = 1 << 20;
+
 double real(std::int64_t n) { return static_cast<double>(n); }
 
 double on_curve(const RecordedOp& op, const MeasuredRates::Operators& curves) {
@@ -37,9 +40,10 @@ std::string other_curve(kernels::DType dtype) { return std::string("other.") + k
 bool has_shape(const OpClass& what) { return what.kind != OpClass::Kind::memory; }
 
 std::array<double, kShapeTerms> shape_terms(const OpClass& what, const kernels::Cost& cost) {
+  const double beyond = std::max(0.0, cost.bytes - kCoreCacheBytes);
   if (what.kind == OpClass::Kind::gemm)
-    return {1, cost.flops, cost.bytes, real(what.m) * real(what.k), real(what.n) * real(what.k)};
-  return {1, cost.flops, cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.length), 0};
+    return {1, cost.flops, cost.bytes, real(what.m) * real(what.k), real(what.n) * real(what.k), beyond};
+  return {1, cost.flops, cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.length), 0, beyond};
 }
 
 double on_points(std::span<const double> points, double x) {

@@ -18,8 +18,9 @@ std::string curve_of(const char* op, const kernels::OpClass& what);
 /// The curve for operators that have none, of a dtype.
 std::string other_curve(kernels::DType dtype);
 
-/// What a matrix product's or attention's coefficients multiply: 1, FLOPs, bytes, and for a product the elements of its two operands
-/// (packing, reading again), for attention its scores (exponentials) and 0. Others have points over their bytes instead.
+/// What a matrix product's or attention's coefficients multiply: 1, FLOPs, bytes, for a product the elements of its two operands
+/// (packing, reading again), for attention its scores (exponentials) and 0, and the bytes over what a core's own cache holds.
+/// Others have points over their bytes instead.
 using kernels::kShapeTerms;
 bool has_shape(const kernels::OpClass& what);
 std::array<double, kShapeTerms> shape_terms(const kernels::OpClass& what, const kernels::Cost& cost);
