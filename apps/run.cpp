@@ -47,8 +47,8 @@ int run_command(const RunArgs& args) {
   const base::UniqueFd signals = open_stop_signals();
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
-  const core::JobSpec job = core::load_job(args.job, overrides);
-  core::require_present(job);
+  auto [job, rates] = core::job_here(core::load_job(args.job, overrides));
+  if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
   if (!args.metrics_listen.empty() && !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port, got '" + args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
@@ -59,7 +59,7 @@ int run_command(const RunArgs& args) {
                                                     .signal_fd = signals.get(),
                                                     .terminal = ::isatty(STDOUT_FILENO) == 1,
                                                     .gang = gang,
-                                                    .rates = args.rates.empty() ? std::nullopt : std::optional(core::named_cluster(args.rates, "--rates")),
+                                                    .rates = rates,
                                                     .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }

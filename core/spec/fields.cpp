@@ -243,7 +243,7 @@ std::vector<Field> fields_of(JobSpec& job) {
         "`dgx-h200`, "
         "`dgx-b200`, `gb200-nvl72`) or the path of a YAML file like those in `configs/clusters/`, which "
         "`validate` "
-        "places the ranks on and `run` refuses where they are not");
+        "places the ranks on and `run` refuses where its devices, by name, are not this machine's");
   t.add("cluster.nodes", &job.cluster.nodes,
         "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
       .between(1, kMostRanks)

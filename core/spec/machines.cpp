@@ -59,14 +59,28 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
   return rated;
 }
 
-void require_present(const JobSpec& job) {
-  if (job.cluster.preset == "local") return;
-  const parallel::Topology topology = job_topology(job);
-  throw base::capacity_error(
-      "cluster.preset: the job is for " + topology.name + " (" + std::to_string(topology.devices()) + " x " +
-      topology.device.name +
-      "), and this machine has none of these devices: set cluster.preset: local to run here, or "
-      "look at the job with `trainerd validate`");
+JobHere job_here(const JobSpec& job) {
+  if (job.cluster.preset == "local") return {job, std::nullopt};
+  const parallel::Topology named = job_topology(job);
+  const bool cpu = named.device.kind == kernels::DeviceKind::cpu;
+  JobHere here{job, std::nullopt};
+  here.job.cluster.preset = "local";
+  if (cpu) here.job.threads = named.device.threads;
+  std::string found = "none of these devices";
+  if (cpu || job.device == DeviceChoice::cuda) {
+    try {
+      const std::string name = job_topology(here.job).device.name;
+      if (name == named.device.name) {
+        if (named.rates.known() || named.measured.known()) here.rates = named;
+        return here;
+      }
+      found += ", but " + name;
+    } catch (const base::DeviceError&) {
+      // No GPU at all: the job is for other machines.
+    }
+  }
+  throw base::capacity_error("cluster.preset: the job is for " + named.name + " (" + std::to_string(named.devices()) + " x " + named.device.name +
+                             "), and this machine has " + found + ": set cluster.preset: local to run here, or look at the job with `trainerd validate`");
 }
 
 }  // namespace trainerd::core

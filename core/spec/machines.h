@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "core/spec/spec.h"
 #include "parallel/placement.h"
 #include "parallel/topology.h"
@@ -19,7 +21,13 @@ parallel::PlacedGrid place_job(const JobSpec& job);
 /// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and links. Throws SpecError.
 parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster);
 
-/// Throws CapacityError when the job is for other machines than this one: it can be validated here, not run.
-void require_present(const JobSpec& job);
+/// A job on this machine's own devices.
+struct JobHere {
+  JobSpec job;                              ///< of the `local` cluster
+  std::optional<parallel::Topology> rates;  ///< of the cluster that it named, where that has operator rates
+};
+/// A job of a named cluster runs where its devices are: by their name. Throws CapacityError when this machine has others: the job can
+/// be validated and planned here, not run.
+JobHere job_here(const JobSpec& job);
 
 }  // namespace trainerd::core

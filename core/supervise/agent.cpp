@@ -86,7 +86,7 @@ void Agent::plan() {
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
   }
   if (planned.step_seconds) spdlog::info("planned: {} a step", duration(*planned.step_seconds));
-  else spdlog::info("a step's time is not predicted without operator rates of this machine: give --rates a cluster file that has them");
+  else spdlog::info("a step's time is not predicted without operator rates of this machine: make them with `trainerd calibrate` and name the file in cluster.preset or --rates");
   planned_ = std::move(planned);
 }
 

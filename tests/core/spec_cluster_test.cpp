@@ -1,6 +1,8 @@
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/plan/calibrate.h"
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
 #include "core/spec/report.h"
@@ -103,10 +105,30 @@ TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cl
 }
 
 TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
-  require_present(parse_job(kJob, "j"));
-  CHECK_THROWS_AS(require_present(job_on("{preset: gb200-nvl72}")), base::CapacityError);
-  CHECK_THROWS_WITH(require_present(job_on("{preset: dgx-h100}")),
-                    Catch::Contains("8 x NVIDIA H100") && Catch::Contains("cluster.preset: local"));
+  CHECK(job_here(parse_job(kJob, "j")).job.cluster.preset == "local");
+  CHECK_THROWS_AS(job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
+  CHECK_THROWS_WITH(job_here(job_on("{preset: dgx-h100}")),
+                    Catch::Contains("8 x NVIDIA H100") && Catch::Contains("none of these devices") && Catch::Contains("cluster.preset: local"));
+}
+
+TEST_CASE("a job of a calibrated processor runs on such a processor, with its threads and rates", "[spec][cluster]") {
+  const auto path = std::filesystem::temp_directory_path() / "trainerd-job-here.yaml";
+  Calibration made;
+  made.topology = parallel::detect_topology(1, 2);
+  made.topology.peak.fp32 = made.topology.peak.bf16 = 1e11;
+  made.topology.measured.alone["linear_fprop.fp32"] = {1e-6, 1e-11, 0, 0, 0, 0};
+  const auto job_of = [&](const std::string& device) {
+    made.topology.device.name = device;
+    std::ofstream(path) << cluster_yaml(made, "made up");
+    return job_on("{preset: " + path.string() + "}");
+  };
+  const JobHere here = job_here(job_of(made.topology.device.name));
+  CHECK(here.job.cluster.preset == "local");
+  CHECK(here.job.threads == 1);
+  REQUIRE(here.rates);
+  CHECK(here.rates->measured.alone.contains("linear_fprop.fp32"));
+  CHECK_THROWS_WITH(job_here(job_of("another processor")), Catch::Contains("another processor") && Catch::Contains("but "));
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("the machine is a device for each rank of a local job", "[spec][cluster]") {
