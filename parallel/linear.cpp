@@ -171,6 +171,22 @@ void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand 
   else run_gathered(tp, s, args, flow, label, run);
 }
 
+/// The input gradient of a row-parallel linear, and its weight's where that is wanted.
+template <class Args>
+void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+                      void (Backend::*run)(Stream&, const Args&), std::optional<LinearWgrad> wgrad) {
+  const Tensor dy = (args.*flow).data;
+  if (!wgrad || !cut(tp) || overlapped(tp, dy.size(0))) {
+    run_by_rows(tp, s, args, flow, label, run);
+    if (wgrad) row_linear_wgrad(tp, s, *wgrad);
+    return;
+  }
+  const ArenaScope scope(s.scratch());
+  (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
+  (tp.backend.*run)(s, args);
+  tp.backend.linear_wgrad(s, *wgrad);
+}
+
 /// Runs an operator whose result, a flow, is a summand of what is wanted.
 template <class Args>
 void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
@@ -244,16 +260,16 @@ void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
   run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", &Backend::linear_fprop);
 }
 
-void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
-  run_by_rows(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad);
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const std::optional<LinearWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad, wgrad);
 }
 
 void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
   run_gathered(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad", &Backend::linear_wgrad);
 }
 
-void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a) {
-  run_by_rows(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu);
+void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a, const std::optional<LinearWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu, wgrad);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {

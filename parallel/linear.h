@@ -5,6 +5,8 @@
 // A column-parallel linear holds rows of the weight [N/tp, C]; its input gradient is a sum over tp.
 // A row-parallel linear holds columns [N, C/tp]; its output is a sum over tp.
 
+#include <optional>
+
 #include "kernels/backend.h"
 #include "parallel/communicator.h"
 
@@ -36,10 +38,12 @@ void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels:
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
 /// y is a flow. A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
-/// dy is a flow.
-void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
+/// dy is a flow. With `wgrad`, of the same dy, the weight's gradient is made next: dy is gathered once, unless it comes in chunks.
+void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
+                      const std::optional<kernels::LinearWgrad>& wgrad = {});
+void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&,
+                             const std::optional<kernels::LinearWgrad>& wgrad = {});
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
-void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&);
 /// Each rank holds rows [first_row, first_row + V/tp) of the table; the sum over tp completes every token. `out` is a flow.
 void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingForward&);
 /// dout is a flow.

@@ -1,6 +1,7 @@
 #include "core/model/segments.h"
 
 #include <cmath>
+#include <optional>
 
 namespace trainerd::core {
 namespace {
@@ -143,15 +144,26 @@ Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Homes
   return {state.sum_TD, delta_TD};
 }
 
+namespace {
+
+/// Of the projection that closes a segment, where the weights' walk is not apart.
+std::optional<LinearWgrad> closing_wgrad(const WalkContext& c, const LinearParams& ids, const Tensor& dflow_TD, const Tensor& x_TC, Walks walks) {
+  if (walks == Walks::apart) return std::nullopt;
+  return weight_gradient(c, ids, dflow_TD, x_TC);
+}
+
+}  // namespace
+
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
-                              const Tensor& dflow_TD, const Tensor& dx_TD) {
+                              const Tensor& dflow_TD, const Tensor& dx_TD, Walks walks) {
   const HeadGeometry heads = heads_of(c);
   state.dqkv = activation(c, *frame.grads, heads.columns());
   {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
     const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::dgrad, c.stream);
-    parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dattended});
+    parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dattended},
+                               closing_wgrad(c, ids.attn_out, dflow_TD, state.attended, walks));
     c.backend().attention_backward(c.stream, {.heads = heads, .mask = MaskKind::causal, .scale = attention_scale(c.model),
                                               .determinism = c.attention,
                                               .sequences = c.batch.sequences, .max_seqlen = c.batch.max_seqlen,
@@ -178,8 +190,9 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
-void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
-  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
+void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD, Walks walks) {
+  if (walks == Walks::apart)
+    parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
   parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.qkv, state.dqkv, state.y_TD));
 }
 
@@ -232,17 +245,19 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Homes& ho
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state, const Tensor& dflow_TD,
-                        const Tensor& dx_TD) {
+                        const Tensor& dx_TD, Walks walks) {
   {
     const Lease weight = c.params.use(ids.down.weight, WeightForm::dgrad, c.stream);
     if (c.model.mlp == Mlp::swiglu) {
       state.act = activation(c, *frame.grads, c.local.ffn);
       parallel::row_linear_dgrad_swiglu(c.tp, c.stream, {.dy_TD = dflow_TD, .weight = weight.weight(), .gate_up_T2F = state.up,
-                                                         .dgate_up_T2F = state.up, .act_TF = state.act});
+                                                         .dgate_up_T2F = state.up, .act_TF = state.act},
+                                        closing_wgrad(c, ids.down, dflow_TD, state.act, walks));
     } else {
       const ArenaScope scope(c.stream.scratch());
       const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
-      parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dact});
+      parallel::row_linear_dgrad(c.tp, c.stream, {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dact},
+                                 closing_wgrad(c, ids.down, dflow_TD, state.act, walks));
       c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
     }
   }
@@ -251,8 +266,9 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
-void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
-  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
+void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD, Walks walks) {
+  if (walks == Walks::apart)
+    parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
   parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.up, state.up, state.y_TD));
 }
 

@@ -25,16 +25,16 @@ void attention_state(const WalkContext&, const LayerParams&, const Homes&, Segme
 /// The output projection: the segment's contribution.
 void attention_output(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& delta_TD);
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
-                              const kernels::Tensor& dx_TD);
-void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
+                              const kernels::Tensor& dx_TD, Walks);
+void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD, Walks);
 
 Flow mlp_forward(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in,
                  const kernels::Tensor& delta_TD);
 /// What the state lacks of what backward reads, as `attention_state`. Nothing in backward reads the down projection.
 void mlp_recompute(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in);
 void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
-                        const kernels::Tensor& dx_TD);
-void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
+                        const kernels::Tensor& dx_TD, Walks);
+void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD, Walks);
 
 void head_forward(const WalkContext&, const Homes&, SegmentState&, const Flow& in);
 /// Loss alone.

@@ -115,22 +115,22 @@ void Stage::recompute(const WalkContext& c, const SegmentSpan& span, Frame& fram
   mlp_recompute(c, ids, homes, mlp, {mlp.sum_TD, first.sum_TD});
 }
 
-void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD, const LossTarget& loss) {
+void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD, const LossTarget& loss, Walks walks) {
   SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
-    case Segment::Kind::mlp: mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD); break;
-    case Segment::Kind::attention: attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD); break;
+    case Segment::Kind::mlp: mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks); break;
+    case Segment::Kind::attention: attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks); break;
     case Segment::Kind::embedding: break;
   }
 }
 
-void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame) {
+void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame, Walks walks) {
   const SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: break;
-    case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
-    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
+    case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD, walks); break;
+    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD, walks); break;
     case Segment::Kind::embedding: embedding_backward_weight(c, state.dflow_TD); break;
   }
 }
@@ -149,8 +149,8 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
       const ArenaScope segment_scope(*frame.grads);
       frame.segments[i].dflow_TD = dflow[0];
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
-      input_gradient(c, i, frame, dx_TD, loss);
-      weight_gradient(c, i, frame);
+      input_gradient(c, i, frame, dx_TD, loss, Walks::together);
+      weight_gradient(c, i, frame, Walks::together);
       params_.reduce_complete_grads();
       std::swap(dflow[0], dflow[1]);
     }
@@ -173,7 +173,7 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
       frame.segments[i].dflow_TD = dflow;
       if (segments_[i].kind == Segment::Kind::embedding) break;
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
-      input_gradient(c, i, frame, dx_TD, loss);
+      input_gradient(c, i, frame, dx_TD, loss, Walks::apart);
       params_.reduce_complete_grads();
       dflow = dx_TD;
     }
@@ -183,7 +183,7 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
 void Stage::backward_weight(Stream& stream, Frame& frame) {
   const WalkContext c = context(stream, frame);
   for (std::size_t i = segments_.size(); i-- > 0;) {
-    weight_gradient(c, i, frame);
+    weight_gradient(c, i, frame, Walks::apart);
     params_.reduce_complete_grads();
   }
 }

@@ -1,9 +1,11 @@
 // How much data parallelism moves: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section 7), with microbatches.
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "core/plan/dry_run.h"
 #include "core/train/trainer.h"
@@ -103,6 +105,27 @@ TEST_CASE("with two levels one part of each sum crosses between them", "[volume]
   CHECK(volume["dp_outer.all_gather"] == kAll / 2);
   CHECK(volume["dp_inner.all_gather"] == kAll);
   CHECK(volume.count("dp.reduce_scatter") == 0);
+}
+
+TEST_CASE("a layer with sequence parallelism gathers 2 flows in forward and 4 in backward, 6 where that is split", "[volume]") {
+  const auto of_a_layer = [](std::int64_t pp, parallel::ScheduleKind schedule) {
+    std::array<std::map<std::string, std::int64_t>, 2> volume;
+    core::JobSpec job = job_of(0, 4);
+    job.parallel.dp = 1, job.parallel.tp = 2, job.parallel.pp = pp;
+    job.parallel.sequence_parallel = true;
+    job.parallel.schedule = schedule;
+    for (const std::size_t deep : {0, 1}) {
+      job.model.layers = deep == 1 ? 8 : 4;
+      volume[deep] = volume_of(job);
+    }
+    // Rank 0 is the first stage; deeper models give it 4 / pp layers more.
+    const std::int64_t flow = job.model.seq_len * job.model.hidden * 4, layers = 4 / pp * job.microbatches();
+    return std::pair((volume[1]["tp.all_gather"] - volume[0]["tp.all_gather"]) / flow / layers,
+                     (volume[1]["tp.reduce_scatter"] - volume[0]["tp.reduce_scatter"]) / flow / layers);
+  };
+  CHECK(of_a_layer(1, parallel::ScheduleKind::one_f_one_b) == std::pair<std::int64_t, std::int64_t>(6, 4));
+  CHECK(of_a_layer(2, parallel::ScheduleKind::one_f_one_b) == std::pair<std::int64_t, std::int64_t>(6, 4));
+  CHECK(of_a_layer(2, parallel::ScheduleKind::zb_h1) == std::pair<std::int64_t, std::int64_t>(8, 4));
 }
 
 TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once a step", "[volume]") {
