@@ -254,6 +254,28 @@ void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwigl
   run_by_rows(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
 }
 
+void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const LinearWgrad& w) {
+  if (tp.group.size() == 1 || !tp.overlap_backward || overlapped(tp, a.dx_TC.size(0))) {
+    column_linear_dgrad(tp, s, a);
+    return column_linear_wgrad(tp, s, w);
+  }
+  const ArenaScope scope(s.scratch());
+  LinearDgrad dgrad = a;
+  LinearWgrad wgrad = w;
+  std::unique_ptr<Work> gather, sum;
+  if (cut(tp)) {
+    wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
+    gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
+    dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
+  }
+  tp.backend.linear_dgrad(s, dgrad);
+  sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
+                : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
+  if (gather) gather->wait(s);
+  tp.backend.linear_wgrad(s, wgrad);
+  sum->wait(s);
+}
+
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
   LinearFprop part = a;
   if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};

@@ -24,6 +24,9 @@ struct TensorParallel {
   /// background of the GEMM, which goes piece by piece; the results are the same bit for bit, because a row of a GEMM's
   /// result does not depend on the rows beside it. Weight gradients, sums over all rows, stay whole.
   std::int64_t overlap_chunks = 1;
+  /// A column-parallel linear's backward gathers its input behind the input gradient's GEMM, and sums that behind the weight
+  /// gradient's (Korthikanti et al., section 4.2.2), where chunks do not overlap them already.
+  bool overlap_backward = false;
 
   /// Rows of a flow of `tokens` tokens on one rank.
   std::int64_t flow_rows(std::int64_t tokens) const { return sequence_parallel ? tokens / group.size() : tokens; }
@@ -36,6 +39,8 @@ void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels:
 /// x is a flow.
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
+/// Both, the input's gradient first.
+void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&, const kernels::LinearWgrad&);
 /// y is a flow. A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
 /// dy is a flow. With `wgrad`, of the same dy, the weight's gradient is made next: dy is gathered once, unless it comes in chunks.

@@ -19,6 +19,7 @@ struct ParallelOptions {
   std::int64_t zero = 1;
   std::int64_t zero_group = 0;  ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
   std::int64_t bucket_bytes = 0;     ///< of gradients that are reduced at once, at most; 0: default_bucket_bytes
+  bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
   bool overlap_grad_reduce = true;   ///< while backward goes on
   bool overlap_param_gather = true;  ///< while the layers before are computed
   bool overlap_p2p = true;           ///< pipeline messages are awaited where they are used, not where they are posted

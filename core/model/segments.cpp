@@ -152,6 +152,12 @@ std::optional<LinearWgrad> closing_wgrad(const WalkContext& c, const LinearParam
   return weight_gradient(c, ids, dflow_TD, x_TC);
 }
 
+/// Of the projection that opens a segment, likewise.
+void opening_backward(const WalkContext& c, const LinearParams& ids, const LinearDgrad& dgrad, const Tensor& x_TC, Walks walks) {
+  if (walks == Walks::apart) parallel::column_linear_dgrad(c.tp, c.stream, dgrad);
+  else parallel::column_linear_backward(c.tp, c.stream, dgrad, weight_gradient(c, ids, dgrad.dy_TN.data, x_TC));
+}
+
 }  // namespace
 
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
@@ -186,13 +192,12 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .dk_weight_E = c.params.grad(ids.k_norm), .mode = mode});
   }
   const Lease weight = c.params.use(ids.qkv.weight, WeightForm::dgrad, c.stream);
-  parallel::column_linear_dgrad(c.tp, c.stream, {.dy_TN = state.dqkv, .weight = weight.weight(), .dx_TC = dx_TD});
+  opening_backward(c, ids.qkv, {.dy_TN = state.dqkv, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD, walks);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
-void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD, Walks walks) {
-  if (walks == Walks::apart)
-    parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
+void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
+  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
   parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.qkv, state.dqkv, state.y_TD));
 }
 
@@ -262,13 +267,12 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
     }
   }
   const Lease weight = c.params.use(ids.up.weight, WeightForm::dgrad, c.stream);
-  parallel::column_linear_dgrad(c.tp, c.stream, {.dy_TN = state.up, .weight = weight.weight(), .dx_TC = dx_TD});
+  opening_backward(c, ids.up, {.dy_TN = state.up, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD, walks);
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
-void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD, Walks walks) {
-  if (walks == Walks::apart)
-    parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
+void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& dflow_TD) {
+  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
   parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.up, state.up, state.y_TD));
 }
 

@@ -2,7 +2,7 @@
 
 // The three walks of each kind of segment. `backward_input` gives the gradient of the segment's input; what the weight
 // gradients need stays in the state and `dflow`. Norm and bias-free parts of the split: norm gradients finish in
-// backward_input; GEMM weights and their biases, and embeddings, in backward_weight.
+// backward_input; GEMM weights and their biases, and embeddings, in backward_weight, but with Walks::together.
 
 #include "core/model/stage.h"
 
@@ -26,7 +26,7 @@ void attention_state(const WalkContext&, const LayerParams&, const Homes&, Segme
 void attention_output(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& delta_TD);
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
                               const kernels::Tensor& dx_TD, Walks);
-void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD, Walks);
+void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
 
 Flow mlp_forward(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in,
                  const kernels::Tensor& delta_TD);
@@ -34,7 +34,7 @@ Flow mlp_forward(const WalkContext&, const LayerParams&, const Homes&, SegmentSt
 void mlp_recompute(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in);
 void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&, const kernels::Tensor& dflow_TD,
                         const kernels::Tensor& dx_TD, Walks);
-void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD, Walks);
+void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&, const kernels::Tensor& dflow_TD);
 
 void head_forward(const WalkContext&, const Homes&, SegmentState&, const Flow& in);
 /// Loss alone.

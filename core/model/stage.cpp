@@ -125,12 +125,12 @@ void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& fra
   }
 }
 
-void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame, Walks walks) {
+void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame) {
   const SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: break;
-    case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD, walks); break;
-    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD, walks); break;
+    case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
+    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
     case Segment::Kind::embedding: embedding_backward_weight(c, state.dflow_TD); break;
   }
 }
@@ -150,7 +150,7 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
       frame.segments[i].dflow_TD = dflow[0];
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
       input_gradient(c, i, frame, dx_TD, loss, Walks::together);
-      weight_gradient(c, i, frame, Walks::together);
+      if (segments_[i].kind == Segment::Kind::embedding) weight_gradient(c, i, frame);
       params_.reduce_complete_grads();
       std::swap(dflow[0], dflow[1]);
     }
@@ -183,7 +183,7 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
 void Stage::backward_weight(Stream& stream, Frame& frame) {
   const WalkContext c = context(stream, frame);
   for (std::size_t i = segments_.size(); i-- > 0;) {
-    weight_gradient(c, i, frame, Walks::apart);
+    weight_gradient(c, i, frame);
     params_.reduce_complete_grads();
   }
 }

@@ -22,8 +22,8 @@ struct Flow {
   kernels::Tensor delta_TD;  ///< undefined after the embedding
 };
 
-/// Whether a segment's weight gradients follow its input gradient at once or in a walk of their own. At once, the output
-/// projection's is made by `backward_input`, which has gathered the flow's gradient.
+/// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that they share what is
+/// gathered and hide what is sent; or leaves them to a walk of their own.
 enum class Walks : std::uint8_t { together, apart };
 
 /// What every segment's operators are issued with.
@@ -91,7 +91,7 @@ class Stage {
   /// Makes again what the forward pass did not keep of a span, in `frame.grads` and scratch.
   void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD, const LossTarget&, Walks);
-  void weight_gradient(const WalkContext&, std::size_t segment, Frame&, Walks);
+  void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
 

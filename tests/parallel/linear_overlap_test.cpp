@@ -24,6 +24,7 @@ struct Case {
   bool sequence_parallel = true;
   bool prepared = false;
   std::int64_t chunks = 1;
+  enum class Backward : std::uint8_t { none, apart, together, behind } backward = Backward::none;  ///< instead of all operators
 };
 
 struct Outcome {
@@ -64,6 +65,33 @@ class Rank {
     // A gather of the caller's own, in order behind what was in the background.
     parallel::column_linear_wgrad(tp_, stream_, {.dy_TN = inner, .x_TC = x, .dweight_NC = output({kFfn, kHidden}), .dbias_N = {},
                                                  .mode = WriteMode::assign});
+  }
+  /// Of a row-parallel linear, with either input gradient, and of a column-parallel one.
+  void backward() {
+    const Tensor x = input(1, {flow_rows_, kHidden}), dy = input(2, {flow_rows_, kHidden});
+    const Tensor inner = input(3, {tokens_, kFfn}), dinner = input(4, {tokens_, kFfn}), inner2 = input(5, {tokens_, 2 * kFfn});
+    const Tensor w_in = input(6, {kFfn, kHidden}), w_out = input(7, {kHidden, kFfn});
+    const auto wgrad = [&](const Tensor& dy_TN, const Tensor& x_TC, std::int64_t rows, std::int64_t columns) {
+      return LinearWgrad{.dy_TN = dy_TN, .x_TC = x_TC, .dweight_NC = output({rows, columns}), .dbias_N = output({rows}), .mode = WriteMode::assign};
+    };
+    const LinearDgrad row{.dy_TN = dy, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})};
+    const LinearDgradSwiglu swiglu{.dy_TD = dy, .weight = weight(w_out, GemmRole::dgrad), .gate_up_T2F = inner2,
+                                   .dgate_up_T2F = output({tokens_, 2 * kFfn}), .act_TF = output({tokens_, kFfn})};
+    const LinearDgrad column{.dy_TN = dinner, .weight = weight(w_in, GemmRole::dgrad), .dx_TC = output({flow_rows_, kHidden})};
+    const LinearWgrad row_w = wgrad(dy, inner, kHidden, kFfn), swiglu_w = wgrad(dy, swiglu.act_TF, kHidden, kFfn),
+                      column_w = wgrad(dinner, x, kFfn, kHidden);
+    if (c_.backward != Case::Backward::apart) {
+      parallel::row_linear_dgrad(tp_, stream_, row, row_w);
+      parallel::row_linear_dgrad_swiglu(tp_, stream_, swiglu, swiglu_w);
+      parallel::column_linear_backward(tp_, stream_, column, column_w);
+      return;
+    }
+    parallel::row_linear_dgrad(tp_, stream_, row);
+    parallel::row_linear_wgrad(tp_, stream_, row_w);
+    parallel::row_linear_dgrad_swiglu(tp_, stream_, swiglu);
+    parallel::row_linear_wgrad(tp_, stream_, swiglu_w);
+    parallel::column_linear_dgrad(tp_, stream_, column);
+    parallel::column_linear_wgrad(tp_, stream_, column_w);
   }
   std::vector<std::byte> bits() const {
     std::vector<std::byte> all;
@@ -112,9 +140,10 @@ Outcome run(const Case& c) {
     const auto group = parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment, const parallel::CommCall&) {
       outcome.issued += moment == parallel::CommMoment::issue;
     });
-    const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks};
+    const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks, c.backward == Case::Backward::behind};
     Rank operators(c, tp, *stream);
-    operators.run();
+    if (c.backward == Case::Backward::none) operators.run();
+    else operators.backward();
     outcome.bits = operators.bits();
     outcome.scratch = scratch.high_water();
     if (scratch.top() != 0) throw std::logic_error("scratch is empty after an operator");
@@ -147,6 +176,25 @@ TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "
   }
 }
 
+TEST_CASE("a linear's gradients together, their collectives behind them or not, give the bits of one after the other", "[overlap]") {
+  Case c;
+  c.ranks = GENERATE(1, 2, 3);
+  c.dtype = GENERATE(DType::f32, DType::bf16);
+  c.sequence_parallel = GENERATE(true, false);
+  c.chunks = GENERATE(1, 3);
+  CAPTURE(c.ranks, name_of(c.dtype), c.sequence_parallel, c.chunks);
+  c.backward = Case::Backward::apart;
+  const Outcome apart = run(c);
+  for (const auto backward : {Case::Backward::together, Case::Backward::behind}) {
+    c.backward = backward;
+    const Outcome made = run(c);
+    CHECK(made.bits == apart.bits);
+    // With sequence parallelism dy is gathered once where it was twice.
+    const bool shared = c.sequence_parallel && c.ranks > 1 && c.chunks == 1;
+    CHECK(made.issued == apart.issued - (shared ? 2 : 0));
+  }
+}
+
 TEST_CASE("the meta world shows what a chunked gather and sum have beside them", "[overlap]") {
   std::vector<std::string> calls;
   const auto observe = [&](const parallel::MetaCollective& m) {
@@ -176,4 +224,11 @@ TEST_CASE("the meta world shows what a chunked gather and sum have beside them",
   parallel::row_linear(chunked, *stream, out);
   CHECK(calls == Calls{"linear_fprop", "linear_fprop", "issue reduce_scatter 4 behind", "linear_fprop", "linear_fprop",
                        "issue reduce_scatter 5 behind", "wait reduce_scatter 4 behind", "wait reduce_scatter 5 behind"});
+  calls.clear();
+  const LinearDgrad dgrad{.dy_TN = whole, .weight = {take(16, 32), {}}, .dx_TC = flow};
+  const LinearWgrad wgrad{.dy_TN = whole, .x_TC = take(64, 32), .dweight_NC = take(16, 32), .dbias_N = {}, .mode = WriteMode::assign};
+  const TensorParallel behind{backend, *group, true, 1, true};
+  parallel::column_linear_backward(behind, *stream, dgrad, wgrad);
+  CHECK(calls == Calls{"issue all_gather 6 behind", "linear_dgrad", "issue reduce_scatter 7 behind", "wait all_gather 6 behind",
+                       "linear_wgrad", "wait reduce_scatter 7 behind"});
 }
