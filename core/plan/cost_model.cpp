@@ -59,6 +59,18 @@ const LinkSpeed& speed_of(Link link, const Topology& t) {
 
 double reached(const LinkSpeed& link) { return link.bytes_per_second * link.efficiency; }
 
+std::array<double, kPorts> share(Port port, double part) {
+  std::array<double, kPorts> shares{};
+  shares[static_cast<std::size_t>(port)] = part;
+  return shares;
+}
+
+/// As measured: what it takes with no bytes is latency.
+TransferCost by_host(const std::string& op, std::int64_t bytes, std::int64_t size, const Topology& t) {
+  const double all = measured_collective(op, bytes, size, t.measured), latency = std::min(all, measured_collective(op, 0, size, t.measured));
+  return {latency, all - latency, share(Port::host, 1)};
+}
+
 }  // namespace
 
 double peak_flops(const Topology& t, DType dtype) {
@@ -100,9 +112,9 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
   return place;
 }
 
-double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& g, const Topology& t) {
-  if (g.size == 1) return 0;
-  if (g.link == Link::shared_memory) return measured_collective(op, bytes, g.size, t.measured);
+TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& g, const Topology& t) {
+  if (g.size == 1) return {};
+  if (g.link == Link::shared_memory) return by_host(op, bytes, g.size, t);
   const LinkSpeed& link = speed_of(g.link, t);
   const bool inside = g.link == Link::nvlink;
   const double n = real(g.size), domains = inside ? 1 : std::ceil(n / real(g.per_domain));
@@ -111,22 +123,31 @@ double collective_seconds(const std::string& op, std::int64_t bytes, const Group
   const double out = joined ? std::min(reached(link) * cards, std::max(reached(t.nvlink), reached(link))) : reached(link);
   const double hops = inside ? (n - 1) * link.latency_seconds
                              : (domains - 1) * link.latency_seconds + (n - domains) * t.nvlink.latency_seconds;
-  const double part = (n - 1) / n * real(bytes) / out;
+  TransferCost cost{.latency = link.start_seconds + hops, .bandwidth = (n - 1) / n * real(bytes) / out};
+  if (inside) {
+    cost.shares = share(Port::nvlink, 1);
+  } else {
+    cost.shares = share(Port::network, joined ? out / (reached(link) * cards) : 1);
+    // Of the rings through a domain each member hands one to the network, and the others to its neighbours.
+    if (joined) cost.shares[static_cast<std::size_t>(Port::nvlink)] = std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
+  }
   if (op == "all_reduce") {
-    const double ring = 2 * part + 2 * hops;
     // A tree between domains, a chain inside; its bandwidth is the ring's.
     const double depth = std::ceil(std::log2(std::max(domains, 1.0))) * link.latency_seconds +
                          (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
-    return link.start_seconds + (domains > 1 ? std::min(ring, 2 * part + 2 * depth) : ring);
+    cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
+    cost.bandwidth *= 2;
+  } else if (op == "barrier") {
+    cost.latency = link.start_seconds + 2 * hops;
+    cost.bandwidth = 0;
   }
-  if (op == "barrier") return link.start_seconds + 2 * hops;
-  return link.start_seconds + part + hops;
+  return cost;
 }
 
-double message_seconds(std::int64_t bytes, Link link, const Topology& t) {
-  if (link == Link::shared_memory) return measured_collective("message", bytes, 2, t.measured);
+TransferCost message_cost(std::int64_t bytes, Link link, const Topology& t) {
+  if (link == Link::shared_memory) return by_host("message", bytes, 2, t);
   const LinkSpeed& speed = speed_of(link, t);
-  return speed.start_seconds + speed.latency_seconds + real(bytes) / reached(speed);
+  return {speed.start_seconds + speed.latency_seconds, real(bytes) / reached(speed), share(link == Link::nvlink ? Port::nvlink : Port::network, 1)};
 }
 
 }  // namespace trainerd::core

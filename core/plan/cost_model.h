@@ -2,6 +2,7 @@
 
 // Seconds of operators and collectives on the machines of a topology: one curve for each class of operator and of link.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,12 +31,29 @@ struct GroupPlace {
 };
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks);
 
+/// What carries a rank's transfers: its NVLink, its network card, and where neither joins two ranks of a node, the host's memory.
+enum class Port : std::uint8_t { nvlink, network, host };
+inline constexpr std::size_t kPorts = 3;
+
+/// A transfer of a rank that has its links to itself: latency first, then the bytes, which take a part of each of its ports.
+struct TransferCost {
+  double latency = 0, bandwidth = 0;     ///< seconds
+  std::array<double, kPorts> shares{};  ///< by port: 0 not at all, 1 all that it carries
+  double seconds() const { return latency + bandwidth; }
+};
+
 /// Rings: (n - 1) / n of the bytes cross every member's link for a gather or scatter, twice that for a sum, with a latency for
 /// each hop; sums take trees instead where those are faster (2 log2 of the domains in latency). Between domains each member
 /// has a network card of its own, so that a group with several in a domain goes out by all of them. `bytes` as recorded.
-double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology);
-
+TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology);
 /// One message between two devices.
-double message_seconds(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
+TransferCost message_cost(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
+
+inline double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology) {
+  return collective_cost(op, bytes, group, topology).seconds();
+}
+inline double message_seconds(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology) {
+  return message_cost(bytes, link, topology).seconds();
+}
 
 }  // namespace trainerd::core

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
+#include <queue>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "core/plan/link_sharing.h"
+#include "core/plan/timed_rank.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {
@@ -26,104 +31,14 @@ const char* name_of(Part part) {
   return "";
 }
 
-/// Ranks of other pipeline stages are in these groups.
-bool meets_other_stages(const std::string& group) { return group == "world" || group == "tied"; }
-
-Part part_of(const std::string& group) {
-  if (group == "tp" || group == "kv") return &TimeLedger::exposed_tp;
-  if (group == "world") return &TimeLedger::exposed_world;
-  if (group == "tied" || group == "pp") return &TimeLedger::exposed_pp;
-  return &TimeLedger::exposed_dp;
-}
-
-/// An event with its seconds. Runs of operators, and collectives that are awaited at once, are one of kind `pass`.
-struct TimedEvent {
-  enum class Kind : std::uint8_t { pass, issue, wait } kind = Kind::pass;
-  int group = 0;
-  std::int64_t behind = 0;
-  double seconds = 0;
-  Part part = nullptr;  ///< of a `pass`
-  /// Of a `pass`: the host's own seconds, and from its start to the device's end when the device was waiting for it.
-  double host = 0, behind_host = 0;
-};
-using TimedSegment = std::vector<TimedEvent>;
-
-struct TimedRank {
-  TimedSegment before, after;
-  std::map<ActionKey, TimedSegment> actions;
-};
-
-class Compiler {
- public:
-  Compiler(const ReplayInput& in, std::int64_t rank) : record_(*in.records[static_cast<std::size_t>(rank)]), own_progress_(in.own_progress), launch_seconds_(in.launch_seconds) {
-    for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
-    for (const RecordedCollective& c : record_.collectives) collective_seconds_.push_back(in.collective_seconds(rank, c, record_));
-    at_once_.assign(record_.groups.size(), true);
-    for (std::size_t g = 0; g < record_.groups.size(); ++g)
-      if (meets_other_stages(record_.groups[g])) at_once_[g] = false;
-    const auto look = [&](const RecordedSegment& segment) {
-      for (std::size_t i = 0; i < segment.size(); ++i) {
-        if (segment[i].kind != RecordedEvent::Kind::issue) continue;
-        const auto g = static_cast<std::size_t>(group_of(segment[i]));
-        const bool awaited = i + 1 < segment.size() && segment[i + 1].kind == RecordedEvent::Kind::wait &&
-                             segment[i + 1].index == static_cast<int>(g) && segment[i + 1].behind == 0;
-        if (!awaited) at_once_[g] = false;
-      }
-    };
-    look(record_.before), look(record_.after);
-    for (const auto& [key, segment] : record_.actions) look(segment);
-  }
-
-  TimedRank timed() const {
-    TimedRank rank{timed(record_.before, &TimeLedger::compute), timed(record_.after, &TimeLedger::optimizer), {}};
-    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, &TimeLedger::compute);
-    return rank;
-  }
-
- private:
-  int group_of(const RecordedEvent& e) const { return record_.collectives[static_cast<std::size_t>(e.index)].group; }
-
-  TimedSegment timed(const RecordedSegment& segment, Part work) const {
-    TimedSegment out;
-    const auto pass = [&](double seconds, Part part) {
-      if (out.empty() || out.back().kind != TimedEvent::Kind::pass || out.back().part != part)
-        out.push_back({TimedEvent::Kind::pass, 0, 0, 0, part, 0, 0});
-      TimedEvent& run = out.back();
-      run.behind_host = std::max(run.behind_host, run.host + launch_seconds_) + seconds;
-      run.host += launch_seconds_;
-      run.seconds += seconds;
-    };
-    for (const RecordedEvent& e : segment) {
-      const auto i = static_cast<std::size_t>(e.index);
-      if (e.kind == RecordedEvent::Kind::op) {
-        pass(op_seconds_[i], work);
-      } else if (e.kind == RecordedEvent::Kind::wait) {
-        if (!at_once_[i]) out.push_back({TimedEvent::Kind::wait, e.index, e.behind, 0, nullptr, 0, 0});
-      } else {
-        const RecordedCollective& c = record_.collectives[i];
-        const bool stops = !(c.background && own_progress_) && !meets_other_stages(record_.groups[static_cast<std::size_t>(c.group)]);
-        if (at_once_[static_cast<std::size_t>(c.group)] || stops)
-          pass(collective_seconds_[i], part_of(record_.groups[static_cast<std::size_t>(c.group)]));
-        if (!at_once_[static_cast<std::size_t>(c.group)])
-          out.push_back({TimedEvent::Kind::issue, c.group, 0, stops ? 0 : collective_seconds_[i], nullptr, 0, 0});
-      }
-    }
-    return out;
-  }
-
-  const RankRecord& record_;
-  bool own_progress_;
-  double launch_seconds_;
-  std::vector<double> op_seconds_, collective_seconds_;
-  std::vector<bool> at_once_;  // by group: every collective is awaited by the next event
-};
+/// A message's costs by its sender: to the rank after it, and to the one before.
+using MessageCosts = std::vector<std::array<TransferCost, 2>>;
 
 /// Messages that go out together.
 struct Flight {
   struct Message {
     std::size_t id;
     bool sends;
-    double seconds;
     const Action* action;  ///< none: told of already
   };
   std::vector<Message> messages;
@@ -131,12 +46,13 @@ struct Flight {
 
 struct Message {
   double sent = -1, received = -1;  ///< when each end posted it
+  double end = -1;                  ///< when it has landed
 };
 
-/// Ranks that meet: when the last of them came, if all did.
+/// Ranks that meet: they go at the longest of their costs when the last of them has come.
 struct Meeting {
-  int came = 0;
-  double last = 0, seconds = 0;
+  std::vector<PortUse> came;
+  double end = -1;
 };
 
 }  // namespace
@@ -145,14 +61,16 @@ struct Replays::Compiled {
   ReplayInput in;
   std::vector<std::vector<Action>> lists;
   std::vector<TimedRank> ranks;
+  MessageCosts messages;
 };
 
 namespace {
 
 class Simulation {
  public:
-  Simulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists, const std::vector<TimedRank>& timed, const ReplayOptions& options)
-      : in_(in), lists_(lists), options_(options) {
+  Simulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists, const std::vector<TimedRank>& timed, const MessageCosts& messages,
+             const ReplayOptions& options)
+      : in_(in), lists_(lists), message_costs_(messages), options_(options), links_(static_cast<std::size_t>(in.schedule.stages)) {
     const std::size_t m = static_cast<std::size_t>(in.schedule.microbatches);
     messages_.resize(kSteps * 2 * static_cast<std::size_t>(in.schedule.chunks()) * m);
     for (int r = 0; r < in.schedule.stages; ++r) {
@@ -160,7 +78,7 @@ class Simulation {
       rank.index = r;
       rank.timed = &timed[static_cast<std::size_t>(r)];
       const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
-      rank.groups.resize(record.groups.size());
+      for (const std::string& group : record.groups) rank.groups.push_back({.name = &group, .meets = meets_other_stages(group)});
       rank.recvs.assign(2 * static_cast<std::size_t>(in.schedule.virtual_stages) * m, -1);
       rank.sends.resize(2 * static_cast<std::size_t>(in.schedule.virtual_stages));
       for (const std::string& group : record.groups)
@@ -169,11 +87,7 @@ class Simulation {
   }
 
   Replay run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (Rank& rank : ranks_)
-        while (advance(rank)) moved = true;
-    }
+    go();
     Replay result;
     double begin = 0, end = 0, pass = 0, busy = 0;
     for (const Rank& rank : ranks_) {
@@ -196,11 +110,19 @@ class Simulation {
   }
 
  private:
-  struct Group {
-    double free = 0;
-    std::vector<double> ends;  ///< of what was issued; of a meeting, when this rank came
+  struct Collective {
+    int index = -1;  ///< of the record; none: over when it is issued
+    const Action* action = nullptr;
+    int step = 0;
+    double start = 0, end = -1;
   };
-  enum class Phase : std::uint8_t { before, actions, landing, after };
+  struct Group {
+    const std::string* name = nullptr;
+    bool meets = false;  ///< ranks of other stages
+    std::vector<Collective> issued = {};
+    std::size_t ended = 0;  ///< of those that are not meetings
+  };
+  enum class Phase : std::uint8_t { start, before, actions, landing, after };
   struct Rank {
     int index = 0;
     const TimedRank* timed = nullptr;
@@ -208,9 +130,14 @@ class Simulation {
     const Action* action = nullptr;     ///< under way
     double now = 0, host = 0, began = 0, pass_ended = 0, pass_busy = 0;
     int step = 0;
-    Phase phase = Phase::before;
-    std::size_t at = 0;      ///< action, or event of `after`
-    bool landed_send = false;
+    Phase phase = Phase::start;
+    std::size_t at = 0;  ///< action or flight
+    const TimedSegment* segment = nullptr;  ///< of its action, if there is one
+    std::size_t event = 0;                  ///< of the segment that it passes now
+    bool parked = false;   ///< until something ends that it waits for
+    int under_way = 0;     ///< transfers of its groups and messages, queued ones too
+    bool carries = false;  ///< a transfer that it has stopped for
+    double carried = -1;   ///< when that ended
     std::vector<Group> groups;
     std::vector<Flight> flights;
     std::vector<std::int64_t> recvs;               ///< flights, by direction, chunk and microbatch
@@ -242,8 +169,10 @@ class Simulation {
     Flight& flight = rank.flights.back();
     const std::size_t id = message_of(a, rank.step);
     const bool sends = parallel::is_send(a.kind);
-    flight.messages.push_back({id, sends, sends ? in_.message_seconds(rank.index, a.peer) : in_.message_seconds(a.peer, rank.index), &a});
-    (sends ? messages_[id].sent : messages_[id].received) = rank.now;
+    flight.messages.push_back({id, sends, &a});
+    Message& m = messages_[id];
+    (sends ? m.sent : m.received) = rank.now;
+    if (m.sent >= 0 && m.received >= 0) send(id, sends ? rank.index : a.peer, sends ? a.peer : rank.index);
     const std::int64_t index = static_cast<std::int64_t>(rank.flights.size()) - 1;
     if (sends) rank.sends[lane(forwards(a.kind), a.chunk)].push_back(index);
     else rank.recvs[place(a, forwards(a.kind))] = index;
@@ -255,12 +184,13 @@ class Simulation {
     double end = 0;
     for (const Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
       const Message& m = messages_[message.id];
-      if (m.sent < 0 || m.received < 0) return false;
-      end = std::max(end, std::max(m.sent, m.received) + message.seconds);
+      if (m.end < 0) return false;
+      end = std::max(end, m.end);
     }
     for (Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
       const Message& m = messages_[message.id];
-      if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), std::max(m.sent, m.received), message.seconds);
+      const double start = std::max(m.sent, m.received);
+      if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start, m.end - start);
     }
     if (end > rank.now) {
       tell(rank, ReplaySlice::Kind::stall, name_of(&TimeLedger::bubble), nullptr, rank.now, end - rank.now);
@@ -272,7 +202,10 @@ class Simulation {
 
   /// The second step is the one that is looked at.
   void tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action, double start, double seconds) const {
-    if (!options_.observe || rank.step + 1 != kSteps || seconds <= 0 || (kind == ReplaySlice::Kind::message && action == nullptr)) return;
+    tell(rank, rank.step, kind, name, action, start, seconds);
+  }
+  void tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name, const Action* action, double start, double seconds) const {
+    if (!options_.observe || step + 1 != kSteps || seconds <= 0 || (kind == ReplaySlice::Kind::message && action == nullptr)) return;
     options_.observe({kind, rank.index, name, action, start, seconds});
   }
 
@@ -285,7 +218,7 @@ class Simulation {
   void spend(Rank& rank, double seconds, Part part) {
     const bool work = part == &TimeLedger::compute || part == &TimeLedger::optimizer;
     if (work) seconds *= rank.factor;
-    tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, name_of(part), rank.action, rank.now, seconds);
+    if (options_.observe) tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, name_of(part), rank.action, rank.now, seconds);
     rank.now += seconds;
     rank.ledger.*part += seconds;
     if (rank.phase != Phase::after) rank.pass_busy += seconds;
@@ -297,44 +230,88 @@ class Simulation {
     spend(rank, end - rank.now, e.part);
   }
 
+  /// A collective that stops the rank; false until it has ended.
+  bool carry(Rank& rank, const TimedEvent& e) {
+    if (!rank.carries) {
+      const TransferCost& cost = rank.timed->costs[static_cast<std::size_t>(e.collective)];
+      const double start = std::max(rank.now, rank.host + e.host);
+      rank.host += e.host;
+      // It has its links to itself, and the rank, which stands still, starts nothing else on them.
+      if (rank.under_way == 0 && !e.met) {
+        spend(rank, start + cost.seconds() - rank.now, e.part);
+        return true;
+      }
+      rank.carries = true, rank.carried = -1;
+      const PortUse use{PortUse::Way::both, rank.index, &cost};
+      begin({.kind = Owner::Kind::stop, .rank = rank.index}, start - clock_ + cost.latency, cost.bandwidth, {&use, 1});
+      return false;
+    }
+    if (rank.carried < 0) return false;
+    rank.carries = false;
+    spend(rank, rank.carried - rank.now, e.part);
+    return true;
+  }
+
   void issue(Rank& rank, const TimedEvent& e) {
     Group& group = rank.groups[static_cast<std::size_t>(e.group)];
-    const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
-    if (!meets_other_stages(name)) {
-      tell(rank, ReplaySlice::Kind::collective, name.c_str(), rank.action, std::max(group.free, rank.now), e.seconds);
-      group.free = std::max(group.free, rank.now) + e.seconds;
-      group.ends.push_back(group.free);
+    group.issued.push_back({.index = e.collective, .action = rank.action, .step = rank.step});
+    ++rank.under_way;
+    if (!group.meets) {
+      if (group.ended + 1 == group.issued.size()) go_on(rank, e.group);
       return;
     }
-    Meeting& meeting = meetings_[name][group.ends.size()];
-    ++meeting.came;
-    meeting.last = std::max(meeting.last, rank.now);
-    meeting.seconds = std::max(meeting.seconds, e.seconds);
-    group.ends.push_back(rank.now);
+    Meeting& meeting = meetings_[*group.name][group.issued.size() - 1];
+    meeting.came.push_back({PortUse::Way::both, rank.index, &rank.timed->costs[static_cast<std::size_t>(e.collective)]});
+    if (std::ssize(meeting.came) < members_[*group.name]) return;
+    const auto by_seconds = [](const PortUse& a, const PortUse& b) { return a.cost->seconds() < b.cost->seconds(); };
+    const TransferCost& longest = *std::max_element(meeting.came.begin(), meeting.came.end(), by_seconds)->cost;
+    begin({.kind = Owner::Kind::meeting, .meeting = &meeting}, longest.latency, longest.bandwidth, meeting.came);
+  }
+
+  /// The next collective of a group goes when those before it have ended.
+  void go_on(Rank& rank, int g) {
+    Group& group = rank.groups[static_cast<std::size_t>(g)];
+    if (group.ended == group.issued.size()) return;
+    Collective& next = group.issued[group.ended];
+    next.start = clock_;
+    static constexpr TransferCost kNothing;
+    const TransferCost& cost = next.index < 0 ? kNothing : rank.timed->costs[static_cast<std::size_t>(next.index)];
+    const PortUse use{PortUse::Way::both, rank.index, &cost};
+    begin({.kind = Owner::Kind::group, .rank = rank.index, .group = g}, cost.latency, cost.bandwidth, {&use, 1});
+  }
+
+  void send(std::size_t id, int from, int to) {
+    const TransferCost& cost = message_costs_[static_cast<std::size_t>(from)][(from + 1) % in_.schedule.stages == to ? 0 : 1];
+    ++ranks_[static_cast<std::size_t>(from)].under_way, ++ranks_[static_cast<std::size_t>(to)].under_way;
+    const std::array uses{PortUse{PortUse::Way::out, from, &cost}, PortUse{PortUse::Way::in, to, &cost}};
+    begin({.kind = Owner::Kind::message, .rank = from, .peer = to, .message = id}, cost.latency, cost.bandwidth, uses);
   }
 
   bool wait(Rank& rank, const TimedEvent& e) {
     const Group& group = rank.groups[static_cast<std::size_t>(e.group)];
-    const std::int64_t index = static_cast<std::int64_t>(group.ends.size()) - 1 - e.behind;
+    const std::int64_t index = std::ssize(group.issued) - 1 - e.behind;
     if (index < 0) return true;
-    const std::string& name = in_.records[static_cast<std::size_t>(rank.index)]->groups[static_cast<std::size_t>(e.group)];
-    double end = group.ends[static_cast<std::size_t>(index)];
-    if (meets_other_stages(name)) {
-      const Meeting& meeting = meetings_[name][static_cast<std::size_t>(index)];
-      if (meeting.came < members_[name]) return false;
-      end = meeting.last + meeting.seconds;
-    }
-    if (end > rank.now) spend(rank, end - rank.now, part_of(name));
+    const auto i = static_cast<std::size_t>(index);
+    const double end = group.meets ? meetings_[*group.name][i].end : group.issued[i].end;
+    if (end < 0) return false;
+    if (end > rank.now) spend(rank, end - rank.now, part_of(*group.name));
     return true;
   }
 
-  /// One event; of a kind that never stops.
-  void pass(Rank& rank, const TimedSegment& segment) {
-    for (const TimedEvent& e : segment) {
-      if (e.kind == TimedEvent::Kind::pass) work(rank, e);
-      else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
-      else base::check(wait(rank, e), "an action awaits no other stage but for messages");
+  /// Events from where the rank stands in them; false when it must wait, for its turn or for what has not ended.
+  bool pass(Rank& rank, const TimedSegment& segment) {
+    for (; rank.event < segment.size(); ++rank.event) {
+      const TimedEvent& e = segment[rank.event];
+      if (e.kind == TimedEvent::Kind::pass) {
+        work(rank, e);
+        continue;
+      }
+      if (rank.now > clock_) return false;
+      if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
+      else if (e.kind == TimedEvent::Kind::wait ? !wait(rank, e) : !carry(rank, e)) return false;
     }
+    rank.event = 0;
+    return true;
   }
 
   void start_step(Rank& rank) {
@@ -345,21 +322,24 @@ class Simulation {
     rank.flights.clear();
     std::fill(rank.recvs.begin(), rank.recvs.end(), -1);
     for (auto& sends : rank.sends) sends.clear();
-    pass(rank, rank.timed->before);
-    rank.phase = Phase::actions;
+    rank.phase = Phase::before;
     rank.at = 0;
   }
 
-  /// The step that the rank can take next; false when it has none, or must wait for another rank.
+  /// The step that the rank can take next; false when it has none, is ahead of the clock, or must wait for something to end.
   bool advance(Rank& rank) {
     if (rank.step == kSteps) return false;
-    const std::size_t from = rank.at;  // what was done before a wait counts as a step: others may wait for it
     switch (rank.phase) {
-      case Phase::before: start_step(rank); return true;
+      case Phase::start: start_step(rank); return true;
+      case Phase::before: {
+        if (!pass(rank, rank.timed->before)) return false;
+        rank.phase = Phase::actions;
+        return true;
+      }
       case Phase::actions: return act(rank);
       case Phase::landing: {
         for (; rank.at < rank.flights.size(); ++rank.at)
-          if (!land(rank, static_cast<std::int64_t>(rank.at))) return rank.at > from;
+          if (!land(rank, static_cast<std::int64_t>(rank.at))) return false;
         rank.pass_ended = rank.now;
         enter(rank, nullptr);
         rank.phase = Phase::after;
@@ -367,15 +347,9 @@ class Simulation {
         return true;
       }
       case Phase::after: {
-        const TimedSegment& events = rank.timed->after;
-        for (; rank.at < events.size(); ++rank.at) {
-          const TimedEvent& e = events[rank.at];
-          if (e.kind == TimedEvent::Kind::pass) work(rank, e);
-          else if (e.kind == TimedEvent::Kind::issue) issue(rank, e);
-          else if (!wait(rank, e)) return rank.at > from;
-        }
+        if (!pass(rank, rank.timed->after)) return false;
         ++rank.step;
-        rank.phase = Phase::before;
+        rank.phase = Phase::start;
         return true;
       }
     }
@@ -390,6 +364,7 @@ class Simulation {
       return true;
     }
     const Action& a = list[rank.at];
+    if (rank.action != nullptr) return compute(rank);
     if (parallel::is_send(a.kind) || parallel::is_receive(a.kind)) {
       rank.flights.emplace_back();
       for (; rank.at < list.size() && (parallel::is_send(list[rank.at].kind) || parallel::is_receive(list[rank.at].kind)); ++rank.at)
@@ -399,10 +374,14 @@ class Simulation {
     if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, static_cast<std::int64_t>(rank.flights.size()) - 1)) return false;
     if (!land_for(rank, a)) return false;
     if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
-    const int m = in_.schedule.microbatches;
-    const auto segment = rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, m)});
     enter(rank, &a);
-    if (segment != rank.timed->actions.end()) pass(rank, segment->second);
+    const auto segment = rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, in_.schedule.microbatches)});
+    rank.segment = segment == rank.timed->actions.end() ? nullptr : &segment->second;
+    return compute(rank);
+  }
+
+  bool compute(Rank& rank) {
+    if (rank.segment != nullptr && !pass(rank, *rank.segment)) return false;
     rank.action = nullptr;
     ++rank.at;
     return true;
@@ -417,13 +396,94 @@ class Simulation {
     return land(rank, rank.recvs[place(a, forward)]);
   }
 
+  /// Whose a transfer is.
+  struct Owner {
+    enum class Kind : std::uint8_t { stop, group, meeting, message } kind = Kind::stop;
+    int rank = 0, peer = 0;  ///< a message's are its ends
+    int group = 0;
+    std::size_t message = 0;
+    Meeting* meeting = nullptr;
+  };
+
+  void begin(const Owner& owner, double latency, double bandwidth, std::span<const PortUse> uses) {
+    const std::size_t id = links_.start(clock_, latency, bandwidth, uses);
+    if (owners_.size() <= id) owners_.resize(id + 1);
+    owners_[id] = owner;
+  }
+
+  void finish(const Owner& o) {
+    const auto ended = [&](int r) {
+      Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      --rank.under_way;
+      wake(rank);
+    };
+    Rank& rank = ranks_[static_cast<std::size_t>(o.rank)];
+    switch (o.kind) {
+      case Owner::Kind::stop: rank.carried = clock_, wake(rank); return;
+      case Owner::Kind::group: {
+        Group& group = rank.groups[static_cast<std::size_t>(o.group)];
+        Collective& c = group.issued[group.ended++];
+        c.end = clock_;
+        tell(rank, c.step, ReplaySlice::Kind::collective, group.name->c_str(), c.action, c.start, c.end - c.start);
+        ended(o.rank);
+        return go_on(rank, o.group);
+      }
+      case Owner::Kind::meeting: {
+        o.meeting->end = clock_;
+        for (const PortUse& use : o.meeting->came) ended(use.rank);
+        return;
+      }
+      case Owner::Kind::message: {
+        messages_[o.message].end = clock_;
+        ended(o.rank), ended(o.peer);
+        return;
+      }
+    }
+  }
+
+  void wake(Rank& rank) {
+    if (rank.parked) turns_.push({clock_, rank.index});
+    rank.parked = false;
+  }
+
+  /// All ranks and transfers in the order of time. What ends does so before anything else goes on at that time.
+  void go() {
+    for (const Rank& rank : ranks_) turns_.push({0, rank.index});
+    for (;;) {
+      const double next = links_.next();
+      if (turns_.empty() || next <= turns_.top().first) {
+        if (next == std::numeric_limits<double>::infinity()) return;
+        clock_ = next;
+        if (const std::size_t id = links_.step(); id != LinkSharing::kNone) finish(Owner(owners_[id]));
+        continue;
+      }
+      clock_ = turns_.top().first;
+      Rank& rank = ranks_[static_cast<std::size_t>(turns_.top().second)];
+      turns_.pop();
+      for (bool alone = true; alone;) {
+        while (rank.now <= clock_ && advance(rank)) {}
+        // It goes on at once where nothing comes before.
+        alone = rank.now > clock_ && rank.now < links_.next() && (turns_.empty() || rank.now < turns_.top().first);
+        if (alone) clock_ = rank.now;
+      }
+      if (rank.now > clock_) turns_.push({rank.now, rank.index});
+      else rank.parked = true;
+    }
+  }
+
   const ReplayInput& in_;
   const std::vector<std::vector<Action>>& lists_;
+  const MessageCosts& message_costs_;
   const ReplayOptions& options_;
   std::vector<Rank> ranks_;
   std::vector<Message> messages_;
   std::map<std::string, std::map<std::size_t, Meeting>> meetings_;
   std::map<std::string, int> members_;
+  LinkSharing links_;
+  std::vector<Owner> owners_;  // by transfer
+  double clock_ = 0;
+  using Turn = std::pair<double, int>;
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<Turn>> turns_;  // when ranks are to go on
 };
 
 }  // namespace
@@ -431,7 +491,11 @@ class Simulation {
 Replays::Replays(ReplayInput input) {
   auto compiled = std::make_unique<Compiled>();
   compiled->lists = parallel::make_schedules(input.schedule);
-  for (int r = 0; r < input.schedule.stages; ++r) compiled->ranks.push_back(Compiler(input, r).timed());
+  const int stages = input.schedule.stages;
+  for (int r = 0; r < stages; ++r) {
+    compiled->ranks.push_back(timed_rank(input, r));
+    if (stages > 1) compiled->messages.push_back({input.message_cost(r, (r + 1) % stages), input.message_cost(r, (r + stages - 1) % stages)});
+  }
   compiled->in = std::move(input);
   compiled_ = std::move(compiled);
 }
@@ -439,7 +503,7 @@ Replays::Replays(ReplayInput input) {
 Replays::~Replays() = default;
 
 Replay Replays::run(const ReplayOptions& options) const {
-  return Simulation(compiled_->in, compiled_->lists, compiled_->ranks, options).run();
+  return Simulation(compiled_->in, compiled_->lists, compiled_->ranks, compiled_->messages, options).run();
 }
 
 Replay replay(const ReplayInput& input) { return Replays(input).run(); }

@@ -22,9 +22,9 @@ struct ReplayInput {
   /// waits where it has caught up.
   double launch_seconds = 0;
   bool messages_stop_host = false;  ///< it waits for the device before and after each message, and so runs ahead within an action alone
-  std::function<double(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_seconds;
+  std::function<TransferCost(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)> collective_cost;
   /// Of one message from a pipeline rank to another.
-  std::function<double(int from, int to)> message_seconds;
+  std::function<TransferCost(int from, int to)> message_cost;
 };
 
 /// A stretch of the replayed step on one rank.
@@ -54,7 +54,8 @@ struct Replay {
 /// Runs the action lists of all pipeline ranks over their records: a compute stream for each rank, and for each of its groups
 /// a stream of collectives in the order of issue; those that are not in the background stop the compute stream. A message moves when both of its ends have posted it, and messages that went out
 /// together are awaited together, as the executor does; ranks also meet in the
-/// groups that span the pipeline. The step is the second of two, so that what one leaves under way runs into the next.
+/// groups that span the pipeline. What is under way at once on a port of a rank shares it, see LinkSharing. The step is the second
+/// of two, so that what one leaves under way runs into the next.
 Replay replay(const ReplayInput& input);
 
 /// The same again and again, over schedules and records that are looked at once.

@@ -23,27 +23,35 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
 }
 
 /// Of a layer's parameters gathered, or its gradients scattered, by other software.
-double zero_seconds(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
-  const auto pieces = static_cast<double>(other.collectives_of_layer);
-  double seconds = pieces * collective_seconds(c.op, c.bytes / other.collectives_of_layer, place, t);
+TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
+  // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
+  const double times = c.op == "all_gather" && recomputed ? 1 + other.gathered_again / 2 : 1;
+  const double pieces = times * static_cast<double>(other.collectives_of_layer);
+  TransferCost cost = collective_cost(c.op, c.bytes / other.collectives_of_layer, place, t);
+  cost.latency *= pieces, cost.bandwidth *= pieces;
   if (other.part_seconds > 0) {
     // The copies read and write all of it; a gather's parts are filled with zeros before.
-    const double moved = static_cast<double>(c.bytes) * (c.op == "all_gather" ? 3 : 2);
-    seconds += pieces * static_cast<double>(place.size) * other.part_seconds + moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+    const double moved = times * static_cast<double>(c.bytes) * (c.op == "all_gather" ? 3 : 2);
+    cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds + moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   }
-  // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
-  return c.op == "all_gather" && recomputed ? seconds * (1 + other.gathered_again / 2) : seconds;
+  return cost;
 }
 
-/// Seconds of a collective of the step, by the software that runs it.
-double step_collective_seconds(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
-                               const OtherSoftware& other, bool recomputed) {
+/// Of a collective of the step, by the software that runs it.
+TransferCost step_collective_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
+                                  const OtherSoftware& other, bool recomputed) {
   const auto labelled = [&](const char* label) { return c.label == label; };
-  if (other.backward_tp_behind && (labelled("column_linear_dgrad") || labelled("column_linear_wgrad") || labelled("row_linear_wgrad")))
-    return 0;
   if ((labelled("parameters") && c.op == "all_gather") || (labelled("gradients") && c.op == "reduce_scatter"))
-    return zero_seconds(c, place, t, other, recomputed);
-  return collective_seconds(c.op, c.bytes, place, t);
+    return zero_cost(c, place, t, other, recomputed);
+  return collective_cost(c.op, c.bytes, place, t);
+}
+
+/// Each takes its ports for its part of the time, at both ends.
+TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
+  TransferCost both{.latency = a.latency + b.latency, .bandwidth = a.bandwidth + b.bandwidth};
+  for (std::size_t i = 0; i < kPorts && both.bandwidth > 0; ++i)
+    both.shares[i] = (a.shares[i] * a.bandwidth + b.shares[i] * b.bandwidth) / both.bandwidth;
+  return both;
 }
 
 }  // namespace
@@ -83,14 +91,14 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
   const bool recomputed = job.recompute.kind == RecomputeKind::full;
-  input.collective_seconds = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
-    return step_collective_seconds(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other, recomputed);
+  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
+    return step_collective_cost(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other, recomputed);
   };
   const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
-  input.message_seconds = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
+  input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
     const parallel::Link link = groups.link(from, to);
-    if (!scattered) return message_seconds(bytes, link, *t);
-    return message_seconds(bytes / tp, link, *t) + collective_seconds("all_gather", bytes, groups.at(to, "tp"), *t);
+    if (!scattered) return message_cost(bytes, link, *t);
+    return one_after_another(message_cost(bytes / tp, link, *t), collective_cost("all_gather", bytes, groups.at(to, "tp"), *t));
   };
   return input;
 }

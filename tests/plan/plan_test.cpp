@@ -120,6 +120,37 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
   CHECK(collective_seconds("all_reduce", 8, {1, 1, Link::none}, t) == 0);
 }
 
+TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
+  parallel::Topology t;
+  t.devices_per_node = t.nvlink_domain = t.rails = 8;
+  t.nvlink = {100e9, 1e-6, 1, 0};
+  t.rail = t.network = {10e9, 10e-6, 1, 5e-6};
+  using parallel::Link;
+  using Shares = std::array<double, core::kPorts>;  // NVLink, network, host
+  const auto shares = [&](core::GroupPlace place) { return core::collective_cost("all_gather", 1 << 20, place, t).shares; };
+  CHECK(shares({8, 8, Link::nvlink}) == Shares{1, 0, 0});
+  CHECK(shares({4, 1, Link::rail}) == Shares{0, 1, 0});
+  // Rings over eight cards, of 80 GB/s: each member passes seven eighths of that on by its NVLink of 100.
+  CHECK(shares({16, 8, Link::rail})[0] == Approx(0.7));
+  CHECK(shares({16, 8, Link::rail})[1] == Approx(1));
+  // An NVLink of 40 GB/s keeps the cards half idle.
+  t.nvlink.bytes_per_second = 40e9;
+  CHECK(shares({16, 8, Link::rail})[0] == Approx(7.0 / 8));
+  CHECK(shares({16, 8, Link::rail})[1] == Approx(0.5));
+  CHECK(core::message_cost(1 << 20, Link::nvlink, t).shares == Shares{1, 0, 0});
+  CHECK(core::message_cost(1 << 20, Link::network, t).shares == Shares{0, 1, 0});
+  CHECK(core::message_cost(1 << 20, Link::rail, t).latency == Approx(15e-6));
+  CHECK(core::collective_cost("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t).latency == Approx(5e-6 + 3 * 10e-6));
+  CHECK(core::collective_cost("barrier", 0, {4, 1, Link::rail}, t).bandwidth == 0);
+  // Where the host's memory joins ranks: as measured, less what no bytes take.
+  t.measured.devices = 2;
+  t.measured.collectives["message"] = {1e3, 10e-6, 1e6, 200e-6};
+  const core::TransferCost by_host = core::message_cost(1'000'000, Link::shared_memory, t);
+  CHECK(by_host.shares == Shares{0, 0, 1});
+  CHECK(by_host.latency == Approx(5e-6));
+  CHECK(by_host.bandwidth == Approx(195e-6));
+}
+
 TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   parallel::Topology t;
   t.peak.bf16 = 100e12;

@@ -76,7 +76,6 @@ core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   const YAML::Node s = file["software"][row["software"].as<std::string>()];
   REQUIRE(s.IsMap());
   other.scatter_flows = s["scatter_flows"].as<bool>(false);
-  other.backward_tp_behind = s["backward_tp_behind"].as<bool>(false);
   other.messages_stop_host = s["messages_stop_host"].as<bool>(false);
   other.one_level = s["one_level"].as<bool>(false);
   other.collectives_of_layer = s["collectives_of_layer"].as<std::int64_t>(1);

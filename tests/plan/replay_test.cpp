@@ -1,6 +1,8 @@
 // The replay against closed forms of pipeline schedules, and against the timeline of the schedules themselves.
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <vector>
 
 #include "core/plan/replay.h"
 #include "parallel/schedule/timeline.h"
@@ -29,10 +31,10 @@ core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::Ran
   input.schedule = shape;
   input.records.assign(static_cast<std::size_t>(shape.stages), &record);
   input.op_seconds = [](const core::RecordedOp& op) { return op.cost.flops; };
-  input.collective_seconds = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
-    return static_cast<double>(c.bytes);
+  input.collective_cost = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
+    return core::TransferCost{.bandwidth = static_cast<double>(c.bytes)};
   };
-  input.message_seconds = [message](int, int) { return message; };
+  input.message_cost = [message](int, int) { return core::TransferCost{.bandwidth = message}; };
   return input;
 }
 
@@ -186,4 +188,71 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
   CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));    // the host is
   CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5)); // what was issued meanwhile runs at once
   CHECK(step({0.5, 0.5, 5}, 1) == Approx(3 + 5));
+}
+
+TEST_CASE("a collective in the background slows the one that stops the rank on the same port", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  record.groups = {"dp", "tp"};
+  record.collectives = {{0, "reduce_scatter", "gradients", 5, true}, {1, "all_reduce", "row_linear", 2, false}};
+  using Kind = core::RecordedEvent::Kind;
+  auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
+  backward.insert(backward.begin(), {Kind::issue, 0, 0});
+  backward.push_back({Kind::issue, 1, 0}), backward.push_back({Kind::wait, 1, 0});
+  record.after = {{Kind::wait, 0, 0}};
+  core::ReplayInput input = input_of(shape, record, 0);
+  const auto run = [&](std::array<double, core::kPorts> dp, std::array<double, core::kPorts> tp, double latency) {
+    input.collective_cost = [=](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
+      return core::TransferCost{latency, static_cast<double>(c.bytes) - latency, c.group == 0 ? dp : tp};
+    };
+    std::vector<double> seen;
+    const core::Replays replays(input);
+    const core::Replay result = replays.run({.observe = [&](const core::ReplaySlice& s) {
+      if (s.kind == core::ReplaySlice::Kind::collective) seen.push_back(s.seconds);
+    }});
+    CHECK(result.mean.sum() == Approx(result.step_seconds));
+    CHECK(result.mean.compute == Approx(3));
+    REQUIRE(seen.size() == 1);
+    return std::array{result.step_seconds, result.mean.exposed_tp, result.mean.exposed_dp, seen[0]};
+  };
+  const auto equal = [](const std::array<double, 4>& a, const std::array<double, 4>& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]));
+  };
+  // dp goes from 1 on. Backward's products end at 3, when it has 3 seconds left; tp's two then take 4, and dp's last goes from 7 to 8.
+  equal(run({1, 0, 0}, {1, 0, 0}, 0), {8, 4, 1, 7});
+  equal(run({0, 1, 0}, {1, 0, 0}, 0), {6, 2, 1, 5});
+  // One second of each is latency: tp's second moves from 4 on, when dp has two left, and takes 2; dp's last goes from 6 to 7.
+  equal(run({1, 0, 0}, {1, 0, 0}, 1), {7, 3, 1, 6});
+  // Half of the port beside all of it: tp takes 3, and dp has one second left at 6.
+  equal(run({0.5, 1, 0}, {1, 0, 0}, 0), {7, 3, 1, 6});
+}
+
+TEST_CASE("a message and a collective in the background slow each other where their ports and ways are the same", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
+  core::RankRecord last = record_of(shape, {1, 1, 1, 0});
+  using Kind = core::RecordedEvent::Kind;
+  last.groups = {"world", "dp"};
+  last.collectives = {{0, "all_reduce", "norm", 0, false}, {1, "all_gather", "parameters", 10, true}};
+  last.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
+  core::RankRecord first = last;
+  first.before = {{Kind::issue, 1, 0}};
+  first.after = {{Kind::wait, 1, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
+  core::ReplayInput input = input_of(shape, last, 0);
+  input.records[0] = &first;
+  const auto run = [&](std::array<double, core::kPorts> message) {
+    input.collective_cost = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
+      return core::TransferCost{.bandwidth = static_cast<double>(c.bytes), .shares = {0, 1, 0}};
+    };
+    input.message_cost = [=](int, int) { return core::TransferCost{.bandwidth = 1, .shares = message}; };
+    double messages = 0;
+    const core::Replays replays(input);
+    const core::Replay result = replays.run({.observe = [&](const core::ReplaySlice& s) {
+      if (s.kind == core::ReplaySlice::Kind::message) messages += s.seconds;
+    }});
+    CHECK(result.ranks[0].sum() == Approx(result.step_seconds));
+    return std::array{result.step_seconds, result.ranks[0].bubble, result.ranks[0].exposed_dp, messages};
+  };
+  // The forward's flow takes from 1 to 3, the last rank's work to 6, the gradient's flow to 8 and its use to 10: two of dp's seconds are left.
+  CHECK(run({0, 1, 0}) == std::array{12.0, 7.0, 2.0, 4.0});
+  CHECK(run({1, 0, 0}) == std::array{10.0, 5.0, 2.0, 2.0});
 }

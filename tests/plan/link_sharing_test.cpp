@@ -1,0 +1,133 @@
+// Transfers that share links, by hand; and on the steps of real layouts, which sharing must not make shorter.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "core/plan/layout_parts.h"
+#include "core/plan/link_sharing.h"
+#include "core/plan/stage_records.h"
+#include "core/spec/machines.h"
+
+using namespace trainerd;
+using core::PortUse;
+using core::TransferCost;
+
+namespace {
+
+constexpr TransferCost of_nvlink(double seconds, double latency = 0) { return {latency, seconds, {1, 0, 0}}; }
+constexpr TransferCost of_network(double seconds, double latency = 0) { return {latency, seconds, {0, 1, 0}}; }
+
+struct Start {
+  double time;
+  TransferCost cost;
+  std::vector<PortUse> uses = {};  ///< none: of rank 0, both ways
+};
+
+/// When each ended.
+std::vector<double> ends_of(const std::vector<Start>& starts) {
+  core::LinkSharing links(3);
+  std::vector<double> ends(starts.size(), -1);
+  std::map<std::size_t, std::size_t> under_way;
+  const auto until = [&](double time) {
+    while (links.next() <= time && links.next() < std::numeric_limits<double>::infinity()) {
+      const double now = links.next();
+      const std::size_t id = links.step();
+      if (id != core::LinkSharing::kNone) ends[under_way.at(id)] = now;
+    }
+  };
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const Start& s = starts[i];
+    until(s.time);
+    std::vector<PortUse> uses = s.uses.empty() ? std::vector<PortUse>{{}} : s.uses;
+    for (PortUse& use : uses) use.cost = &s.cost;
+    under_way[links.start(s.time, s.cost.latency, s.cost.bandwidth, uses)] = i;
+  }
+  until(std::numeric_limits<double>::infinity());
+  return ends;
+}
+
+std::vector<PortUse> message(int from, int to) { return {{PortUse::Way::out, from}, {PortUse::Way::in, to}}; }
+
+}  // namespace
+
+TEST_CASE("two transfers on a port go at half their speed while both are under way", "[links]") {
+  // One second alone, then both: the second's one takes two, and leaves two of the first.
+  CHECK(ends_of({{0, of_nvlink(4)}, {1, of_nvlink(1)}}) == std::vector{5.0, 3.0});
+  // A third of the port each, from 2 to 5; then a half.
+  CHECK(ends_of({{0, of_nvlink(4)}, {0, of_nvlink(3)}, {2, of_nvlink(1)}}) == std::vector{8.0, 7.0, 5.0});
+  CHECK(ends_of({{0, of_nvlink(4)}, {4, of_nvlink(1)}}) == std::vector{4.0, 5.0});
+}
+
+TEST_CASE("transfers on different ports, ranks or ways have nothing to do with each other", "[links]") {
+  CHECK(ends_of({{0, of_nvlink(4)}, {1, of_network(1)}}) == std::vector{4.0, 2.0});
+  CHECK(ends_of({{0, of_nvlink(4)}, {1, of_nvlink(1), {{PortUse::Way::both, 1}}}}) == std::vector{4.0, 2.0});
+  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(1, 0)}}) == std::vector{4.0, 2.0});
+  // Both into rank 1.
+  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(2, 1)}}) == std::vector{5.0, 3.0});
+}
+
+TEST_CASE("latency is not shared", "[links]") {
+  // The second moves from 2 on: the first has one second left.
+  CHECK(ends_of({{0, of_nvlink(3)}, {0, of_nvlink(1, 2)}}) == std::vector{4.0, 4.0});
+  CHECK(ends_of({{0, of_nvlink(3)}, {0, of_nvlink(0, 2)}}) == std::vector{3.0, 2.0});
+  CHECK(ends_of({{0, of_nvlink(0, 3)}, {0, of_nvlink(0, 2)}}) == std::vector{3.0, 2.0});
+}
+
+TEST_CASE("transfers that leave room on a port are slower only by what is too much", "[links]") {
+  const TransferCost quarter{0, 4, {0.25, 0, 0}}, half{0, 4, {0.5, 0, 0}};
+  CHECK(ends_of({{0, quarter}, {0, half}}) == std::vector{4.0, 4.0});
+  // 1.25 of the port: a fifth slower until the full one has ended at 2.5, by when two of the quarter's four are over.
+  CHECK(ends_of({{0, quarter}, {0, of_nvlink(2)}}) == std::vector{4.5, 2.5});
+}
+
+TEST_CASE("a transfer goes at the pace of its busiest port", "[links]") {
+  // Over NVLink and the network, which a message out of rank 0 and a transfer of rank 1 share with it.
+  const TransferCost both{0, 4, {0.5, 1, 0}};
+  // The message is met at both ends: of two at rank 0, of three (with one more) at rank 1.
+  const std::vector<double> ends = ends_of({{0, both},
+                                            {0, of_network(6), {{PortUse::Way::both, 1}}},
+                                            {0, of_network(6), {{PortUse::Way::both, 1}}},
+                                            {0, of_network(1), message(0, 1)},
+                                            {0, of_nvlink(1)}});
+  CHECK(ends[3] == Approx(3));                          // a third
+  CHECK(ends[4] == Approx(1.5));                        // 1.5 of NVLink
+  CHECK(ends[0] == Approx(3 + (4 - 3 / 2.0)));          // a half while the message is there
+  CHECK(ends[1] == Approx(3 + 2 * (6 - 3 / 3.0)));
+}
+
+TEST_CASE("sharing makes no step of real layouts shorter, and ledgers still sum to it", "[links]") {
+  const core::RecomputeOptions none{};
+  const core::LayoutSpace space{.tp = {1, 2, 4}, .pp = {1, 2, 4}, .micro = {1}, .zero_group = {0, 4, 8}, .sequence_parallel = {true, false}, .recompute = {none}};
+  const core::JobSpec job = core::parse_job(
+      "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 2, ffn: 8192, vocab: 32000, seq_len: 1024, tie_embeddings: true}\nsteps: 1\nprecision: bf16\n"
+      "data: {format: synthetic}\ncluster: {preset: dgx-h100}\nparallel: {dp: 32}\nbatch: {global: 256, micro: 1}\n", "job.yaml");
+  const parallel::Topology topology = core::job_topology(job);
+  core::LayoutParts parts(job, topology);
+  std::size_t longer = 0, layouts = 0;
+  double most = 1;
+  for (const core::LayoutChoice& c : core::all_layouts(job, topology, space)) {
+    const core::JobSpec chosen = core::with_choice(job, c);
+    const core::StageRecords records = core::record_all(chosen, parts.layout(c), topology.device, parts.slots(c));
+    core::ReplayInput input = core::replay_input(chosen, topology, parts.places(c), records);
+    const core::Replay shared = core::replay(input);
+    const auto alone = [](TransferCost cost) {
+      cost.shares = {};
+      return cost;
+    };
+    input.collective_cost = [&, with = input.collective_cost](std::int64_t rank, const core::RecordedCollective& call, const core::RankRecord& record) {
+      return alone(with(rank, call, record));
+    };
+    input.message_cost = [&, with = input.message_cost](int from, int to) { return alone(with(from, to)); };
+    const core::Replay apart = core::replay(input);
+    CAPTURE(core::differences(core::choice_of(job), c));
+    CHECK(shared.step_seconds >= apart.step_seconds * (1 - 1e-12));
+    CHECK(shared.mean.sum() == Approx(shared.step_seconds).epsilon(1e-9));
+    longer += shared.step_seconds > 1.0001 * apart.step_seconds, ++layouts;
+    most = std::max(most, shared.step_seconds / apart.step_seconds);
+  }
+  std::printf("links: %zu of %zu layouts take longer, at most %.3f times\n", longer, layouts, most);
+  CHECK(longer > layouts / 4);
+}
