@@ -193,7 +193,7 @@ class Simulation {
       if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start, m.end - start);
     }
     if (end > rank.now) {
-      tell(rank, ReplaySlice::Kind::stall, name_of(&TimeLedger::bubble), nullptr, rank.now, end - rank.now);
+      if (options_.observe) tell(rank, ReplaySlice::Kind::stall, name_of(&TimeLedger::bubble), nullptr, rank.now, end - rank.now);
       rank.ledger.bubble += end - rank.now;
       rank.now = end;
     }
