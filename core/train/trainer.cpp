@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "core/train/learning_rate.h"
 #include "kernels/rng.h"
@@ -133,7 +134,7 @@ void Trainer::initialise_tables() {
   const std::int64_t seq = job_.model.seq_len;
   std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens_)), cu(static_cast<std::size_t>(job_.batch.micro) + 1);
   const std::vector<float> ones(positions.size(), 1.0f);
-  for (std::int64_t t = 0; t < tokens_; ++t) positions[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t % seq);
+  for (auto sample = positions.begin(); sample != positions.end(); sample += seq) std::iota(sample, sample + seq, 0);
   for (std::size_t b = 0; b < cu.size(); ++b) cu[b] = static_cast<std::int32_t>(static_cast<std::int64_t>(b) * seq);
   backend_.write(*compute_, bytes_of(positions), positions_T_);
   backend_.write(*compute_, bytes_of(ones), loss_weight_T_);
