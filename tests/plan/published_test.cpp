@@ -32,7 +32,12 @@ parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
   return *topology;
 }
 
-core::JobSpec job_of(const YAML::Node& row) {
+/// An entry of `software`, or none.
+YAML::Node software_node(const YAML::Node& file, const YAML::Node& row) {
+  return row["software"] ? file["software"][row["software"].as<std::string>()] : YAML::Node(YAML::NodeType::Map);
+}
+
+core::JobSpec job_of(const YAML::Node& file, const YAML::Node& row) {
   const auto number = [&](const YAML::Node& in, const char* key) { return in[key].as<std::int64_t>(); };
   const YAML::Node m = row["model"];
   core::JobSpec job;
@@ -56,6 +61,7 @@ core::JobSpec job_of(const YAML::Node& row) {
   // The published systems reduce and gather by layers, or all at once.
   p.bucket_bytes = std::int64_t{1} << 40;
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
+  p.overlap_tp_backward = software_node(file, row)["tp_backward_behind"].as<bool>(false);
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
   p.schedule = p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
   const std::string recompute = row["recompute"].as<std::string>();
@@ -69,11 +75,10 @@ core::JobSpec job_of(const YAML::Node& row) {
   return job;
 }
 
-/// What the software of a row does otherwise than this one: an entry of `software`.
+/// What the software of a row does otherwise than this one.
 core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   core::OtherSoftware other;
-  if (!row["software"]) return other;
-  const YAML::Node s = file["software"][row["software"].as<std::string>()];
+  const YAML::Node s = software_node(file, row);
   REQUIRE(s.IsMap());
   other.scatter_flows = s["scatter_flows"].as<bool>(false);
   other.messages_stop_host = s["messages_stop_host"].as<bool>(false);
@@ -120,7 +125,7 @@ TEST_CASE("the planner predicts published step times", "[published]") {
   std::vector<Compared> all;
   std::map<std::string, std::vector<Compared>> memory;
   for (const YAML::Node& row : file["rows"]) {
-    const core::JobSpec job = job_of(row);
+    const core::JobSpec job = job_of(file, row);
     CAPTURE(job.name);
     const parallel::Topology topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     const core::Plan plan = core::make_plan(job, topology, software_of(file, row));
@@ -177,7 +182,7 @@ TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5
   for (const YAML::Node& row : file["rows"]) {
     if (!row["sweep"]) continue;
     Sweep& sweep = sweeps[row["sweep"].as<std::string>()];
-    core::JobSpec job = job_of(row);
+    core::JobSpec job = job_of(file, row);
     job.parallel.allow_tp_across_nodes = true;
     if (sweep.layouts.empty()) sweep.job = job, sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     REQUIRE(job.batch.global == sweep.job.batch.global);
