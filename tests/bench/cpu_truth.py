@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The planner against real runs on this machine's processor: 20 jobs of one and two ranks, one pinned thread each.
 
-  cpu_truth.py run BINARY CLUSTER STEPS OUT.jsonl [JOB ...]   trains and plans each job (all of them by default), appends lines
+  cpu_truth.py run BINARY CLUSTER STEPS OUT.jsonl [NAME ...]  trains and plans the jobs that begin so (all by default), appends lines
   cpu_truth.py table OUT.jsonl                                errors, and for each model its layouts' order
 
 CLUSTER is what `trainerd calibrate` wrote just before: see cpu_truth.sh.
@@ -51,6 +51,9 @@ JOBS = {
 }
 
 
+DISTURBED = 0.1  # cores
+
+
 def ranks_of(job):
     return 2 if job.parallel else 1
 
@@ -84,11 +87,22 @@ def plan(binary, job, cluster):
         return json.loads(done.stdout)
 
 
-def run(binary, cluster, steps, out, names):
-    for name in names or JOBS:
+def train(binary, job, steps):
+    """Again, twice at most, where others took part of the cores: the least disturbed time counts."""
+    best = None
+    for _ in range(3):
+        made = exposed.train(binary, lambda output: text_of(job, output), [], ranks_of(job), steps)
+        best = made if best is None else min(best, made, key=lambda m: m[1])
+        if best[1] < DISTURBED:
+            break
+    return best
+
+
+def run(binary, cluster, steps, out, beginnings):
+    for name in (n for n in JOBS if not beginnings or any(n.startswith(b) for b in beginnings)):
         job = JOBS[name]
         planned = plan(binary, job, cluster)
-        records, others, processor = exposed.train(binary, lambda output: text_of(job, output), [], ranks_of(job), steps)
+        records, others, processor = train(binary, job, steps)
         line = {"job": name, "measured": median(r["step_seconds"] for r in records), "planned": planned["step_seconds"], "others": others, "processor": processor,
                 "measured_time": {part: median(r["time"][part] for r in records) for part in records[0]["time"]},
                 "planned_time": planned["time"]}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The planner's step times against real ones on this machine: calibrates, then trains and plans 20 jobs of one and
-# two ranks, one pinned thread each, and prints a Markdown table.
+# The planner's step times against real ones on this machine: calibrates, then trains and plans the jobs of a model, of one
+# and two ranks, one pinned thread each; so for each model, 20 jobs in all, and prints a Markdown table.
 #
-#   tests/bench/cpu_truth.sh [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]
+#   tests/bench/cpu_truth.sh [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]     a NAME is a job's, or begins it
 #
 # Needs build/release/trainerd. --seconds is calibrate's own. Lines are appended to FILE and the table is of all that it
 # holds: a long measurement can be made in pieces, each with its own calibration, close to its runs.
@@ -34,7 +34,11 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=${raw:-$work/results.jsonl}
-"$trainerd" calibrate --threads 1 --ranks 2 --seconds "$seconds" --out "$work/cluster.yaml"
+# A machine's speed drifts: each group of jobs has a calibration close to its runs.
+measure() {
+  "$trainerd" calibrate --threads 1 --ranks 2 --seconds "$seconds" --out "$work/cluster.yaml"
+  python3 "$here/cpu_truth.py" run "$trainerd" "$work/cluster.yaml" "$steps" "$results" "$@"
+}
 # shellcheck disable=SC2086  # names are words
-python3 "$here/cpu_truth.py" run "$trainerd" "$work/cluster.yaml" "$steps" "$results" $jobs
+if [[ -n $jobs ]]; then measure $jobs; else for model in llama gpt "wide tiny"; do measure $model; done; fi
 python3 "$here/cpu_truth.py" table "$results"

@@ -31,6 +31,7 @@ PYTORCH = "pytorch-ddp"
 DP2 = ["parallel.dp=2"]
 GRADS_BEHIND = "parallel.overlap_grad_reduce"
 PARAMS_BEHIND = "parallel.overlap_param_gather"
+BACKWARD_BEHIND = "parallel.overlap_tp_backward"
 FLOWS_BEHIND = "parallel.overlap_p2p"
 PP2 = ["parallel.pp=2"]
 TP2_SP = ["parallel.tp=2", "parallel.sequence_parallel=true"]
@@ -40,7 +41,9 @@ ROWS = {
     "dp2": Row("dp 2", "", 2, DP2),  # of a binary that has no such keys
     "dp2-off": Row("dp 2", "off", 2, [*DP2, GRADS_BEHIND + "=false", PARAMS_BEHIND + "=false"]),
     "dp2-on": Row("dp 2", "on", 2, [*DP2, GRADS_BEHIND + "=true", PARAMS_BEHIND + "=true"]),
-    "tp2-off": Row("tp 2, sequence parallel", "off", 2, TP2_SP),
+    "tp2": Row("tp 2, sequence parallel", "", 2, TP2_SP),  # of a binary that has no such key
+    "tp2-off": Row("tp 2, sequence parallel", "off", 2, [*TP2_SP, BACKWARD_BEHIND + "=false"]),
+    "tp2-backward": Row("tp 2, sequence parallel", "in backward", 2, [*TP2_SP, BACKWARD_BEHIND + "=true"]),
     "tp2-2": Row("tp 2, sequence parallel", "2 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=2"]),
     "tp2-4": Row("tp 2, sequence parallel", "4 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=4"]),
     "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # of a binary that has no such key
