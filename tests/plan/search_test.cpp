@@ -20,6 +20,12 @@ using parallel::ScheduleKind;
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kTimed = false;  // a sanitizer takes several times as long
+#else
+constexpr bool kTimed = true;
+#endif
+
 core::JobSpec job_of(const std::string& model, const std::string& rest) {
   return core::parse_job("model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n" + rest, "job.yaml");
 }
@@ -144,7 +150,7 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
   std::printf("search llama-3-405b on 16384: %lld layouts, %lld too large, %lld planned, %.1f s\n", static_cast<long long>(result.layouts),
               static_cast<long long>(result.too_large), static_cast<long long>(result.planned), result.seconds);
-  CHECK(cpu_seconds() - before < 20);  // 10 seconds of two cores; the machine may have others to serve
+  if (kTimed) CHECK(cpu_seconds() - before < 20);  // 10 seconds of two cores; the machine may have others to serve
   REQUIRE(result.best.size() == 10);
   for (const core::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
   rusage usage{};
