@@ -168,6 +168,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     }
     s.fill = filled, s.drain = drained;
     double scratch = 0, top_backward = 0, all_backward = 0;
+    std::array<double, kSlotClasses> shared{};  // of one slot
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const parallel::StageSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
       const ChunkCosts k = costs_of(c, tp, span);
@@ -175,8 +176,10 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.work += m * (k.forward + backward);
       s.update += k.update, s.norm += k.norm, s.elements += k.elements;
       top_backward = backward, all_backward += backward;
-      for (std::size_t i = 0; i < kSlotClasses; ++i)
-        s.bytes += k.slot_bytes[i] * slots[static_cast<std::size_t>(r)][static_cast<std::size_t>(v)][i];
+      for (std::size_t i = 0; i < kSlotClasses; ++i) {
+        if (shared_by_chunks(static_cast<SlotClass>(i))) shared[i] = std::max(shared[i], k.slot_bytes[i]);
+        else s.bytes += k.slot_bytes[i] * slots[static_cast<std::size_t>(r)][static_cast<std::size_t>(v)][i];
+      }
       scratch = std::max(scratch, k.scratch_bytes);
       if (c.pp > 1) s.bytes += 2 * flow * ((span.head ? 0 : 1) + (span.embedding ? 0 : 1));
       s.units.add(span);
@@ -188,6 +191,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       // ZB-H1: rank r makes its weights' gradients r microbatches late.
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
+    for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += shared[i] * slots[static_cast<std::size_t>(r)][0][i];
     // The last turn of the backwards: the last microbatch of the top chunk, then a turn of microbatches of each chunk below it.
     s.tail = top_backward + static_cast<double>(c.pp) * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(device_overhead(t));

@@ -42,10 +42,11 @@ struct Flight {
     const Action* action;  ///< none: told of already
   };
   std::vector<Message> messages;
+  bool begun = false;  ///< messages in order: those before it are through
 };
 
 struct Message {
-  double sent = -1, received = -1;  ///< when each end posted it
+  double sent = -1, received = -1;  ///< when each end came to it
   double end = -1;                  ///< when it has landed
 };
 
@@ -140,6 +141,7 @@ class Simulation {
     double carried = -1;   ///< when that ended
     std::vector<Group> groups;
     std::vector<Flight> flights;
+    std::size_t through = 0;                       ///< flights, of messages in order
     std::vector<std::int64_t> recvs;               ///< flights, by direction, chunk and microbatch
     std::vector<std::vector<std::int64_t>> sends;  ///< flights, by direction and chunk
     TimeLedger ledger;
@@ -165,17 +167,37 @@ class Simulation {
     return lane(forward, a.chunk) * static_cast<std::size_t>(in_.schedule.microbatches) + static_cast<std::size_t>(a.microbatch);
   }
 
-  void post(Rank& rank, const Action& a) {
-    Flight& flight = rank.flights.back();
-    const std::size_t id = message_of(a, rank.step);
-    const bool sends = parallel::is_send(a.kind);
-    flight.messages.push_back({id, sends, &a});
-    Message& m = messages_[id];
-    (sends ? m.sent : m.received) = rank.now;
-    if (m.sent >= 0 && m.received >= 0) send(id, sends ? rank.index : a.peer, sends ? a.peer : rank.index);
-    const std::int64_t index = static_cast<std::int64_t>(rank.flights.size()) - 1;
-    if (sends) rank.sends[lane(forwards(a.kind), a.chunk)].push_back(index);
-    else rank.recvs[place(a, forwards(a.kind))] = index;
+  /// Messages that go out as one.
+  void post(Rank& rank, std::span<const Action> group) {
+    const std::int64_t index = std::ssize(rank.flights);
+    Flight& flight = rank.flights.emplace_back();
+    for (const Action& a : group) {
+      const bool sends = parallel::is_send(a.kind);
+      flight.messages.push_back({message_of(a, rank.step), sends, &a});
+      if (sends) rank.sends[lane(forwards(a.kind), a.chunk)].push_back(index);
+      else rank.recvs[place(a, forwards(a.kind))] = index;
+      if (sends && !in_.messages_in_order) come(rank, flight.messages.back());
+    }
+    if (in_.messages_in_order) exchange(rank);
+  }
+
+  /// The rank has come to a message.
+  void come(const Rank& rank, const Flight::Message& message) {
+    Message& m = messages_[message.id];
+    (message.sends ? m.sent : m.received) = clock_;
+    if (in_.messages_in_order && (m.sent < 0 || m.received < 0)) return;
+    send(message.id, message.sends ? rank.index : message.action->peer, message.sends ? message.action->peer : rank.index);
+  }
+
+  /// Messages in order: the rank comes to its next ones when those before them are through.
+  void exchange(Rank& rank) {
+    for (; rank.through < rank.flights.size(); ++rank.through) {
+      Flight& flight = rank.flights[rank.through];
+      if (!std::exchange(flight.begun, true))
+        for (const Flight::Message& message : flight.messages) come(rank, message);
+      for (const Flight::Message& message : flight.messages)
+        if (messages_[message.id].end < 0) return;
+    }
   }
 
   /// Goes on to when the flight has landed; false when that is not known yet.
@@ -183,6 +205,7 @@ class Simulation {
     if (index < 0) return true;
     double end = 0;
     for (const Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
+      if (message.sends && !in_.messages_in_order) continue;
       const Message& m = messages_[message.id];
       if (m.end < 0) return false;
       end = std::max(end, m.end);
@@ -320,6 +343,7 @@ class Simulation {
     enter(rank, nullptr);
     rank.ledger = {};
     rank.flights.clear();
+    rank.through = 0;
     std::fill(rank.recvs.begin(), rank.recvs.end(), -1);
     for (auto& sends : rank.sends) sends.clear();
     rank.phase = Phase::before;
@@ -365,13 +389,13 @@ class Simulation {
     }
     const Action& a = list[rank.at];
     if (rank.action != nullptr) return compute(rank);
+    if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, std::ssize(rank.flights) - 1)) return false;
     if (parallel::is_send(a.kind) || parallel::is_receive(a.kind)) {
-      rank.flights.emplace_back();
-      for (; rank.at < list.size() && (parallel::is_send(list[rank.at].kind) || parallel::is_receive(list[rank.at].kind)); ++rank.at)
-        post(rank, list[rank.at]);
+      const std::span<const Action> rest = std::span(list).subspan(rank.at), group = rest.first(parallel::group_size(rest));
+      post(rank, group);
+      rank.at += group.size();
       return true;
     }
-    if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, static_cast<std::int64_t>(rank.flights.size()) - 1)) return false;
     if (!land_for(rank, a)) return false;
     if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
     enter(rank, &a);
@@ -435,6 +459,7 @@ class Simulation {
       }
       case Owner::Kind::message: {
         messages_[o.message].end = clock_;
+        if (in_.messages_in_order) exchange(rank), exchange(ranks_[static_cast<std::size_t>(o.peer)]);
         ended(o.rank), ended(o.peer);
         return;
       }

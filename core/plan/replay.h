@@ -16,6 +16,9 @@ struct ReplayInput {
   parallel::ScheduleShape schedule;
   std::vector<const RankRecord*> records;  ///< by pipeline rank
   bool overlap_p2p = true;                 ///< messages are awaited where they are used
+  /// A rank's messages move in the order of issue, each when the one before it is through and its other end has come to it, and a send
+  /// ends with its receive (NCCL). If not, a send is copied and over: the message is on its way, whatever else is (between processors).
+  bool messages_in_order = true;
   bool own_progress = true;                ///< collectives in the background have a unit of their own; if not, they take the compute stream's
   std::function<double(const RecordedOp&)> op_seconds;
   /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last step on, and the device
@@ -52,10 +55,9 @@ struct Replay {
 };
 
 /// Runs the action lists of all pipeline ranks over their records: a compute stream for each rank, and for each of its groups
-/// a stream of collectives in the order of issue; those that are not in the background stop the compute stream. A message moves when both of its ends have posted it, and messages that went out
-/// together are awaited together, as the executor does; ranks also meet in the
-/// groups that span the pipeline. What is under way at once on a port of a rank shares it, see LinkSharing. The step is the second
-/// of two, so that what one leaves under way runs into the next.
+/// a stream of collectives in the order of issue; those that are not in the background stop the compute stream. Messages that go out
+/// as a group are awaited as one, as the executor does; ranks also meet in the groups that span the pipeline. What is under way at once
+/// on a port of a rank shares it, see LinkSharing. The step is the second of two, so that what one leaves under way runs into the next.
 Replay replay(const ReplayInput& input);
 
 /// The same again and again, over schedules and records that are looked at once.

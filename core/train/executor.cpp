@@ -16,7 +16,7 @@ int Trainer::slot_of(const PassPlan& plan, const Action& action, SlotClass slot_
 }
 
 Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass slot_class) {
-  Arena& arena = memory_.slot(local(action.chunk), slot_class, slot_of(plan, action, slot_class));
+  Arena& arena = memory_.slot(0, slot_class, slot_of(plan, action, slot_class));
   // The slot holds one tensor: taking it again gives the same place.
   arena.release(0);
   return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
@@ -82,7 +82,7 @@ void Trainer::add_loss(const Chunk& chunk) {
     backend_.ordered_sum(*compute_, {.x = loss_T_, .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1), .mode = WriteMode::accumulate});
 }
 
-/// Sends and receives that neighbour each other in the list go out as one group.
+/// Sends and receives that go out as one group.
 void Trainer::transfer(const PassPlan& plan, std::span<const Action> actions) {
   std::vector<parallel::Transfer> sends, receives;
   for (const Action& action : actions) {
@@ -173,13 +173,11 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
   const PassPlan& plan = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
   backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
-  const auto is_transfer = [](const Action& a) { return parallel::is_send(a.kind) || parallel::is_receive(a.kind); };
   for (std::size_t i = 0; i < plan.actions.size();) {
     const std::span<const Action> rest = std::span(plan.actions).subspan(i);
-    const std::size_t transfers = std::find_if_not(rest.begin(), rest.end(), is_transfer) - rest.begin();
-    const std::span<const Action> next = rest.first(std::max<std::size_t>(transfers, 1));
+    const std::span<const Action> next = rest.first(parallel::group_size(rest));
     if (observe_) observe_(next);
-    if (transfers > 0) transfer(plan, next);
+    if (parallel::is_send(next.front().kind) || parallel::is_receive(next.front().kind)) transfer(plan, next);
     else compute(plan, next.front(), read);
     i += next.size();
   }

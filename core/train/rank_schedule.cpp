@@ -1,6 +1,7 @@
 #include "core/train/rank_schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trainerd::core {
 
@@ -20,13 +21,16 @@ parallel::ScheduleShape shape_of(const JobSpec& job, const parallel::Layout& lay
 std::vector<std::array<parallel::SlotTable, kSlotClasses>> color(const std::vector<parallel::Action>& actions,
                                                                  const parallel::ScheduleShape& shape, int pipeline_rank) {
   std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
+  parallel::ReceiveSlots inputs = parallel::color_receives(actions, shape, ActionKind::recv_forward);
+  parallel::ReceiveSlots grads = parallel::color_receives(actions, shape, ActionKind::recv_backward);
   for (int i = 0; i < shape.virtual_stages; ++i) {
     const int chunk = i * shape.stages + pipeline_rank;
     const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, chunk, shape.microbatches, l); };
+    const auto received = [&](parallel::ReceiveSlots& r) {
+      return parallel::SlotTable{std::move(r.slot_of_microbatch[static_cast<std::size_t>(i)]), i == 0 ? r.slots : 0};
+    };
     slots.push_back({lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
-                     lifetime(Lifetime::backward_to_weight),
-                     parallel::color_receives(actions, chunk, shape.microbatches, ActionKind::recv_forward),
-                     parallel::color_receives(actions, chunk, shape.microbatches, ActionKind::recv_backward)});
+                     lifetime(Lifetime::backward_to_weight), received(inputs), received(grads)});
   }
   return slots;
 }

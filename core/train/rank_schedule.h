@@ -13,7 +13,8 @@ namespace trainerd::core {
 /// What one rank does in a pass over the batch, and in which slots: read alike by the executor and the memory plan.
 struct PassPlan {
   std::vector<parallel::Action> actions;
-  /// By chunk of the rank and class: the slot of each microbatch.
+  /// By chunk of the rank and class: the slot of each microbatch. A class that all chunks share has its slots in the first
+  /// one's table.
   std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
 };
 PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, parallel::Pass pass);

@@ -11,7 +11,8 @@ using namespace kernels;
 
 /// "forward_to_backward", and with several chunks "forward_to_backward.1".
 std::string region_name(std::size_t slot_class, std::size_t chunk, std::size_t chunks) {
-  return std::string(to_string(static_cast<SlotClass>(slot_class))) + (chunks == 1 ? "" : "." + std::to_string(chunk));
+  const auto c = static_cast<SlotClass>(slot_class);
+  return std::string(to_string(c)) + (chunks == 1 || shared_by_chunks(c) ? "" : "." + std::to_string(chunk));
 }
 
 MemoryPlan::Region region_of(const Arena& arena, std::int64_t copies) {

@@ -9,7 +9,7 @@
 
 namespace trainerd::core {
 
-/// What a chunk keeps in numbered slots: the three lifetimes of `parallel::Lifetime`, and what it receives from its
+/// What a chunk keeps in numbered slots: the three lifetimes of `parallel::Lifetime`, and what is received from the
 /// neighbours, from the receive to its use.
 enum class SlotClass : std::uint8_t {
   forward_to_backward,
@@ -19,6 +19,8 @@ enum class SlotClass : std::uint8_t {
   received_backward,
   count_
 };
+/// All chunks of a rank share the slots, which are counted as its first chunk's.
+constexpr bool shared_by_chunks(SlotClass c) { return c == SlotClass::received_forward || c == SlotClass::received_backward; }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
 

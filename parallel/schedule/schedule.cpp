@@ -15,6 +15,12 @@ bool finishes_gradients(ActionKind kind) {
 
 bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
 
+/// Neighbouring transfers of a chain of ranks go out together: what a rank sends meets what its neighbour sends it. In a ring each goes
+/// out alone, or it would wait for a whole turn.
+void join_neighbours(std::vector<Action>& list) {
+  for (std::size_t i = 1; i < list.size(); ++i) list[i].joins = is_transfer(list[i - 1]) && is_transfer(list[i]);
+}
+
 /// A chunk's reduction goes behind its last microbatch, and behind the send of that backward: the rank before
 /// waits for it.
 std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vector<Action>& actions) {
@@ -70,6 +76,12 @@ std::string describe(const Action& action) {
          number(action.microbatch);
 }
 
+std::size_t group_size(std::span<const Action> rest) {
+  std::size_t size = 1;
+  while (size < rest.size() && rest[size].joins) ++size;
+  return size;
+}
+
 std::string schedule_problem(const ScheduleShape& shape) {
   if (shape.stages < 1)
     return "a pipeline has at least one stage, not " + number(shape.stages) + ": set pp to 1";
@@ -102,6 +114,8 @@ std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape) {
   lists = with_transfers(shape, lists);
   if (shape.pass == Pass::train)
     for (std::vector<Action>& list : lists) list = with_reductions(shape, list);
+  if (!shape.ring())
+    for (std::vector<Action>& list : lists) join_neighbours(list);
   return lists;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,12 +34,16 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int chunk = 0;
   int microbatch = 0;
-  int peer = -1;  ///< of a transfer: the other pipeline rank
+  int peer = -1;       ///< of a transfer: the other pipeline rank
+  bool joins = false;  ///< of a transfer: goes out as one group with the transfer before it
   bool operator==(const Action&) const = default;
 };
 
 /// "recv_forward of chunk 3, microbatch 5"
 std::string describe(const Action& action);
+
+/// How many of `rest`, the unfinished part of a list, are done as one: a transfer and those that join it, or one action.
+std::size_t group_size(std::span<const Action> rest);
 
 enum class Pass : std::uint8_t { train, evaluate };
 
@@ -49,6 +55,8 @@ struct ScheduleShape {
   Pass pass = Pass::train;
 
   int chunks() const { return stages * virtual_stages; }
+  /// The last rank hands on to the first.
+  bool ring() const { return stages > 1 && virtual_stages > 1; }
 };
 
 /// Empty when there is such a schedule; otherwise what is wrong and the nearest value that is right.
@@ -61,11 +69,11 @@ std::string schedule_problem(const ScheduleShape& shape);
 /// order, in every
 ///   kind: gradients are summed in the same order.
 /// - On each pair of ranks, messages are received in the order in which they are sent: no tags are needed.
-/// - Receives that block never deadlock, whether sends are buffered or wait for their receiver, when
-/// neighbouring
-///   transfers of the list go out as one group. An interleaved schedule receives a message when it is due at
-///   unit costs, which may be some actions before it is used (see `color_receives`); the others right before
-///   they use it.
+/// - Ranks that do their lists in order, each group of transfers to its end before what follows, never deadlock,
+///   whether sends are buffered or wait for their receiver; so neither do ranks that go on while transfers are
+///   under way, nor communicators that run them in the order of issue.
+/// - A message is received by the time it is used, and posted before that where the rank has a place for it free
+///   (see `with_transfers`).
 /// - A chunk's reduce_grads follows its last backward (and that one's send).
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank);
 

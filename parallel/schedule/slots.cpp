@@ -15,27 +15,31 @@ bool makes_weight_grad(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_weight;
 }
 
-/// `begins` and `ends` tell of an action kind whether it is the first or the last of a lifetime; one may be
-/// both.
-template <class Begins, class Ends>
-SlotTable color(std::span<const Action> actions, int chunk, int microbatches, Begins begins, Ends ends) {
-  SlotTable table;
-  table.slot_of_microbatch.assign(static_cast<std::size_t>(microbatches), -1);
-  std::vector<bool> busy;
-  for (const Action& action : actions) {
-    if (action.chunk != chunk) continue;
-    int& slot = table.slot_of_microbatch.at(static_cast<std::size_t>(action.microbatch));
-    if (begins(action.kind)) {
-      base::check(slot < 0, "a microbatch begins once in an action list");
-      const auto free = std::find(busy.begin(), busy.end(), false);
-      slot = static_cast<int>(free - busy.begin());
-      if (free == busy.end()) busy.push_back(false);
-      busy[static_cast<std::size_t>(slot)] = true;
-    }
-    if (ends(action.kind) && slot >= 0) busy[static_cast<std::size_t>(slot)] = false;
+/// Numbered places, the lowest free one first.
+class Slots {
+ public:
+  int take() {
+    const auto free = std::find(busy_.begin(), busy_.end(), false);
+    const int slot = static_cast<int>(free - busy_.begin());
+    if (free == busy_.end()) busy_.push_back(false);
+    busy_[static_cast<std::size_t>(slot)] = true;
+    return slot;
   }
-  table.slots = static_cast<int>(busy.size());
-  return table;
+  void release(int slot) { busy_[static_cast<std::size_t>(slot)] = false; }
+  int count() const { return static_cast<int>(busy_.size()); }
+
+ private:
+  std::vector<bool> busy_;
+};
+
+/// One action, of a microbatch whose place is `slot`. `begins` and `ends` tell of its kind whether it is the first or the last of a
+/// lifetime; one may be both.
+void color(Slots& slots, int& slot, bool begins, bool ends) {
+  if (begins) {
+    base::check(slot < 0, "a microbatch begins once in an action list");
+    slot = slots.take();
+  }
+  if (ends && slot >= 0) slots.release(slot);
 }
 
 }  // namespace
@@ -52,21 +56,32 @@ const char* to_string(Lifetime lifetime) {
 SlotTable color_slots(std::span<const Action> actions, int chunk, int microbatches, Lifetime lifetime) {
   const bool from_backward = lifetime == Lifetime::backward_to_weight;
   const bool to_backward = lifetime == Lifetime::forward_to_backward;
-  return color(
-      actions, chunk, microbatches,
-      [=](ActionKind kind) { return from_backward ? makes_input_grad(kind) : forwards(kind); },
-      [=](ActionKind kind) {
-        return kind == ActionKind::forward_only ||
-               (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind));
-      });
+  SlotTable table;
+  table.slot_of_microbatch.assign(static_cast<std::size_t>(microbatches), -1);
+  Slots slots;
+  for (const Action& action : actions) {
+    if (action.chunk != chunk) continue;
+    const ActionKind kind = action.kind;
+    color(slots, table.slot_of_microbatch.at(static_cast<std::size_t>(action.microbatch)), from_backward ? makes_input_grad(kind) : forwards(kind),
+          kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind)));
+  }
+  table.slots = slots.count();
+  return table;
 }
 
-SlotTable color_receives(std::span<const Action> actions, int chunk, int microbatches, ActionKind receive) {
+ReceiveSlots color_receives(std::span<const Action> actions, const ScheduleShape& shape, ActionKind receive) {
   base::check(is_receive(receive), "only receives have receive slots");
   const bool forward = receive == ActionKind::recv_forward;
-  return color(
-      actions, chunk, microbatches, [=](ActionKind kind) { return kind == receive; },
-      [=](ActionKind kind) { return forward ? forwards(kind) : makes_input_grad(kind); });
+  ReceiveSlots table;
+  table.slot_of_microbatch.assign(static_cast<std::size_t>(shape.virtual_stages), std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
+  Slots slots;
+  for (const Action& action : actions) {
+    const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
+    color(slots, table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch)), action.kind == receive,
+          forward ? forwards(action.kind) : makes_input_grad(action.kind));
+  }
+  table.slots = slots.count();
+  return table;
 }
 
 }  // namespace trainerd::parallel

@@ -121,6 +121,8 @@ class Run {
     result_.ranks.resize(ranks.size());
     result_.transfer = costs.transfer;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) result_.ranks[rank].reserve(ranks[rank].size());
+    for (const std::vector<Action>& list : ranks)
+      for (const Action& action : list) has_transfers_ = has_transfers_ || is_send(action.kind) || is_receive(action.kind);
   }
 
   Timeline run() {
@@ -147,13 +149,18 @@ class Run {
     return std::nullopt;
   }
 
+  /// What a product of another rank takes to come when no action of the lists carries it.
+  double implied_transfer(int chunk, std::size_t rank) const {
+    return has_transfers_ || static_cast<std::size_t>(chunk) % lists_.size() == rank ? 0 : costs_.transfer;
+  }
+
   /// Does the rank's next action if what it needs is on the board.
   bool advance(std::size_t rank) {
     const Action* action = next(rank);
     if (action == nullptr || missing(*action)) return false;
     double ready = now_[rank];
     for (const auto& need : needs_of(*action, board_.chunks()))
-      if (need) ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch));
+      if (need) ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch) + implied_transfer(need->chunk, rank));
     double start = ready, end = ready;
     if (is_receive(action->kind)) {
       start = now_[rank];  // posted: the rank goes on
@@ -189,6 +196,7 @@ class Run {
   Board board_;
   std::vector<double> now_;
   double busy_ = 0;
+  bool has_transfers_ = false;
   Timeline result_;
 };
 

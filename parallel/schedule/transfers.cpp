@@ -1,6 +1,8 @@
 #include "parallel/schedule/transfers.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <optional>
 #include <tuple>
 
@@ -44,12 +46,17 @@ Action receive_of(const Action& send, int sender) {
   return {ActionKind::recv_backward, send.chunk - 1, send.microbatch, sender};
 }
 
-/// Receives right before their use. One chunk a rank makes a chain of ranks, on which 1F1B's pairs (send
-/// forward and receive backward, send backward and receive forward) meet in one group on both sides.
-std::vector<Action> received_when_used(const ScheduleShape& shape, const std::vector<Action>& order) {
+/// Receives behind the computation that used the last message, in front of the weight gradients that come before their own use: with one
+/// chunk a rank, 1F1B's pairs (send forward and receive backward, send backward and receive forward) then meet in one group on
+/// both sides, and those of ZB-H1 too.
+std::vector<Action> received_in_pairs(const ScheduleShape& shape, const std::vector<Action>& order) {
   std::vector<Action> list;
   for (const Action& action : order) {
-    if (const auto receive = receive_before(shape, action)) list.push_back(*receive);
+    if (const auto receive = receive_before(shape, action)) {
+      auto at = list.end();
+      while (at != list.begin() && std::prev(at)->kind == ActionKind::backward_weight) --at;
+      list.insert(at, *receive);
+    }
     list.push_back(action);
     if (const auto send = send_after(shape, action)) list.push_back(*send);
   }
@@ -62,35 +69,64 @@ struct Message {
   Action action;  ///< its send or its receive
 };
 
-/// Receives where they are due at unit costs. Several chunks a rank make a ring, where a rank that sends and
-/// waits may wait for itself. Here the transfers of every rank are in the order (ready_at, sender), which is
-/// one order of all messages: the first message that is not yet through has both its ends free to carry it,
-/// so none is ever stuck, even if every send waits for its receiver. And at unit costs no receive waits for
-/// what the rank does not need yet.
-std::vector<std::vector<Action>> received_when_due(const ScheduleShape& shape,
-                                                   const std::vector<std::vector<Action>>& orders) {
-  const Timeline unit = timeline(orders, {});
+/// Forwards and backwards.
+using Places = std::array<int, 2>;
+std::size_t direction(bool forward) { return forward ? 0 : 1; }
+
+/// Merges a rank's messages, in order, into what it computes: each before the first computation that begins when it is ready, and
+/// receives before that while one of `places` is free. `most` is how many were taken at once.
+std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAction>& computed, const std::vector<Message>& messages,
+                           const Places& places, Places& most) {
+  std::vector<Action> list;
+  Places taken{};
+  most = {};
+  auto next = messages.begin();
+  const auto may_wait_here = [&] {
+    const ActionKind kind = next->action.kind;
+    const std::size_t d = direction(kind == ActionKind::recv_forward);
+    return is_receive(kind) && taken[d] < places[d];
+  };
+  for (const TimedAction& timed : computed) {
+    for (; next != messages.end() && (next->ready_at <= timed.start || may_wait_here()); ++next) {
+      list.push_back(next->action);
+      if (!is_receive(next->action.kind)) continue;
+      const std::size_t d = direction(next->action.kind == ActionKind::recv_forward);
+      most[d] = std::max(most[d], ++taken[d]);
+    }
+    list.push_back(timed.action);
+    if (receive_before(shape, timed.action)) --taken[direction(goes_forward(timed.action))];
+  }
+  for (; next != messages.end(); ++next) list.push_back(next->action);
+  return list;
+}
+
+/// Several chunks a rank make a ring, where a rank that sends and waits may wait for itself. Here the transfers of every rank are
+/// in the order (ready_at, sender), which is one order of all messages: the first message that is not yet through has both its ends
+/// free to carry it, so none is ever stuck, even if every send waits for its receiver and every rank for each transfer. Times are
+/// those of computations of unit costs and messages of half a unit: the order that this leaves to ranks that fall behind each other by
+/// a message is the one that keeps them going.
+std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape, const std::vector<std::vector<Action>>& orders) {
+  const Timeline unit = timeline(orders, {.transfer = 0.5});
   std::vector<std::vector<Message>> messages(orders.size());
   for (std::size_t rank = 0; rank < orders.size(); ++rank)
     for (const TimedAction& timed : unit.ranks[rank])
       if (const auto send = send_after(shape, timed.action)) {
         const int sender = static_cast<int>(rank);
         messages[rank].push_back({timed.end, sender, *send});
-        messages[static_cast<std::size_t>(send->peer)].push_back(
-            {timed.end, sender, receive_of(*send, sender)});
+        messages[static_cast<std::size_t>(send->peer)].push_back({timed.end, sender, receive_of(*send, sender)});
       }
-  std::vector<std::vector<Action>> lists(orders.size());
+  std::vector<std::vector<Action>> lists;
   for (std::size_t rank = 0; rank < orders.size(); ++rank) {
-    std::vector<Message>& due = messages[rank];
-    std::sort(due.begin(), due.end(), [](const Message& a, const Message& b) {
+    std::sort(messages[rank].begin(), messages[rank].end(), [](const Message& a, const Message& b) {
       return std::tie(a.ready_at, a.sender) < std::tie(b.ready_at, b.sender);
     });
-    auto next = due.begin();
-    for (const TimedAction& timed : unit.ranks[rank]) {
-      for (; next != due.end() && next->ready_at <= timed.start; ++next) lists[rank].push_back(next->action);
-      lists[rank].push_back(timed.action);
-    }
-    for (; next != due.end(); ++next) lists[rank].push_back(next->action);
+    Places places{}, most{};
+    merged(shape, unit.ranks[rank], messages[rank], places, most);
+    // Two at most, and no more than one for each chunk that receives.
+    const int first = rank == 0 ? 1 : 0, last = rank + 1 == orders.size() ? 1 : 0;
+    places[direction(true)] = std::max(most[direction(true)], std::min(2, shape.virtual_stages - first));
+    places[direction(false)] = std::max(most[direction(false)], std::min(2, shape.virtual_stages - last));
+    lists.push_back(merged(shape, unit.ranks[rank], messages[rank], places, most));
   }
   return lists;
 }
@@ -99,9 +135,9 @@ std::vector<std::vector<Action>> received_when_due(const ScheduleShape& shape,
 
 std::vector<std::vector<Action>> with_transfers(const ScheduleShape& shape,
                                                 const std::vector<std::vector<Action>>& orders) {
-  if (shape.virtual_stages > 1 && shape.stages > 1) return received_when_due(shape, orders);
+  if (shape.ring()) return received_in_order(shape, orders);
   std::vector<std::vector<Action>> lists;
-  for (const std::vector<Action>& order : orders) lists.push_back(received_when_used(shape, order));
+  for (const std::vector<Action>& order : orders) lists.push_back(received_in_pairs(shape, order));
   return lists;
 }
 

@@ -22,7 +22,7 @@ using parallel::ActionKind;
 
 enum class Sends {
   buffered,    ///< a send is done at once
-  rendezvous,  ///< neighbouring transfers are one group, done when each of them has met its other end
+  rendezvous,  ///< a group of transfers is done when each of them has met its other end
 };
 
 class ScheduleRun {
@@ -86,6 +86,11 @@ class ScheduleRun {
             send.microbatch, static_cast<int>(rank)};
   }
 
+  /// Whichever groups the two ends are in.
+  static bool same(const Action& a, const Action& b) {
+    return a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch && a.peer == b.peer;
+  }
+
   bool step(std::size_t rank) {
     Rank& r = ranks_[rank];
     if (r.next == lists_[rank].size()) return false;
@@ -120,7 +125,7 @@ class ScheduleRun {
     } else {
       Channel& channel = channels_[{static_cast<std::size_t>(action.peer), static_cast<int>(rank)}];
       if (channel.sent.empty()) return false;
-      if (channel.sent.front() != action) fail(rank, action, "finds another message first");
+      if (!same(channel.sent.front(), action)) fail(rank, action, "finds another message first");
       channel.sent.pop_front();
     }
     finish(rank, action);
@@ -134,6 +139,7 @@ class ScheduleRun {
     if (r.posted_end <= r.next) {
       for (r.posted_end = r.next; r.posted_end < list.size(); ++r.posted_end) {
         const Action& action = list[r.posted_end];
+        if (r.posted_end > r.next && !action.joins) break;
         if (is_send(action.kind)) {
           check_send(rank, action);
           ++r.open;
@@ -157,7 +163,7 @@ class ScheduleRun {
 
   void meet(Channel& channel, std::size_t sender, std::size_t receiver) {
     if (channel.sent.empty() || channel.wanted.empty()) return;
-    if (channel.sent.front() != channel.wanted.front())
+    if (!same(channel.sent.front(), channel.wanted.front()))
       fail(receiver, channel.wanted.front(), "finds another message first");
     channel.sent.pop_front();
     channel.wanted.pop_front();

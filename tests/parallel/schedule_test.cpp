@@ -91,6 +91,45 @@ TEST_CASE("a steady pair of 1f1b keeps transfers with one neighbour together", "
         "reduce_grads");
 }
 
+TEST_CASE("a receive of zb-h1 is posted before the weight gradients that come before its use", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::zb_h1, 2, 1, 3, Pass::train};
+  CHECK(kinds(make_schedule(shape, 0)) ==
+        "forward send_forward>1 forward send_forward>1 recv_backward>1 backward_input backward_weight forward send_forward>1 "
+        "recv_backward>1 backward_input recv_backward>1 backward_weight backward_input backward_weight reduce_grads");
+  CHECK(kinds(make_schedule(shape, 1)) ==
+        "recv_forward>0 forward backward_input send_backward>0 recv_forward>0 forward backward_input send_backward>0 recv_forward>0 "
+        "backward_weight forward backward_input send_backward>0 backward_weight backward_weight reduce_grads");
+}
+
+TEST_CASE("neighbouring transfers of a chain go out as one group, each of a ring alone", "[schedule]") {
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1, ScheduleKind::interleaved}) {
+    const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, Pass::train};
+    for (const auto& list : make_schedules(shape))
+      for (std::size_t i = 1; i < list.size(); ++i) {
+        const bool neighbours = list[i - 1].peer >= 0 && list[i].peer >= 0;
+        CHECK(list[i].joins == (neighbours && !shape.ring()));
+        if (!list[i].joins) continue;
+        CHECK(group_size(std::span(list).subspan(i - 1)) >= 2);
+      }
+  }
+}
+
+TEST_CASE("a ring posts receives before it needs them, as far as there are places", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::interleaved, 4, 2, 8, Pass::train};
+  for (const auto& list : make_schedules(shape)) {
+    int early = 0, receives = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!is_receive(list[i].kind)) continue;
+      ++receives;
+      const ActionKind user = list[i].kind == ActionKind::recv_forward ? ActionKind::forward : ActionKind::backward;
+      std::size_t next = i + 1;
+      while (list[next].peer >= 0) ++next;
+      early += list[next] != Action{user, list[i].chunk, list[i].microbatch};
+    }
+    CHECK(2 * early > receives);
+  }
+}
+
 TEST_CASE("chunks of one rank exchange nothing", "[schedule]") {
   const auto list = make_schedule({ScheduleKind::interleaved, 1, 2, 1, Pass::train}, 0);
   CHECK(kinds(list) == "forward forward backward reduce_grads backward reduce_grads");

@@ -6,6 +6,7 @@
 
 #include "core/plan/replay.h"
 #include "parallel/schedule/timeline.h"
+#include "tests/parallel/published_bubbles.h"
 
 using namespace trainerd;
 using parallel::ActionKind;
@@ -38,13 +39,17 @@ core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::Ran
   return input;
 }
 
-core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
+enum class Messages { in_order, copied };
+
+core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs, Messages messages = Messages::in_order) {
   core::RankRecord record = record_of(shape, costs);
   // Ranks end a step together, as the gradient norm's sum has them do.
   record.groups = {"world"};
   record.collectives = {{0, "all_reduce", "norm", 0, false}};
   record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
-  return core::replay(input_of(shape, record, costs.transfer));
+  core::ReplayInput input = input_of(shape, record, costs.transfer);
+  input.messages_in_order = messages == Messages::in_order;
+  return core::replay(input);
 }
 
 }  // namespace
@@ -63,17 +68,37 @@ TEST_CASE("the bubble of 1F1B is (p - 1) / (m + p - 1), interleaved (p - 1) / (v
     }
 }
 
-TEST_CASE("every schedule takes as long as its own timeline says", "[replay]") {
+TEST_CASE("every schedule takes as long as its own timeline says, if messages are copied or take no time", "[replay]") {
   for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
     for (const int p : {1, 3, 4})
       for (const int m : {12, 24})
-        for (const double backward_weight : {1.0, 0.7}) {
-          const int v = kind == ScheduleKind::interleaved && p > 1 ? 2 : 1;
-          const parallel::ScheduleShape shape{kind, p, v, m, parallel::Pass::train};
-          const parallel::ActionCosts costs{1, 1.3, backward_weight, 0};
-          CAPTURE(parallel::to_string(ActionKind::forward), static_cast<int>(kind), p, m, backward_weight);
-          CHECK(run(shape, costs).step_seconds == Approx(parallel::timeline(parallel::make_schedules(shape), costs).makespan));
-        }
+        for (const double backward_weight : {1.0, 0.7})
+          for (const double message : {0.0, 0.1, 0.4}) {
+            const int v = kind == ScheduleKind::interleaved && p > 1 ? 2 : 1;
+            const parallel::ScheduleShape shape{kind, p, v, m, parallel::Pass::train};
+            const parallel::ActionCosts costs{1, 1.3, backward_weight, message};
+            CAPTURE(static_cast<int>(kind), p, m, backward_weight, message);
+            const double makespan = parallel::timeline(parallel::make_schedules(shape), costs).makespan;
+            CHECK(run(shape, costs, Messages::copied).step_seconds == Approx(makespan));
+            if (message == 0) CHECK(run(shape, costs, Messages::in_order).step_seconds == Approx(makespan));
+          }
+}
+
+TEST_CASE("bubbles are those of the zero-bubble paper's table 5, however messages move", "[replay]") {
+  for (const test::PublishedBubble& row : test::zero_bubble_table())
+    for (const Messages messages : {Messages::in_order, Messages::copied}) {
+      CAPTURE(static_cast<int>(row.shape.kind), row.shape.stages, row.shape.microbatches, static_cast<int>(messages));
+      CHECK(run(row.shape, row.costs, messages).bubble == Approx(row.bubble).margin(0.02));
+    }
+}
+
+TEST_CASE("a message in order moves when both ends have come to it, a copied one when it is sent", "[replay]") {
+  // GPipe on two ranks: the second asks for an input when it has used the last, and the first for a gradient.
+  const int m = 8;
+  const double message = 0.25;
+  const parallel::ScheduleShape shape{ScheduleKind::gpipe, 2, 1, m, parallel::Pass::train};
+  CHECK(run(shape, {1, 1, 1, message}, Messages::copied).step_seconds == Approx(3 * (m + 1) + 2 * message));
+  CHECK(run(shape, {1, 1, 1, message}, Messages::in_order).step_seconds == Approx(3 * (m + 1) + 2 * m * message));
 }
 
 TEST_CASE("messages awaited where they are posted make an interleaved pipeline slower", "[replay]") {
