@@ -15,10 +15,11 @@ bool finishes_gradients(ActionKind kind) {
 
 bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
 
-/// Neighbouring transfers of a chain of ranks go out together: what a rank sends meets what its neighbour sends it. In a ring each goes
-/// out alone, or it would wait for a whole turn.
+/// Neighbouring transfers of a chain of ranks go out together: what a rank sends meets what its neighbour
+/// sends it. In a ring each goes out alone, or it would wait for a whole turn.
 void join_neighbours(std::vector<Action>& list) {
-  for (std::size_t i = 1; i < list.size(); ++i) list[i].joins = is_transfer(list[i - 1]) && is_transfer(list[i]);
+  for (std::size_t i = 1; i < list.size(); ++i)
+    list[i].joins = is_transfer(list[i - 1]) && is_transfer(list[i]);
 }
 
 /// A chunk's reduction goes behind its last microbatch, and behind the send of that backward: the rank before

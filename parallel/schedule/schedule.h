@@ -42,7 +42,7 @@ struct Action {
 /// "recv_forward of chunk 3, microbatch 5"
 std::string describe(const Action& action);
 
-/// How many of `rest`, the unfinished part of a list, are done as one: a transfer and those that join it, or one action.
+/// How many actions from the first of `rest` on are done as one: a transfer and those that join it, or one.
 std::size_t group_size(std::span<const Action> rest);
 
 enum class Pass : std::uint8_t { train, evaluate };
@@ -69,11 +69,11 @@ std::string schedule_problem(const ScheduleShape& shape);
 /// order, in every
 ///   kind: gradients are summed in the same order.
 /// - On each pair of ranks, messages are received in the order in which they are sent: no tags are needed.
-/// - Ranks that do their lists in order, each group of transfers to its end before what follows, never deadlock,
-///   whether sends are buffered or wait for their receiver; so neither do ranks that go on while transfers are
-///   under way, nor communicators that run them in the order of issue.
-/// - A message is received by the time it is used, and posted before that where the rank has a place for it free
-///   (see `with_transfers`).
+/// - Ranks that do their lists in order, each group of transfers to its end before what follows, never
+///   deadlock, whether sends are buffered or wait for their receiver; so neither do ranks that go on while
+///   transfers are under way, nor communicators that run them in the order of issue.
+/// - A message is received by the time it is used, and posted before that where the rank has a place free for
+///   it (see `with_transfers`).
 /// - A chunk's reduce_grads follows its last backward (and that one's send).
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank);
 

@@ -32,8 +32,8 @@ class Slots {
   std::vector<bool> busy_;
 };
 
-/// One action, of a microbatch whose place is `slot`. `begins` and `ends` tell of its kind whether it is the first or the last of a
-/// lifetime; one may be both.
+/// One action, of a microbatch whose place is `slot`. `begins` and `ends` tell of its kind whether it is the
+/// first or the last of a lifetime; one may be both.
 void color(Slots& slots, int& slot, bool begins, bool ends) {
   if (begins) {
     base::check(slot < 0, "a microbatch begins once in an action list");
@@ -62,8 +62,10 @@ SlotTable color_slots(std::span<const Action> actions, int chunk, int microbatch
   for (const Action& action : actions) {
     if (action.chunk != chunk) continue;
     const ActionKind kind = action.kind;
-    color(slots, table.slot_of_microbatch.at(static_cast<std::size_t>(action.microbatch)), from_backward ? makes_input_grad(kind) : forwards(kind),
-          kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind)));
+    color(
+        slots, table.slot_of_microbatch.at(static_cast<std::size_t>(action.microbatch)),
+        from_backward ? makes_input_grad(kind) : forwards(kind),
+        kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind)));
   }
   table.slots = slots.count();
   return table;
@@ -73,12 +75,13 @@ ReceiveSlots color_receives(std::span<const Action> actions, const ScheduleShape
   base::check(is_receive(receive), "only receives have receive slots");
   const bool forward = receive == ActionKind::recv_forward;
   ReceiveSlots table;
-  table.slot_of_microbatch.assign(static_cast<std::size_t>(shape.virtual_stages), std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
+  table.slot_of_microbatch.assign(static_cast<std::size_t>(shape.virtual_stages),
+                                  std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
   Slots slots;
   for (const Action& action : actions) {
     const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
-    color(slots, table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch)), action.kind == receive,
-          forward ? forwards(action.kind) : makes_input_grad(action.kind));
+    color(slots, table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch)),
+          action.kind == receive, forward ? forwards(action.kind) : makes_input_grad(action.kind));
   }
   table.slots = slots.count();
   return table;

@@ -27,8 +27,9 @@ struct SlotTable {
 /// Greedy in order of birth, which is optimal for intervals.
 SlotTable color_slots(std::span<const Action> actions, int chunk, int microbatches, Lifetime lifetime);
 
-/// The same for what a rank receives, from its receive to the end of the computation that uses it: by chunk of the rank (`chunk` /
-/// `stages`), in slots that all its chunks share. `receive` is recv_forward or recv_backward.
+/// The same for what a rank receives, from its receive to the end of the computation that uses it: by chunk
+/// of the rank (`chunk` / `stages`), in slots that all its chunks share. `receive` is recv_forward or
+/// recv_backward.
 struct ReceiveSlots {
   std::vector<std::vector<int>> slot_of_microbatch;
   int slots = 0;

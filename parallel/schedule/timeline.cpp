@@ -122,7 +122,8 @@ class Run {
     result_.transfer = costs.transfer;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) result_.ranks[rank].reserve(ranks[rank].size());
     for (const std::vector<Action>& list : ranks)
-      for (const Action& action : list) has_transfers_ = has_transfers_ || is_send(action.kind) || is_receive(action.kind);
+      for (const Action& action : list)
+        has_transfers_ = has_transfers_ || is_send(action.kind) || is_receive(action.kind);
   }
 
   Timeline run() {
@@ -160,7 +161,9 @@ class Run {
     if (action == nullptr || missing(*action)) return false;
     double ready = now_[rank];
     for (const auto& need : needs_of(*action, board_.chunks()))
-      if (need) ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch) + implied_transfer(need->chunk, rank));
+      if (need)
+        ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch) +
+                                    implied_transfer(need->chunk, rank));
     double start = ready, end = ready;
     if (is_receive(action->kind)) {
       start = now_[rank];  // posted: the rank goes on

@@ -41,8 +41,8 @@ struct Timeline {
 
 /// Runs the lists of all ranks, each in its order. Sends are buffered. A receive is posted when its turn
 /// comes and waited for by the computation that uses it; yet lists count as deadlocked unless they also run
-/// when receives block. Lists without transfers wait for the computations that theirs depend on, and as long as a
-/// transfer takes beyond those of other ranks.
+/// when receives block. Lists without transfers wait for the computations that theirs depend on, and as long
+/// as a transfer takes beyond those of other ranks.
 Timeline timeline(std::span<const std::vector<Action>> ranks, const ActionCosts& costs);
 
 /// One line for each stuck rank: "rank 1 is at recv_forward of chunk 1, microbatch 0 and waits for ... of

@@ -6,10 +6,10 @@
 
 namespace trainerd::parallel {
 
-/// Adds to the ranks' compute orders the sends and receives that carry data between them. A message that is posted before it is used
-/// travels behind what the rank computes meanwhile, also where a send waits for its receiver. It takes a place to put it, of which
-/// a rank of a chain has one in each direction; in a ring all chunks of a rank share two, or as many as come before they are
-/// used.
+/// Adds to the ranks' compute orders the sends and receives that carry data between them. A message that is
+/// posted before it is used travels behind what the rank computes meanwhile, also where a send waits for its
+/// receiver. It takes a place to put it, of which a rank of a chain has one in each direction; in a ring all
+/// chunks of a rank share two, or as many as come before they are used.
 std::vector<std::vector<Action>> with_transfers(const ScheduleShape& shape,
                                                 const std::vector<std::vector<Action>>& orders);
 
