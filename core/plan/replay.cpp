@@ -33,6 +33,7 @@ const char* name_of(Part part) {
 
 /// A message's costs by its sender: to the rank after it, and to the one before.
 using MessageCosts = std::vector<std::array<TransferCost, 2>>;
+bool is_next(const parallel::ScheduleShape& shape, int from, int to) { return (from + 1) % shape.stages == to; }
 
 /// Messages that go out together.
 struct Flight {
@@ -304,7 +305,7 @@ class Simulation {
   }
 
   void send(std::size_t id, int from, int to) {
-    const TransferCost& cost = message_costs_[static_cast<std::size_t>(from)][(from + 1) % in_.schedule.stages == to ? 0 : 1];
+    const TransferCost& cost = message_costs_[static_cast<std::size_t>(from)][is_next(in_.schedule, from, to) ? 0 : 1];
     ++ranks_[static_cast<std::size_t>(from)].under_way, ++ranks_[static_cast<std::size_t>(to)].under_way;
     const std::array uses{PortUse{PortUse::Way::out, from, &cost}, PortUse{PortUse::Way::in, to, &cost}};
     begin({.kind = Owner::Kind::message, .rank = from, .peer = to, .message = id}, cost.latency, cost.bandwidth, uses);
@@ -516,10 +517,10 @@ class Simulation {
 Replays::Replays(ReplayInput input) {
   auto compiled = std::make_unique<Compiled>();
   compiled->lists = parallel::make_schedules(input.schedule);
-  const int stages = input.schedule.stages;
-  for (int r = 0; r < stages; ++r) {
+  for (int r = 0; r < input.schedule.stages; ++r) {
     compiled->ranks.push_back(timed_rank(input, r));
-    if (stages > 1) compiled->messages.push_back({input.message_cost(r, (r + 1) % stages), input.message_cost(r, (r + stages - 1) % stages)});
+    auto& costs = compiled->messages.emplace_back();
+    for (const int peer : neighbours(input.schedule, r)) costs[is_next(input.schedule, r, peer) ? 0 : 1] = input.message_cost(r, peer);
   }
   compiled->in = std::move(input);
   compiled_ = std::move(compiled);

@@ -41,10 +41,7 @@ class Compiler {
     };
     look(record_.before), look(record_.after);
     for (const auto& [key, segment] : record_.actions) look(segment);
-    const int stages = in.schedule.stages;
-    if (stages > 1)
-      for (const int peer : {(rank + 1) % stages, (rank + stages - 1) % stages})
-        messages_.add(in.message_cost(rank, peer)), messages_.add(in.message_cost(peer, rank));
+    for (const int peer : neighbours(in.schedule, rank)) messages_.add(in.message_cost(rank, peer)), messages_.add(in.message_cost(peer, rank));
     others_ = messages_;
     for (std::size_t i = 0; i < costs_.size(); ++i)
       if (!stops_rank(record_.collectives[i])) others_.add(costs_[i]);
@@ -103,6 +100,14 @@ class Compiler {
 };
 
 }  // namespace
+
+std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank) {
+  std::vector<int> peers;
+  const bool ring = shape.virtual_stages > 1 && shape.stages > 1;
+  if (ring || pipeline_rank + 1 < shape.stages) peers.push_back((pipeline_rank + 1) % shape.stages);
+  if (ring || pipeline_rank > 0) peers.push_back((pipeline_rank + shape.stages - 1) % shape.stages);
+  return peers;
+}
 
 double io::TimeLedger::*part_of(const std::string& group) {
   if (group == "tp" || group == "kv") return &TimeLedger::exposed_tp;

@@ -11,6 +11,8 @@ namespace trainerd::core {
 
 /// Ranks of other pipeline stages are in these groups.
 inline bool meets_other_stages(const std::string& group) { return group == "world" || group == "tied"; }
+/// Ranks that a pipeline rank exchanges messages with: the last one with the first too where ranks hold several chunks.
+std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank);
 /// The part of the ledger in which a stall for a group is counted.
 double io::TimeLedger::*part_of(const std::string& group);
 
