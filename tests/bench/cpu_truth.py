@@ -113,8 +113,11 @@ def run(binary, cluster, steps, out, beginnings):
 
 
 def table(path):
-    """The last line of each job counts."""
-    lines = {line["job"]: line for line in map(json.loads, pathlib.Path(path).read_text(encoding="utf-8").splitlines())}
+    """Of each job the medians of its lines."""
+    rounds = collections.defaultdict(list)
+    for line in map(json.loads, pathlib.Path(path).read_text(encoding="utf-8").splitlines()):
+        rounds[line["job"]].append(line)
+    lines = {job: {key: median(line[key] for line in mine) for key in ("measured", "planned", "processor", "others")} for job, mine in rounds.items()}
     print("| job | ranks | measured ms/step | processor ms/step | planned ms/step | error | cores that others took |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     errors = {}

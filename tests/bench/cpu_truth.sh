@@ -2,21 +2,23 @@
 # The planner's step times against real ones on this machine: calibrates, then trains and plans the jobs of a model, of one
 # and two ranks, one pinned thread each; so for each model, 20 jobs in all, and prints a Markdown table.
 #
-#   tests/bench/cpu_truth.sh [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]     a NAME is a job's, or begins it
+#   tests/bench/cpu_truth.sh [--rounds N] [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]     a NAME is a job's, or begins it
 #
-# Needs build/release/trainerd. --seconds is calibrate's own. Lines are appended to FILE and the table is of all that it
-# holds: a long measurement can be made in pieces, each with its own calibration, close to its runs.
+# Needs build/release/trainerd. --seconds is calibrate's own. Lines are appended to FILE and the table has the medians of all
+# that it holds: a long measurement can be made in pieces.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 trainerd=${TRAINERD:-$here/../../build/release/trainerd}
+rounds=3
 steps=6
-seconds=30
+seconds=20
 raw=
 jobs=
 
 while (($#)); do
   case $1 in
+    --rounds) rounds=$2 ;;
     --steps) steps=$2 ;;
     --seconds) seconds=$2 ;;
     --raw) raw=$2 ;;
@@ -34,11 +36,13 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=${raw:-$work/results.jsonl}
-# A machine's speed drifts: each group of jobs has a calibration close to its runs.
+# A machine's speed drifts: each group of jobs has a calibration close to its runs, and rounds are interleaved.
 measure() {
   "$trainerd" calibrate --threads 1 --ranks 2 --seconds "$seconds" --out "$work/cluster.yaml"
   python3 "$here/cpu_truth.py" run "$trainerd" "$work/cluster.yaml" "$steps" "$results" "$@"
 }
-# shellcheck disable=SC2086  # names are words
-if [[ -n $jobs ]]; then measure $jobs; else for model in llama gpt "wide tiny"; do measure $model; done; fi
+for ((round = 0; round < rounds; ++round)); do
+  # shellcheck disable=SC2086  # names are words
+  if [[ -n $jobs ]]; then measure $jobs; else for model in llama gpt "wide tiny"; do measure $model; done; fi
+done
 python3 "$here/cpu_truth.py" table "$results"
