@@ -255,25 +255,29 @@ void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwigl
 }
 
 void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const LinearWgrad& w) {
-  if (tp.group.size() == 1 || !tp.overlap_backward || overlapped(tp, a.dx_TC.size(0))) {
+  if (tp.group.size() == 1 || !tp.overlap_backward) {
     column_linear_dgrad(tp, s, a);
     return column_linear_wgrad(tp, s, w);
   }
   const ArenaScope scope(s.scratch());
-  LinearDgrad dgrad = a;
   LinearWgrad wgrad = w;
   std::unique_ptr<Work> gather, sum;
   if (cut(tp)) {
     wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
     gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
-    dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
   }
-  tp.backend.linear_dgrad(s, dgrad);
-  sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
-                : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
+  if (overlapped(tp, a.dx_TC.size(0))) {
+    column_linear_dgrad(tp, s, a);
+  } else {
+    LinearDgrad dgrad = a;
+    if (cut(tp)) dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
+    tp.backend.linear_dgrad(s, dgrad);
+    sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
+                  : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
+  }
   if (gather) gather->wait(s);
   tp.backend.linear_wgrad(s, wgrad);
-  sum->wait(s);
+  if (sum) sum->wait(s);
 }
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {

@@ -25,7 +25,7 @@ struct TensorParallel {
   /// result does not depend on the rows beside it. Weight gradients, sums over all rows, stay whole.
   std::int64_t overlap_chunks = 1;
   /// A column-parallel linear's backward gathers its input behind the input gradient's GEMM, and sums that behind the weight
-  /// gradient's (Korthikanti et al., section 4.2.2), where chunks do not overlap them already.
+  /// gradient's (Korthikanti et al., section 4.2.2), or with chunks behind its own.
   bool overlap_backward = false;
 
   /// Rows of a flow of `tokens` tokens on one rank.

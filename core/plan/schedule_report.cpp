@@ -13,7 +13,8 @@ parallel::ScheduleShape schedule_shape(const JobSpec& job) {
           .stages = static_cast<int>(job.parallel.pp),
           .virtual_stages = static_cast<int>(job.parallel.virtual_stages),
           .microbatches = static_cast<int>(job.microbatches()),
-          .pass = parallel::Pass::train};
+          .pass = parallel::Pass::train,
+          .early_receives = job.parallel.overlap_p2p};
 }
 
 std::string schedule_title(const parallel::ScheduleShape& shape) {

@@ -84,8 +84,9 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   ReplayInput input;
   input.schedule = schedule_shape(job);
   input.overlap_p2p = job.parallel.overlap_p2p;
-  // A processor's progress threads run on the cores that compute, and its communicators copy what they send.
-  input.own_progress = input.messages_in_order = t->device.kind == kernels::DeviceKind::cuda;
+  // A processor's progress threads run on the cores that compute, and communicators through memory copy what they send.
+  input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
+  input.messages_in_order = input.own_progress && !uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
   input.messages_stop_host = other.messages_stop_host;

@@ -264,7 +264,7 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
-    // NCCL rounds a partial sum at every rank. Jobs for presets are planned, not run.
+    // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it again, see job_here.
     if (!cluster && uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
       problem("precision.grads", "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to staged");
     if (!good({"cluster.preset", "cluster.nodes"})) return;

@@ -89,8 +89,9 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
       .between(1, kMostOverlapChunks)
       .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
   t.add("parallel.overlap_tp_backward", &p.overlap_tp_backward,
-        "in backward, gather and sum the flows of tensor parallelism whole behind the matrix products beside them")
-      .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
+        "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
+      .idle_if(p.tp == 1 || p.schedule == parallel::ScheduleKind::zb_h1,
+               p.tp == 1 ? "there is nothing to overlap with tp 1" : "zb-h1 makes the products that it would overlap apart from each other");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
         "parameters")

@@ -52,7 +52,9 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
   parallel::Topology rated = cluster;
   rated.name = here.name;
   rated.nodes = here.nodes, rated.devices_per_node = here.devices_per_node;
-  rated.nvlink_domain = here.nvlink_domain, rated.rails = here.rails;
+  // A machine's own links are not detected: the cluster says how its devices are joined.
+  if (here.device.kind == kernels::DeviceKind::cpu || here.nvlink_domain > 0) rated.nvlink_domain = here.nvlink_domain;
+  if (here.device.kind == kernels::DeviceKind::cpu || here.rails > 0) rated.rails = here.rails;
   rated.device = here.device;
   rated.device_memory_bytes = here.device_memory_bytes, rated.node_memory_bytes = here.node_memory_bytes;
   rated.device_overhead_bytes = here.device_overhead_bytes;
@@ -62,22 +64,33 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
 JobHere job_here(const JobSpec& job) {
   if (job.cluster.preset == "local") return {job, std::nullopt};
   const parallel::Topology named = job_topology(job);
+  const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks(), of_a_node = (ranks + job.cluster.nodes - 1) / job.cluster.nodes;
+  if (ranks > named.devices())
+    throw base::capacity_error("cluster.preset: the job asks for " + std::to_string(ranks) + " ranks and " + named.name + " has " +
+                               std::to_string(named.devices()) + " devices: set cluster.nodes, or fewer ranks");
   const bool cpu = named.device.kind == kernels::DeviceKind::cpu;
   JobHere here{job, std::nullopt};
   here.job.cluster.preset = "local";
   if (cpu) here.job.threads = named.device.threads;
-  std::string found = "none of these devices";
-  if (cpu || job.device == DeviceChoice::cuda) {
+  std::string found;
+  if (cpu && of_a_node * named.device.threads > kernels::detect_cpu().threads) {
+    found = std::to_string(kernels::detect_cpu().threads) + " cores for " + std::to_string(of_a_node) + " ranks";
+  } else if (cpu || job.device == DeviceChoice::cuda) {
     try {
       const std::string name = job_topology(here.job).device.name;
-      if (name == named.device.name) {
+      if (name != named.device.name) {
+        found = "none of these devices, but " + name;
+      } else {
+        // What is asked of a job for this machine alone, too.
+        here.job = parse_job(to_yaml(here.job), "the job on this machine");
         if (named.rates.known() || named.measured.known()) here.rates = named;
         return here;
       }
-      found += ", but " + name;
-    } catch (const base::DeviceError&) {
-      // No GPU at all: the job is for other machines.
+    } catch (const base::DeviceError& none) {
+      found = std::string("none of these devices (") + none.what() + ")";
     }
+  } else {
+    found = "none of these devices, or device: cuda is not set";
   }
   throw base::capacity_error("cluster.preset: the job is for " + named.name + " (" + std::to_string(named.devices()) + " x " + named.device.name +
                              "), and this machine has " + found + ": set cluster.preset: local to run here, or look at the job with `trainerd validate`");

@@ -14,7 +14,7 @@ namespace {
 parallel::ScheduleShape shape_of(const JobSpec& job, const parallel::Layout& layout, Pass pass) {
   return {.kind = layout.options.schedule, .stages = static_cast<int>(layout.options.pp),
           .virtual_stages = static_cast<int>(layout.options.virtual_stages),
-          .microbatches = static_cast<int>(job.microbatches()), .pass = pass};
+          .microbatches = static_cast<int>(job.microbatches()), .pass = pass, .early_receives = layout.options.overlap_p2p};
 }
 
 /// By chunk of the rank.

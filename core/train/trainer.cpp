@@ -86,7 +86,9 @@ void Trainer::make_chunks(Arena& persistent) {
   for (const ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(Chunk{
         Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
-              {backend_, groups_.tp(), layout_.options.sequence_parallel, layout_.options.tp_overlap_chunks, layout_.options.overlap_tp_backward}, rope_table_SE_, job_.attention), {}, {}, {}, {}, {}});
+              {.backend = backend_, .group = groups_.tp(), .sequence_parallel = layout_.options.sequence_parallel,
+               .overlap_chunks = layout_.options.tp_overlap_chunks, .overlap_backward = layout_.options.overlap_tp_backward},
+              rope_table_SE_, job_.attention), {}, {}, {}, {}, {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     const bool sends = layout_.options.pp > 1;
     if (!chunk.stage.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;

@@ -53,6 +53,9 @@ struct ScheduleShape {
   int virtual_stages = 1;  ///< chunks on each rank; more than one with `interleaved` alone
   int microbatches = 1;
   Pass pass = Pass::train;
+  /// Receives are posted before other computations, which then run beside them; else right before their use, for
+  /// ranks that await each transfer where it is posted.
+  bool early_receives = true;
 
   int chunks() const { return stages * virtual_stages; }
   /// The last rank hands on to the first.
@@ -72,8 +75,8 @@ std::string schedule_problem(const ScheduleShape& shape);
 /// - Ranks that do their lists in order, each group of transfers to its end before what follows, never
 ///   deadlock, whether sends are buffered or wait for their receiver; so neither do ranks that go on while
 ///   transfers are under way, nor communicators that run them in the order of issue.
-/// - A message is received by the time it is used, and posted before that where the rank has a place free for
-///   it (see `with_transfers`).
+/// - A message is received by the time it is used, and with `early_receives` posted before that where the rank
+///   has a place free for it (see `with_transfers`).
 /// - A chunk's reduce_grads follows its last backward (and that one's send).
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank);
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "parallel/schedule/timeline.h"
 
@@ -46,15 +47,15 @@ Action receive_of(const Action& send, int sender) {
   return {ActionKind::recv_backward, send.chunk - 1, send.microbatch, sender};
 }
 
-/// Receives behind the computation that used the last message, in front of the weight gradients that come
-/// before their own use: with one chunk a rank, 1F1B's pairs (send forward and receive backward, send
+/// Receives behind the computation that used the last message, where they may be early in front of the weight
+/// gradients that come before their own use: with one chunk a rank, 1F1B's pairs (send forward and receive backward, send
 /// backward and receive forward) then meet in one group on both sides, and those of ZB-H1 too.
 std::vector<Action> received_in_pairs(const ScheduleShape& shape, const std::vector<Action>& order) {
   std::vector<Action> list;
   for (const Action& action : order) {
     if (const auto receive = receive_before(shape, action)) {
       auto at = list.end();
-      while (at != list.begin() && std::prev(at)->kind == ActionKind::backward_weight) --at;
+      while (shape.early_receives && at != list.begin() && std::prev(at)->kind == ActionKind::backward_weight) --at;
       list.insert(at, *receive);
     }
     list.push_back(action);
@@ -126,7 +127,11 @@ std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
       return std::tie(a.ready_at, a.sender) < std::tie(b.ready_at, b.sender);
     });
     Places places{}, most{};
-    merged(shape, unit.ranks[rank], messages[rank], places, most);
+    std::vector<Action> list = merged(shape, unit.ranks[rank], messages[rank], places, most);
+    if (!shape.early_receives) {
+      lists.push_back(std::move(list));
+      continue;
+    }
     // Two at most, and no more than one for each chunk that receives.
     const int first = rank == 0 ? 1 : 0, last = rank + 1 == orders.size() ? 1 : 0;
     places[direction(true)] = std::max(most[direction(true)], std::min(2, shape.virtual_stages - first));

@@ -166,11 +166,15 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
         CAPTURE(model, tp, sequence_parallel);
         core::JobSpec job = with_layout(job_of(model), {.tp = tp, .sequence_parallel = sequence_parallel});
         job.batch.micro = 8;  // 128 tokens: rows enough to cut
+        job.parallel.overlap_tp_backward = false;
         const Curve whole = run(job);
-        job.parallel.tp_overlap_chunks = 2;
-        const Curve cut = run(job);
-        CHECK(cut.loss == whole.loss);
-        CHECK(cut.norm == whole.norm);
+        for (const auto& [chunks, backward] : {std::pair{1, true}, {2, false}, {2, true}}) {
+          job.parallel.tp_overlap_chunks = chunks, job.parallel.overlap_tp_backward = backward;
+          const Curve cut = run(job);
+          CAPTURE(chunks, backward);
+          CHECK(cut.loss == whole.loss);
+          CHECK(cut.norm == whole.norm);
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/plan/plan.h"
 #include "core/spec/machines.h"
 #include "kernels/base/error.h"
 
@@ -93,6 +94,12 @@ TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_
   CHECK(rated.devices_per_node == 2);
   CHECK(rated.device_memory_bytes == 1000);
   CHECK(rated.device.name == "a GPU");
+  // How its devices are joined is the cluster's word, so that a layout over several has links with a speed.
+  CHECK(rated.nvlink_domain == cluster.nvlink_domain);
+  CHECK(rated.rails == cluster.rails);
+  const core::JobSpec job = core::parse_job("model: {preset: llama-3-8b}\nsteps: 1\ncluster: {preset: dgx-h100}\nparallel: {dp: 2}\n"
+                                            "batch: {global: 2, micro: 1}\nprecision: bf16\ndata: {format: synthetic}\n", "job.yaml");
+  CHECK(core::make_plan(job, rated).timed);
   here.device.kind = kernels::DeviceKind::cpu;
   CHECK_THROWS_AS(core::with_rates(here, cluster), base::SpecError);
 }

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -112,7 +114,7 @@ TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
 }
 
 TEST_CASE("a job of a calibrated processor runs on such a processor, with its threads and rates", "[spec][cluster]") {
-  const auto path = std::filesystem::temp_directory_path() / "trainerd-job-here.yaml";
+  const auto path = std::filesystem::temp_directory_path() / ("trainerd-job-here-" + std::to_string(::getpid()) + ".yaml");
   Calibration made;
   made.topology = parallel::detect_topology(1, 2);
   made.topology.peak.fp32 = made.topology.peak.bf16 = 1e11;
@@ -128,6 +130,13 @@ TEST_CASE("a job of a calibrated processor runs on such a processor, with its th
   REQUIRE(here.rates);
   CHECK(here.rates->measured.alone.contains("linear_fprop.fp32"));
   CHECK_THROWS_WITH(job_here(job_of("another processor")), Catch::Contains("another processor") && Catch::Contains("but "));
+  // More ranks than the cluster has devices, and what a job for this machine alone is refused for.
+  const std::string own = made.topology.device.name = parallel::detect_topology(1).device.name;
+  JobSpec job = job_of(own);
+  job.parallel.dp = 3, job.cluster.nodes = 1;
+  CHECK_THROWS_AS(job_here(job), base::CapacityError);
+  job.parallel.dp = 3, job.cluster.nodes = 2;
+  CHECK_THROWS_AS(job_here(job), base::SpecError);
   std::filesystem::remove(path);
 }
 
