@@ -80,11 +80,12 @@ class Simulation {
       rank.index = r;
       rank.timed = &timed[static_cast<std::size_t>(r)];
       const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
-      for (const std::string& group : record.groups) rank.groups.push_back({.name = &group, .meets = meets_other_stages(group)});
+      for (const std::string& group : record.groups) {
+        rank.groups.push_back({.name = &group, .meets = meets_other_stages(group)});
+        if (rank.groups.back().meets) ++members_[group];
+      }
       rank.recvs.assign(2 * static_cast<std::size_t>(in.schedule.virtual_stages) * m, -1);
       rank.sends.resize(2 * static_cast<std::size_t>(in.schedule.virtual_stages));
-      for (const std::string& group : record.groups)
-        if (meets_other_stages(group)) ++members_[group];
     }
   }
 

@@ -103,9 +103,8 @@ class Compiler {
 
 std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank) {
   std::vector<int> peers;
-  const bool ring = shape.virtual_stages > 1 && shape.stages > 1;
-  if (ring || pipeline_rank + 1 < shape.stages) peers.push_back((pipeline_rank + 1) % shape.stages);
-  if (ring || pipeline_rank > 0) peers.push_back((pipeline_rank + shape.stages - 1) % shape.stages);
+  if (shape.ring() || pipeline_rank + 1 < shape.stages) peers.push_back((pipeline_rank + 1) % shape.stages);
+  if (shape.ring() || pipeline_rank > 0) peers.push_back((pipeline_rank + shape.stages - 1) % shape.stages);
   return peers;
 }
 
