@@ -38,6 +38,18 @@ TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
+constexpr std::array<const char*, 7> kNotices{"start", "resume", "change", "warning", "stop", "failure", "finish"};
+
+std::vector<std::string> strings_of(const nlohmann::json& list) {
+  if (!list.is_array()) throw JsonError("\"details\" is not a list");
+  std::vector<std::string> strings;
+  for (const nlohmann::json& item : list) {
+    if (!item.is_string()) throw JsonError("an item of \"details\" is not a string");
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
 nlohmann::ordered_json object_of(const EvaluationRecord& r) {
   return {{"event", kEvaluation},
           {"step", r.step},
@@ -55,7 +67,13 @@ nlohmann::ordered_json object_of(const CheckpointRecord& r) {
           {"path", r.path}};
 }
 
+nlohmann::ordered_json object_of(const NoticeRecord& r) {
+  return {{"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
+}
+
 }  // namespace
+
+const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger) {
   return {{{"compute", "", ledger.compute},
@@ -129,6 +147,12 @@ EventRecord parse_event_record(const std::string& text) {
                               .snapshot_seconds = real_member(line, "snapshot_seconds"),
                               .write_seconds = real_member(line, "write_seconds"),
                               .path = string_member(line, "path")};
+    for (std::size_t kind = 0; kind < kNotices.size(); ++kind)
+      if (event == kNotices[kind])
+        return NoticeRecord{.kind = static_cast<NoticeKind>(kind),
+                            .step = int_member(line, "step"),
+                            .message = string_member(line, "message"),
+                            .details = strings_of(member(line, "details"))};
     throw JsonError("there is no event \"" + event + "\"");
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());

@@ -87,8 +87,20 @@ struct PredictionRecord {
   std::vector<PredictionTerm> terms;
 };
 
+enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, failure, finish };
+/// "start", "resume", ...: the `event` of its line.
+const char* name_of(NoticeKind kind);
+
+/// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was degraded, how it ended.
+struct NoticeRecord {
+  NoticeKind kind = NoticeKind::warning;
+  std::int64_t step = 0;             ///< the last step done
+  std::string message;               ///< one line
+  std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
+};
+
 /// What happens beside the steps: a line of events.jsonl.
-using EventRecord = std::variant<EvaluationRecord, CheckpointRecord>;
+using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecord>;
 
 /// The GPU of one rank at one moment.
 struct DeviceRecord {
@@ -126,7 +138,7 @@ std::string to_json_line(const StepRecord& record);
 /// Throws DataError on text that is not such a line.
 StepRecord parse_step_record(const std::string& line);
 
-// events.jsonl: one JSON object a line, `event` ("evaluation" or "checkpoint") and the names above.
+// events.jsonl: one JSON object a line, `event` ("evaluation", "checkpoint" or a notice's kind) and the names above.
 std::string to_json_line(const EventRecord& record);
 /// Throws DataError on text that is not such a line.
 EventRecord parse_event_record(const std::string& line);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 
 namespace trainerd::io {
@@ -14,6 +15,13 @@ std::string three_digits(double value) {
   const double size = std::abs(value);
   return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
+
+struct TimeUnit {
+  std::string_view name;
+  double seconds;
+};
+// Largest first.
+constexpr std::array<TimeUnit, 5> kTimeUnits{{{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}, {"ms", 1e-3}}};
 
 }  // namespace
 
@@ -62,6 +70,40 @@ std::string short_duration(double seconds) {
   if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
   if (whole < 86400) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
   return fmt::format("{}d{:02}h", whole / 86400, whole / 3600 % 24);
+}
+
+std::optional<double> parse_duration(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  double seconds = 0;
+  std::size_t next_unit = 0;  // each unit once, in falling order
+  while (!text.empty()) {
+    // Digits and a point alone: from_chars would also take a sign, "inf" and "nan".
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number, std::chars_format::fixed);
+    if (error != std::errc() || end != text.data() + digits) return std::nullopt;
+    text.remove_prefix(digits);
+    const std::string_view name = text.substr(0, std::min(text.find_first_of("0123456789."), text.size()));
+    while (next_unit < kTimeUnits.size() && kTimeUnits[next_unit].name != name) ++next_unit;
+    if (next_unit == kTimeUnits.size()) return std::nullopt;
+    seconds += number * kTimeUnits[next_unit++].seconds;
+    text.remove_prefix(name.size());
+  }
+  return std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
+}
+
+std::string duration_text(double seconds) {
+  std::string text;
+  double left = seconds;
+  for (const auto& [name, length] : kTimeUnits) {
+    if (name == "s") break;
+    if (const double count = std::floor(left / length); count > 0) {
+      text += fmt::format("{:.0f}{}", count, name);
+      left -= count * length;
+    }
+  }
+  if (left > 0 || text.empty()) text += fmt::format("{}s", left);
+  return parse_duration(text) == seconds ? text : fmt::format("{}s", seconds);
 }
 
 double median(std::vector<double> values) {

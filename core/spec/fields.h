@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/spec/spec.h"
+#include "io/interval.h"
 
 namespace trainerd::core {
 
@@ -23,6 +24,14 @@ struct NumberPair {
 struct RecipeName {
   PrecisionRecipe* recipe;
 };
+/// A duration ("30s", "10m", "2h"), kept in seconds.
+struct Duration {
+  double* seconds;
+};
+/// An integer of steps, or a duration.
+struct StepsOrDuration {
+  io::Interval* interval;
+};
 /// A key with one value so far, which nothing needs to keep.
 struct FixedWord {
   const char* word;
@@ -32,7 +41,7 @@ struct NotYet {};
 
 using Storage = std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*,
                              std::vector<std::string>*, std::vector<std::int64_t>*, std::vector<double>*, Choice,
-                             NumberPair, RecipeName, FixedWord, NotYet>;
+                             NumberPair, Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/spec/write.h"
+#include "io/text.h"
 
 namespace trainerd::core {
 namespace {
@@ -125,6 +126,8 @@ class Reader {
                        *choice.value = static_cast<std::uint8_t>(*index);
                    },
                    [&](const NumberPair& pair) { numbers(field, node, pair); },
+                   [&](const Duration& d) { duration(field, node, *d.seconds, "a duration such as 30s, 10m or 2h"); },
+                   [&](const StepsOrDuration& s) { steps_or_duration(field, node, *s.interval); },
                    [&](const RecipeName& name) {
                      const std::vector<std::string> words = recipe_names();
                      if (const auto index = word(field, node, words))
@@ -179,6 +182,26 @@ class Reader {
       return;
     }
     if (inside(field, node, field.path, static_cast<double>(parsed))) value = parsed;
+  }
+
+  bool duration(const Field& field, const Node& node, double& seconds, const std::string& expected) {
+    const auto parsed = node.kind == Node::Kind::scalar ? io::parse_duration(node.text) : std::nullopt;
+    // A number alone lacks its unit.
+    const bool bare = node.kind == Node::Kind::scalar && parse_number(node.text) && *parse_number(node.text) >= 0;
+    if (!parsed) return wrong(field.path, node, expected, bare ? node.text + "s" : ""), false;
+    if (!inside(field, node, field.path, *parsed)) return false;
+    seconds = *parsed;
+    return true;
+  }
+
+  void steps_or_duration(const Field& field, const Node& node, io::Interval& interval) {
+    io::Interval read;
+    if (node.kind == Node::Kind::scalar && !node.quoted && parse_number(node.text)) {
+      integer(field, node, read.steps);
+      interval = read;
+    } else if (duration(field, node, read.seconds, "an integer of steps or a duration such as 30s, 10m or 2h")) {
+      interval = read;
+    }
   }
 
   void integers(const Field& field, const Node& node, std::vector<std::int64_t>& value) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/spec/fields.h"
+#include "io/text.h"
 
 namespace trainerd::core {
 namespace {
@@ -80,6 +81,10 @@ Json value_json(const Field& field) {
           [](const Choice& c) { return Json(c.words.at(*c.value)); },
           [](const NumberPair& p) {
             return Json::array({*p.first, *p.second});
+          },
+          [](const Duration& d) { return Json(io::duration_text(*d.seconds)); },
+          [](const StepsOrDuration& s) {
+            return s.interval->seconds > 0 ? Json(io::duration_text(s.interval->seconds)) : Json(s.interval->steps);
           },
           [](const RecipeName& r) { return r.recipe->name == "custom" ? Json() : Json(r.recipe->name); },
           [](const FixedWord&) { return Json(); },

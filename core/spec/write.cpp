@@ -7,6 +7,7 @@
 
 #include "core/spec/fields.h"
 #include "core/spec/spec.h"
+#include "io/text.h"
 
 namespace trainerd::core {
 namespace {
@@ -78,6 +79,10 @@ std::string value_yaml(const Field& field) {
                 .append(number_text(*p.second))
                 .append("]");
           },
+          [](const Duration& d) { return io::duration_text(*d.seconds); },
+          [](const StepsOrDuration& s) {
+            return s.interval->seconds > 0 ? io::duration_text(s.interval->seconds) : std::to_string(s.interval->steps);
+          },
           [](const RecipeName& r) { return r.recipe->name == "custom" ? std::string() : r.recipe->name; },
           [](const FixedWord&) { return std::string(); },
           [](const NotYet&) { return std::string(); },
@@ -117,6 +122,8 @@ std::string type_markdown(const Field& field) {
                      [&](const std::vector<double>*) { return "list of numbers" + limits; },
                      [&](const Choice& c) { return words_markdown(c.words); },
                      [&](const NumberPair&) { return "two numbers" + limits; },
+                     [&](const Duration&) { return std::string("duration"); },
+                     [&](const StepsOrDuration&) { return "integer" + limits + ", or duration"; },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
                      [&](const FixedWord& f) { return code(f.word); },
                      [&](const NotYet&) { return std::string("not available yet"); },

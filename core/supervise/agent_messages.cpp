@@ -143,6 +143,16 @@ void Agent::handle(std::int64_t, const io::EvaluationRecord& m) {
   sinks_.each(&io::MetricsSink::on_evaluation, m);
 }
 
+/// To the log and to every sink.
+void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
+  const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
+  spdlog::log(calm ? spdlog::level::info : spdlog::level::warn, "{}", message);
+  for (const std::string& detail : details) spdlog::log(calm ? spdlog::level::info : spdlog::level::warn, "  {}", detail);
+  sinks_.each(&io::MetricsSink::on_notice, io::NoticeRecord{kind, step_, message, std::move(details)});
+}
+
+void Agent::handle(std::int64_t, const io::NoticeRecord& m) { notify(m.kind, m.message, m.details); }
+
 void Agent::handle(std::int64_t rank, const StepTrace& m) {
   const std::string path = traces_.add(rank, m);
   if (!path.empty()) spdlog::info("the trace of step {} is {}", m.step, path);

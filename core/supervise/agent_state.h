@@ -80,6 +80,7 @@ class Agent {
   // Of a rank of this node.
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
+  void handle(std::int64_t, const io::NoticeRecord& m);
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   void handle(std::int64_t rank, const MemoryUsed& m);
@@ -109,6 +110,7 @@ class Agent {
   void end_failed(const std::string& error);
   void finish(const std::string& outcome);
   io::RunInfo run_info() const;
+  void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
 
   const AgentOptions& options_;
   const JobSpec& job_;

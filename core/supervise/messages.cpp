@@ -48,6 +48,7 @@ json body(const Ready& m) {
           {"pci_bus_id", m.pci_bus_id}};
 }
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
+json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
 json body(const SnapshotReady& m) {
   return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
@@ -122,6 +123,11 @@ WorkerMessage decode_worker_message(const std::string& text) {
       const io::EventRecord event = io::parse_event_record(j.at("line"));
       if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&event)) return *evaluation;
       unknown("evaluation/checkpoint");
+    }
+    if (type == "notice") {
+      const io::EventRecord event = io::parse_event_record(j.at("line"));
+      if (const auto* notice = std::get_if<io::NoticeRecord>(&event)) return *notice;
+      unknown("notice/record");
     }
     if (type == "snapshot")
       return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),

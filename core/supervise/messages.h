@@ -83,7 +83,7 @@ struct Finished {
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
 using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, StepTrace, MemoryUsed, SnapshotReady, Failed, Finished>;
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

@@ -43,7 +43,7 @@ EventLogKept read_event_log(const std::string& path, std::int64_t last_step,
       kept.all = false;
       return kept;
     }
-    if (step_of(event) > last_step) {
+    if (step_of(event) > last_step && !std::holds_alternative<NoticeRecord>(event)) {
       kept.all = false;
       continue;
     }
@@ -81,5 +81,6 @@ EventLogSink::~EventLogSink() = default;
 
 void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->append(record); }
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }
+void EventLogSink::on_notice(const NoticeRecord& record) { state_->append(record); }
 
 }  // namespace trainerd::io

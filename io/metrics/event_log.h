@@ -10,11 +10,11 @@ namespace trainerd::io {
 
 /// How far events.jsonl can be kept.
 struct EventLogKept {
-  std::string text;  ///< the lines of events up to the step asked for
+  std::string text;  ///< the lines of events up to the step asked for, and of every notice
   bool all = true;   ///< that is the whole file
 };
 
-/// Calls `visit` for each event of events.jsonl up to step `last_step`, in the file's order, which is not
+/// Calls `visit` for each event of events.jsonl up to step `last_step`, and for notices of any step, in the file's order, which is not
 /// that of the steps: a checkpoint is told when it is on the disk. A torn last line is left out; a damaged
 /// one before it is a DataError naming the line. A file that is not there has no events.
 EventLogKept read_event_log(const std::string& path, std::int64_t last_step,

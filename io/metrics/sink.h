@@ -13,6 +13,7 @@ class MetricsSink {
   virtual void on_step(const StepRecord&) = 0;
   virtual void on_evaluation(const EvaluationRecord&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
+  virtual void on_notice(const NoticeRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_finish(const RunSummary&) {}

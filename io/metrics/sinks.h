@@ -43,8 +43,8 @@ class JsonlSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Appends evaluations and checkpoints to events.jsonl. Opening for a resumed run first drops the events
-/// after `start_step`, and a torn last line.
+/// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the evaluations and
+/// checkpoints after `start_step`, and a torn last line; notices tell what happened, and stay.
 class EventLogSink final : public MetricsSink {
  public:
   EventLogSink(std::string path, std::int64_t start_step);
@@ -52,6 +52,7 @@ class EventLogSink final : public MetricsSink {
   void on_step(const StepRecord&) override {}
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
+  void on_notice(const NoticeRecord&) override;
 
  private:
   struct State;

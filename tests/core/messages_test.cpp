@@ -39,6 +39,15 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
   CHECK(back.seconds == 0.25);
 }
 
+TEST_CASE("a worker's notice crosses the channel", "[messages]") {
+  const io::NoticeRecord notice{io::NoticeKind::warning, 4, "slow", {"by 2 s"}};
+  const auto told = std::get<io::NoticeRecord>(decode_worker_message(encode(WorkerMessage{notice})));
+  CHECK(told.kind == notice.kind);
+  CHECK(told.step == 4);
+  CHECK(told.message == "slow");
+  CHECK(told.details == notice.details);
+}
+
 TEST_CASE("a rank's memory crosses the channel", "[messages]") {
   CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}}))).bytes == std::int64_t{1} << 40);
 }

@@ -21,7 +21,8 @@ CheckpointRecord checkpoint(std::int64_t n) {
 std::vector<std::string> events(const std::string& path, std::int64_t last_step) {
   std::vector<std::string> seen;
   read_event_log(path, last_step, [&](const EventRecord& e) {
-    seen.push_back((e.index() == 0 ? "evaluation " : "checkpoint ") +
+    const auto* notice = std::get_if<NoticeRecord>(&e);
+    seen.push_back((notice != nullptr ? std::string(name_of(notice->kind)) + " " : e.index() == 0 ? "evaluation " : "checkpoint ") +
                    std::to_string(std::visit([](const auto& r) { return r.step; }, e)));
   });
   return seen;
@@ -49,6 +50,33 @@ TEST_CASE("an event is one line of the documented names and comes back the same"
   for (const std::string text :
        {"", "{}", R"({"event":"party","step":1})", R"({"event":"evaluation","step":1})"})
     CHECK_THROWS_AS(parse_event_record(text), DataError);
+}
+
+TEST_CASE("a notice is one line with its kind as the event, and comes back the same") {
+  const NoticeRecord notice{NoticeKind::resume, 12, "resuming from \"x\"", {"optimizer.lr: 0.1 -> 0.2", "data: a file more"}};
+  const std::string line = to_json_line(EventRecord{notice});
+  CHECK(line == R"({"event":"resume","step":12,"message":"resuming from \"x\"","details":["optimizer.lr: 0.1 -> 0.2","data: a file more"]})");
+  const auto back = std::get<NoticeRecord>(parse_event_record(line));
+  CHECK(back.kind == notice.kind);
+  CHECK(back.step == notice.step);
+  CHECK(back.message == notice.message);
+  CHECK(back.details == notice.details);
+  for (const std::string text : {R"({"event":"stop","step":1,"message":"m"})", R"({"event":"stop","step":1,"message":"m","details":"d"})",
+                                 R"({"event":"stop","step":1,"message":"m","details":[1]})"})
+    CHECK_THROWS_AS(parse_event_record(text), DataError);
+}
+
+TEST_CASE("a resumed run keeps what it was told of steps that it does again, and drops their evaluations") {
+  const TempDir dir;
+  const std::string path = dir / "events.jsonl";
+  {
+    EventLogSink sink(path, 0);
+    sink.on_notice({NoticeKind::start, 0, "start", {}});
+    sink.on_evaluation(evaluation(10));
+    sink.on_notice({NoticeKind::failure, 12, "rank 1 was lost", {}});
+  }
+  const EventLogSink resumed(path, 5);
+  CHECK(events(path, 100) == Seen{"start 0", "failure 12"});
 }
 
 TEST_CASE("a resumed run keeps the events up to its step, in whatever order they were told") {

@@ -136,3 +136,24 @@ TEST_CASE("numbers are written for people") {
   CHECK(median({3, 1, 2}) == 2);
   CHECK(median({4, 1, 2, 3}) == 2.5);
 }
+
+TEST_CASE("durations are read as people write them, and written back so that they read the same") {
+  CHECK(parse_duration("30s") == 30);
+  CHECK(parse_duration("10m") == 600);
+  CHECK(parse_duration("2h") == 7200);
+  CHECK(parse_duration("1d") == 86400);
+  CHECK(parse_duration("250ms") == 0.25);
+  CHECK(parse_duration("1.5h") == 5400);
+  CHECK(parse_duration("3h50m") == 13800);
+  CHECK(parse_duration("0s") == 0);
+  for (const std::string text : {"", "10", "m", "10 m", "-5s", "+5s", "5s5s", "50m3h", "1e3s", "infs", "nans", "1.2.3s", "10x", ".s"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_duration(text).has_value());
+  }
+  CHECK(duration_text(600) == "10m");
+  CHECK(duration_text(5400) == "1h30m");
+  CHECK(duration_text(2.5) == "2.5s");
+  CHECK(duration_text(0) == "0s");
+  for (const double seconds : {0.001, 0.1, 59.9, 61.0, 86399.999, 1e6 / 3})
+    CHECK(parse_duration(duration_text(seconds)) == seconds);
+}
