@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <exception>
 #include <functional>
 #include <string>
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/output.h"
 #include "core/version.h"
 #include "kernels/base/error.h"
 
@@ -182,12 +182,13 @@ class CommandLine {
 int main(int argc, char** argv) {
   using namespace trainerd;
   try {
+    apps::open_standard_streams();
     return apps::CommandLine().run(argc, argv);
   } catch (const base::Error& e) {
-    std::fprintf(stderr, "trainerd: %s\n", e.what());
+    apps::print_error(std::string("trainerd: ") + e.what());
     return apps::exit_code(e.kind());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "trainerd: internal error: %s\n", e.what());
+    apps::print_error(std::string("trainerd: internal error: ") + e.what());
     return apps::kExitBug;
   }
 }

@@ -1,9 +1,14 @@
 #include "apps/output.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <stdexcept>
+#include <system_error>
 
+#include "io/console/screen.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {
@@ -12,6 +17,20 @@ void print(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0)
     throw std::runtime_error("cannot write to standard output: " + base::errno_text(errno));
+}
+
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    // Those below are open by now: the lowest free number is this one.
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
+}
+
+void print_error(const std::string& line) {
+  try {
+    io::Screen(STDERR_FILENO, io::Screen::Style::plain).line(line);
+  } catch (const std::system_error&) {  // no thread can be made
+    std::fprintf(stderr, "%s\n", line.c_str());
+  }
 }
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {

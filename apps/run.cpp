@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "apps/commands.h"
+#include "core/run/log.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/agent.h"
@@ -53,11 +55,18 @@ int run_command(const RunArgs& args) {
     throw base::spec_error("--metrics-listen: expected a numeric host:port, got '" + args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
   if (gang) allow_many_descriptors();
+  const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
+  core::log_to(screen);
+  // The log keeps the screen: its end is not that of its owners.
+  struct Finish {
+    io::Screen& screen;
+    ~Finish() { screen.finish(); }
+  } const finish{*screen};
   const core::AgentResult result = core::run_agent({.job = job,
                                                     // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
                                                     .executable = "/proc/self/exe",
                                                     .signal_fd = signals.get(),
-                                                    .terminal = ::isatty(STDOUT_FILENO) == 1,
+                                                    .screen = screen,
                                                     .gang = gang,
                                                     .rates = rates,
                                                     .metrics_listen = args.metrics_listen});

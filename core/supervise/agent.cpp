@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -158,8 +157,7 @@ void Agent::open_sinks() {
   sinks_.add(std::make_unique<io::JsonlSink>(output_.steps(), step_));
   sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), step_));
   sinks_.add(report_sink());
-  sinks_.add(std::make_unique<io::ConsoleSink>(
-      STDOUT_FILENO, options_.terminal ? io::ConsoleSink::Style::terminal : io::ConsoleSink::Style::plain));
+  sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen));
 }
 
 void Agent::start_workers() {

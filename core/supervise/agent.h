@@ -7,6 +7,7 @@
 
 #include "core/spec/spec.h"
 #include "core/supervise/gang.h"
+#include "io/console/screen.h"
 #include "io/metrics/sink.h"
 
 namespace trainerd::core {
@@ -15,7 +16,7 @@ struct AgentOptions {
   JobSpec job;
   std::string executable;  ///< of this program: what workers are started from
   int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
-  bool terminal = false;   ///< standard output is one: progress is a bar
+  std::shared_ptr<io::Screen> screen = {};  ///< what the user sees
   std::optional<GangOptions> gang;  ///< of a job over several nodes
   std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
   std::string metrics_listen = {};  ///< where this node serves metrics; empty: node 0 where the job says, the others not

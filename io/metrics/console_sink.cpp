@@ -1,19 +1,13 @@
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <deque>
 #include <numeric>
 
 #include "io/metrics/sinks.h"
 #include "io/text.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 namespace {
@@ -22,68 +16,25 @@ constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
 constexpr double kLineSeconds = 5;      // plain lines
 constexpr std::int64_t kFirstLines = 3;
 constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
-constexpr int kDefaultWidth = 80;
-
-/// Holds SIGPIPE back while it lives and takes back one that arose: a closed pipe becomes EPIPE, whatever the
-/// program set up for the signal.
-class PipeSignalHeld {
- public:
-  PipeSignalHeld() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending{};
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~PipeSignalHeld() {
-    const timespec now{};
-    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &now);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  PipeSignalHeld(const PipeSignalHeld&) = delete;
-  PipeSignalHeld& operator=(const PipeSignalHeld&) = delete;
-
- private:
-  sigset_t pipe_{}, before_{};
-  bool was_pending_ = false;
-};
 
 std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); }
 
 }  // namespace
 
 struct ConsoleSink::State {
-  int fd = -1;
-  Style style = Style::plain;
-  bool reader_gone = false;
+  Screen& screen;
   RunInfo info;
   double started = 0, last_shown = 0;
   std::deque<double> arrivals;  // of the latest steps, seconds
   std::int64_t shown = 0;
-  std::string bar;  // what the last line of a terminal holds now
   std::optional<StepRecord> last;
   std::optional<double> validation_loss;
   std::vector<double> speeds, mfus;
   std::array<double, kLedgerParts> time{};  // seconds, summed over the steps
 
-  void write(const std::string& text) {
-    if (reader_gone) return;
-    const PipeSignalHeld held;
-    const int error = base::write_all(fd, std::as_bytes(std::span(text)));
-    reader_gone = error != 0 && error != EAGAIN;
-  }
-
-  // A line of its own; a bar is redrawn below it.
-  void say(const std::string& line) {
-    write((bar.empty() ? "" : "\r\033[K") + line + "\n");
-    if (!bar.empty()) write(bar);
-  }
-
-  int width() const {
-    winsize size{};
-    return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultWidth;
-  }
+  explicit State(Screen& on) : screen(on) {}
+  bool has_bar() const { return screen.style() == Screen::Style::terminal; }
+  void say(const std::string& line) { screen.line(line); }
 
   double eta() const {
     if (arrivals.size() < 2 || !last) return -1;
@@ -127,7 +78,7 @@ void ConsoleSink::State::draw_bar() {
                      : 0;
   const std::string head = fmt::format("{:3.0f}% ", 100 * done);
   const std::string tail = fmt::format(" {}/{}  {}  {}", last->step, info.steps, figures(), left());
-  const int room = std::clamp(width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
+  const int room = std::clamp(screen.width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
   std::string line = head;
   if (room >= 6) {
     // Eighths of a cell, so that the bar moves smoothly.
@@ -138,21 +89,15 @@ void ConsoleSink::State::draw_bar() {
     for (int i = (eighths + 7) / 8; i < room; ++i) line += "·";
     line += tail;
   } else {
-    line = (head + tail).substr(0, static_cast<std::size_t>(std::max(1, width() - 1)));  // all of it is ASCII
+    line = (head + tail).substr(0, static_cast<std::size_t>(std::max(1, screen.width() - 1)));  // all of it is ASCII
   }
-  bar = line;
-  write("\r\033[K" + bar);
+  screen.status(line);
 }
 
-ConsoleSink::ConsoleSink(int fd, Style style) : state_(std::make_unique<State>()) {
-  state_->fd = fd;
-  state_->style = style;
-}
+ConsoleSink::ConsoleSink(Screen& screen) : state_(std::make_unique<State>(screen)) {}
 
-ConsoleSink::~ConsoleSink() {
-  if (!state_->bar.empty())
-    state_->write("\n");  // a run that ended by an error: leave its message a fresh line
-}
+// A run that ended by an error leaves its message a fresh line.
+ConsoleSink::~ConsoleSink() { state_->screen.settle_status(); }
 
 void ConsoleSink::on_start(const RunInfo& info) {
   State& s = *state_;
@@ -185,11 +130,11 @@ void ConsoleSink::on_step(const StepRecord& record) {
   s.arrivals.push_back(now);
   if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
   const bool is_last = record.step >= s.info.steps;
-  const double pause = s.style == Style::terminal ? kRedrawSeconds : kLineSeconds;
+  const double pause = s.has_bar() ? kRedrawSeconds : kLineSeconds;
   if (!is_last && s.shown >= kFirstLines && now - s.last_shown < pause) return;
   s.last_shown = now;
   ++s.shown;
-  if (s.style == Style::terminal)
+  if (s.has_bar())
     s.draw_bar();
   else
     s.print_line();
@@ -209,8 +154,7 @@ void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
 
 void ConsoleSink::on_finish(const RunSummary& summary) {
   State& s = *state_;
-  if (!s.bar.empty()) s.write("\n");
-  s.bar.clear();
+  s.screen.settle_status();
   const auto line = [&s](const char* name, const std::string& value) {
     s.say(fmt::format("  {:<17}{}", name, value));
   };

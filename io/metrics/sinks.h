@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "io/console/screen.h"
 #include "io/metrics/options.h"
 #include "io/metrics/sink.h"
 
@@ -60,12 +61,11 @@ class EventLogSink final : public MetricsSink {
 };
 
 /// Progress for a person: a bar with ETA, loss, tokens/s and MFU on a terminal; plain lines, a few a minute,
-/// elsewhere; a start banner and a closing summary. A reader that went away (closed pipe, lost terminal) ends
-/// the output, not the run.
+/// elsewhere; a start banner and a closing summary.
 class ConsoleSink final : public MetricsSink {
  public:
-  enum class Style : unsigned char { terminal, plain };
-  ConsoleSink(int fd, Style style);
+  /// `screen` outlives this.
+  explicit ConsoleSink(Screen& screen);
   ~ConsoleSink() override;
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;

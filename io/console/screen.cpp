@@ -1,0 +1,201 @@
+#include "io/console/screen.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kQueueBytes = 256 << 10;
+constexpr std::size_t kWriteBytes = 4096;  // PIPE_BUF: lines of several writers of one pipe stay whole
+constexpr int kDefaultWidth = 80;
+constexpr auto kPatience = std::chrono::milliseconds(500);  // for a reader that takes nothing
+constexpr auto kLongestFinish = std::chrono::seconds(5);
+constexpr const char* kClearLine = "\r\033[K";
+
+/// Blocks every signal while it lives, for a thread to inherit: signals are for other threads, a closed pipe is an error of the
+/// write, and a background process may write to its terminal.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+/// Waits as long as the reader wants. 0 or an errno value.
+int write_patiently(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    } else if (errno == EAGAIN) {  // another process made the descriptor non-blocking
+      pollfd writable{fd, POLLOUT, 0};
+      ::poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+/// Whether no later write can succeed: a closed pipe, a lost terminal.
+bool is_final(int error) { return error == EPIPE || error == EIO || error == EBADF || error == ENXIO; }
+
+}  // namespace
+
+struct Screen::State {
+  base::UniqueFd own;
+  int fd = -1;
+  Style style = Style::plain;
+  std::mutex mutex;
+  std::condition_variable work, progress;
+  std::deque<std::string> lines;
+  std::size_t bytes = 0;  // of the lines
+  std::string status;     // as it shall be
+  std::string shown;      // as it was written last
+  std::int64_t dropped = 0, untold = 0;  // lines; of those the reader does not know
+  std::int64_t writes = 0;
+  bool writing = false, gone = false, stop = false;
+
+  bool has_work() const { return !lines.empty() || untold > 0 || status != shown; }
+
+  void push(const std::string& text) {
+    if (gone) {
+      ++dropped;
+      return;
+    }
+    lines.push_back(text + "\n");
+    bytes += lines.back().size();
+    while (bytes > kQueueBytes && lines.size() > 1) {
+      bytes -= lines.front().size();
+      lines.pop_front();
+      ++dropped, ++untold;
+    }
+    work.notify_one();
+  }
+
+  /// What is written next, and how many lines of the queue that is.
+  std::pair<std::string, std::int64_t> take() {
+    std::string text = shown.empty() ? "" : kClearLine;
+    if (untold > 0) text += fmt::format("({} lines of output were dropped here: nothing read them)\n", std::exchange(untold, 0));
+    std::int64_t count = 0;
+    while (!lines.empty() && (count == 0 || text.size() + lines.front().size() <= kWriteBytes)) {
+      text += lines.front();
+      bytes -= lines.front().size();
+      lines.pop_front();
+      ++count;
+    }
+    shown = status;
+    return {text + shown, count};
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      work.wait(lock, [this] { return stop || has_work(); });
+      if (!has_work()) return;
+      const auto [text, count] = take();
+      writing = true;
+      lock.unlock();
+      const int error = write_patiently(fd, std::as_bytes(std::span(text)));
+      lock.lock();
+      writing = false;
+      ++writes;
+      if (error != 0) dropped += count;
+      if (is_final(error)) {
+        gone = true;
+        dropped += static_cast<std::int64_t>(lines.size());
+        lines.clear();
+        bytes = 0, untold = 0;
+        shown = status = {};
+      }
+      progress.notify_all();
+    }
+  }
+};
+
+Screen::Screen(int fd, Style style) : state_(std::make_shared<State>()) {
+  state_->style = style;
+  // Where there is no descriptor left, the one given serves as well for a process that keeps it open.
+  state_->own = base::UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  state_->fd = state_->own ? state_->own.get() : fd;
+  const SignalsBlocked blocked;
+  std::thread([state = state_] { state->run(); }).detach();
+}
+
+Screen::~Screen() {
+  finish();
+  const std::lock_guard lock(state_->mutex);
+  state_->stop = true;
+  state_->work.notify_one();
+}
+
+Screen::Style Screen::style() const { return state_->style; }
+
+void Screen::line(const std::string& text) {
+  const std::lock_guard lock(state_->mutex);
+  state_->push(text);
+}
+
+void Screen::status(const std::string& text) {
+  if (state_->style == Style::plain) return;
+  const std::lock_guard lock(state_->mutex);
+  if (state_->gone) return;
+  state_->status = text;
+  state_->work.notify_one();
+}
+
+void Screen::settle_status() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->status.empty()) return;
+  state_->push(std::exchange(state_->status, {}));
+}
+
+int Screen::width() const {
+  winsize size{};
+  return ::ioctl(state_->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultWidth;
+}
+
+std::int64_t Screen::dropped_lines() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->dropped;
+}
+
+void Screen::finish() {
+  settle_status();
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  const auto idle = [&s] { return !s.writing && !s.has_work(); };
+  const auto end = Clock::now() + kLongestFinish;
+  while (!idle()) {
+    const std::int64_t before = s.writes;
+    const auto until = std::min(end, Clock::now() + kPatience);
+    if (!s.progress.wait_until(lock, until, [&] { return idle() || s.writes != before; })) return;
+  }
+}
+
+}  // namespace trainerd::io
