@@ -51,8 +51,8 @@ int run_command(const RunArgs& args) {
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   auto [job, rates] = core::job_here(core::load_job(args.job, overrides));
   if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
-  if (!args.metrics_listen.empty() && !io::parse_listen_address(args.metrics_listen))
-    throw base::spec_error("--metrics-listen: expected a numeric host:port, got '" + args.metrics_listen + "'");
+  if (!args.metrics_listen.empty() && args.metrics_listen != "off" && !io::parse_listen_address(args.metrics_listen))
+    throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" + args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
   if (gang) allow_many_descriptors();
   const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);

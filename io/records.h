@@ -117,6 +117,7 @@ struct RunInfo {
   std::int64_t parameters = 0;
   std::int64_t steps = 0;
   std::int64_t start_step = 0;  ///< steps already done, by the checkpoint resumed from
+  std::int64_t start_tokens = 0;  ///< trained on by then
   std::int64_t tokens_per_step = 0;
   double flops_per_token = 0;
   std::optional<double> peak_flops;  ///< of the device at the compute precision, dense

@@ -209,8 +209,8 @@ class Checker {
   void metrics() {
     if (!good({"metrics.listen"})) return;
     const std::string& listen = job_.metrics.listen;
-    if (!io::parse_listen_address(listen))
-      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, got " + show(listen) +
+    if (job_.metrics.serves() && !io::parse_listen_address(listen))
+      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " + show(listen) +
                                     " (nearest valid: " + io::MetricsOptions{}.listen + ")");
   }
 

@@ -236,7 +236,7 @@ std::vector<Field> fields_of(JobSpec& job) {
       .between(0, kMostSteps)
       .or_else("required with `every`");
   t.add("metrics.listen", &job.metrics.listen,
-        "host:port of the Prometheus endpoint; port 0: any free one, printed");
+        "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port 0: any free one; off: none");
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMostSteps)

@@ -140,14 +140,20 @@ std::unique_ptr<io::ReportSink> Agent::report_sink() const {
   return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(), to_yaml(job_));
 }
 
+void Agent::serve_metrics(const io::MetricsOptions& metrics) {
+  auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
+  if (prometheus->moved()) spdlog::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port", metrics.listen);
+  spdlog::info("metrics at http://{}/metrics", prometheus->address());
+  metrics_file_.emplace(output_.metrics(gang_.node()), prometheus->address(), job_.name, gang_.node());
+  sinks_.add(std::move(prometheus));
+}
+
 void Agent::open_sinks() {
   // The other nodes of a job may lie on this host, where node 0 has the job's port.
   if (gang_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
     if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
-    auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
-    spdlog::info("metrics at http://{}/metrics", prometheus->address());
-    sinks_.add(std::move(prometheus));
+    if (metrics.serves()) serve_metrics(metrics);
   }
   if (!gang_.leads()) {
     spdlog::info("node {} of {} trains ranks {} to {}; {} reports", gang_.node(), gang_.nodes(), here_.first,
@@ -359,6 +365,7 @@ io::RunInfo Agent::run_info() const {
   info.parameters = count_parameters(job_.model).total;
   info.steps = job_.steps;
   info.start_step = step_;
+  info.start_tokens = start_.tokens;
   info.tokens_per_step = job_.tokens_per_step();
   info.flops_per_token = flops_per_token(job_.model);
   info.precision = job_.precision.name;

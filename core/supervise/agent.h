@@ -19,7 +19,7 @@ struct AgentOptions {
   std::shared_ptr<io::Screen> screen = {};  ///< what the user sees
   std::optional<GangOptions> gang;  ///< of a job over several nodes
   std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
-  std::string metrics_listen = {};  ///< where this node serves metrics; empty: node 0 where the job says, the others not
+  std::string metrics_listen = {};  ///< where this node serves metrics, or "off"; empty: node 0 where the job says, the others not
 };
 
 struct AgentResult {

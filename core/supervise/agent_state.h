@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/plan/dry_run.h"
+#include "core/run/metrics_file.h"
 #include "core/supervise/agent.h"
 #include "core/supervise/channel.h"
 #include "core/supervise/checkpoint_parts.h"
@@ -63,6 +64,7 @@ class Agent {
   AgentResult already_done();
   std::unique_ptr<io::ReportSink> report_sink() const;
   void open_sinks();
+  void serve_metrics(const io::MetricsOptions& metrics);
   bool stopped_before_start();
   void start_workers();
   void start_worker(std::int64_t rank);
@@ -129,6 +131,7 @@ class Agent {
   CheckpointWriter writer_;
   CheckpointParts parts_;                ///< of the leader of several nodes
   std::map<std::int64_t, int> saving_;   ///< segments, by step, of checkpoints that are not complete
+  std::optional<MetricsFile> metrics_file_;
   RunSinks sinks_;
   TraceFiles traces_;
   std::optional<DeviceWatch> devices_;       ///< of this node's GPUs

@@ -8,7 +8,7 @@
 namespace trainerd::core {
 
 /// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl, report.html,
-/// traces/, checkpoints/.
+/// metrics.json while it runs, traces/, checkpoints/.
 class OutputDirectory {
  public:
   /// Makes it and locks it. Throws SpecError: it cannot be made or written, or another run holds it.
@@ -30,6 +30,7 @@ class OutputDirectory {
   std::string steps() const { return path_ + "/steps.jsonl"; }
   std::string events() const { return path_ + "/events.jsonl"; }
   std::string report() const { return path_ + "/report.html"; }
+  std::string metrics(std::int64_t node) const { return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json"); }
   std::string traces() const { return path_ + "/traces"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   /// Whether report.html is there and no older than steps.jsonl.

@@ -5,8 +5,10 @@
 namespace trainerd::io {
 
 struct MetricsOptions {
-  /// host:port; port 0 takes any free one and prints it.
+  /// host:port: a port that is taken stands for the next free one, port 0 for any; or "off".
   std::string listen = "127.0.0.1:9464";
+
+  bool serves() const { return listen != "off"; }
 
   bool operator==(const MetricsOptions&) const = default;
 };

@@ -8,10 +8,13 @@
 #include <prometheus/registry.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "io/listen_address.h"
 #include "io/metrics/sinks.h"
@@ -47,23 +50,78 @@ ListenAddress checked_listen(const std::string& listen) {
   return *address;
 }
 
+// Idle connections hold a thread of the server each until its time is up.
+constexpr const char* kServerThreads = "16";
+constexpr const char* kRequestMilliseconds = "1000";
+// A node has no more array tasks than this, as a rule; then any free port does.
+constexpr int kPortsNearby = 128;
+
+struct Resolved {
+  addrinfo* list = nullptr;
+  explicit Resolved(const ListenAddress& address) {
+    const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+                         .ai_family = AF_UNSPEC,
+                         .ai_socktype = SOCK_STREAM,
+                         .ai_protocol = 0,
+                         .ai_addrlen = 0,
+                         .ai_addr = nullptr,
+                         .ai_canonname = nullptr,
+                         .ai_next = nullptr};
+    std::string host = address.host;
+    std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
+    if (::getaddrinfo(host.c_str(), address.port.c_str(), &hints, &list) != 0) list = nullptr;
+  }
+  ~Resolved() {
+    if (list != nullptr) ::freeaddrinfo(list);
+  }
+  Resolved(const Resolved&) = delete;
+  Resolved& operator=(const Resolved&) = delete;
+};
+
+// The server's library does not tell a taken port from an address that is not this machine's. 0 or an errno value.
+int bind_error(const ListenAddress& address) {
+  const Resolved to(address);
+  if (to.list == nullptr) return EADDRNOTAVAIL;
+  const base::UniqueFd fd(::socket(to.list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return errno;
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(fd.get(), to.list->ai_addr, to.list->ai_addrlen) != 0 || ::listen(fd.get(), 1) != 0) return errno;
+  return 0;
+}
+
+// On the port asked for, or the next that is free; `address` gets what was bound.
+std::unique_ptr<prometheus::Exposer> listen_near(ListenAddress& address, const std::string& asked) {
+  const int first = std::stoi(address.port);
+  std::vector<int> ports;
+  for (int port = first; port <= std::min(first + kPortsNearby, 65535) && first > 0; ++port) ports.push_back(port);
+  ports.push_back(0);
+  for (const int port : ports) {
+    address.port = std::to_string(port);
+    const int error = bind_error(address);
+    if (error == EADDRINUSE) continue;
+    if (error != 0)
+      throw base::spec_error("metrics.listen: cannot listen on " + asked + ": " + base::errno_text(error) +
+                             "; give an address of this machine, or metrics: {listen: off}");
+    try {
+      auto exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+          "listening_ports", address.text(), "num_threads", kServerThreads, "request_timeout_ms", kRequestMilliseconds});
+      const std::vector<int> bound = exposer->GetListeningPorts();
+      if (!bound.empty()) address.port = std::to_string(bound.front());
+      return exposer;
+    } catch (const CivetException&) {
+      // Another process took it in between.
+    }
+  }
+  throw base::spec_error("metrics.listen: no port is free on " + address.host + ": set metrics: {listen: off}");
+}
+
 // civetweb looks at its stop flag every two seconds only, or when somebody connects.
 void wake_listener(const ListenAddress& address) {
-  const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
-                       .ai_family = AF_UNSPEC,
-                       .ai_socktype = SOCK_STREAM,
-                       .ai_protocol = 0,
-                       .ai_addrlen = 0,
-                       .ai_addr = nullptr,
-                       .ai_canonname = nullptr,
-                       .ai_next = nullptr};
-  std::string host = address.host;
-  std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
-  addrinfo* to = nullptr;
-  if (::getaddrinfo(host.c_str(), address.port.c_str(), &hints, &to) != 0) return;
-  const base::UniqueFd fd(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd) (void)!::connect(fd.get(), to->ai_addr, to->ai_addrlen);
-  ::freeaddrinfo(to);
+  const Resolved to(address);
+  if (to.list == nullptr) return;
+  const base::UniqueFd fd(::socket(to.list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd) (void)!::connect(fd.get(), to.list->ai_addr, to.list->ai_addrlen);
 }
 
 // A family's one series without labels, made when there is first something to say: what is not known is
@@ -132,7 +190,8 @@ struct PrometheusSink::State {
       gauge(r, "trainerd_mfu_ratio",
             "Model FLOPs over the device's dense peak in the latest step; absent when the peak is unknown.")};
   Single<Counter> tokens{
-      counter(r, "trainerd_tokens_total", "Tokens trained on, over all runs that this one resumed.")};
+      counter(r, "trainerd_tokens_total", "Tokens trained on by this process.")};
+  Single<Gauge> run_tokens{gauge(r, "trainerd_run_tokens", "Tokens trained on by the run, in all its attempts.")};
   Single<Counter> widened{
       counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
   Single<Counter> own_attention{
@@ -155,21 +214,17 @@ struct PrometheusSink::State {
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   ListenAddress address;
+  bool moved = false;
+  double tokens_before = 0;  // of the run, up to the step before
   std::unique_ptr<prometheus::Exposer> exposer;
 };
 
 PrometheusSink::PrometheusSink(const MetricsOptions& options) : state_(std::make_unique<State>()) {
   ListenAddress& address = state_->address;
   address = checked_listen(options.listen);
-  try {
-    state_->exposer = std::make_unique<prometheus::Exposer>(address.text());
-  } catch (const CivetException&) {
-    throw base::spec_error("metrics.listen: cannot listen on " + options.listen +
-                           ": the port is in use or the address is not this machine's; choose another, or "
-                           "port 0 for any free one");
-  }
-  const std::vector<int> ports = state_->exposer->GetListeningPorts();
-  if (!ports.empty()) address.port = std::to_string(ports.front());
+  const std::string port = address.port;
+  state_->exposer = listen_near(address, options.listen);
+  state_->moved = port != "0" && port != address.port;
   state_->exposer->RegisterCollectable(state_->registry);
 }
 
@@ -185,6 +240,7 @@ PrometheusSink::~PrometheusSink() {
 }
 
 std::string PrometheusSink::address() const { return state_->address.text(); }
+bool PrometheusSink::moved() const { return state_->moved; }
 
 void PrometheusSink::on_start(const RunInfo& info) {
   State& s = *state_;
@@ -195,6 +251,8 @@ void PrometheusSink::on_start(const RunInfo& info) {
   s.step.get().Set(static_cast<double>(info.start_step));
   // Counters exist from the start, so that a rate over them has its zero.
   s.tokens.get();
+  s.tokens_before = static_cast<double>(info.start_tokens);
+  s.run_tokens.get().Set(s.tokens_before);
   s.checkpoints.get();
   s.widened.get();
   for (const LedgerPart& part : parts(TimeLedger{})) s.time.Add(labels_of(part));
@@ -211,7 +269,9 @@ void PrometheusSink::on_step(const StepRecord& record) {
     s.mfu.get().Set(*record.mfu);
   else
     s.mfu.remove();
-  raise_to(s.tokens.get(), static_cast<double>(record.tokens));
+  const auto tokens = static_cast<double>(record.tokens);
+  s.run_tokens.get().Set(tokens);
+  s.tokens.get().Increment(std::max(0.0, tokens - std::exchange(s.tokens_before, tokens)));
   raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
   raise_to(s.own_attention.get(), static_cast<double>(record.own_attention));
   s.step_seconds.Observe(record.step_seconds);

@@ -9,14 +9,17 @@
 
 namespace trainerd::io {
 
-/// Serves /metrics in Prometheus' text format through prometheus-cpp. Throws SpecError when `listen` cannot
-/// be bound (port in use, bad address), naming it.
+/// Serves /metrics in Prometheus' text format through prometheus-cpp.
 class PrometheusSink final : public MetricsSink {
  public:
+  /// Where the port of `listen` is taken, the next free one is. Throws SpecError for an address that is not this machine's, or that
+  /// is none, naming it; `listen` is not "off".
   explicit PrometheusSink(const MetricsOptions& options);
   ~PrometheusSink() override;
   /// "127.0.0.1:40123": what was bound.
   std::string address() const;
+  /// Whether that is another port than the one asked for, which is taken.
+  bool moved() const;
 
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;

@@ -134,7 +134,7 @@ TEST_CASE("all problems are told at once, in order of position", "[spec]") {
               "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2",
               "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
               "--set metrics.listen=here: metrics.listen: expected a numeric host:port with a port of 0 to "
-              "65535, got "
+              "65535, or off, got "
               "'here' "
               "(nearest valid: 127.0.0.1:9464)"});
 }
@@ -214,7 +214,7 @@ TEST_CASE("contradictions are errors", "[spec]") {
   for (const std::string listen : {"9464", ":9464", "host:", "host:x", "host:65536", "host:-1", "a:b:1",
                                    "[::1]", "''", "myhost:1", "127.0.0.1:+1", "1.2.3:1"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).size() == 1);
-  for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464"})
+  for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464", "off"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -21,14 +22,19 @@ using namespace trainerd::test;
 
 namespace {
 
-std::string http_get(const std::string& address, const std::string& path) {
+UniqueFd connect_to(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
   REQUIRE(::inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0);
+  return fd;
+}
+
+std::string http_get(const std::string& address, const std::string& path) {
+  const UniqueFd fd = connect_to(address);
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   REQUIRE(trainerd::base::write_all(fd.get(), std::as_bytes(std::span(request))) == 0);
   std::string reply;
@@ -57,6 +63,7 @@ RunInfo info() {
           .parameters = 10,
           .steps = 9,
           .start_step = 4,
+          .start_tokens = 4096,
           .tokens_per_step = 1024,
           .flops_per_token = 60,
           .peak_flops = 1e9,
@@ -89,6 +96,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   auto m = scrape(sink);
   CHECK(m.at("trainerd_step") == 4);
   CHECK(m.at("trainerd_tokens_total") == 0);
+  CHECK(m.at("trainerd_run_tokens") == 4096);
   CHECK(m.at(R"(trainerd_time_seconds_total{part="bubble"})") == 0);
   for (const char* axis : {"tp", "dp", "pp", "world"})
     CHECK(m.at(R"(trainerd_time_seconds_total{axis=")" + std::string(axis) + R"(",part="exposed_communication"})") == 0);
@@ -108,7 +116,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
   CHECK(m.at("trainerd_mfu_ratio") == 0.625);
-  CHECK(m.at("trainerd_tokens_total") == 6144);
+  CHECK(m.at("trainerd_tokens_total") == 2048);  // of this process
+  CHECK(m.at("trainerd_run_tokens") == 6144);
   CHECK(m.at("trainerd_widened_gemms_total") == 42);
   CHECK(m.at("trainerd_step_seconds_count") == 2);
   CHECK(m.at("trainerd_step_seconds_sum") == Approx(0.6));
@@ -193,13 +202,31 @@ TEST_CASE("promtool finds nothing to complain about") {
   CHECK(read_file(dir / "out").empty());
 }
 
-TEST_CASE("a port in use and a bad address are spec errors that name the address") {
+TEST_CASE("a port in use stands for the next free one") {
   const PrometheusSink first({.listen = "127.0.0.1:0"});
-  for (const std::string& listen : {first.address(), std::string("192.0.2.1:0"), std::string("nonsense"),
-                                    std::string("127.0.0.1:"), std::string("127.0.0.1:70000"),
-                                    std::string("127.0.0.1:80,127.0.0.1:81"), std::string("127.0.0.1:80s")}) {
+  CHECK_FALSE(first.moved());
+  const PrometheusSink second({.listen = first.address()});
+  const PrometheusSink third({.listen = first.address()});
+  CHECK(second.moved());
+  CHECK(third.moved());
+  const auto port = [](const PrometheusSink& sink) { return std::stoi(sink.address().substr(sink.address().rfind(':') + 1)); };
+  CHECK(port(second) > port(first));
+  CHECK(port(third) > port(second));
+  CHECK(scrape(third).count("trainerd_step_seconds_count") == 1);
+}
+
+TEST_CASE("connections that say nothing do not keep others waiting") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(connect_to(sink.address()));
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(scrape(sink).count("trainerd_step_seconds_count") == 1);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+}
+
+TEST_CASE("a bad address is a spec error that names it") {
+  for (const std::string listen : {"192.0.2.1:0", "nonsense", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:80,127.0.0.1:81", "127.0.0.1:80s"}) {
     INFO(listen);
-    CHECK(message_of<SpecError>([&] { PrometheusSink second({.listen = listen}); }).find(listen) !=
-          std::string::npos);
+    CHECK(message_of<SpecError>([&] { PrometheusSink second({.listen = listen}); }).find(listen) != std::string::npos);
   }
 }

@@ -140,6 +140,41 @@ class Run(RunTest):
             self.assertEqual((lint.returncode, lint.stdout, lint.stderr), (0, "", ""))
 
 
+    def test_a_taken_metrics_port_stands_for_the_next_free_one(self):
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            held.listen()
+            taken = held.getsockname()[1]
+            process = self.start(self.job(), "--set", "steps=100000", "--set", f"metrics.listen=127.0.0.1:{taken}")
+            self.wait_for_step(process, 2)
+            [found] = json.loads((self.root / "a" / "metrics.json").read_text())
+            self.assertEqual(found["labels"], {"run": "system", "node": "0"})
+            [address] = found["targets"]
+            self.assertNotEqual(address, f"127.0.0.1:{taken}")
+            self.assertIn("trainerd_loss ", scrape(address))
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=30)
+            self.assertRegex(output, f"warning.*127.0.0.1:{taken} of metrics.listen is taken")
+            self.assertIn(f"http://{address}/metrics", output)
+            self.assertFalse((self.root / "a" / "metrics.json").exists(), "nothing is served there any more")
+
+    def test_metrics_can_be_off(self):
+        output = self.run_job(self.job(), "--set", "metrics.listen=off")
+        self.assertNotIn("http://", output)
+        self.assertFalse((self.root / "a" / "metrics.json").exists())
+
+    def test_a_resumed_process_counts_its_own_tokens(self):
+        job = self.job(schedule=CONSTANT)
+        self.run_job(job, "--set", "steps=10")
+        process = self.start(job, "--set", "steps=100000")
+        self.wait_for_step(process, 12)
+        [found] = json.loads((self.root / "a" / "metrics.json").read_text())
+        text = scrape(found["targets"][0])
+        value = {m[0]: float(m[1]) for m in re.findall(r"^(\S+) (\S+)$", text, re.M)}
+        self.assertEqual(value["trainerd_run_tokens"], value["trainerd_step"] * 4 * 64)
+        self.assertEqual(value["trainerd_tokens_total"], (value["trainerd_step"] - 10) * 4 * 64)
+
+
 class Resume(RunTest):
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
         long = ("--set", "steps=2000", "--set", "checkpoint.every=7")
@@ -347,20 +382,17 @@ class Refusals(RunTest):
         self.assertIn("modle", output)
         self.assertIn("batch", output)
 
-    def test_a_port_in_use_is_status_2(self):
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            held.listen()
-            port = held.getsockname()[1]
-            output = self.run_job(self.job(), "--set", f"metrics.listen=127.0.0.1:{port}", status=2)
-            self.assertIn(str(port), output)
-            self.assertEqual(self.steps(), [])
-            self.assertFalse((self.root / "a" / "job.yaml").exists(), "a refused run left its job")
-            # Nor does it touch what an earlier one left.
-            self.run_job(self.job(), "--set", "steps=5")
-            left = {n: (self.root / "a" / n).read_bytes() for n in ("job.yaml", "steps.jsonl", "report.html")}
-            self.run_job(self.job(), "--set", f"metrics.listen=127.0.0.1:{port}", status=2)
-            self.assertEqual({n: (self.root / "a" / n).read_bytes() for n in left}, left)
+    def test_an_address_of_another_machine_is_status_2_and_leaves_nothing(self):
+        elsewhere = ("--set", "metrics.listen=192.0.2.1:9464")
+        output = self.run_job(self.job(), *elsewhere, status=2)
+        self.assertIn("192.0.2.1:9464", output)
+        self.assertEqual(self.steps(), [])
+        self.assertFalse((self.root / "a" / "job.yaml").exists(), "a refused run left its job")
+        # Nor does it touch what an earlier one left.
+        self.run_job(self.job(), "--set", "steps=5")
+        left = {n: (self.root / "a" / n).read_bytes() for n in ("job.yaml", "steps.jsonl", "report.html")}
+        self.run_job(self.job(), *elsewhere, status=2)
+        self.assertEqual({n: (self.root / "a" / n).read_bytes() for n in left}, left)
 
     def test_an_output_that_cannot_be_written_is_status_2(self):
         (self.root / "a").write_text("a file where the directory should be")
