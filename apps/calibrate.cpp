@@ -1,11 +1,15 @@
 #include "core/plan/calibrate.h"
 
+#include <unistd.h>
+
 #include <ctime>
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "core/version.h"
+#include "io/console/screen.h"
+#include "io/text.h"
 
 namespace trainerd::apps {
 
@@ -15,7 +19,21 @@ int calibrate_command(const CalibrateArgs& args) {
   options.seconds = args.seconds;
   options.threads = args.threads;
   options.ranks = args.ranks;
+  // On standard error: the file may go to standard output.
+  io::Screen screen(STDERR_FILENO, ::isatty(STDERR_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
+  screen.line("measuring this machine's operators and links for about " + io::short_duration(options.seconds) +
+              "; other work on it makes them slower than they are");
+  options.progress = [&screen](const std::string& what, double share) {
+    constexpr int kCells = 24;
+    const int full = static_cast<int>(share * kCells);
+    std::string bar;
+    for (int i = 0; i < kCells; ++i) bar += i < full ? "█" : "·";
+    screen.status(bar + " " + std::to_string(static_cast<int>(100 * share)) + "%  " + what);
+  };
   const core::Calibration made = core::calibrate(options);
+  screen.status("");
+  screen.line("measured: " + std::to_string(made.rounds) + (made.rounds == 1 ? " round" : " rounds"));
+  screen.finish();
   const std::time_t now = std::time(nullptr);
   std::tm day{};
   ::gmtime_r(&now, &day);

@@ -16,6 +16,7 @@ struct RunArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< "a.b=value"
   NodeArgs nodes;
+  std::string command;         ///< the whole command line
   std::string rates;           ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
   std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
 };
@@ -92,6 +93,7 @@ struct WorkerArgs {
   int segments = 0;
   int world = 0;    ///< 1: the descriptor after the segments is the memory that the ranks share
   long parent = 0;  ///< the agent's process id
+  std::int64_t rank = 0;
 };
 int worker_command(const WorkerArgs& args);
 

@@ -3,7 +3,9 @@
 #include <functional>
 #include <string>
 
+#include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/commit.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "core/version.h"
@@ -16,7 +18,7 @@ namespace {
 class CommandLine {
  public:
   CommandLine() {
-    app_.set_version_flag("--version", "trainerd " + core::version());
+    app_.set_version_flag("--version", "trainerd " + core::version() + " (" + commit() + ")");
     app_.require_subcommand(1);
 
     CLI::App* run =
@@ -109,11 +111,13 @@ class CommandLine {
     worker->add_option("--segments", worker_.segments)->required();
     worker->add_option("--world", worker_.world)->required();
     worker->add_option("--parent", worker_.parent)->required();
+    worker->add_option("--rank", worker_.rank)->required();
     worker->callback([this] { chosen_ = [this] { return worker_command(worker_); }; });
   }
 
   /// The exit status. Help and version are printed here.
   int run(int argc, char** argv) {
+    run_.command = shell_words(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& e) {

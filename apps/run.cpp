@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "apps/commit.h"
 #include "core/run/log.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
@@ -56,7 +57,8 @@ int run_command(const RunArgs& args) {
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
   if (gang) allow_many_descriptors();
   const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
-  core::log_to(screen);
+  const auto log = std::make_shared<io::RunLog>();
+  core::log_to(screen, log);
   // The log keeps the screen: its end is not that of its owners.
   struct Finish {
     io::Screen& screen;
@@ -67,6 +69,9 @@ int run_command(const RunArgs& args) {
                                                     .executable = "/proc/self/exe",
                                                     .signal_fd = signals.get(),
                                                     .screen = screen,
+                                                    .log = log,
+                                                    .command = args.command,
+                                                    .commit = commit(),
                                                     .gang = gang,
                                                     .rates = rates,
                                                     .metrics_listen = args.metrics_listen});

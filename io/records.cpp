@@ -1,5 +1,6 @@
 #include "io/records.h"
 
+#include <cmath>
 #include <limits>
 
 #include "io/json.h"
@@ -50,25 +51,46 @@ std::vector<std::string> strings_of(const nlohmann::json& list) {
   return strings;
 }
 
+// To the millisecond.
+void add_wall_time(nlohmann::ordered_json& line, double wall_time) {
+  if (wall_time > 0) line["wall_time"] = std::round(1000 * wall_time) / 1000;
+}
+
+double wall_time_of(const nlohmann::json& line) { return line.contains("wall_time") ? real_member(line, "wall_time") : 0; }
+
+nlohmann::ordered_json object_of(const EarlierAttempt& r) {
+  nlohmann::ordered_json object{{"last_step", r.last_step}, {"lost_seconds", r.lost_seconds}};
+  add_wall_time(object, r.wall_time);
+  return object;
+}
+
+EarlierAttempt earlier_of(const nlohmann::json& object) {
+  return {.last_step = int_member(object, "last_step"), .lost_seconds = real_member(object, "lost_seconds"), .wall_time = wall_time_of(object)};
+}
+
 nlohmann::ordered_json object_of(const EvaluationRecord& r) {
-  return {{"event", kEvaluation},
-          {"step", r.step},
-          {"loss", r.loss},
-          {"tokens", r.tokens},
-          {"seconds", r.seconds}};
+  nlohmann::ordered_json line{
+      {"event", kEvaluation}, {"step", r.step}, {"loss", r.loss}, {"tokens", r.tokens}, {"seconds", r.seconds}};
+  add_wall_time(line, r.wall_time);
+  return line;
 }
 
 nlohmann::ordered_json object_of(const CheckpointRecord& r) {
-  return {{"event", kCheckpoint},
-          {"step", r.step},
-          {"bytes", r.bytes},
-          {"snapshot_seconds", r.snapshot_seconds},
-          {"write_seconds", r.write_seconds},
-          {"path", r.path}};
+  nlohmann::ordered_json line{{"event", kCheckpoint},
+                              {"step", r.step},
+                              {"bytes", r.bytes},
+                              {"snapshot_seconds", r.snapshot_seconds},
+                              {"write_seconds", r.write_seconds},
+                              {"path", r.path}};
+  add_wall_time(line, r.wall_time);
+  return line;
 }
 
 nlohmann::ordered_json object_of(const NoticeRecord& r) {
-  return {{"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
+  nlohmann::ordered_json line{{"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
+  if (r.earlier) line["earlier"] = object_of(*r.earlier);
+  add_wall_time(line, r.wall_time);
+  return line;
 }
 
 }  // namespace
@@ -103,6 +125,7 @@ std::string to_json_line(const StepRecord& record) {
   for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
   line["widened_gemms"] = record.widened_gemms;
   if (record.own_attention > 0) line["own_attention"] = record.own_attention;
+  add_wall_time(line, record.wall_time);
   return to_text(line);
 }
 
@@ -122,6 +145,7 @@ StepRecord parse_step_record(const std::string& text) {
     record.time = ledger_of(time);
     record.widened_gemms = int_member(line, "widened_gemms");
     if (line.contains("own_attention")) record.own_attention = int_member(line, "own_attention");
+    record.wall_time = wall_time_of(line);
     return record;
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of steps.jsonl: ") + e.what());
@@ -140,19 +164,23 @@ EventRecord parse_event_record(const std::string& text) {
       return EvaluationRecord{.step = int_member(line, "step"),
                               .loss = real_member(line, "loss"),
                               .tokens = int_member(line, "tokens"),
-                              .seconds = real_member(line, "seconds")};
+                              .seconds = real_member(line, "seconds"),
+                              .wall_time = wall_time_of(line)};
     if (event == kCheckpoint)
       return CheckpointRecord{.step = int_member(line, "step"),
                               .bytes = int_member(line, "bytes"),
                               .snapshot_seconds = real_member(line, "snapshot_seconds"),
                               .write_seconds = real_member(line, "write_seconds"),
-                              .path = string_member(line, "path")};
+                              .path = string_member(line, "path"),
+                              .wall_time = wall_time_of(line)};
     for (std::size_t kind = 0; kind < kNotices.size(); ++kind)
       if (event == kNotices[kind])
         return NoticeRecord{.kind = static_cast<NoticeKind>(kind),
                             .step = int_member(line, "step"),
                             .message = string_member(line, "message"),
-                            .details = strings_of(member(line, "details"))};
+                            .details = strings_of(member(line, "details")),
+                            .wall_time = wall_time_of(line),
+                            .earlier = line.contains("earlier") ? std::optional(earlier_of(member(line, "earlier"))) : std::nullopt};
     throw JsonError("there is no event \"" + event + "\"");
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());

@@ -57,6 +57,7 @@ struct StepRecord {
   TimeLedger time;
   std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
   std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served
+  double wall_time = 0;            ///< when it was done, Unix seconds; 0: a log from before this was kept
 };
 
 struct EvaluationRecord {
@@ -64,6 +65,7 @@ struct EvaluationRecord {
   double loss = 0;
   std::int64_t tokens = 0;
   double seconds = 0;
+  double wall_time = 0;
 };
 
 struct CheckpointRecord {
@@ -72,6 +74,7 @@ struct CheckpointRecord {
   double snapshot_seconds = 0;  ///< training stood still
   double write_seconds = 0;     ///< hash, write, fsync, rename
   std::string path;
+  double wall_time = 0;
 };
 
 /// What the plan said against what was measured.
@@ -91,12 +94,21 @@ enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, fai
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
 
+/// How far the attempt before a resume had come.
+struct EarlierAttempt {
+  std::int64_t last_step = 0;  ///< that it logged
+  double lost_seconds = 0;     ///< of the steps after the checkpoint, which are done again
+  double wall_time = 0;        ///< of its last step
+};
+
 /// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was degraded, how it ended.
 struct NoticeRecord {
   NoticeKind kind = NoticeKind::warning;
   std::int64_t step = 0;             ///< the last step done
   std::string message;               ///< one line
   std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
+  double wall_time = 0;
+  std::optional<EarlierAttempt> earlier = {};  ///< of a start or resume after another attempt
 };
 
 /// What happens beside the steps: a line of events.jsonl.
@@ -106,6 +118,17 @@ using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecor
 struct DeviceRecord {
   std::int64_t rank = 0;
   kernels::DeviceReading reading;
+};
+
+/// How a file or stream of output keeps up with what is written to it.
+struct OutletRecord {
+  std::string name;           ///< "steps.jsonl", "console"
+  std::int64_t failures = 0;  ///< writes that failed
+  std::int64_t waiting = 0;   ///< lines to be written
+  std::int64_t dropped = 0;   ///< lines that will not be
+  std::string error;          ///< why lines wait; empty: the last write succeeded
+
+  bool operator==(const OutletRecord&) const = default;
 };
 
 /// What is known before the first step.
@@ -124,7 +147,14 @@ struct RunInfo {
   std::string precision;
   std::int64_t memory_planned_bytes = 0;
   std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  std::vector<std::pair<std::string, std::int64_t>> memory_uses = {};  ///< the same bytes by what is kept there: parameters, gradients, ...
   std::string version;
+  std::string commit = {};
+  std::string command = {};  ///< the command line
+  std::string host = {};
+  std::string layout = {};         ///< "tp1 pp1 dp2 on 2 CPU ranks"
+  std::string data = {};           ///< files and format
+  std::int64_t data_tokens = 0;    ///< of an epoch; 0: not known
 };
 
 /// How a run ended.

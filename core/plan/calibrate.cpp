@@ -136,7 +136,7 @@ struct Shared {
 
 constexpr int kStepsOfRound = 2;
 
-void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, double until) {
+void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, double until, const CalibrateOptions& options) {
   parallel::Topology mine = node;
   mine.devices_per_node = 1;
   const std::vector<JobSpec> all_jobs = jobs();
@@ -151,6 +151,11 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
   for (bool more = true; more;) {
     // One model at a time: the memory of all would be gigabytes a rank.
     for (std::size_t j = 0; j < all_jobs.size(); ++j) {
+      if (rank == 0 && options.progress) {
+        const double left = std::max(0.0, until - base::monotonic_seconds());
+        options.progress("operators, round " + std::to_string(shared.rounds + 1) + ", model " + std::to_string(j + 1) + " of " + std::to_string(all_jobs.size()),
+                         options.seconds > 0 ? 1 - left / options.seconds : 1);
+      }
       TimedModel model(all_jobs[j], mine);
       OperatorSamples elsewhere;
       for (int step = 0; step < kStepsOfRound; ++step) {
@@ -185,7 +190,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   rates.devices = node.devices_per_node;
   const double until = base::monotonic_seconds() + options.seconds;
   Shared shared{.world = parallel::LocalWorld(node.devices_per_node), .alone = {}, .crowded = {}};
-  shared.world.run([&](std::int64_t rank) { measure_rank(shared, rank, node, until); });
+  shared.world.run([&](std::int64_t rank) { measure_rank(shared, rank, node, until, options); });
 
   std::vector<OperatorSamples::Sample> alone, crowded;
   std::vector<double> host;
@@ -204,6 +209,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   made.rounds = shared.rounds;
   made.fit_error = fitted.error;
   made.host_share = host_seconds / step_seconds;
+  if (options.progress) options.progress("links", 1);
   if (node.devices_per_node > 1) rates.collectives = measure_collectives(node);
   node.peak.fp32 = shared.peak_fp32;
   node.peak.bf16 = shared.peak_bf16;

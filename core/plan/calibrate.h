@@ -17,6 +17,8 @@ struct CalibrateOptions {
   double seconds = 45;     ///< to measure for, about; at least one round is made
   std::int64_t threads = 1;  ///< of a rank
   std::int64_t ranks = 0;    ///< devices of the node; 0: as many as the cores have room for
+  /// Called now and then, from one thread at a time, with what is measured and the share of the time that has passed, 0 to 1.
+  std::function<void(const std::string& what, double share)> progress = {};
 };
 
 struct Calibration {

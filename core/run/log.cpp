@@ -20,26 +20,29 @@ std::string pattern_of(spdlog::level::level_enum level, Style style) {
   return std::string(level == spdlog::level::warn ? "%H:%M:%S \033[33m" : "%H:%M:%S \033[31m") + "%l: %v\033[0m";
 }
 
-class ScreenSink final : public spdlog::sinks::base_sink<std::mutex> {
+class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit ScreenSink(std::shared_ptr<io::Screen> screen) : screen_(std::move(screen)) {}
+  LogSink(std::shared_ptr<io::Screen> screen, std::shared_ptr<io::RunLog> file) : screen_(std::move(screen)), file_(std::move(file)) {}
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t text;
     spdlog::pattern_formatter(pattern_of(message.level, screen_->style()), spdlog::pattern_time_type::local, "").format(message, text);
     screen_->line(std::string(text.data(), text.size()));
+    const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
+    file_->add(std::string(level.data(), level.size()), std::string(message.payload.data(), message.payload.size()));
   }
   void flush_() override {}
 
  private:
   std::shared_ptr<io::Screen> screen_;
+  std::shared_ptr<io::RunLog> file_;
 };
 
 }  // namespace
 
-void log_to(const std::shared_ptr<io::Screen>& screen) {
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<ScreenSink>(screen)));
+void log_to(const std::shared_ptr<io::Screen>& screen, const std::shared_ptr<io::RunLog>& file) {
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<LogSink>(screen, file)));
 }
 
 }  // namespace trainerd::core

@@ -1,5 +1,6 @@
 #include "core/supervise/agent.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 
@@ -18,6 +19,8 @@
 #include "core/train/device_rank.h"
 #include "core/train/snapshot.h"
 #include "core/version.h"
+#include "io/metrics/earlier_attempt.h"
+#include "io/text.h"
 
 namespace trainerd::core {
 namespace {
@@ -72,6 +75,7 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
       traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
       stop_signal_(gang.stop_signal()),
       signalled_(stop_signal_ != 0) {
+  announce();
   if (gang.leads()) plan();
 }
 
@@ -84,8 +88,7 @@ void Agent::plan() {
     const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
   }
-  if (planned.step_seconds) spdlog::info("planned: {} a step", duration(*planned.step_seconds));
-  else spdlog::info("a step's time is not predicted without operator rates of this machine: make them with `trainerd calibrate` and name the file in cluster.preset or --rates");
+  if (planned.step_seconds) spdlog::info("planned: {} per step", duration(*planned.step_seconds));
   planned_ = std::move(planned);
 }
 
@@ -136,36 +139,6 @@ AgentResult Agent::already_done() {
   return {step_, 0};
 }
 
-std::unique_ptr<io::ReportSink> Agent::report_sink() const {
-  return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(), to_yaml(job_));
-}
-
-void Agent::serve_metrics(const io::MetricsOptions& metrics) {
-  auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
-  if (prometheus->moved()) spdlog::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port", metrics.listen);
-  spdlog::info("metrics at http://{}/metrics", prometheus->address());
-  metrics_file_.emplace(output_.metrics(gang_.node()), prometheus->address(), job_.name, gang_.node());
-  sinks_.add(std::move(prometheus));
-}
-
-void Agent::open_sinks() {
-  // The other nodes of a job may lie on this host, where node 0 has the job's port.
-  if (gang_.leads() || !options_.metrics_listen.empty()) {
-    io::MetricsOptions metrics = job_.metrics;
-    if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
-    if (metrics.serves()) serve_metrics(metrics);
-  }
-  if (!gang_.leads()) {
-    spdlog::info("node {} of {} trains ranks {} to {}; {} reports", gang_.node(), gang_.nodes(), here_.first,
-                 here_.first + here_.count - 1, gang_.name_of(0));
-    return;
-  }
-  sinks_.add(std::make_unique<io::JsonlSink>(output_.steps(), step_));
-  sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), step_));
-  sinks_.add(report_sink());
-  sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen));
-}
-
 void Agent::start_workers() {
   if (here_.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job_, layout_, here_));
   start_.job_yaml = to_yaml(job_);
@@ -195,7 +168,7 @@ void Agent::start_worker(std::int64_t rank) {
   }
   auto [ours, theirs] = Channel::make_pair();
   worker.channel.emplace(std::move(ours));
-  worker.process.emplace(options_.executable, std::move(theirs), fds, world_ ? world_->fd() : -1);
+  worker.process.emplace(options_.executable, rank, std::move(theirs), fds, world_ ? world_->fd() : -1);
   Start start = start_;
   start.rank = rank;
   start.reports = rank == here_.first;
@@ -203,6 +176,7 @@ void Agent::start_worker(std::int64_t rank) {
 }
 
 AgentResult Agent::run() {
+  options_.log->open(output_.log(gang_.node()));
   resume();
   if (step_ >= job_.steps) {
     begin();
@@ -225,11 +199,18 @@ AgentResult Agent::run() {
     throw;
   }
   // At once: the report may be for a disk that is slow or gone.
-  if (killed_) return {step_, stop_signal_};
+  if (killed_) {
+    record(io::NoticeKind::stop, fmt::format("stopped at once by a second signal after step {}; the last checkpoint is {}", step_, last_good_));
+    return {step_, stop_signal_};
+  }
   if (!gang_.leads()) return {step_, gang_.end()->stop_signal};
   const bool stopped = finished_.at(0).stopped;
   const int signal = stopped ? stop_signal_ : 0;
   gang_.finish({.stop_signal = signal});
+  if (stopped)
+    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}", name_of(stop_signal_), step_, last_good_));
+  else
+    record(io::NoticeKind::finish, fmt::format("all {} steps are done; the last checkpoint is {}", step_, last_good_));
   finish(stopped ? std::string("stopped by ") + name_of(stop_signal_) : "done");
   return {step_, signal};
 }
@@ -239,6 +220,8 @@ bool Agent::stopped_before_start() {
   pollfd p{options_.signal_fd, POLLIN, 0};
   if (::poll(&p, 1, 0) <= 0 || (stop_signal_ = read_signal(options_.signal_fd)) == 0) return false;
   spdlog::info("{} before training began: stopping", name_of(stop_signal_));
+  record_begin();
+  record(io::NoticeKind::stop, fmt::format("stopped by {} before training began", name_of(stop_signal_)));
   return true;
 }
 
@@ -246,6 +229,7 @@ bool Agent::stopped_before_start() {
 void Agent::end_failed(const std::string& error) {
   kill_workers();
   drain_quietly();
+  if (!killed_) record_failure(error);
   // A run that never began leaves the report of the one before it alone.
   if (!all_ready() || killed_) return;
   try {
@@ -358,27 +342,6 @@ void Agent::on_signal() {
   for (Worker& worker : workers_) tell(worker, Stop{});
 }
 
-io::RunInfo Agent::run_info() const {
-  io::RunInfo info;
-  info.name = job_.name;
-  info.output = output_.path();
-  info.parameters = count_parameters(job_.model).total;
-  info.steps = job_.steps;
-  info.start_step = step_;
-  info.start_tokens = start_.tokens;
-  info.tokens_per_step = job_.tokens_per_step();
-  info.flops_per_token = flops_per_token(job_.model);
-  info.precision = job_.precision.name;
-  std::map<std::string, std::int64_t> regions;  // of all ranks
-  for (const DryRun& plan : plans_) {
-    info.memory_planned_bytes += plan.memory.total_bytes();
-    for (const auto& region : plan.memory.regions) regions[region.name] += region.bytes;
-  }
-  info.memory_regions.assign(regions.begin(), regions.end());
-  info.version = version();
-  return info;
-}
-
 void Agent::on_worker_end(Worker& worker) {
   worker.alive = false;
   const std::string how = worker.process->wait();
@@ -413,11 +376,6 @@ void Agent::drain_quietly() {
   }
 }
 
-void Agent::finish(const std::string& outcome) {
-  const io::RunSummary summary{step_, base::monotonic_seconds() - begin_, outcome};
-  sinks_.finish(summary);
-}
-
 AgentResult run_agent(const AgentOptions& options) {
   std::optional<Gang> gang;
   if (options.gang)
@@ -431,6 +389,8 @@ AgentResult run_agent(const AgentOptions& options) {
     return result;
   } catch (const std::exception& error) {
     gang->finish(end_by(error));
+    options.log->add("error", error.what());
+    options.log->finish();
     throw;
   }
 }

@@ -7,6 +7,7 @@
 
 #include "core/spec/spec.h"
 #include "core/supervise/gang.h"
+#include "io/console/run_log.h"
 #include "io/console/screen.h"
 #include "io/metrics/sink.h"
 
@@ -17,6 +18,9 @@ struct AgentOptions {
   std::string executable;  ///< of this program: what workers are started from
   int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
   std::shared_ptr<io::Screen> screen = {};  ///< what the user sees
+  std::shared_ptr<io::RunLog> log = {};     ///< opened in the output directory
+  std::string command = {};                 ///< the command line, for the record
+  std::string commit = {};                  ///< that the program was built from
   std::optional<GangOptions> gang;  ///< of a job over several nodes
   std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
   std::string metrics_listen = {};  ///< where this node serves metrics, or "off"; empty: node 0 where the job says, the others not

@@ -14,6 +14,12 @@ namespace {
 // Between two readings of the node's GPUs.
 constexpr double kDeviceSeconds = 5.0;
 
+template <class Record>
+Record stamped(Record record) {
+  record.wall_time = base::wall_seconds();
+  return record;
+}
+
 }  // namespace
 
 const char* name_of(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
@@ -87,9 +93,12 @@ void Agent::on_all_ready() {
   }
   io::RunInfo info = run_info();
   info.device = first.device;
+  info.data_tokens = first.data_tokens;
   for (const auto& [rank, ready] : ready_) info.threads += ready.threads;
   if (first.peak_flops > 0) info.peak_flops = first.peak_flops * static_cast<double>(layout_.grid.ranks());
   sinks_.each(&io::MetricsSink::on_start, info);
+  record_begin();
+  watch_outlets();
   watch_devices();
 }
 
@@ -115,7 +124,8 @@ void Agent::on_devices() {
 void Agent::handle(std::int64_t, const io::StepRecord& m) {
   if (!all_ready()) return early_.emplace_back(m), void();
   step_ = m.step;
-  sinks_.each(&io::MetricsSink::on_step, m);
+  sinks_.each(&io::MetricsSink::on_step, stamped(m));
+  watch_outlets();
   if (plan_check_) plan_check_->add(m);
   compare_with_plan();
 }
@@ -140,15 +150,7 @@ void Agent::compare_with_plan() {
 
 void Agent::handle(std::int64_t, const io::EvaluationRecord& m) {
   if (!all_ready()) return early_.emplace_back(m), void();
-  sinks_.each(&io::MetricsSink::on_evaluation, m);
-}
-
-/// To the log and to every sink.
-void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
-  const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
-  spdlog::log(calm ? spdlog::level::info : spdlog::level::warn, "{}", message);
-  for (const std::string& detail : details) spdlog::log(calm ? spdlog::level::info : spdlog::level::warn, "  {}", detail);
-  sinks_.each(&io::MetricsSink::on_notice, io::NoticeRecord{kind, step_, message, std::move(details)});
+  sinks_.each(&io::MetricsSink::on_evaluation, stamped(m));
 }
 
 void Agent::handle(std::int64_t, const io::NoticeRecord& m) { notify(m.kind, m.message, m.details); }
@@ -199,7 +201,7 @@ void Agent::on_saved() {
   if (!result) return;
   if (result->error) std::rethrow_exception(result->error);
   if (result->part == CheckpointWriter::Part::shards) return on_shards(*std::move(result));
-  sinks_.each(&io::MetricsSink::on_checkpoint, result->record);
+  sinks_.each(&io::MetricsSink::on_checkpoint, stamped(result->record));
   completed(result->record.step, result->record.path);
 }
 

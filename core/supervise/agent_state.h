@@ -30,8 +30,8 @@
 #include "kernels/base/segment.h"
 #include "parallel/rendezvous/tcp_store.h"
 
-// The agent's state, for its two files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
-// what ranks and other nodes say.
+// The agent's state, for its three files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
+// what ranks and other nodes say; agent_records.cpp is what it says itself, to the log, the sinks and the output directory.
 
 namespace trainerd::core {
 
@@ -58,6 +58,9 @@ class Agent {
   AgentResult run();
 
  private:
+  void announce();
+  std::string layout_text() const;
+  std::string hosts_text() const;
   void plan();
   void resume();
   void begin();
@@ -113,6 +116,10 @@ class Agent {
   void finish(const std::string& outcome);
   io::RunInfo run_info() const;
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
+  void record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
+  void record_begin();
+  void record_failure(const std::string& error);
+  void watch_outlets();
 
   const AgentOptions& options_;
   const JobSpec& job_;
@@ -137,6 +144,8 @@ class Agent {
   std::optional<DeviceWatch> devices_;       ///< of this node's GPUs
   std::vector<std::int64_t> device_ranks_;   ///< whose they are
   Start start_;
+  std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
+  bool begun_ = false;                         ///< is in the records
   std::optional<io::TrainingState> resumed_;
   std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are
   std::map<std::int64_t, Ready> ready_;        ///< by rank: of this node, or all that the leader has heard of

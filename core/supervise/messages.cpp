@@ -45,7 +45,8 @@ json body(const Ready& m) {
           {"environment", m.environment},
           {"data_fingerprint", m.data_fingerprint},
           {"gemm_algorithms", m.gemm_algorithms},
-          {"pci_bus_id", m.pci_bus_id}};
+          {"pci_bus_id", m.pci_bus_id},
+          {"data_tokens", m.data_tokens}};
 }
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
 json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
@@ -114,7 +115,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
               j.at("memory_regions"), {},
               j.at("environment"),    j.at("data_fingerprint"),
               j.at("gemm_algorithms"),
-              j.at("pci_bus_id")};
+              j.at("pci_bus_id"),     j.at("data_tokens")};
       for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
       return m;
     }

@@ -52,6 +52,7 @@ struct Ready {
   std::string data_fingerprint;
   std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
   std::string pci_bus_id = {};  ///< of the rank's GPU; empty on a CPU
+  std::int64_t data_tokens = 0;  ///< of an epoch
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {

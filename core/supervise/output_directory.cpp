@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "io/metrics/report/page.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -88,6 +89,7 @@ bool OutputDirectory::report_is_current() const {
   std::error_code error;
   const auto report_time = std::filesystem::last_write_time(report(), error);
   if (error) return false;
+  if (text_of(report()).find(io::kRunningTag) != std::string::npos) return false;
   const auto steps_time = std::filesystem::last_write_time(steps(), error);
   return error || report_time >= steps_time;
 }

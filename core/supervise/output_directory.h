@@ -7,7 +7,7 @@
 
 namespace trainerd::core {
 
-/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl, report.html,
+/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl, report.html, run.log,
 /// metrics.json while it runs, traces/, checkpoints/.
 class OutputDirectory {
  public:
@@ -29,11 +29,12 @@ class OutputDirectory {
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
   std::string events() const { return path_ + "/events.jsonl"; }
+  std::string log(std::int64_t node) const { return path_ + (node == 0 ? "/run.log" : "/run-node-" + std::to_string(node) + ".log"); }
   std::string report() const { return path_ + "/report.html"; }
   std::string metrics(std::int64_t node) const { return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json"); }
   std::string traces() const { return path_ + "/traces"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
-  /// Whether report.html is there and no older than steps.jsonl.
+  /// Whether report.html is there, no older than steps.jsonl, and of a run that ended.
   bool report_is_current() const;
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <spdlog/spdlog.h>
-
-#include <exception>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,22 +20,15 @@ class RunSinks {
   void each(void (io::MetricsSink::*method)(const Record&), const Record& record) {
     for (const auto& sink : sinks_) (*sink.*method)(record);
   }
-  /// Every sink hears of the end, whatever becomes of another. Throws the first error when all have heard.
-  void finish(const io::RunSummary& summary) {
-    std::exception_ptr first;
-    for (const auto& sink : sinks_) {
-      try {
-        sink->on_finish(summary);
-      } catch (const std::exception& error) {
-        if (first) spdlog::error("at the end of the run: {}", error.what());
-        if (!first) first = std::current_exception();
-      }
-    }
-    if (first) std::rethrow_exception(first);
-  }
+  /// Gives every sink what changed of the outlets. What is to be told of those that began or ended to fail.
+  std::vector<std::string> watch();
+  /// Calls every sink, whatever another throws, and then throws the first error.
+  void finish(const io::RunSummary& summary);
 
  private:
   std::vector<std::unique_ptr<io::MetricsSink>> sinks_;
+  std::map<std::string, io::OutletRecord> outlets_;      ///< by name, as they were seen last
+  std::map<std::string, std::int64_t> lost_before_;      ///< lines dropped when an outlet worked last
 };
 
 }  // namespace trainerd::core

@@ -195,6 +195,7 @@ void Worker::build(const Start& start) {
   ready.slices = snapshot_->slices();
   ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = train_->fingerprint();
+  ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   tell(ready);

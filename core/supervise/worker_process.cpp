@@ -39,7 +39,7 @@ struct SpawnSetup {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const std::string& executable, base::UniqueFd control,
+WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
                              const std::vector<int>& segments, int world) {
   SpawnSetup setup;
   // Sources are moved out of the way first: a target number may be another source's.
@@ -65,13 +65,14 @@ WorkerProcess::WorkerProcess(const std::string& executable, base::UniqueFd contr
   ::posix_spawnattr_setflags(&setup.attributes,
                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::string name = "trainerd", worker = "worker", control_flag = "--control",
+  std::string name = "trainerd: rank " + std::to_string(rank), rank_flag = "--rank", rank_number = std::to_string(rank), worker = "worker", control_flag = "--control",
               control_fd = std::to_string(kFirstDescriptor), segments_flag = "--segments",
               count = std::to_string(segments.size()), world_flag = "--world", has_world = world >= 0 ? "1" : "0",
               parent_flag = "--parent", parent = std::to_string(::getpid());
   char* const argv[] = {name.data(),          worker.data(),     control_flag.data(), control_fd.data(),
                         segments_flag.data(), count.data(),      world_flag.data(),   has_world.data(),
-                        parent_flag.data(),   parent.data(),     nullptr};
+                        parent_flag.data(),   parent.data(),     rank_flag.data(),    rank_number.data(),
+                        nullptr};
   const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
   if (rc != 0)
     throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
@@ -110,6 +111,16 @@ void leave_signals_to_agent() {
   // process.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
+}
+
+void name_rank(std::int64_t rank) {
+  constexpr std::size_t kMostLetters = 15;
+  const std::string number = std::to_string(rank);
+  for (const char* front : {"trainerd:rank ", "trainerd:rank", "trainerd:r", "rank "})
+    if (const std::string name = front + number; name.size() <= kMostLetters) {
+      ::prctl(PR_SET_NAME, name.c_str());
+      return;
+    }
 }
 
 bool die_with_parent(pid_t parent) {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ namespace trainerd::core {
 /// destroyed.
 class WorkerProcess {
  public:
-  /// Runs `executable worker --control 3 --segments N ...`; `control` becomes descriptor 3, the segments 4 and
-  /// on, and behind them `world`, the memory that the ranks share (-1: none).
-  WorkerProcess(const std::string& executable, base::UniqueFd control, const std::vector<int>& segments, int world);
+  /// Runs `executable worker --control 3 --segments N ...` under the name "trainerd: rank 3"; `control` becomes descriptor 3, the
+  /// segments 4 and on, and behind them `world`, the memory that the ranks share (-1: none).
+  WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control, const std::vector<int>& segments, int world);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -36,6 +37,9 @@ class WorkerProcess {
 
 /// What the worker does first: ignores the signals that ask a job to stop, which the agent relays as a vote.
 void leave_signals_to_agent();
+
+/// Names the calling thread, and those that it will make, for `top` and `ps -e`, which show 15 letters: "trainerd:rank 3".
+void name_rank(std::int64_t rank);
 
 /// What the worker does next: dies with its parent. False when the parent is gone already.
 bool die_with_parent(pid_t parent);

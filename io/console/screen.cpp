@@ -15,6 +15,7 @@
 #include <span>
 #include <thread>
 
+#include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::io {
@@ -79,6 +80,7 @@ struct Screen::State {
   std::string shown;      // as it was written last
   std::int64_t dropped = 0, untold = 0;  // lines; of those the reader does not know
   std::int64_t writes = 0;
+  int error = 0;  // of the last write
   bool writing = false, gone = false, stop = false;
 
   bool has_work() const { return !lines.empty() || untold > 0 || status != shown; }
@@ -121,8 +123,9 @@ struct Screen::State {
       const auto [text, count] = take();
       writing = true;
       lock.unlock();
-      const int error = write_patiently(fd, std::as_bytes(std::span(text)));
+      const int result = write_patiently(fd, std::as_bytes(std::span(text)));
       lock.lock();
+      error = result;
       writing = false;
       ++writes;
       if (error != 0) dropped += count;
@@ -180,9 +183,10 @@ int Screen::width() const {
   return ::ioctl(state_->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultWidth;
 }
 
-std::int64_t Screen::dropped_lines() const {
+Screen::Lost Screen::lost() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->dropped;
+  const State& s = *state_;
+  return {s.dropped, s.error != 0 ? base::errno_text(s.error) : s.untold > 0 ? "nothing reads it" : ""};
 }
 
 void Screen::finish() {

@@ -29,7 +29,11 @@ class Screen {
   void settle_status();
   /// Columns; 80 where they are not known.
   int width() const;
-  std::int64_t dropped_lines() const;
+  struct Lost {
+    std::int64_t lines = 0;
+    std::string reason;  ///< of what is lost now; empty: nothing is
+  };
+  Lost lost() const;
   /// Settles the status and waits until all is written, but not for a reader that takes nothing for half a second.
   void finish();
 

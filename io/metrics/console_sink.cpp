@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
 constexpr double kLineSeconds = 5;      // plain lines
+constexpr double kLoggedSeconds = 60;   // of run.log
 constexpr std::int64_t kFirstLines = 3;
 constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
 
@@ -23,8 +24,9 @@ std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); 
 
 struct ConsoleSink::State {
   Screen& screen;
+  RunLog& log;
   RunInfo info;
-  double started = 0, last_shown = 0;
+  double started = 0, last_shown = 0, last_logged = 0;
   std::deque<double> arrivals;  // of the latest steps, seconds
   std::int64_t shown = 0;
   std::optional<StepRecord> last;
@@ -32,9 +34,12 @@ struct ConsoleSink::State {
   std::vector<double> speeds, mfus;
   std::array<double, kLedgerParts> time{};  // seconds, summed over the steps
 
-  explicit State(Screen& on) : screen(on) {}
+  State(Screen& on, RunLog& kept) : screen(on), log(kept) {}
   bool has_bar() const { return screen.style() == Screen::Style::terminal; }
-  void say(const std::string& line) { screen.line(line); }
+  void say(const std::string& line) {
+    screen.line(line);
+    log.add("info", line);
+  }
 
   double eta() const {
     if (arrivals.size() < 2 || !last) return -1;
@@ -65,10 +70,9 @@ struct ConsoleSink::State {
 
   std::string left() const { return eta() < 0 ? "ETA --" : "ETA " + short_duration(eta()); }
   void draw_bar();
-  void print_line() {
-    const double done =
-        info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
-    say(fmt::format("step {}/{} ({:.0f}%)  {}  {}", last->step, info.steps, 100 * done, figures(), left()));
+  std::string progress() const {
+    const double done = info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
+    return fmt::format("step {}/{} ({:.0f}%)  {}  {}", last->step, info.steps, 100 * done, figures(), left());
   }
 };
 
@@ -94,7 +98,7 @@ void ConsoleSink::State::draw_bar() {
   screen.status(line);
 }
 
-ConsoleSink::ConsoleSink(Screen& screen) : state_(std::make_unique<State>(screen)) {}
+ConsoleSink::ConsoleSink(Screen& screen, RunLog& log) : state_(std::make_unique<State>(screen, log)) {}
 
 // A run that ended by an error leaves its message a fresh line.
 ConsoleSink::~ConsoleSink() { state_->screen.settle_status(); }
@@ -106,7 +110,6 @@ void ConsoleSink::on_start(const RunInfo& info) {
   const auto line = [&s](const char* name, const std::string& value) {
     s.say(fmt::format("  {:<10}{}", name, value));
   };
-  s.say(fmt::format("trainerd {}: {}", info.version, info.name));
   line("model", fmt::format("{} parameters, {} a token", short_number(static_cast<double>(info.parameters)),
                             with_unit(info.flops_per_token, "FLOP")));
   std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
@@ -130,6 +133,10 @@ void ConsoleSink::on_step(const StepRecord& record) {
   s.arrivals.push_back(now);
   if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
   const bool is_last = record.step >= s.info.steps;
+  if (is_last || s.last_logged == 0 || now - s.last_logged >= kLoggedSeconds) {
+    s.last_logged = now;
+    s.log.add("info", s.progress());
+  }
   const double pause = s.has_bar() ? kRedrawSeconds : kLineSeconds;
   if (!is_last && s.shown >= kFirstLines && now - s.last_shown < pause) return;
   s.last_shown = now;
@@ -137,7 +144,7 @@ void ConsoleSink::on_step(const StepRecord& record) {
   if (s.has_bar())
     s.draw_bar();
   else
-    s.print_line();
+    s.screen.line(s.progress());
 }
 
 void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
@@ -150,6 +157,11 @@ void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
   state_->say(fmt::format("checkpoint at step {}: {} ({} to write, training stood still for {})", record.step,
                           short_bytes(record.bytes), short_duration(record.write_seconds),
                           short_duration(record.snapshot_seconds)));
+}
+
+std::vector<OutletRecord> ConsoleSink::outlets() const {
+  const Screen::Lost lost = state_->screen.lost();
+  return {{.name = "console", .dropped = lost.lines, .error = lost.reason}, state_->log.record()};
 }
 
 void ConsoleSink::on_finish(const RunSummary& summary) {
@@ -167,6 +179,7 @@ void ConsoleSink::on_finish(const RunSummary& summary) {
   if (const std::string shares = s.shares(); !shares.empty()) line("step time", shares);
   line("wall time", short_duration(summary.wall_seconds));
   line("report", s.info.output + (s.info.output.ends_with('/') ? "report.html" : "/report.html"));
+  s.log.finish();
 }
 
 }  // namespace trainerd::io

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "io/metrics/line_file.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
@@ -13,9 +14,9 @@
 namespace trainerd::io {
 namespace {
 
-base::DataError failed(const std::string& path, const char* what, int error,
+base::SpecError failed(const std::string& path, const char* what, int error,
                        std::source_location where = std::source_location::current()) {
-  return base::data_error(path + ": cannot " + what + ": " + base::errno_text(error) +
+  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) +
                               "; free some space or set output: to another directory",
                           where);
 }
@@ -56,25 +57,23 @@ EventLogKept read_event_log(const std::string& path, std::int64_t last_step,
 
 struct EventLogSink::State {
   std::string path;
-  base::UniqueFd fd;
-
-  void append(const EventRecord& event) const {
-    const std::string line = to_json_line(event) + "\n";
-    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span(line))); error != 0)
-      throw failed(path, "write", error);
-  }
+  double last_tries = 0;
+  LineFile file{"events.jsonl"};
+  void append(const EventRecord& event) { file.append(to_json_line(event)); }
 };
 
-EventLogSink::EventLogSink(std::string path, std::int64_t start_step) : state_(std::make_unique<State>()) {
+EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double last_tries) : state_(std::make_unique<State>()) {
   State& s = *state_;
+  s.last_tries = last_tries;
   s.path = std::move(path);
   const EventLogKept kept = read_event_log(s.path, start_step, [](const EventRecord&) {});
   if (!kept.all)
     if (const int error = base::write_file_atomically(s.path, std::as_bytes(std::span(kept.text)));
         error != 0)
       throw failed(s.path, "cut it back to the resumed step", error);
-  s.fd = base::UniqueFd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!s.fd) throw failed(s.path, "open", errno);
+  base::UniqueFd fd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) throw failed(s.path, "open", errno);
+  s.file.attach(std::move(fd));
 }
 
 EventLogSink::~EventLogSink() = default;
@@ -82,5 +81,11 @@ EventLogSink::~EventLogSink() = default;
 void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->append(record); }
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }
 void EventLogSink::on_notice(const NoticeRecord& record) { state_->append(record); }
+
+void EventLogSink::on_finish(const RunSummary&) {
+  if (!state_->file.finish(state_->last_tries)) throw lost_lines(state_->path, state_->file.record());
+}
+
+std::vector<OutletRecord> EventLogSink::outlets() const { return {state_->file.record()}; }
 
 }  // namespace trainerd::io

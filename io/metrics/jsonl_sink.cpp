@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "io/metrics/line_file.h"
 #include "io/metrics/sinks.h"
 #include "io/metrics/step_log.h"
 #include "kernels/base/error.h"
@@ -13,9 +14,9 @@
 namespace trainerd::io {
 namespace {
 
-base::DataError failed(const std::string& path, const char* what, int error,
+base::SpecError failed(const std::string& path, const char* what, int error,
                        std::source_location where = std::source_location::current()) {
-  return base::data_error(path + ": cannot " + what + ": " + base::errno_text(error) +
+  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) +
                               "; free some space or set output: to another directory",
                           where);
 }
@@ -53,29 +54,33 @@ StepLogPrefix read_step_log(const std::string& path, std::int64_t last_step,
 
 struct JsonlSink::State {
   std::string path;
-  base::UniqueFd fd;
-
-  void append(const std::string& text) const {
-    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span(text))); error != 0)
-      throw failed(path, "write", error);
-  }
+  double last_tries = 0;
+  LineFile file{"steps.jsonl"};
 };
 
-JsonlSink::JsonlSink(std::string path, std::int64_t start_step) : state_(std::make_unique<State>()) {
+JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_tries) : state_(std::make_unique<State>()) {
   State& s = *state_;
+  s.last_tries = last_tries;
   s.path = std::move(path);
   const StepLogPrefix prefix = read_step_log(s.path, start_step, [](const StepRecord&) {});
-  s.fd = base::UniqueFd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!s.fd) throw failed(s.path, "open", errno);
-  if (is_regular(s.path) && base::file_bytes(s.fd.get()) != prefix.bytes &&
-      ::ftruncate(s.fd.get(), prefix.bytes) != 0)
+  base::UniqueFd fd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) throw failed(s.path, "open", errno);
+  if (is_regular(s.path) && base::file_bytes(fd.get()) != prefix.bytes && ::ftruncate(fd.get(), prefix.bytes) != 0)
     throw failed(s.path, "cut it back to the resumed step", errno);
-  if (prefix.newline_missing) s.append("\n");
+  if (prefix.newline_missing)
+    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0) throw failed(s.path, "write", error);
+  s.file.attach(std::move(fd));
 }
 
 JsonlSink::~JsonlSink() = default;
 
 // One write a line: another process reading along, or a kill, never sees half of one.
-void JsonlSink::on_step(const StepRecord& record) { state_->append(to_json_line(record) + "\n"); }
+void JsonlSink::on_step(const StepRecord& record) { state_->file.append(to_json_line(record)); }
+
+void JsonlSink::on_finish(const RunSummary&) {
+  if (!state_->file.finish(state_->last_tries)) throw lost_lines(state_->path, state_->file.record());
+}
+
+std::vector<OutletRecord> JsonlSink::outlets() const { return {state_->file.record()}; }
 
 }  // namespace trainerd::io

@@ -211,6 +211,11 @@ struct PrometheusSink::State {
   Family<Gauge>& device_temperature = gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
   Family<Gauge>& device_ecc =
       gauge(r, "trainerd_device_ecc_errors", "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
+  Family<Counter>& failed_writes =
+      counter(r, "trainerd_output_failed_writes_total", "Writes to a file of the run's records that failed; they are tried again.");
+  Family<Gauge>& waiting_lines = gauge(r, "trainerd_output_waiting_lines", "Lines that wait for a file that cannot be written.");
+  Family<Counter>& dropped_lines =
+      counter(r, "trainerd_output_dropped_lines_total", "Lines lost: of a file that could not be written for too long, or of a console that nobody reads.");
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   ListenAddress address;
@@ -305,6 +310,13 @@ void PrometheusSink::on_device(const DeviceRecord& record) {
   set(s.device_clock, d.sm_clock_hertz);
   set(s.device_temperature, d.temperature_celsius);
   set(s.device_ecc, d.ecc_errors);
+}
+
+void PrometheusSink::on_outlet(const OutletRecord& record) {
+  const prometheus::Labels labels{{"output", record.name}};
+  raise_to(state_->failed_writes.Add(labels), static_cast<double>(record.failures));
+  state_->waiting_lines.Add(labels).Set(static_cast<double>(record.waiting));
+  raise_to(state_->dropped_lines.Add(labels), static_cast<double>(record.dropped));
 }
 
 void PrometheusSink::on_prediction(const PredictionRecord& record) {

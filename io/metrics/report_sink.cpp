@@ -2,23 +2,19 @@
 
 #include "io/metrics/event_log.h"
 #include "io/metrics/report/page.h"
+#include "io/metrics/report/page_writer.h"
 #include "io/metrics/sinks.h"
 #include "io/metrics/step_log.h"
 #include "io/text.h"
-#include "kernels/base/atomic_file.h"
-#include "kernels/base/error.h"
+#include "kernels/base/clock.h"
 
 namespace trainerd::io {
 namespace {
 
-// Under its own name only when whole: a reader never opens half a page.
-void write_page(const std::string& path, const std::string& page) {
-  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(page))); error != 0)
-    throw base::data_error(path + ": the report cannot be written: " + base::errno_text(error) +
-                           "; free some space or set output: to another directory");
-}
+// Between two pages of a run that goes on.
+constexpr double kPageSeconds = 60;
 
-double total_seconds(const StepSeries& series) {
+double steps_seconds(const StepSeries& series) {
   double total = 0;
   for (const StepBucket& bucket : series.buckets())
     total += std::accumulate(bucket.time.begin(), bucket.time.end(), 0.0);
@@ -28,26 +24,41 @@ double total_seconds(const StepSeries& series) {
 }  // namespace
 
 struct ReportSink::State {
-  std::string path, steps_path, events_path;
+  std::string steps_path, events_path;
+  double last_tries;
+  PageWriter writer;
   Report report;
   std::int64_t own_steps = 0;
+  double next_page = 0;              // on the monotonic clock
   std::vector<double> speeds, mfus;  // of this process's steps; of all earlier ones until it has one
+
+  State(const std::string& path, double tries) : last_tries(tries), writer(path) {}
 
   void add(const StepRecord& record) {
     report.series.add(record);
     report.final_loss = record.loss;
+    report.tokens = record.tokens;
     speeds.push_back(record.tokens_per_second);
     if (record.mfu) mfus.push_back(*record.mfu);
   }
+
+  std::string page() {
+    report.now = base::wall_seconds();
+    report.attempts = attempts_of(report.notices);
+    report.total_seconds = total_seconds(report.attempts, report.now);
+    if (report.attempts.empty()) report.total_seconds = own_steps == 0 ? steps_seconds(report.series) : report.summary.wall_seconds;
+    report.median_tokens_per_second = median(speeds);
+    report.median_mfu = median(mfus);
+    return render(report);
+  }
 };
 
-ReportSink::ReportSink(std::string path, std::string steps_path, std::string events_path,
-                       std::string job_yaml)
-    : state_(std::make_unique<State>()) {
-  state_->path = std::move(path);
+ReportSink::ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml, double last_tries)
+    : state_(std::make_unique<State>(path, last_tries)) {
   state_->steps_path = std::move(steps_path);
   state_->events_path = std::move(events_path);
   state_->report.job_yaml = std::move(job_yaml);
+  state_->report.summary.outcome = kRunning;
 }
 
 ReportSink::~ReportSink() = default;
@@ -55,13 +66,15 @@ ReportSink::~ReportSink() = default;
 void ReportSink::on_start(const RunInfo& info) {
   State& s = *state_;
   s.report.info = info;
-  if (info.start_step == 0) return;
+  s.report.summary.step = info.start_step;
+  s.report.tokens = info.start_tokens;
   read_step_log(s.steps_path, info.start_step, [&s](const StepRecord& record) { s.add(record); });
   read_event_log(s.events_path, info.start_step, [&s](const EventRecord& event) {
     if (const auto* evaluation = std::get_if<EvaluationRecord>(&event))
       s.report.evaluations.push_back(*evaluation);
     if (const auto* checkpoint = std::get_if<CheckpointRecord>(&event))
       s.report.checkpoints.push_back(*checkpoint);
+    if (const auto* notice = std::get_if<NoticeRecord>(&event)) s.report.notices.push_back(*notice);
   });
 }
 
@@ -72,7 +85,16 @@ void ReportSink::on_step(const StepRecord& record) {
     s.mfus.clear();
   }
   s.add(record);
+  s.report.summary.step = record.step;
+  const double now = base::monotonic_seconds();
+  if (now < s.next_page) return;
+  s.next_page = now + kPageSeconds;
+  s.writer.write(s.page());
 }
+
+void ReportSink::on_notice(const NoticeRecord& record) { state_->report.notices.push_back(record); }
+
+std::vector<OutletRecord> ReportSink::outlets() const { return {state_->writer.record()}; }
 
 void ReportSink::on_evaluation(const EvaluationRecord& record) {
   state_->report.evaluations.push_back(record);
@@ -86,11 +108,7 @@ void ReportSink::on_prediction(const PredictionRecord& record) { state_->report.
 void ReportSink::on_finish(const RunSummary& summary) {
   State& s = *state_;
   s.report.summary = summary;
-  if (s.own_steps == 0 && !s.report.series.buckets().empty())
-    s.report.summary.wall_seconds = total_seconds(s.report.series);
-  s.report.median_tokens_per_second = median(s.speeds);
-  s.report.median_mfu = median(s.mfus);
-  write_page(s.path, render(s.report));
+  s.writer.write_last(s.page(), s.last_tries);
 }
 
 }  // namespace trainerd::io

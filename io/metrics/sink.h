@@ -4,8 +4,8 @@
 
 namespace trainerd::io {
 
-/// Receives what a run does. Called from one thread. A sink that cannot write throws; it never drops
-/// silently.
+/// Receives what a run does. Called from one thread. A sink that cannot write goes on and counts what it loses (`outlets`); it throws
+/// at the end alone.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
@@ -16,7 +16,10 @@ class MetricsSink {
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
+  virtual void on_outlet(const OutletRecord&) {}
   virtual void on_finish(const RunSummary&) {}
+  /// The files and streams that it writes to, as they are now.
+  virtual std::vector<OutletRecord> outlets() const { return {}; }
 };
 
 }  // namespace trainerd::io

@@ -2,7 +2,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "io/console/run_log.h"
 #include "io/console/screen.h"
 #include "io/metrics/options.h"
 #include "io/metrics/sink.h"
@@ -27,6 +29,7 @@ class PrometheusSink final : public MetricsSink {
   void on_checkpoint(const CheckpointRecord&) override;
   void on_device(const DeviceRecord&) override;
   void on_prediction(const PredictionRecord&) override;
+  void on_outlet(const OutletRecord&) override;
   void on_finish(const RunSummary&) override;
 
  private:
@@ -34,13 +37,19 @@ class PrometheusSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
+/// Seconds that the end of a run waits for a log that cannot be written.
+inline constexpr double kLastTries = 5.0;
+
 /// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed
 /// between a checkpoint and its end will do those steps again), and a torn last line.
 class JsonlSink final : public MetricsSink {
  public:
-  JsonlSink(std::string path, std::int64_t start_step);
+  JsonlSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
   ~JsonlSink() override;
   void on_step(const StepRecord&) override;
+  /// Throws SpecError when lines were lost.
+  void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;
@@ -51,12 +60,15 @@ class JsonlSink final : public MetricsSink {
 /// checkpoints after `start_step`, and a torn last line; notices tell what happened, and stay.
 class EventLogSink final : public MetricsSink {
  public:
-  EventLogSink(std::string path, std::int64_t start_step);
+  EventLogSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
   ~EventLogSink() override;
   void on_step(const StepRecord&) override {}
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
   void on_notice(const NoticeRecord&) override;
+  /// Throws SpecError when lines were lost.
+  void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;
@@ -67,34 +79,38 @@ class EventLogSink final : public MetricsSink {
 /// elsewhere; a start banner and a closing summary.
 class ConsoleSink final : public MetricsSink {
  public:
-  /// `screen` outlives this.
-  explicit ConsoleSink(Screen& screen);
+  /// `log` gets the same lines, and one a minute of progress; both outlive this.
+  ConsoleSink(Screen& screen, RunLog& log);
   ~ConsoleSink() override;
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
   void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Collects the run and writes report.html when it ends: loss, learning rate, gradient norm, tokens/s, MFU
-/// and the time ledger as inline SVG; no outside fetch. Reads what earlier processes of the run did, up to
-/// `start_step`, back from the logs; without a step of its own it shows theirs alone.
+/// Collects the run and writes report.html, after its first step, every minute and at its end: loss, learning rate, gradient norm,
+/// tokens/s, MFU and the time ledger as inline SVG, what ran and where, and the history of all attempts; no outside fetch. Reads what
+/// earlier processes of the run did, up to `start_step`, back from the logs; without a step of its own it shows theirs alone.
 class ReportSink final : public MetricsSink {
  public:
   /// `job_yaml` is shown in the report. `steps_path` and `events_path` are the logs of the same run.
-  ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml);
+  ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml, double last_tries = kLastTries);
   ~ReportSink() override;
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
+  void on_notice(const NoticeRecord&) override;
   void on_prediction(const PredictionRecord&) override;
+  /// Throws SpecError when it cannot be written within `last_tries` seconds.
   void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;

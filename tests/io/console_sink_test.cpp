@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <thread>
+#include <regex>
+#include <sstream>
 
 #include "io/metrics/sinks.h"
 #include "kernels/base/fd.h"
@@ -46,7 +48,9 @@ std::string run_to_file(const TempDir& dir, Screen::Style style) {
   const std::string path = dir / "out";
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   Screen screen(fd.get(), style);
-  ConsoleSink sink(screen);
+  RunLog log;
+  log.open(dir / "run.log");
+  ConsoleSink sink(screen, log);
   sink.on_start(info());
   sink.on_step(step(1));
   // The screen draws the newest bar alone: this one must be there before the next.
@@ -112,7 +116,8 @@ TEST_CASE("an unknown MFU is not shown") {
   const TempDir dir;
   const UniqueFd fd(::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   Screen screen(fd.get(), Screen::Style::plain);
-  ConsoleSink sink(screen);
+  RunLog log;
+  ConsoleSink sink(screen, log);
   StepRecord record = step(1);
   record.mfu.reset();
   sink.on_start(info());
@@ -121,4 +126,20 @@ TEST_CASE("an unknown MFU is not shown") {
   screen.finish();
   CHECK_FALSE(has(read_file(dir / "out"), "MFU"));
   CHECK(has(read_file(dir / "out"), "stopped by SIGTERM"));
+}
+
+TEST_CASE("run.log has what the screen had, with the time and no control characters, and little of the progress") {
+  const TempDir dir;
+  run_to_file(dir, Screen::Style::terminal);
+  const std::string log = read_file(dir / "run.log");
+  INFO(log);
+  CHECK_FALSE(has(log, "\033"));
+  CHECK(has(log, " info      model     10.4M parameters"));
+  CHECK(has(log, " info    step 1/200 (0%)  loss 5.0000"));
+  CHECK(has(log, " info    step 200/200 (100%)"));
+  CHECK(count(log, "ETA") == 2);
+  CHECK(has(log, " info    evaluation at step 200"));
+  CHECK(has(log, " info    tiny: done"));
+  std::istringstream text(log);
+  for (std::string line; std::getline(text, line);) CHECK(std::regex_search(line, std::regex("^20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}[+-]\\d{4} ")));
 }

@@ -44,6 +44,10 @@ TEST_CASE("an event is one line of the documented names and comes back the same"
   CHECK(back.snapshot_seconds == 0.25);
   CHECK(back.write_seconds == 2);
   CHECK(back.path == "c/\"x\"");
+  EvaluationRecord timed = evaluation(7);
+  timed.wall_time = 1763776200.12345;
+  CHECK(to_json_line(EventRecord{timed}) == R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5,"wall_time":1763776200.123})");
+  CHECK(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{timed}))).wall_time == 1763776200.123);
   EvaluationRecord lost = evaluation(1);
   lost.loss = std::nan("");
   CHECK(std::isnan(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{lost}))).loss));
@@ -61,6 +65,14 @@ TEST_CASE("a notice is one line with its kind as the event, and comes back the s
   CHECK(back.step == notice.step);
   CHECK(back.message == notice.message);
   CHECK(back.details == notice.details);
+  CHECK_FALSE(back.earlier.has_value());
+  NoticeRecord again = notice;
+  again.earlier = EarlierAttempt{.last_step = 17, .lost_seconds = 2.5, .wall_time = 1e9};
+  const auto earlier = std::get<NoticeRecord>(parse_event_record(to_json_line(EventRecord{again}))).earlier;
+  REQUIRE(earlier.has_value());
+  CHECK(earlier->last_step == 17);
+  CHECK(earlier->lost_seconds == 2.5);
+  CHECK(earlier->wall_time == 1e9);
   for (const std::string text : {R"({"event":"stop","step":1,"message":"m"})", R"({"event":"stop","step":1,"message":"m","details":"d"})",
                                  R"({"event":"stop","step":1,"message":"m","details":[1]})"})
     CHECK_THROWS_AS(parse_event_record(text), DataError);

@@ -1,11 +1,13 @@
 #include <catch2/catch.hpp>
 
+#include "io/metrics/earlier_attempt.h"
 #include "io/metrics/sinks.h"
 #include "io/metrics/step_log.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 
 using trainerd::base::DataError;
+using trainerd::base::SpecError;
 using namespace trainerd::io;
 using namespace trainerd::test;
 
@@ -69,15 +71,21 @@ TEST_CASE("a damaged line in the middle is named, not dropped") {
   CHECK(read_file(dir / "steps.jsonl") == content);
 }
 
-TEST_CASE("a full disk is a data error that names the file") {
-  JsonlSink sink("/dev/full", 0);
-  const std::string what = message_of<DataError>([&] { sink.on_step(step(1)); });
-  CHECK(what.find("/dev/full") != std::string::npos);
+TEST_CASE("a full disk does not end the run; what it lost is a spec error at the end that names the file") {
+  JsonlSink sink("/dev/full", 0, 0.01);
+  for (std::int64_t n = 1; n <= 3; ++n) CHECK_NOTHROW(sink.on_step(step(n)));
+  const OutletRecord outlet = sink.outlets().at(0);
+  CHECK(outlet.name == "steps.jsonl");
+  CHECK(outlet.waiting == 3);
+  CHECK(outlet.failures >= 1);
+  CHECK(outlet.error.find("No space left") != std::string::npos);
+  const std::string what = message_of<SpecError>([&] { sink.on_finish({}); });
+  CHECK(what.find("/dev/full: 3 lines") != std::string::npos);
   CHECK(what.find("No space left") != std::string::npos);
 }
 
-TEST_CASE("a file that cannot be made is a data error") {
-  CHECK_THROWS_AS(JsonlSink("/nonexistent-directory/steps.jsonl", 0), DataError);
+TEST_CASE("a file that cannot be made is a spec error") {
+  CHECK_THROWS_AS(JsonlSink("/nonexistent-directory/steps.jsonl", 0), SpecError);
 }
 
 TEST_CASE("the step log is read up to a step") {
@@ -88,4 +96,28 @@ TEST_CASE("the step log is read up to a step") {
       read_step_log(dir / "steps.jsonl", 4, [&](const StepRecord& r) { seen.push_back(r.step); });
   CHECK(seen == std::vector<std::int64_t>{1, 2, 3, 4});
   CHECK(prefix.bytes == static_cast<std::int64_t>(lines(1, 4).size()));
+}
+
+TEST_CASE("the log says how far the attempt before had come") {
+  const TempDir dir;
+  const std::string path = dir / "steps.jsonl";
+  CHECK_FALSE(read_earlier_attempt(path, 0).has_value());
+  std::string text;
+  for (std::int64_t n = 1; n <= 6; ++n) {
+    StepRecord record = step(n);
+    record.step_seconds = 0.5;
+    record.wall_time = 1e9 + static_cast<double>(n);
+    text += to_json_line(record) + "\n";
+  }
+  write_file(path, text + "{\"step\":7,\"tok");
+  const auto killed = read_earlier_attempt(path, 4);
+  REQUIRE(killed.has_value());
+  CHECK(killed->last_step == 6);
+  CHECK(killed->lost_seconds == 1.0);
+  CHECK(killed->wall_time == 1e9 + 6);
+  const auto stopped = read_earlier_attempt(path, 6);
+  REQUIRE(stopped.has_value());
+  CHECK(stopped->last_step == 6);
+  CHECK(stopped->lost_seconds == 0);
+  CHECK(stopped->wall_time == 1e9 + 6);
 }

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <thread>
 
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/series.h"
@@ -64,14 +65,14 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("the report shows six charts, the figures and the job, and fetches nothing") {
+TEST_CASE("the report shows seven charts, the figures and the job, and fetches nothing") {
   const TempDir dir;
   const std::string page = report(dir, 300, "name: \"<script>\"\n");
-  CHECK(count(page, "<svg") == 6);
-  CHECK(count(page, "</svg>") == 6);
+  CHECK(count(page, "<svg") == 7);
+  CHECK(count(page, "</svg>") == 7);
   for (const char* text : {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs",
                            "Where a step", "1.8750", "13.7k", "62.5%", "10.4M", "1m01s",
-                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "exposed_tp", "exposed_pp", "frames"}) {
+                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "exposed_tp", "exposed_pp", "What of it is not compute"}) {
     INFO(text);
     CHECK(has(page, text));
   }
@@ -183,12 +184,75 @@ TEST_CASE("a report from the logs alone shows their speed and time") {
   CHECK(has(page, "1m00s"));  // 200 steps of 0.3 s
 }
 
-TEST_CASE("a report that cannot be written is a data error") {
-  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl",
-                  "/nonexistent-directory/events.jsonl", "");
+TEST_CASE("a report that cannot be written is a spec error at the end, which training does not meet before") {
+  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl", "/nonexistent-directory/events.jsonl", "", 0.2);
   sink.on_start(info(1));
-  CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}),
-                  trainerd::base::DataError);
+  CHECK_NOTHROW(sink.on_step(step(1)));
+  CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}), trainerd::base::SpecError);
+  CHECK(sink.outlets().at(0).failures > 0);
+}
+
+TEST_CASE("the report is there while the run goes on, and says so") {
+  const TempDir dir;
+  const std::string path = dir / "report.html";
+  ReportSink sink(path, dir / "steps.jsonl", dir / "events.jsonl", "");
+  sink.on_start(info(10));
+  sink.on_step(step(1));
+  while (!std::filesystem::exists(path)) std::this_thread::yield();
+  CHECK(has(read_file(path), "running"));
+  CHECK(has(read_file(path).substr(0, 250), R"(<meta name="run" content="running">)"));
+  sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "stopped by SIGTERM"});
+  CHECK_FALSE(has(read_file(path), "content=\"running\""));
+  CHECK(has(read_file(path), "stopped by SIGTERM"));
+}
+
+TEST_CASE("the report covers every attempt: steps done again, changed keys, the time of all, and why the last failed") {
+  const TempDir dir;
+  const std::string events = dir / "events.jsonl";
+  {
+    EventLogSink log(events, 0);
+    log.on_notice({.kind = NoticeKind::start, .step = 0, .message = "training starts", .details = {}, .wall_time = 1e9});
+    log.on_notice({.kind = NoticeKind::resume, .step = 6, .message = "goes on", .details = {}, .wall_time = 1e9 + 1000,
+                   .earlier = EarlierAttempt{.last_step = 8, .lost_seconds = 0.6, .wall_time = 1e9 + 100}});
+    log.on_notice({.kind = NoticeKind::change, .step = 6, .message = "keys changed", .details = {"optimizer.lr: 0.1 -> 0.2"}, .wall_time = 1e9 + 1000});
+    log.on_notice({.kind = NoticeKind::stop, .step = 7, .message = "stopped by SIGTERM after step 7", .details = {}, .wall_time = 1e9 + 1200});
+  }
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", events, "");
+  sink.on_start(info(10, 7));
+  sink.on_notice({.kind = NoticeKind::resume, .step = 7, .message = "goes on", .details = {}, .wall_time = 1e9 + 2000,
+                  .earlier = EarlierAttempt{.last_step = 7, .lost_seconds = 0, .wall_time = 1e9 + 1200}});
+  sink.on_step(step(8));
+  sink.on_notice({.kind = NoticeKind::failure, .step = 8, .message = "rank 1 was lost", .details = {"run the job <again>"}, .wall_time = 1e9 + 2400});
+  sink.on_finish({.step = 8, .wall_seconds = 400, .outcome = "rank 1 was lost"});
+  const std::string page = read_file(dir / "report.html");
+  CHECK(has(page, "<b>11m40s</b><span>total time, 3 attempts</span>"));  // 100 + 200 + 400 s
+  CHECK(has(page, "<b>2</b><span>steps done again</span>"));
+  CHECK(has(page, "killed, or its host was lost"));
+  CHECK(has(page, "2 (600 ms)"));
+  CHECK(has(page, "optimizer.lr: 0.1 -&gt; 0.2"));
+  CHECK(has(page, "Failed after step 8</b><pre>rank 1 was lost\nrun the job &lt;again&gt;</pre>"));
+}
+
+TEST_CASE("the report says what ran, where, and on what") {
+  const TempDir dir;
+  ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
+  RunInfo i = info(10);
+  i.command = "trainerd run 'a job.yaml' --set lr=<1>";
+  i.commit = "0123456789ab";
+  i.host = "node-17";
+  i.layout = "tp2 pp1 dp4 on 8 CPU ranks";
+  i.data = "text: book.txt";
+  i.data_tokens = 2048;
+  i.memory_uses = {{"parameters", 3 << 20}, {"optimizer", 1 << 20}};
+  sink.on_start(i);
+  sink.on_step(step(1));
+  sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"});
+  const std::string page = read_file(dir / "report.html");
+  for (const char* text : {"trainerd run 'a job.yaml' --set lr=&lt;1&gt;", "(0123456789ab)", "node-17", "tp2 pp1 dp4 on 8 CPU ranks",
+                           "text: book.txt: 2,048 tokens, 2.00 epochs", "4,096 of 40,960, 4,096 per step", "parameters</td><td class=\"n\">3.00 MiB</td><td class=\"n\">75.0%"}) {
+    INFO(text);
+    CHECK(has(page, text));
+  }
 }
 
 TEST_CASE("merged buckets keep extremes, means and sums") {

@@ -63,7 +63,8 @@ TEST_CASE("a reader that stands still holds nobody up, and learns how many lines
     Screen screen(pipe.write_end.get(), Screen::Style::plain);
     for (std::int64_t i = 0; i < kLines; ++i) screen.line("line " + std::to_string(100'000 + i));
     CHECK((::fcntl(pipe.write_end.get(), F_GETFL) & O_NONBLOCK) == 0);
-    dropped = screen.dropped_lines();
+    dropped = screen.lost().lines;
+    CHECK(screen.lost().reason == "nothing reads it");
     const auto begin = std::chrono::steady_clock::now();
     screen.finish();
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
@@ -130,6 +131,7 @@ TEST_CASE("a closed pipe ends the output without a signal, and its lines are cou
   screen.line("one");
   screen.finish();
   screen.line("two");
-  CHECK(screen.dropped_lines() == 2);
+  CHECK(screen.lost().lines == 2);
+  CHECK(screen.lost().reason == "Broken pipe");
   std::signal(SIGPIPE, before);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace trainerd::io {
 namespace {
@@ -136,6 +137,24 @@ std::string draw_hover(const LineChart& chart, const Axes& axes) {
   return out + "\n";
 }
 
+std::string draw_marks(const std::vector<ChartMark>& marks, const Axes& axes) {
+  std::string out;
+  for (const ChartMark& mark : marks)
+    if (mark.x > axes.x0 && mark.x < axes.x1)
+      out += fmt::format(R"(<line class="mark" x1="{0}" y1="{1}" x2="{0}" y2="{2}"><title>{3}</title></line>)", number(axes.x(mark.x)), number(kTop),
+                         number(kPlotBottom), escape_html(mark.name));
+  return out;
+}
+
+// The height above which columns are cut: twice that of nine in ten, or all.
+double height_shown(const StackedChart& chart, std::vector<double> heights) {
+  const double highest = *std::max_element(heights.begin(), heights.end());
+  if (chart.scale == StackedScale::all) return highest;
+  const auto most = heights.begin() + static_cast<std::ptrdiff_t>(9 * (heights.size() - 1) / 10);
+  std::nth_element(heights.begin(), most, heights.end());
+  return *most > 0 ? std::min(highest, 2 * *most) : highest;
+}
+
 Axes axes_for(const LineChart& chart) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Axes axes{.x0 = kInfinity, .x1 = -kInfinity, .y0 = kInfinity, .y1 = -kInfinity};
@@ -195,7 +214,7 @@ std::string draw(const LineChart& chart) {
   for (const ChartLine& line : chart.lines)
     if (!line.points.empty()) legend += legend_entry(line.color, line.label);
   if (chart.lines.size() > 1) out += "<div class=\"legend\">" + legend + "</div>\n";
-  out += open_svg(chart.title) + draw_axes(axes, chart.format);
+  out += open_svg(chart.title) + draw_axes(axes, chart.format) + draw_marks(chart.marks, axes);
   for (const ChartLine& line : chart.lines)
     if (!line.points.empty()) out += draw_line(line, axes);
   return out + draw_hover(chart, axes) + "</svg></figure>\n";
@@ -206,18 +225,20 @@ std::string draw(const StackedChart& chart) {
   const std::size_t layers = chart.labels.size();
   std::vector<double> totals(layers);
   Axes axes{.x0 = chart.columns.front().begin, .x1 = chart.columns.back().end, .y0 = 0, .y1 = 0};
+  std::vector<double> heights;
   for (const StackedColumn& column : chart.columns) {
-    double height = 0;
-    for (std::size_t i = 0; i < layers; ++i) {
-      height += column.values[i];
-      totals[i] += column.values[i];
-    }
-    axes.y1 = std::max(axes.y1, height * 1.05);
+    heights.push_back(std::accumulate(column.values.begin(), column.values.end(), 0.0));
+    for (std::size_t i = 0; i < layers; ++i) totals[i] += column.values[i];
   }
+  const double shown = height_shown(chart, heights);
+  axes.y1 = shown * 1.05;
   if (axes.y1 == 0) return "";
+  const auto is_cut = [shown](double height) { return height > shown; };
+  const auto cut = std::count_if(heights.begin(), heights.end(), is_cut);
   std::string out = open_figure(chart.title) + "<div class=\"legend\">";
   for (std::size_t i = 0; i < layers; ++i)
     if (totals[i] > 0) out += legend_entry(static_cast<int>(i), chart.labels[i]);
+  if (cut > 0) out += fmt::format("<span>{} higher, cut at the top</span>", cut);
   out += "</div>\n" + open_svg(chart.title);
   std::vector<double> base(chart.columns.size());
   for (std::size_t i = 0; i < layers; ++i) {
@@ -227,7 +248,7 @@ std::string draw(const StackedChart& chart) {
       const StackedColumn& column = chart.columns[c];
       const std::string begin = number(axes.x(column.begin)), end = number(axes.x(column.end));
       const std::string bottom = number(axes.y(base[c]));
-      base[c] += column.values[i];
+      base[c] = std::min(base[c] + column.values[i], axes.y1);
       const std::string top = number(axes.y(base[c]));
       up += fmt::format("{}{} {}L{} {}", up.empty() ? "M" : "L", begin, top, end, top);
       down.insert(0, fmt::format("L{} {}L{} {}", end, bottom, begin, bottom));

@@ -23,11 +23,18 @@ struct ChartLine {
 
 enum class ChartScale : unsigned char { from_zero, fitted, logarithmic };
 
+/// A vertical line with a name.
+struct ChartMark {
+  double x = 0;
+  std::string name;
+};
+
 struct LineChart {
   std::string title;
   ChartScale scale = ChartScale::fitted;
   std::function<std::string(double)> format;  ///< of values, for ticks and hover
   std::vector<ChartLine> lines;
+  std::vector<ChartMark> marks = {};
 };
 
 /// Empty when no line has a point.
@@ -39,11 +46,15 @@ struct StackedColumn {
   std::string hover;
 };
 
+/// Without outliers, columns many times higher than most are cut at the top.
+enum class StackedScale : unsigned char { all, without_outliers };
+
 struct StackedChart {
   std::string title;
   std::function<std::string(double)> format;
   std::vector<StackedColumn> columns;
   std::vector<std::string> labels;  ///< of each value; one that is zero everywhere is left out of the legend
+  StackedScale scale = StackedScale::all;
 };
 
 std::string draw(const StackedChart& chart);

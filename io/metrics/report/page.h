@@ -3,14 +3,24 @@
 #include <string>
 #include <vector>
 
+#include "io/metrics/report/attempts.h"
 #include "io/metrics/report/series.h"
 #include "io/records.h"
 
 namespace trainerd::io {
 
+/// The outcome of a run that goes on, and what its page has in its first kilobyte.
+inline constexpr const char* kRunning = "running";
+inline constexpr const char* kRunningTag = "<meta name=\"run\" content=\"running\">\n";
+
 /// All that the report shows.
 struct Report {
   RunInfo info;
+  double now = 0;            ///< Unix seconds
+  double total_seconds = 0;  ///< of all attempts
+  std::int64_t tokens = 0;   ///< trained on
+  std::vector<NoticeRecord> notices;  ///< of all attempts
+  std::vector<Attempt> attempts;
   RunSummary summary;
   StepSeries series;
   std::vector<EvaluationRecord> evaluations;

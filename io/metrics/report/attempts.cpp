@@ -1,0 +1,58 @@
+#include "io/metrics/report/attempts.h"
+
+#include <algorithm>
+
+namespace trainerd::io {
+
+std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
+  std::vector<Attempt> attempts;
+  for (const NoticeRecord& notice : notices) {
+    switch (notice.kind) {
+      case NoticeKind::start:
+      case NoticeKind::resume: {
+        if (!attempts.empty() && notice.earlier) {
+          Attempt& before = attempts.back();
+          before.lost_steps = std::max<std::int64_t>(0, notice.earlier->last_step - notice.step);
+          before.lost_seconds = notice.earlier->lost_seconds;
+          if (!before.ended) {
+            before.last_step = notice.earlier->last_step;
+            before.end = notice.earlier->wall_time;
+          }
+        }
+        if (!attempts.empty() && !attempts.back().ended) {
+          attempts.back().ended = true;
+          attempts.back().how = NoticeKind::failure;
+          attempts.back().outcome = "killed, or its host was lost";
+        }
+        attempts.push_back({.begin = notice.wall_time, .start_step = notice.step, .last_step = notice.step, .outcome = "runs"});
+        break;
+      }
+      case NoticeKind::stop:
+      case NoticeKind::failure:
+      case NoticeKind::finish: {
+        if (attempts.empty() || attempts.back().ended) break;  // it failed before it trained
+        Attempt& last = attempts.back();
+        last.ended = true;
+        last.how = notice.kind;
+        last.end = notice.wall_time;
+        last.last_step = notice.step;
+        last.outcome = notice.message;
+        break;
+      }
+      case NoticeKind::change:
+      case NoticeKind::warning: break;
+    }
+  }
+  return attempts;
+}
+
+double total_seconds(const std::vector<Attempt>& attempts, double now) {
+  double total = 0;
+  for (const Attempt& attempt : attempts) {
+    const double end = attempt.ended ? attempt.end : now;
+    if (attempt.begin > 0 && end > attempt.begin) total += end - attempt.begin;
+  }
+  return total;
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,58 @@
+#include "io/metrics/report/style.h"
+
+#include <fmt/format.h>
+
+#include "io/records.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr const char* kStyle = R"(
+:root { color-scheme: light dark; --bg: #f6f7f9; --card: #ffffff; --ink: #1c2330; --dim: #667085; --rule: #e3e7ee; --good: #067647; --bad: #b42318; --warn: #b54708; --run: #175cd3;
+  --c0: #2563eb; --c1: #d97706; --c2: #9333ea; --c3: #0d9488; --c4: #db2777;
+  --c5: #65a30d; --c6: #0891b2; --c7: #e11d48; --c8: #78716c; --c9: #94a3b8; }
+@media (prefers-color-scheme: dark) { :root { --bg: #0e131b; --card: #171e29; --ink: #e6eaf1; --dim: #97a3b6; --rule: #2a3442; --good: #4ade80; --bad: #f97066; --warn: #fdb022; --run: #84caff;
+  --c0: #60a5fa; --c1: #fbbf24; --c2: #c084fc; --c3: #2dd4bf; --c4: #f472b6;
+  --c5: #a3e635; --c6: #22d3ee; --c7: #fb7185; --c8: #a8a29e; --c9: #64748b; } }
+* { box-sizing: border-box; }
+body { margin: 0; padding: 28px; background: var(--bg); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; }
+main { max-width: 1240px; margin: 0 auto; }
+h1 { margin: 0; font-size: 26px; } h2 { margin: 32px 0 12px; font-size: 18px; }
+.dim { color: var(--dim); } .good { color: var(--good); } .bad { color: var(--bad); } .warn { color: var(--warn); } .run { color: var(--run); }
+.failed { border-left: 4px solid var(--bad); margin-top: 16px; } .failed pre { white-space: pre-wrap; }
+.sub { margin: 4px 0 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0; }
+.card, figure, .box { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; margin: 0; }
+.card b { display: block; font-size: 20px; white-space: nowrap; font-variant-numeric: tabular-nums; } .card span { color: var(--dim); font-size: 13px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 14px; }
+figcaption { font-weight: 600; display: inline-block; margin-right: 16px; }
+.legend { display: inline-block; color: var(--dim); font-size: 13px; } .legend span { margin-right: 12px; white-space: nowrap; }
+i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 5px; }
+svg { display: block; width: 100%; height: auto; margin-top: 8px; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
+text.y { text-anchor: end; } text.x { text-anchor: middle; } .grid { stroke: var(--rule); } .axis, .tick { stroke: var(--dim); }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; } .band { opacity: .2; } .hover { fill: transparent; } rect.hover:hover { fill: var(--dim); opacity: .18; }
+.bar { display: flex; height: 22px; border-radius: 6px; overflow: hidden; margin-bottom: 12px; }
+.tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)); gap: 14px; align-items: start; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } td, th { padding: 4px 10px 4px 0; text-align: left; border-bottom: 1px solid var(--rule); }
+th { white-space: nowrap; color: var(--dim); font-weight: 500; font-size: 13px; } tr:last-child td { border-bottom: 0; } .n { text-align: right; padding-right: 0; }
+.facts th { width: 1%; white-space: nowrap; padding-right: 24px; vertical-align: top; border-bottom: 1px solid var(--rule); } .facts td { overflow-wrap: anywhere; }
+.facts tr:last-child th { border-bottom: 0; } td { vertical-align: top; } code { font: 13px/1.5 ui-monospace, monospace; } .wide { margin-top: 14px; overflow-x: auto; }
+.nowrap { white-space: nowrap; } .mark { stroke: var(--dim); stroke-dasharray: 3 4; }
+pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, monospace; }
+)";
+
+std::string color_rules() {
+  std::string out;
+  for (std::size_t i = 0; i < kLedgerParts; ++i)
+    out += fmt::format(
+        ".s{0} {{ stroke: var(--c{0}); }} .f{0} {{ fill: var(--c{0}); }} .b{0} {{ background: var(--c{0}); "
+        "}}\n",
+        i);
+  return out;
+}
+
+}  // namespace
+
+std::string page_style() { return kStyle + color_rules(); }
+
+}  // namespace trainerd::io

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "io/metrics/report/page.h"
+
+// The report's parts beside its charts, as HTML; each is empty where there is nothing to show.
+
+namespace trainerd::io {
+
+/// Command, commit, host, layout, data: what ran, and where.
+std::string facts_table(const Report& report);
+/// The attempts of the run, when there were several.
+std::string attempts_table(const Report& report);
+/// Notices of the run, newest first.
+std::string history_table(const Report& report);
+/// What all steps took, by part of the ledger.
+std::string ledger_table(const Report& report);
+/// Memory, prediction, evaluations, checkpoints.
+std::string figures_tables(const Report& report);
+
+}  // namespace trainerd::io

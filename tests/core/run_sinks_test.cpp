@@ -1,0 +1,43 @@
+#include "core/supervise/run_sinks.h"
+
+#include <catch2/catch.hpp>
+
+using namespace trainerd::core;
+using namespace trainerd;
+
+namespace {
+
+/// One file whose state the test sets, and what it was given of all.
+struct FakeSink final : io::MetricsSink {
+  io::OutletRecord* file;
+  std::vector<io::OutletRecord>* seen;
+  FakeSink(io::OutletRecord& f, std::vector<io::OutletRecord>& s) : file(&f), seen(&s) {}
+  void on_step(const io::StepRecord&) override {}
+  void on_outlet(const io::OutletRecord& r) override { seen->push_back(r); }
+  std::vector<io::OutletRecord> outlets() const override { return {*file}; }
+};
+
+}  // namespace
+
+TEST_CASE("a file that begins or ends to fail is told of once, its counts whenever they change") {
+  io::OutletRecord file{.name = "steps.jsonl", .error = {}};
+  std::vector<io::OutletRecord> seen;
+  RunSinks sinks;
+  sinks.add(std::make_unique<FakeSink>(file, seen));
+  using Lines = std::vector<std::string>;
+  CHECK(sinks.watch().empty());
+  REQUIRE(seen.size() == 1);  // its zeros are metrics from the start
+  CHECK(sinks.watch().empty());
+  CHECK(seen.size() == 1);
+  file = {.name = "steps.jsonl", .failures = 1, .waiting = 2, .error = "No space left on device"};
+  CHECK(sinks.watch() == Lines{"steps.jsonl cannot be written: No space left on device; training goes on, its lines wait"});
+  file.waiting = 3;
+  CHECK(sinks.watch().empty());
+  CHECK(seen.size() == 3);
+  file = {.name = "steps.jsonl", .failures = 1, .waiting = 0, .error = {}};
+  CHECK(sinks.watch() == Lines{"steps.jsonl is written again; nothing lost"});
+  file = {.name = "steps.jsonl", .failures = 2, .dropped = 1, .error = "Input/output error"};
+  CHECK(sinks.watch() == Lines{"steps.jsonl cannot be written: Input/output error; training goes on"});
+  file.error.clear();
+  CHECK(sinks.watch() == Lines{"steps.jsonl is written again; 1 line lost"});
+}
