@@ -74,8 +74,12 @@ int calibrate_command(const CalibrateArgs& args);
 
 struct DataInspectArgs {
   std::string path;
-  std::string format;  ///< "text", "tokens", or empty: told by the file's name
+  std::string format;      ///< "text", "tokens", or empty: by each file's header or name
+  std::string dtype;       ///< of token files without a header: a word of data.dtype; empty: not stated
+  std::int64_t vocab = 0;  ///< ids must be less; 0: any
+  bool all = false;        ///< read all of every file
 };
+/// The status is that of a DataError when a run would refuse a file.
 int data_inspect_command(const DataInspectArgs& args);
 
 struct CheckpointArgs {

@@ -90,8 +90,12 @@ class CommandLine {
     CLI::App* inspect =
         data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
     inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
-    inspect->add_option("--format", inspect_.format, "text or tokens; else told by the name: *.bin is tokens")
+    inspect->add_option("--format", inspect_.format, "text or tokens; else by header or name: *.bin is tokens")
         ->check(CLI::IsMember({"text", "tokens"}));
+    inspect->add_option("--dtype", inspect_.dtype, "What the numbers of token files without a header are")
+        ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
+    inspect->add_option("--vocab", inspect_.vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
+    inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
 
     CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look at checkpoints");

@@ -187,10 +187,13 @@ void add_data(Table& t, io::DataOptions& d) {
       .idle_if(synthetic, no_files);
   t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
   t.choice("data.format", d.format, {"text", "tokens", "synthetic"},
-           "raw text, token files (own, llm.c's or nanoGPT's `.bin`), or random tokens");
+           "raw text, token files (own, llm.c's, Megatron's `.bin` with its `.idx`, or plain arrays), or random tokens");
   t.add("data.tokenizer", &d.tokenizer, "how text becomes tokens; bytes: one token a byte")
       .only_if(d.tokenizer == "bytes", "`bytes`", "set it to bytes, or give token files with format: tokens")
       .idle_if(d.format != io::DataFormat::text, "only format: text is tokenized");
+  t.choice("data.dtype", d.dtype, {"auto", "uint8", "uint16", "int32", "uint32"},
+           "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files without either are refused")
+      .idle_if(d.format != io::DataFormat::tokens, "only format: tokens has numbers in its files");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 namespace trainerd::io {
 
 enum class DataFormat : std::uint8_t { text, tokens, synthetic };
+/// Type of the ids in a token file. automatic: as the file's header or the index beside it says.
+enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32 };
 
 struct DataOptions {
   /// Files, directories (every regular file below, in sorted order) or glob patterns.
@@ -14,6 +16,7 @@ struct DataOptions {
   std::vector<std::string> valid;
   DataFormat format = DataFormat::text;
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte
+  TokenType dtype = TokenType::automatic;
 
   bool operator==(const DataOptions&) const = default;
 };

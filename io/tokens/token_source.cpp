@@ -11,8 +11,8 @@
 
 #include "io/checkpoint/hash.h"
 #include "io/tokens/fd_cache.h"
-#include "io/tokens/file_list.h"
-#include "io/tokens/token_layout.h"
+#include "io/tokens/samples.h"
+#include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 #include "kernels/rng.h"
@@ -21,13 +21,6 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 31;
-
-struct SourceFile {
-  std::string path;
-  std::int64_t bytes = 0;
-  TokenLayout layout;
-  std::int64_t first = 0;  ///< the stream's position of its first token
-};
 
 // Widens `out.size()` little-endian tokens; returns the largest, so that the range check costs no second
 // pass.
@@ -43,23 +36,6 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   return largest;
 }
 
-SourceFile open_file(const DataFile& listed, DataFormat format, std::int64_t vocab) {
-  const base::UniqueFd fd = base::open_read(listed.path);
-  if (!fd) throw base::data_error(listed.path + ": cannot be opened: " + base::errno_text(errno));
-  SourceFile file{.path = listed.path, .bytes = base::file_bytes(fd.get()), .layout = {}, .first = 0};
-  std::array<std::byte, kLayoutHeadBytes> head{};
-  const std::int64_t got = file.bytes < 0 ? -1 : base::read_at(fd.get(), head, 0);
-  if (got < 0) throw base::data_error(listed.path + ": cannot be read: " + base::errno_text(errno));
-  if (file.bytes > 0) {
-    const std::span<const std::byte> start(head.data(), static_cast<std::size_t>(got));
-    file.layout = detect_layout(start, file.bytes, format, vocab, file.path);
-  }
-  if (file.layout.tokens == 0 && listed.named)
-    throw base::data_error(listed.path +
-                           ": the file holds no tokens: name one that does, or take it off the list");
-  return file;
-}
-
 }  // namespace
 
 struct TokenSource::State {
@@ -69,6 +45,8 @@ struct TokenSource::State {
   DataFormat format = DataFormat::text;
   std::int64_t seq_len = 0, vocab = 0, tokens = 0, samples = 0;
   std::uint64_t order_key = 0, synthetic_key = 0;
+  std::int64_t order_start = 0;
+  std::uint64_t order_stream = 0;
   SampleOrder order = SampleOrder::shuffled;
 
   void read_files(std::int64_t position, std::span<std::int32_t> out);
@@ -94,13 +72,8 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     if (s.format == DataFormat::text && options.tokenizer != "bytes")
       throw base::spec_error("data.tokenizer: " + options.tokenizer +
                              " does not exist; for text there is: bytes");
-    for (const DataFile& listed : list_files(paths)) {
-      SourceFile file = open_file(listed, s.format, vocab);
-      if (file.layout.tokens == 0) continue;
-      file.first = s.tokens;
-      s.tokens += file.layout.tokens;
-      s.files.push_back(std::move(file));
-    }
+    s.files = open_source_files(paths, options, vocab);
+    if (!s.files.empty()) s.tokens = s.files.back().first + s.files.back().layout.tokens;
     s.descriptors = FdCache(s.files.size());
     s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::uint32_t));
   }
@@ -135,16 +108,26 @@ std::string TokenSource::fingerprint() const {
                      s.tokens, hash.hex());
 }
 
+std::string TokenSource::check_samples(int threads) const {
+  const State& s = *state_;
+  return s.format == DataFormat::synthetic ? "" : check_and_hash(s.files, s.vocab, threads);
+}
+
+void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
+  base::check(cursor >= 0 && stream >= 0, "an order of samples starts at a cursor >= 0 and has a number >= 0");
+  state_->order_start = cursor;
+  state_->order_stream = static_cast<std::uint64_t>(stream);
+}
+
 void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   State& s = *state_;
-  base::check(cursor >= 0 && std::cmp_equal(tokens_S1.size(), s.seq_len + 1),
-              "a sample is seq_len + 1 tokens at a cursor >= 0");
-  const auto n = static_cast<std::uint64_t>(s.samples);
-  const std::uint64_t epoch = static_cast<std::uint64_t>(cursor) / n,
-                      place = static_cast<std::uint64_t>(cursor) % n;
+  base::check(cursor >= s.order_start && std::cmp_equal(tokens_S1.size(), s.seq_len + 1),
+              "a sample is seq_len + 1 tokens at a cursor that is not before its order's start");
+  const auto n = static_cast<std::uint64_t>(s.samples), consumed = static_cast<std::uint64_t>(cursor - s.order_start);
+  const std::uint64_t epoch = consumed / n, place = consumed % n;
   std::uint64_t sample = place;
   if (s.order == SampleOrder::shuffled) {
-    const auto bits = kernels::philox(s.order_key, epoch, 0);
+    const auto bits = kernels::philox(s.order_key, epoch, s.order_stream);
     sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
   }
   const std::int64_t position = static_cast<std::int64_t>(sample) * s.seq_len;
@@ -199,10 +182,7 @@ void TokenSource::State::read_part(std::size_t index, std::int64_t position, std
   const auto bad = std::find_if(out.begin(), out.end(), [this](std::int32_t token) {
     return std::cmp_greater_equal(static_cast<std::uint32_t>(token), vocab);
   });
-  throw base::data_error(
-      fmt::format("{}: token {} at position {} is outside the vocabulary of {}: the data was made with "
-                  "another tokenizer, or model.vocab is too small",
-                  file.path, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
+  throw base::data_error(outside_text(file, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
 }
 
 }  // namespace trainerd::io

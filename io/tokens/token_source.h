@@ -37,8 +37,16 @@ class TokenSource {
 
   std::int64_t tokens() const;   ///< of one epoch
   std::int64_t samples() const;  ///< of one epoch
-  /// Identifies the data (names' sizes and format, seq_len): recorded in checkpoints, compared on resume.
+  /// Identifies the files (names, sizes, format) and seq_len: recorded in checkpoints, compared on resume.
   std::string fingerprint() const;
+  /// Reads samples of every file on `threads` threads (at most 256 MiB, see `sample_blocks`) and identifies their content: the
+  /// same on every machine and for every number of threads. Empty for synthetic tokens. Throws DataError naming file and position:
+  /// an id that is not in the vocabulary.
+  std::string check_samples(int threads) const;
+
+  /// The order of samples starts at `cursor`, with a new epoch 0 of permutations of its own for each number `stream`: a run whose
+  /// data was replaced there. Before: at cursor 0, with stream 0.
+  void start_order(std::int64_t cursor, std::int64_t stream);
 
   /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first.
   /// Throws DataError for a short read or a token >= vocab, naming file and position. Allocates nothing. Not
@@ -49,9 +57,5 @@ class TokenSource {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// What `trainerd data inspect PATH` prints about one file or directory: format, tokens, bytes a token,
-/// largest id, sizes, and for text its first line. Throws DataError.
-std::string describe_data(const std::string& path, const DataOptions& options);
 
 }  // namespace trainerd::io

@@ -13,6 +13,7 @@ namespace {
 
 const DataOptions kText{};
 const DataOptions kTokens{.train = {}, .valid = {}, .format = DataFormat::tokens, .tokenizer = "bytes"};
+const DataOptions kUint16{.train = {}, .valid = {}, .format = DataFormat::tokens, .tokenizer = "bytes", .dtype = TokenType::uint16};
 const DataOptions kSynthetic{.train = {}, .valid = {}, .format = DataFormat::synthetic, .tokenizer = "bytes"};
 
 TokenSource open(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t seq_len,
@@ -90,7 +91,7 @@ TEST_CASE("each flat token format is read as it is") {
   write_file(dir / "nanogpt.bin", raw(narrow));
   for (const char* name : {"own16", "gpt2.bin", "nanogpt.bin"}) {
     INFO(name);
-    TokenSource source = open({dir / name}, kTokens, 4, 50257);
+    TokenSource source = open({dir / name}, kUint16, 4, 50257);
     CHECK(source.tokens() == 9);
     CHECK(sample(source, 1, 4) == Sample{4, 5, 6, 7, 8});
   }
@@ -105,7 +106,7 @@ TEST_CASE("each flat token format is read as it is") {
 TEST_CASE("a shuffled epoch holds every sample once, in an order of its own") {
   const TempDir dir;
   write_file(dir / "a", raw(counting(401)));
-  TokenSource source = open({dir / "a"}, kTokens, 4, 65536, SampleOrder::shuffled);
+  TokenSource source = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled);
   REQUIRE(source.samples() == 100);
   std::vector<std::vector<std::int32_t>> epochs(2);
   for (std::int64_t cursor = 0; cursor < 200; ++cursor) {
@@ -126,9 +127,9 @@ TEST_CASE("a shuffled epoch holds every sample once, in an order of its own") {
 TEST_CASE("order depends on the seed and the cursor alone") {
   const TempDir dir;
   write_file(dir / "a", raw(counting(401)));
-  TokenSource one = open({dir / "a"}, kTokens, 4, 65536, SampleOrder::shuffled, 7);
-  TokenSource two = open({dir / "a"}, kTokens, 4, 65536, SampleOrder::shuffled, 7);
-  TokenSource other = open({dir / "a"}, kTokens, 4, 65536, SampleOrder::shuffled, 8);
+  TokenSource one = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled, 7);
+  TokenSource two = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled, 7);
+  TokenSource other = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled, 8);
   std::vector<Sample> forwards, from_other;
   for (std::int64_t c = 0; c < 150; ++c) forwards.push_back(sample(one, c, 4));
   for (std::int64_t c = 0; c < 150; ++c) from_other.push_back(sample(other, c, 4));
@@ -136,17 +137,40 @@ TEST_CASE("order depends on the seed and the cursor alone") {
   CHECK(forwards != from_other);
 }
 
+TEST_CASE("an order that starts again at a cursor has epochs of its own, each with every sample once") {
+  const TempDir dir;
+  write_file(dir / "a", raw(counting(401)));
+  const auto epoch_from = [&](TokenSource& source, std::int64_t cursor) {
+    std::vector<std::int32_t> firsts;
+    for (std::int64_t c = cursor; c < cursor + 100; ++c) firsts.push_back(sample(source, c, 4)[0]);
+    return firsts;
+  };
+  TokenSource before = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled), again = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled),
+              same = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled);
+  again.start_order(37, 1);
+  same.start_order(0, 0);
+  CHECK(epoch_from(same, 0) == epoch_from(before, 0));
+  std::vector<std::int32_t> epoch = epoch_from(again, 37);
+  CHECK(epoch != epoch_from(before, 0));
+  CHECK(epoch != epoch_from(before, 100));
+  CHECK(epoch != epoch_from(again, 137));
+  std::sort(epoch.begin(), epoch.end());
+  std::vector<std::int32_t> all(100);
+  for (std::size_t i = 0; i < 100; ++i) all[i] = static_cast<std::int32_t>(4 * i);
+  CHECK(epoch == all);
+}
+
 TEST_CASE("a token outside the vocabulary is named with its file and position") {
   const TempDir dir;
   std::vector<std::uint16_t> tokens = counting(20);
   tokens[13] = 60000;
   write_file(dir / "bad.bin", raw(tokens));
-  TokenSource source = open({dir / "bad.bin"}, kTokens, 4, 100);
+  TokenSource source = open({dir / "bad.bin"}, kUint16, 4, 100);
   CHECK(sample(source, 0, 4) == Sample{0, 1, 2, 3, 4});
   const std::string what = message_of<DataError>([&] { sample(source, 3, 4); });
   CHECK(what.find(dir / "bad.bin") != std::string::npos);
   CHECK(what.find("60000") != std::string::npos);
-  CHECK(what.find("position 13") != std::string::npos);
+  CHECK(what.find("position 13 (byte 26)") != std::string::npos);
 }
 
 TEST_CASE("a 32-bit token beyond 31 bits is outside the vocabulary, not negative") {
@@ -174,7 +198,7 @@ TEST_CASE("files that do not hold what they say are refused by name") {
   write_file(dir / "header-only", own_header(2, 0));
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     INFO(entry.path());
-    const std::string what = message_of<DataError>([&] { open({entry.path().string()}, kTokens, 2, 1000); });
+    const std::string what = message_of<DataError>([&] { open({entry.path().string()}, kUint16, 2, 1000); });
     CHECK(what.find(entry.path().string()) != std::string::npos);
   }
 }
@@ -182,8 +206,8 @@ TEST_CASE("files that do not hold what they say are refused by name") {
 TEST_CASE("a headerless file is refused where 16 bits cannot name the vocabulary") {
   const TempDir dir;
   write_file(dir / "a", raw(counting(9)));
-  CHECK(open({dir / "a"}, kTokens, 2, 65536).tokens() == 9);
-  CHECK_THROWS_AS(open({dir / "a"}, kTokens, 2, 65537), DataError);
+  CHECK(open({dir / "a"}, kUint16, 2, 65536).tokens() == 9);
+  CHECK_THROWS_AS(open({dir / "a"}, kUint16, 2, 65537), DataError);
 }
 
 TEST_CASE("a token file is not taken for text") {
@@ -247,7 +271,7 @@ TEST_CASE("the fingerprint tells data apart by names, sizes, format and seq_len,
   CHECK(open({dir / "x/b"}, kText, 3, 256).fingerprint() != base);
   CHECK(open({dir / "z/a"}, kText, 3, 256).fingerprint() != base);
   CHECK(open({dir / "x/a"}, kText, 2, 256).fingerprint() != base);
-  CHECK(open({dir / "x/a"}, kTokens, 3, 256).fingerprint() != base);
+  CHECK(open({dir / "x/a"}, kUint16, 3, 256).fingerprint() != base);
 }
 
 TEST_CASE("synthetic tokens need no files, fill the vocabulary evenly and repeat by seed") {
@@ -280,21 +304,4 @@ TEST_CASE("neighbouring synthetic samples share their border token") {
   TokenSource source = open({}, kSynthetic, 7, 1000);
   for (std::int64_t c = 0; c < 20; ++c)
     CHECK(sample(source, c, 7).back() == sample(source, c + 1, 7).front());
-}
-
-TEST_CASE("describe_data says what a file holds") {
-  const TempDir dir;
-  write_file(dir / "a.txt", "hello <world>\nsecond\n");
-  const std::string text = describe_data(dir / "a.txt", kText);
-  CHECK(text.find("hello <world>") != std::string::npos);
-  CHECK(text.find("second") == std::string::npos);
-  CHECK(text.find("21") != std::string::npos);
-  CHECK(text.find("119 (vocab of at least 120)") != std::string::npos);  // 'w' is 119, nothing is larger
-  write_file(dir / "b.bin", llmc_header(20240520, 1, 3) + raw<std::uint16_t>({5, 50256, 7}));
-  const std::string tokens = describe_data(dir / "b.bin", kText);
-  CHECK(tokens.find("llm.c GPT-2") != std::string::npos);
-  CHECK(tokens.find("50256") != std::string::npos);
-  const std::string both = describe_data(dir.path(), kText);
-  CHECK(both.find("a.txt") != std::string::npos);
-  CHECK(both.find("b.bin") != std::string::npos);
 }

@@ -1,0 +1,156 @@
+#include "io/tokens/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "io/text.h"
+#include "io/tokens/samples.h"
+#include "io/tokens/source_files.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::size_t kListedFiles = 10;
+constexpr std::size_t kFirstLineBytes = 100;
+
+struct Description {
+  SourceFile file;
+  IdScan ids;
+  std::string first_line;
+};
+
+// Printable: control characters and bytes beyond ASCII that a terminal may not like are shown as \x..
+std::string printable(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    const auto c = static_cast<unsigned char>(byte);
+    if (c == '\n' || text.size() >= kFirstLineBytes) break;
+    text += (c >= 0x20 && c < 0x7f) ? std::string(1, static_cast<char>(c))
+            : c == '\r'             ? ""
+                                    : fmt::format("\\x{:02x}", c);
+  }
+  return text;
+}
+
+std::vector<std::byte> head_of(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  std::vector<std::byte> head(static_cast<std::size_t>(kLayoutHeadBytes));
+  const std::int64_t got = base::read_at(fd.get(), head, 0);
+  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  head.resize(static_cast<std::size_t>(got));
+  return head;
+}
+
+DataFormat format_of(const std::string& path, std::span<const std::byte> head, const InspectOptions& options) {
+  if (has_token_magic(head)) return DataFormat::tokens;
+  if (options.format) return *options.format;
+  return options.dtype != TokenType::automatic || path.ends_with(".bin") ? DataFormat::tokens : DataFormat::text;
+}
+
+Description describe_file(const std::string& path, const InspectOptions& options) {
+  const std::vector<std::byte> head = head_of(path);
+  DataOptions data;
+  data.format = format_of(path, head, options);
+  data.dtype = options.dtype;
+  Description d{.file = open_source_file(path, data, options.vocab), .ids = {}, .first_line = {}};
+  if (data.format == DataFormat::text) d.first_line = printable(head);
+  return d;
+}
+
+// Adds each file's ids, read whole or in samples.
+void scan_files(std::vector<Description>& described, const InspectOptions& options) {
+  std::vector<SourceFile> files;
+  std::vector<std::int64_t> sizes;
+  for (const Description& d : described) {
+    files.push_back(d.file);
+    sizes.push_back(d.file.bytes);
+  }
+  const std::vector<DataBlock> blocks = options.all ? all_blocks(sizes) : sample_blocks(sizes);
+  std::vector<IdScan> scans(blocks.size());
+  read_blocks(files, blocks, options.threads, [&](std::size_t i, std::span<const std::byte> bytes) {
+    scans[i] = scan_ids(files[blocks[i].file], blocks[i].offset, bytes, options.vocab);
+  });
+  for (std::size_t i = 0; i < blocks.size(); ++i) add(described[blocks[i].file].ids, scans[i]);
+}
+
+std::string largest_text(const IdScan& ids, std::int64_t tokens) {
+  if (tokens == 0) return "none: it is empty";
+  std::string text = fmt::format("{} (vocab of at least {})", ids.largest, std::uint64_t{ids.largest} + 1);
+  if (ids.tokens < tokens) text += fmt::format(" of {} ids in samples; --all reads all of them", with_commas(ids.tokens));
+  return text;
+}
+
+std::string report(const std::string& path, const std::vector<Description>& files) {
+  std::int64_t tokens = 0, bytes = 0;
+  IdScan ids;
+  for (const Description& d : files) {
+    tokens += d.file.layout.tokens;
+    bytes += d.file.bytes;
+    add(ids, d.ids);
+  }
+  const auto differs = [&files](const Description& d) {
+    return std::strcmp(d.file.layout.format, files[0].file.layout.format) != 0;
+  };
+  const bool mixed = std::any_of(files.begin(), files.end(), differs);
+  std::string out = path + "\n";
+  const auto line = [&out](const char* name, const std::string& value) {
+    out += fmt::format("  {:<15}{}\n", name, value);
+  };
+  if (files.size() > 1) line("files", with_commas(static_cast<std::int64_t>(files.size())));
+  line("format", mixed ? "mixed (see below)" : files[0].file.layout.format);
+  line("tokens", with_commas(tokens));
+  if (!mixed) line("bytes per token", std::to_string(files[0].file.layout.token_bytes));
+  line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
+  line("largest id", largest_text(ids, tokens));
+  if (files.size() == 1) {
+    if (!files[0].first_line.empty()) line("first line", files[0].first_line);
+    return out;
+  }
+  for (std::size_t i = 0; i < std::min(files.size(), kListedFiles); ++i) {
+    const Description& d = files[i];
+    out += fmt::format("    {:>12} tokens  {}{}\n", with_commas(d.file.layout.tokens), d.file.path,
+                       mixed ? fmt::format(" ({})", d.file.layout.format) : "");
+    if (!d.first_line.empty()) out += fmt::format("    {:>12}         {}\n", "", d.first_line);
+  }
+  if (files.size() > kListedFiles) out += fmt::format("    ... and {} more\n", files.size() - kListedFiles);
+  return out;
+}
+
+}  // namespace
+
+Inspection inspect_data(const std::string& path, const InspectOptions& options) {
+  base::check(options.format != DataFormat::synthetic, "synthetic data has no files to look at");
+  Inspection inspection;
+  std::vector<Description> described;
+  // A Megatron index beside its data is looked at with it, whatever the other files are.
+  for (const DataFile& listed : list_data({path}, options.format.value_or(DataFormat::tokens))) {
+    try {
+      described.push_back(describe_file(listed.path, options));
+    } catch (const base::DataError& error) {
+      inspection.problems.emplace_back(error.what());
+    }
+  }
+  if (described.empty()) {
+    std::string all;
+    for (const std::string& problem : inspection.problems) all += (all.empty() ? "" : "\n") + problem;
+    throw base::data_error(all);
+  }
+  scan_files(described, options);
+  for (const Description& d : described) {
+    std::string problem = ids_problem(d.file, d.ids, options.vocab);
+    if (d.ids.outside > 1) problem += fmt::format(" ({} such ids in all that was read)", with_commas(d.ids.outside));
+    if (!problem.empty()) inspection.problems.push_back(std::move(problem));
+  }
+  inspection.text = report(path, described);
+  return inspection;
+}
+
+}  // namespace trainerd::io

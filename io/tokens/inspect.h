@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/tokens/options.h"
+
+namespace trainerd::io {
+
+struct InspectOptions {
+  std::optional<DataFormat> format;  ///< none: of each file by its header or name (`*.bin` is tokens), or tokens with `dtype`
+  TokenType dtype = TokenType::automatic;
+  std::int64_t vocab = 0;  ///< ids must be less; 0: any
+  bool all = false;        ///< read the files whole, not samples of them
+  int threads = 1;
+};
+
+struct Inspection {
+  std::string text;                   ///< for people
+  std::vector<std::string> problems;  ///< one for each file that a run would refuse, naming it
+};
+
+/// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per token, largest id,
+/// sizes, and for text its first line. Throws DataError: no such file, or all of them are refused.
+Inspection inspect_data(const std::string& path, const InspectOptions& options);
+
+}  // namespace trainerd::io

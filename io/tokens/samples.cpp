@@ -1,0 +1,204 @@
+#include "io/tokens/samples.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "io/checkpoint/hash.h"
+#include "io/text.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+#include "kernels/base/thread_pool.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::int64_t kMostBlockBytes = 64 << 10, kLeastBlockBytes = 4 << 10;
+constexpr std::int64_t kSampleBytes = 256 << 20;   // in all
+constexpr std::int64_t kMostPerFile = 64 << 20;
+constexpr std::int64_t kLeastBlocks = 3;           // of a file: first, middle, last
+constexpr std::int64_t kAlignment = 4;             // the widest token
+constexpr std::int64_t kWholeBlockBytes = 4 << 20;
+constexpr std::size_t kBlocksPerTask = 16;         // of one file, read through one descriptor
+// Fewer numbers may be 0 by chance.
+constexpr std::int64_t kLeastForHalves = 64;
+
+std::int64_t aligned(std::int64_t offset) { return offset / kAlignment * kAlignment; }
+
+/// Blocks of one file that one thread reads, [begin, end).
+struct Task {
+  std::size_t begin, end;
+};
+
+std::vector<Task> tasks_of(std::span<const DataBlock> blocks) {
+  std::vector<Task> tasks;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (tasks.empty() || i - tasks.back().begin == kBlocksPerTask || blocks[i].file != blocks[i - 1].file) tasks.push_back({i, i});
+    tasks.back().end = i + 1;
+  }
+  return tasks;
+}
+
+template <class T>
+void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t vocab, IdScan& result) {
+  const std::size_t count = bytes.size() / sizeof(T);
+  const auto id = [&](std::size_t i) {
+    T token;
+    std::memcpy(&token, bytes.data() + i * sizeof(T), sizeof(T));
+    return token;
+  };
+  T largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, id(i));
+  result.tokens = static_cast<std::int64_t>(count);
+  result.largest = largest;
+  if constexpr (sizeof(T) == 2) {
+    std::array<T, 2> seen{};  // by the position's parity
+    for (std::size_t i = 0; i + 1 < count; i += 2) seen[0] = static_cast<T>(seen[0] | id(i)), seen[1] = static_cast<T>(seen[1] | id(i + 1));
+    if (first % 2 != 0) std::swap(seen[0], seen[1]);
+    result.lower_halves_zero = seen[0] == 0;
+    result.upper_halves_zero = seen[1] == 0;
+  }
+  if (vocab == 0 || std::cmp_less(largest, vocab)) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::cmp_less(id(i), vocab)) continue;
+    if (result.outside++ > 0) continue;
+    result.first_outside = first + static_cast<std::int64_t>(i);
+    result.first_outside_id = id(i);
+  }
+}
+
+}  // namespace
+
+std::vector<DataBlock> sample_blocks(std::span<const std::int64_t> file_bytes) {
+  const auto files = std::max<std::int64_t>(1, static_cast<std::int64_t>(file_bytes.size()));
+  const std::int64_t share = kSampleBytes / files;
+  const std::int64_t block = std::clamp(aligned(share / kLeastBlocks), kLeastBlockBytes, kMostBlockBytes);
+  const std::int64_t count = std::clamp(std::min(share, kMostPerFile) / block, kLeastBlocks, kMostPerFile / block);
+  std::vector<DataBlock> blocks;
+  for (std::size_t file = 0; file < file_bytes.size(); ++file) {
+    const std::int64_t bytes = file_bytes[file];
+    if (bytes <= count * block) {
+      for (std::int64_t at = 0; at < bytes; at += block) blocks.push_back({file, at, std::min(block, bytes - at)});
+      continue;
+    }
+    const std::int64_t last = aligned(bytes - block);
+    // As a double, so that no product overflows; the last block is placed exactly.
+    const double stride = static_cast<double>(last) / static_cast<double>(count - 1);
+    for (std::int64_t i = 0; i + 1 < count; ++i)
+      blocks.push_back({file, aligned(static_cast<std::int64_t>(stride * static_cast<double>(i))), block});
+    blocks.push_back({file, last, bytes - last});
+  }
+  return blocks;
+}
+
+std::vector<DataBlock> all_blocks(std::span<const std::int64_t> file_bytes) {
+  std::vector<DataBlock> blocks;
+  for (std::size_t file = 0; file < file_bytes.size(); ++file)
+    for (std::int64_t at = 0; at < file_bytes[file]; at += kWholeBlockBytes)
+      blocks.push_back({file, at, std::min(kWholeBlockBytes, file_bytes[file] - at)});
+  return blocks;
+}
+
+void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> blocks, int threads,
+                 const std::function<void(std::size_t, std::span<const std::byte>)>& visit) {
+  const std::vector<Task> tasks = tasks_of(blocks);
+  if (tasks.empty()) return;
+  std::mutex mutex;
+  std::size_t failed_at = blocks.size();
+  std::string failure;
+  const auto fail = [&](std::size_t block, std::string what) {
+    const std::lock_guard lock(mutex);
+    if (block >= failed_at) return;
+    failed_at = block;
+    failure = std::move(what);
+  };
+  const int used = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(std::max(1, threads)), tasks.size()));
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(used));
+  base::ThreadPool pool(used);
+  pool.run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number, int thread) {
+    const Task task = tasks[static_cast<std::size_t>(number)];
+    const SourceFile& file = files[blocks[task.begin].file];
+    const base::UniqueFd fd = base::open_read(file.path);
+    if (!fd) return fail(task.begin, file.path + ": cannot be opened: " + base::errno_text(errno));
+    std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(thread)];
+    for (std::size_t i = task.begin; i < task.end; ++i) {
+      buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(blocks[i].bytes)));
+      const std::span<std::byte> bytes = std::span(buffer).first(static_cast<std::size_t>(blocks[i].bytes));
+      const std::int64_t got = base::read_at(fd.get(), bytes, blocks[i].offset);
+      if (got < 0) return fail(i, file.path + ": cannot be read: " + base::errno_text(errno));
+      if (got < blocks[i].bytes) return fail(i, file.path + ": became shorter while it was read");
+      visit(i, bytes);
+    }
+  });
+  if (!failure.empty()) throw base::data_error(failure);
+}
+
+IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes, std::int64_t vocab) {
+  const std::int64_t skip = std::clamp<std::int64_t>(file.layout.data_offset - offset, 0, static_cast<std::int64_t>(bytes.size()));
+  const std::int64_t width = file.layout.token_bytes, first = (offset + skip - file.layout.data_offset) / width;
+  bytes = bytes.subspan(static_cast<std::size_t>(skip));
+  IdScan result;
+  if (width == 1) scan<std::uint8_t>(bytes, first, vocab, result);
+  else if (width == 2) scan<std::uint16_t>(bytes, first, vocab, result);
+  else scan<std::uint32_t>(bytes, first, vocab, result);
+  return result;
+}
+
+void add(IdScan& sum, const IdScan& later) {
+  if (sum.first_outside < 0) sum.first_outside = later.first_outside, sum.first_outside_id = later.first_outside_id;
+  sum.tokens += later.tokens;
+  sum.largest = std::max(sum.largest, later.largest);
+  sum.outside += later.outside;
+  sum.upper_halves_zero &= later.upper_halves_zero;
+  sum.lower_halves_zero &= later.lower_halves_zero;
+}
+
+std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position, std::int64_t vocab) {
+  const std::string shown = file.layout.type == TokenType::int32 ? std::to_string(static_cast<std::int32_t>(id)) : std::to_string(id);
+  return fmt::format("{}: token {} at position {} (byte {}) is outside the vocabulary of {}: the data was made with another tokenizer, "
+                     "model.vocab is too small, or the file's ids are not {}",
+                     file.path, shown, position, file.layout.data_offset + position * file.layout.token_bytes, vocab,
+                     name_of(file.layout.type));
+}
+
+std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {
+  if (scan.outside > 0) return outside_text(file, scan.first_outside_id, scan.first_outside, vocab);
+  const bool headerless = std::string_view(file.layout.format) == "headerless uint16";
+  if (headerless && scan.tokens >= kLeastForHalves && scan.upper_halves_zero && !scan.lower_halves_zero)
+    return fmt::format("{}: every second one of its {} ids looked at is 0: it holds int32, not uint16; set data.dtype: int32", file.path,
+                       with_commas(scan.tokens));
+  return "";
+}
+
+std::string check_and_hash(std::span<const SourceFile> files, std::int64_t vocab, int threads) {
+  std::vector<std::int64_t> sizes;
+  for (const SourceFile& file : files) sizes.push_back(file.bytes);
+  const std::vector<DataBlock> blocks = sample_blocks(sizes);
+  std::vector<IdScan> scans(blocks.size());
+  std::vector<std::string> hashes(blocks.size());
+  read_blocks(files, blocks, threads, [&](std::size_t i, std::span<const std::byte> bytes) {
+    scans[i] = scan_ids(files[blocks[i].file], blocks[i].offset, bytes, vocab);
+    hashes[i] = xxh3_hex(bytes);
+  });
+  Xxh3 hash;
+  const auto update = [&hash](const std::string& text) { hash.update(std::as_bytes(std::span(text))); };
+  for (std::size_t i = 0; i < blocks.size();) {
+    const std::size_t file = blocks[i].file;
+    IdScan sum;
+    update("file of " + std::to_string(files[file].bytes) + "\n");
+    for (; i < blocks.size() && blocks[i].file == file; ++i) {
+      add(sum, scans[i]);
+      update(hashes[i]);
+    }
+    if (const std::string problem = ids_problem(files[file], sum, vocab); !problem.empty()) throw base::data_error(problem);
+  }
+  return hash.hex();
+}
+
+}  // namespace trainerd::io
