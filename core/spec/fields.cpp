@@ -194,6 +194,10 @@ void add_data(Table& t, io::DataOptions& d) {
   t.choice("data.dtype", d.dtype, {"auto", "uint8", "uint16", "int32", "uint32"},
            "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files without either are refused")
       .idle_if(d.format != io::DataFormat::tokens, "only format: tokens has numbers in its files");
+  t.choice("data.on_change", d.on_change, {"refuse", "continue"},
+           "when a resumed run finds other training data than its checkpoint's: refuse, or go on with the new data, whose samples follow in a "
+           "new order from the start of an epoch")
+      .idle_if(synthetic, no_files);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <span>
 #include <stdexcept>
@@ -100,6 +101,8 @@ void Agent::resume() {
     start_.step = step_ = go.step;
     start_.cursor = go.cursor;
     start_.tokens = go.tokens;
+    start_.order_start = go.order_start;
+    start_.order_stream = go.order_stream;
     return;
   }
   const auto rejected = [](const std::string& path, const std::string& why) {
@@ -114,14 +117,29 @@ void Agent::resume() {
   start_.cursor = state.cursor;
   start_.tokens = state.tokens;
   spdlog::info("resuming from {} (step {})", found->where.path, state.step);
+  if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
   resumed_ = std::move(found->manifest.state);
+}
+
+/// Before anything of an earlier run is touched: data that is refused leaves it as it was.
+void Agent::check_data() {
+  const double begin = base::monotonic_seconds();
+  data_ = look_at_data(job_);
+  spdlog::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content), io::short_duration(base::monotonic_seconds() - begin));
+  start_.data_content = data_.content;
+  if (!resumed_) return;
+  ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
+  start_.order_start = resumed.order_start;
+  start_.order_stream = resumed.order_stream;
+  std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
 }
 
 /// The leader's word to the other nodes.
 void Agent::begin() {
   if (!gang_.leads() || gang_.alone()) return;
   output_.mark(gang_.go().run);
-  gang_.begin({.last_good = last_good_, .step = step_, .cursor = start_.cursor, .tokens = start_.tokens});
+  gang_.begin({.last_good = last_good_, .step = step_, .cursor = start_.cursor, .tokens = start_.tokens,
+               .order_start = start_.order_start, .order_stream = start_.order_stream});
 }
 
 /// A run that was killed after its last checkpoint and before its report gets the report now.
@@ -182,6 +200,7 @@ AgentResult Agent::run() {
     begin();
     return already_done();
   }
+  check_data();
   open_sinks();
   if (gang_.leads()) {
     output_.write_job(job_);

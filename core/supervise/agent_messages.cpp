@@ -70,7 +70,6 @@ void Agent::hear(std::int64_t node, const StopAsked& m) {
 }
 
 void Agent::handle(std::int64_t rank, const Ready& m) {
-  if (resumed_) require_same_data(start_.resume_path, *resumed_, m.data_fingerprint);
   ready_[rank] = m;
   if (!all_ready()) return;
   on_all_ready();
@@ -83,10 +82,10 @@ void Agent::on_all_ready() {
   if (!first.gemm_algorithms.empty() && gang_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   if (!gang_.leads() && sinks_.none()) return;
   for (const auto& [rank, ready] : ready_)
-    if (ready.data_fingerprint != first.data_fingerprint)
-      throw base::data_error("rank " + std::to_string(rank) + " sees other data than rank " + std::to_string(ready_.begin()->first) +
+    if (ready.data_fingerprint != data_text(data_.files, data_.content))
+      throw base::data_error("rank " + std::to_string(rank) + " sees other data than " + gang_.name_of(gang_.node()) +
                              (here_.has(rank) ? ": a file changed while the run started"
-                                              : ": give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
+                                              : " (" + ready.data_fingerprint + ", not " + data_text(data_.files, data_.content) + "): give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
   if (resumed_) {
     const std::string changed = environment_differences(resumed_->environment, first.environment);
     if (!changed.empty()) spdlog::warn("the continuation will not be bit for bit: {}", changed);
@@ -98,6 +97,7 @@ void Agent::on_all_ready() {
   if (first.peak_flops > 0) info.peak_flops = first.peak_flops * static_cast<double>(layout_.grid.ranks());
   sinks_.each(&io::MetricsSink::on_start, info);
   record_begin();
+  for (const io::NoticeRecord& change : changes_) notify(change.kind, change.message, change.details);
   watch_outlets();
   watch_devices();
 }
@@ -178,7 +178,10 @@ void Agent::save_complete_steps() {
       if (worker.rank == here_.first) {
         job.segment = m.segment;
         job.state = {m.step, m.cursor, m.tokens, job_.seed, checkpoint_identity(job_), ready.environment};
-        job.state.identity[kDataIdentity] = ready.data_fingerprint;
+        job.state.order_start = start_.order_start;
+        job.state.order_stream = start_.order_stream;
+        job.state.job = start_.job_yaml;
+        record_data(data_, job.state);
       }
       job.memory.push_back(worker.segments.at(static_cast<std::size_t>(m.segment)));
       job.shards.push_back({job.memory.back()->bytes().first(static_cast<std::size_t>(m.bytes)), ready.slices});

@@ -12,6 +12,7 @@
 
 #include "core/plan/dry_run.h"
 #include "core/run/metrics_file.h"
+#include "core/run/resume_check.h"
 #include "core/supervise/agent.h"
 #include "core/supervise/channel.h"
 #include "core/supervise/checkpoint_parts.h"
@@ -63,6 +64,7 @@ class Agent {
   std::string hosts_text() const;
   void plan();
   void resume();
+  void check_data();
   void begin();
   AgentResult already_done();
   std::unique_ptr<io::ReportSink> report_sink() const;
@@ -147,6 +149,8 @@ class Agent {
   std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
   bool begun_ = false;                         ///< is in the records
   std::optional<io::TrainingState> resumed_;
+  DataSeen data_;
+  std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
   std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are
   std::map<std::int64_t, Ready> ready_;        ///< by rank: of this node, or all that the leader has heard of
   std::map<std::int64_t, Finished> finished_;  ///< by rank

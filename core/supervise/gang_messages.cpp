@@ -13,7 +13,7 @@ json body(const Hello& m) {
   return {{"type", "hello"}, {"node", m.node}, {"nodes", m.nodes}, {"version", m.version}, {"host", m.host}, {"job", m.job_yaml}};
 }
 json body(const Go& m) {
-  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}};
+  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}, {"order_start", m.order_start}, {"order_stream", m.order_stream}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
 json body(const End& m) {
@@ -77,7 +77,7 @@ Hello decode_hello(const std::string& text) {
 
 GangMessage decode_gang_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> GangMessage {
-    if (type == "go") return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens")};
+    if (type == "go") return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};

@@ -31,6 +31,8 @@ struct Go {
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
+  std::int64_t order_start = 0;   ///< the cursor at which the order of samples began
+  std::int64_t order_stream = 0;  ///< its number
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {

@@ -28,7 +28,8 @@ json body(const Start& m) {
   return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
           {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
           {"rendezvous", m.rendezvous}, {"interface", m.interface},
-          {"gemm_algorithms", m.gemm_algorithms}};
+          {"gemm_algorithms", m.gemm_algorithms}, {"data_content", m.data_content},
+          {"order_start", m.order_start}, {"order_stream", m.order_stream}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -100,7 +101,7 @@ AgentMessage decode_agent_message(const std::string& text) {
     if (type == "start")
       return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
                    j.at("tokens"), j.at("reports"), j.at("rendezvous"), j.at("interface"),
-                   j.at("gemm_algorithms")};
+                   j.at("gemm_algorithms"), j.at("data_content"), j.at("order_start"), j.at("order_stream")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     unknown(type);

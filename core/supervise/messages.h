@@ -30,6 +30,9 @@ struct Start {
   std::string rendezvous = {};  ///< host:port
   std::string interface = {};   ///< name or address by which this node's ranks are reached
   std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
+  std::string data_content = {};     ///< of the training data, as this node's agent has found it
+  std::int64_t order_start = 0;      ///< the cursor at which the order of samples began
+  std::int64_t order_stream = 0;     ///< its number
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};

@@ -38,6 +38,12 @@ std::string text_of(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(std::max<std::int64_t>(n, 0))};
 }
 
+// Empty when there is no such file.
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
 
 OutputDirectory::OutputDirectory(const std::string& path) : path_(path) {
@@ -78,10 +84,9 @@ void OutputDirectory::write(const std::string& path, const std::string& text) co
 
 void OutputDirectory::write_job(const JobSpec& job) const { write(path_ + "/job.yaml", to_yaml(job)); }
 
-std::string OutputDirectory::gemm_algorithms() const {
-  std::ifstream file(gemm_algorithms_file(), std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string OutputDirectory::written_job() const { return content_of(path_ + "/job.yaml"); }
+
+std::string OutputDirectory::gemm_algorithms() const { return content_of(gemm_algorithms_file()); }
 
 void OutputDirectory::write_gemm_algorithms(const std::string& text) const { write(gemm_algorithms_file(), text); }
 

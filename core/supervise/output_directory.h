@@ -22,6 +22,8 @@ class OutputDirectory {
   /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
   /// there. Throws SpecError.
   void write_job(const JobSpec& job) const;
+  /// The job.yaml that an earlier run left; empty: there is none.
+  std::string written_job() const;
   /// The GEMM algorithms that a run of this directory chose; empty: none did. `write` throws SpecError.
   std::string gemm_algorithms() const;
   void write_gemm_algorithms(const std::string& text) const;

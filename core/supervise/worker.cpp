@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/run/resume_check.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/channel.h"
@@ -171,6 +172,7 @@ void Worker::build(const Start& start) {
 
   train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
                  io::SampleOrder::shuffled);
+  train_->start_order(start.order_start, start.order_stream);
   if (job_.evaluate.every > 0)
     valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
                    io::SampleOrder::in_order, io::kValidStream);
@@ -194,7 +196,7 @@ void Worker::build(const Start& start) {
   for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
   ready.slices = snapshot_->slices();
   ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
-  ready.data_fingerprint = train_->fingerprint();
+  ready.data_fingerprint = data_text(train_->fingerprint(), start.data_content);
   ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;

@@ -133,18 +133,7 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
   }
   if (!differences.empty())
     throw base::checkpoint_error("the job cannot resume from " + path + ", which another job made:" + differences +
-                                 "\n  give the job another `output`, or make it agree");
-}
-
-void require_same_data(const std::string& path, const io::TrainingState& saved,
-                       const std::string& fingerprint) {
-  const auto it = saved.identity.find(kDataIdentity);
-  const std::string was = it == saved.identity.end() ? "absent" : it->second;
-  if (was != fingerprint)
-    throw base::checkpoint_error(
-        "the job cannot resume from " + path + ", which was trained on other data:\n  data: the " +
-        "checkpoint has " + was + ", the job " + fingerprint +
-        "\n  restore the files of data.train, or give the job another `output` to start anew");
+                                 "\n  give these keys the checkpoint's values to go on from it, or give the job another `output` to start anew");
 }
 
 std::string environment_differences(const std::map<std::string, std::string>& saved,

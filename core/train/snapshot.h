@@ -49,12 +49,6 @@ std::map<std::string, std::string> checkpoint_environment(const kernels::Target&
 /// Throws CheckpointError naming every entry of `identity` that the job does not share.
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job);
 
-/// The entry of a checkpoint's identity that the worker alone can tell: the training data's fingerprint.
-inline constexpr const char* kDataIdentity = "data";
-/// Throws CheckpointError when the checkpoint at `path` was trained on other data.
-void require_same_data(const std::string& path, const io::TrainingState& saved,
-                       const std::string& fingerprint);
-
 /// What of the environment changed since a checkpoint, for people: "threads was 2, is 1; ...". Empty: nothing
 /// did.
 std::string environment_differences(const std::map<std::string, std::string>& saved,

@@ -38,6 +38,10 @@ struct TrainingState {
   std::map<std::string, std::string> identity;
   /// Recorded so that "bit for bit" can be judged: instruction set, threads, library versions, layout.
   std::map<std::string, std::string> environment;
+  // Data that was replaced in mid-run has an order of samples of its own: the cursor at which it began, and its number.
+  std::int64_t order_start = 0;
+  std::int64_t order_stream = 0;
+  std::string job = {};  ///< the resolved job, so that a resumed run can say what changed; empty in checkpoints of older versions
 };
 
 struct ShardInfo {

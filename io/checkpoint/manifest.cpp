@@ -72,6 +72,11 @@ Manifest parse(const std::string& text) {
   state.seed = uint_member(json, "seed");
   state.identity = text_map(json, "identity");
   state.environment = text_map(json, "environment");
+  if (json.contains("order_start")) state.order_start = int_member(json, "order_start");
+  if (json.contains("order_stream")) state.order_stream = int_member(json, "order_stream");
+  if (state.order_start < 0 || state.order_start > state.cursor || state.order_stream < 0)
+    throw JsonError("an order of samples that does not begin between 0 and the cursor, or of a negative number");
+  if (json.contains("job")) state.job = string_member(json, "job");
   std::set<std::string> files;
   for (const nlohmann::json& item : member(json, "shards")) {
     manifest.shards.push_back(parse_shard(item));
@@ -107,6 +112,9 @@ std::string to_json(const Manifest& manifest) {
   json["seed"] = manifest.state.seed;
   json["identity"] = manifest.state.identity;
   json["environment"] = manifest.state.environment;
+  json["order_start"] = manifest.state.order_start;
+  json["order_stream"] = manifest.state.order_stream;
+  if (!manifest.state.job.empty()) json["job"] = manifest.state.job;
   json["shards"] = nlohmann::ordered_json::array();
   for (const ShardInfo& shard : manifest.shards)
     json["shards"].push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});

@@ -9,6 +9,8 @@ namespace trainerd::io {
 enum class DataFormat : std::uint8_t { text, tokens, synthetic };
 /// Type of the ids in a token file. automatic: as the file's header or the index beside it says.
 enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32 };
+/// What a resumed run does when its training data is not the checkpoint's.
+enum class DataChange : std::uint8_t { refuse, go_on };
 
 struct DataOptions {
   /// Files, directories (every regular file below, in sorted order) or glob patterns.
@@ -17,6 +19,7 @@ struct DataOptions {
   DataFormat format = DataFormat::text;
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte
   TokenType dtype = TokenType::automatic;
+  DataChange on_change = DataChange::refuse;
 
   bool operator==(const DataOptions&) const = default;
 };

@@ -262,6 +262,24 @@ TEST_CASE("data inspect counts a text's tokens and refuses what is not there", "
   CHECK(absent.output.find("no-such-file.txt") != std::string::npos);
 }
 
+TEST_CASE("data inspect refuses token files by type, vocabulary and kind with status 4", "[cli]") {
+  const Directory directory;
+  const std::string ids = directory.write("ids.bin", std::string("\1\0\2\0\x05\1\3\0", 8));  // 1, 2, 261, 3
+  const Outcome untyped = trainerd("data inspect " + ids);
+  CHECK(untyped.status == 4);
+  CHECK(untyped.output.find("--dtype") != std::string::npos);
+  const Outcome typed = trainerd("data inspect " + ids + " --dtype uint16 --all --vocab 262");
+  CHECK(typed.status == 0);
+  CHECK(typed.output.find("261 (vocab of at least 262)") != std::string::npos);
+  const Outcome outside = trainerd("data inspect " + ids + " --dtype uint16 --all --vocab 261");
+  CHECK(outside.status == 4);
+  CHECK(outside.output.find("token 261 at position 2") != std::string::npos);
+  CHECK(outside.output.find("261 (vocab of at least 262)") != std::string::npos);  // and the rest of what it found
+  const Outcome lines = trainerd("data inspect " + directory.write("a.jsonl", "{}\n"));
+  CHECK(lines.status == 4);
+  CHECK(lines.output.find("JSON lines") != std::string::npos);
+}
+
 TEST_CASE("output that cannot be written is not success", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);

@@ -34,16 +34,6 @@ TEST_CASE("a checkpoint is refused by every part of the model that a resumed run
   CHECK(refused([](core::JobSpec& j) { j.optimizer.lr *= 2; }).empty());
 }
 
-TEST_CASE("other training data is refused by name with a remedy", "[identity]") {
-  io::TrainingState saved;
-  saved.identity[core::kDataIdentity] = "text bytes, 3 files";
-  CHECK_NOTHROW(core::require_same_data("p", saved, "text bytes, 3 files"));
-  CHECK_THROWS_AS(core::require_same_data("p", saved, "text bytes, 4 files"), base::CheckpointError);
-  CHECK_THROWS_WITH(
-      core::require_same_data("p", saved, "text bytes, 4 files"),
-      Catch::Contains("3 files") && Catch::Contains("4 files") && Catch::Contains("data.train"));
-}
-
 TEST_CASE("what changed in the environment is named", "[identity]") {
   const std::map<std::string, std::string> saved{{"isa", "avx512"}, {"threads", "2"}, {"layout", "tp1"}};
   CHECK(core::environment_differences(saved, saved).empty());

@@ -31,6 +31,19 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   CHECK_THROWS_AS(decode_worker_message(wrong), base::CommError);
 }
 
+TEST_CASE("a worker's start crosses the channel with the data that its agent has seen", "[messages]") {
+  Start start;
+  start.rank = 3;
+  start.data_content = "0123";
+  start.order_start = 40;
+  start.order_stream = 2;
+  const Start back = std::get<Start>(decode_agent_message(encode(AgentMessage{start})));
+  CHECK(back.rank == 3);
+  CHECK(back.data_content == "0123");
+  CHECK(back.order_start == 40);
+  CHECK(back.order_stream == 2);
+}
+
 TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") {
   const io::EvaluationRecord record{.step = 3, .loss = std::nan(""), .tokens = 5, .seconds = 0.25};
   const auto back = std::get<io::EvaluationRecord>(decode_worker_message(encode(WorkerMessage{record})));

@@ -32,7 +32,14 @@ std::string why_refused(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a manifest reads back as it was") {
-  const Manifest m = example(), back = parse_manifest(to_json(m));
+  Manifest m = example();
+  m.state.order_start = 96;
+  m.state.order_stream = 2;
+  m.state.job = "name: a\n";
+  const Manifest back = parse_manifest(to_json(m));
+  CHECK(back.state.order_start == 96);
+  CHECK(back.state.order_stream == 2);
+  CHECK(back.state.job == "name: a\n");
   CHECK(back.state.step == 12);
   CHECK(back.state.cursor == 192);
   CHECK(back.state.tokens == 12288);
@@ -54,6 +61,14 @@ TEST_CASE("a manifest reads back as it was") {
   }
 }
 
+TEST_CASE("a manifest of before data could change in mid-run has one order of samples from the start") {
+  const std::string now = to_json(example());
+  const Manifest back = parse_manifest(replaced(replaced(now, "\"order_start\": 0,", ""), "\"order_stream\": 0,", ""));
+  CHECK(back.state.order_start == 0);
+  CHECK(back.state.order_stream == 0);
+  CHECK(back.state.job.empty());
+}
+
 TEST_CASE("an inconsistent manifest is refused with a reason") {
   Manifest m = example();
   const std::string good = to_json(m);
@@ -65,6 +80,7 @@ TEST_CASE("an inconsistent manifest is refused with a reason") {
         std::string::npos);
   CHECK(why_refused(replaced(good, "trainerd checkpoint", "something")).find("format") != std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": -12")).find("negative") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"order_start\": 0", "\"order_start\": 193")).find("order") != std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 1.5")).find("step") != std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 12, \"step\": 13")).find("twice") !=
         std::string::npos);

@@ -147,4 +147,4 @@ def scrape(address):
         return response.read().decode()
 
 
-__all__ = ["RunTest", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
+__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
