@@ -42,6 +42,7 @@ enum class MemoryKind : std::uint8_t { device, host };
 /// Things that happened which change numbers or speed and must be seen: exported as counters, never only logged.
 struct BackendCounters {
   std::int64_t widened_gemms = 0;  ///< GEMMs on bf16 operands computed in fp32 because the machine has no bf16 GEMM
+  std::int64_t reference_gemms = 0;  ///< GEMMs that oneDNN computed by its reference loops, for want of a kernel
   std::int64_t own_attention = 0;  ///< attention calls on a GPU by our own slow kernels, for want of a library's
 };
 

@@ -11,10 +11,30 @@ namespace trainerd::core {
 
 using namespace kernels;
 
-double measure_gemm_peak(Backend& backend, DType dtype) {
-  constexpr std::int64_t kSize = 1024;
+namespace {
+
+double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
   constexpr double kSeconds = 0.1;
   constexpr int kLeastRepeats = 5;
+  const auto from = backend.make_event(), to = backend.make_event();
+  double best = std::numeric_limits<double>::infinity();
+  int repeats = 0;
+  backend.linear_fprop(stream, gemm);  // first use makes the primitive
+  const double start = base::monotonic_seconds();
+  for (; base::monotonic_seconds() - start < kSeconds || repeats < kLeastRepeats; ++repeats) {
+    backend.record(stream, *from);
+    backend.linear_fprop(stream, gemm);
+    backend.record(stream, *to);
+    backend.wait_host(*to);
+    best = std::min(best, backend.elapsed_seconds(*from, *to));
+  }
+  return best;
+}
+
+}  // namespace
+
+double measure_gemm_peak(Backend& backend, DType dtype) {
+  constexpr std::int64_t kSize = 1024;
   const std::int64_t matrix = kSize * kSize * size_of(dtype);
   const Tensor shape{nullptr, dtype, {kSize, kSize}};
   const PrepareWeight prepare{.plain_NC = shape, .role = GemmRole::fprop, .tokens = kSize, .out = {}};
@@ -30,22 +50,12 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
   const Tensor y = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
   const auto stream = backend.make_stream("gemm_peak", &arena);
   gemm = {.x_TC = x, .weight = {w, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y};
+  double best = best_seconds(backend, *stream, gemm);
   if (prepared > 0) {
     gemm.weight.prepared = arena.take(DType::u8, {prepared}, MemoryTerm::workspace);
     backend.prepare_weight(
         *stream, {.plain_NC = w, .role = GemmRole::fprop, .tokens = kSize, .out = gemm.weight.prepared});
-  }
-  const auto from = backend.make_event(), to = backend.make_event();
-  double best = std::numeric_limits<double>::infinity();
-  int repeats = 0;
-  backend.linear_fprop(*stream, gemm);  // first use makes the primitive
-  const double start = base::monotonic_seconds();
-  for (; base::monotonic_seconds() - start < kSeconds || repeats < kLeastRepeats; ++repeats) {
-    backend.record(*stream, *from);
-    backend.linear_fprop(*stream, gemm);
-    backend.record(*stream, *to);
-    backend.wait_host(*to);
-    best = std::min(best, backend.elapsed_seconds(*from, *to));
+    best = std::min(best, best_seconds(backend, *stream, gemm));
   }
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
 }

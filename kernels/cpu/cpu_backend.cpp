@@ -10,8 +10,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/simd/attention_kernels.h"
-#include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/kernel_tables.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -24,31 +23,10 @@ constexpr std::int64_t kCopyBlock = std::int64_t{256} << 10;
 const Target& checked(const Target& target, const base::ThreadPool& pool) {
   base::check(target.kind == DeviceKind::cpu, "a CPU backend was asked for another kind of device");
   base::check(target.threads == pool.threads(), "the thread pool must have as many threads as the target");
-  if (target.isa == Isa::avx512) {
-#if !defined(TRAINERD_HAVE_AVX512)
-    throw base::device_error("this build has no AVX-512 kernels: use the portable ones or build for x86-64");
-#else
-    if (detect_cpu(1).isa != Isa::avx512)
-      throw base::device_error("this CPU lacks AVX-512 with BF16 and VBMI: use the portable kernels");
-#endif
-  }
+  if (const Isa here = detect_cpu(1).isa; target.isa > here)
+    throw base::device_error(std::string("the kernels for ") + to_string(target.isa) +
+                             " do not run here: this CPU, as oneDNN may use it, has " + to_string(here));
   return target;
-}
-
-const VectorKernels& vector_kernels_of(Isa isa) {
-#if defined(TRAINERD_HAVE_AVX512)
-  if (isa == Isa::avx512) return avx512::vector_kernels();
-#endif
-  base::check(isa == Isa::portable, "no vector kernels for this instruction set");
-  return portable::vector_kernels();
-}
-
-const AttentionKernels& attention_kernels_of(Isa isa) {
-#if defined(TRAINERD_HAVE_AVX512)
-  if (isa == Isa::avx512) return avx512::attention_kernels();
-#endif
-  base::check(isa == Isa::portable, "no attention kernels for this instruction set");
-  return portable::attention_kernels();
 }
 
 class CpuEvent final : public Event {
@@ -75,11 +53,11 @@ CpuBackend::CpuBackend(const Target& target, base::ThreadPool& pool)
       pool_(pool),
       vector_(vector_kernels_of(target.isa)),
       attention_(attention_kernels_of(target.isa)),
-      gemms_(std::make_unique<GemmCache>(target.threads)) {}
+      gemms_(std::make_unique<GemmCache>(target)) {}
 
 CpuBackend::~CpuBackend() = default;
 
-BackendCounters CpuBackend::counters() const { return {.widened_gemms = widened_gemms_}; }
+BackendCounters CpuBackend::counters() const { return {.widened_gemms = widened_gemms_, .reference_gemms = reference_gemms_}; }
 
 // [guard page | pages of the buffer | guard page]. The buffer ends at the rear guard to within its own
 // rounding to 64 bytes, so that a read or write past either end of it faults. The end of a large buffer lies

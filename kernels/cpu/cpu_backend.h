@@ -12,7 +12,7 @@ class GemmCache;         // oneDNN primitives by problem (gemm.h)
 struct VectorKernels;    // row kernels of one instruction set (simd/vector_kernels.h)
 struct AttentionKernels; // attention tiles of one instruction set (simd/attention_kernels.h)
 
-/// The CPU world: GEMMs by oneDNN, everything else by our own vector kernels on our own pool. Work is done in the
+/// The CPU world: GEMMs by oneDNN, and where it is slower by our own kernels; everything else by our own vector kernels on our own pool. Work is done in the
 /// calling thread's order, at once. Results depend on the target (instruction set, thread count), never on timing.
 class CpuBackend final : public Backend {
  public:
@@ -96,7 +96,7 @@ class CpuBackend final : public Backend {
   const VectorKernels& vector_;
   const AttentionKernels& attention_;
   std::unique_ptr<GemmCache> gemms_;
-  std::int64_t widened_gemms_ = 0;
+  std::int64_t widened_gemms_ = 0, reference_gemms_ = 0;
 };
 
 }  // namespace trainerd::kernels

@@ -3,19 +3,14 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm_plan.h"
-#include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/kernel_tables.h"
 
 namespace trainerd::kernels {
 
-const GemmKernels& gemm_kernels_of(Isa isa) {
-#if defined(TRAINERD_HAVE_AVX512)
-  if (isa == Isa::avx512) return avx512::gemm_kernels();
-#endif
-  base::check(isa == Isa::portable, "no GEMM kernels for this instruction set");
-  return portable::gemm_kernels();
-}
-
 namespace {
+
+/// Which kernel computes a product that is not widened, from which form of the weight.
+enum class Form : std::uint8_t { library_plain, library_prepared, own_prepared };
 
 /// out[T, n] = in[T, k] B (+ bias) (+ addend), B being the weight as its role reads it.
 struct LinearCall {
@@ -24,21 +19,31 @@ struct LinearCall {
   Tensor in, out;
   Weight weight;
   Tensor bias, addend;
+  Form form = Form::library_plain;
 };
 
-LinearCall call_of(const LinearFprop& a) {
-  base::check(a.x_TC.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
-  return {shape_of(a), GemmKey::Right::transposed, a.x_TC.data, a.y_TN, a.weight, a.bias_N, a.addend_TN};
+Form form_of(const LinearShape& s, const Target& target) {
+  if (!s.prepared) return Form::library_plain;
+  return own_linear(s.in, target) ? Form::own_prepared : Form::library_prepared;
 }
-LinearCall call_of(const LinearDgrad& a) {
+
+LinearCall call_of(const LinearFprop& a, const Target& target) {
+  base::check(a.x_TC.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
+  const LinearShape shape = shape_of(a);
+  return {shape,     GemmKey::Right::transposed, a.x_TC.data, a.y_TN, a.weight, a.bias_N,
+          a.addend_TN, form_of(shape, target)};
+}
+LinearCall call_of(const LinearDgrad& a, const Target& target) {
   base::check(a.dy_TN.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
-  return {shape_of(a),
+  const LinearShape shape = shape_of(a);
+  return {shape,
           GemmKey::Right::plain,
           a.dy_TN.data,
           a.dx_TC,
           a.weight,
           {},
-          a.mode == WriteMode::accumulate ? a.dx_TC : Tensor{}};
+          a.mode == WriteMode::accumulate ? a.dx_TC : Tensor{},
+          form_of(shape, target)};
 }
 
 void check_call(const LinearCall& c) {
@@ -60,7 +65,7 @@ GemmKey key_of(const LinearCall& c, std::int64_t rows) {
   key.ldb = c.right == GemmKey::Right::transposed ? c.shape.k : c.shape.n;
   key.in = c.shape.in;
   key.out = c.out.dtype;
-  key.right = c.weight.prepared.defined() ? GemmKey::Right::prepared : c.right;
+  key.right = c.form == Form::library_prepared ? GemmKey::Right::prepared : c.right;
   if (c.addend.defined())
     key.addend = c.addend.data == c.out.data ? GemmKey::Addend::in_place : GemmKey::Addend::tensor;
   key.has_bias = c.bias.defined();
@@ -72,16 +77,45 @@ std::byte* at(const Tensor& x, std::int64_t row) {
   return x.defined() ? x.data + row * x.size(1) * size_of(x.dtype) : nullptr;
 }
 
-/// Runs the GEMM in blocks of token rows. The result of rows [begin, begin + rows) goes to `place(begin,
-/// thread)`, and `after(begin, rows, thread)` follows while it is in cache.
+/// As `run_blocks`, by our own kernel.
 template <class Place, class After>
-void run_blocks(GemmCache& cache, base::ThreadPool& pool, const LinearCall& c, const Blocks& blocks,
-                std::byte* library_scratch, const Place& place, const After& after) {
-  if (blocks.count == 0) return;
+void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const LinearCall& c, const Blocks& blocks,
+                    const Place& place, const After& after) {
+  base::check(c.out.dtype == DType::f32, "linear: the result of fp32 operands is fp32");
+  const bool in_place = c.addend.defined() && c.addend.data == c.out.data;
+  pool.run(blocks.count, [&](std::int64_t block, int thread) {
+    const std::int64_t begin = block * blocks.size, rows = std::min(blocks.size, c.shape.tokens - begin);
+    LinearBlock l{.in = reinterpret_cast<const float*>(at(c.in, begin)),
+                  .rows = rows,
+                  .depth = c.shape.k,
+                  .columns = c.shape.n,
+                  .prepared = c.weight.prepared.data,
+                  .mode = in_place ? WriteMode::accumulate : WriteMode::assign,
+                  .bias_dtype = c.bias.dtype,
+                  .bias = c.bias.data,
+                  .out = reinterpret_cast<float*>(place(begin, thread))};
+    if (c.addend.defined() && !in_place) l.addend = reinterpret_cast<const float*>(at(c.addend, begin));
+    kernels.linear_block(l);
+    after(begin, rows, thread);
+  });
+}
+
+/// Runs the GEMM in blocks of token rows. The result of rows [begin, begin + rows) goes to `place(begin,
+/// thread)`, and `after(begin, rows, thread)` follows while it is in cache. Returns whether oneDNN computed it
+/// by its reference implementation.
+template <class Place, class After>
+bool run_blocks(GemmCache& cache, base::ThreadPool& pool, const Target& target, const LinearCall& c,
+                const Blocks& blocks, std::byte* scratch, const Place& place, const After& after) {
+  if (blocks.count == 0) return false;
+  if (c.form == Form::own_prepared) {
+    run_own_blocks(gemm_kernels_of(target.isa), pool, c, blocks, place, after);
+    return false;
+  }
   const Gemm& whole = cache.get(key_of(c, std::min(blocks.size, c.shape.tokens)));
   const std::int64_t last_rows = c.shape.tokens - (blocks.count - 1) * blocks.size;
   const Gemm& last = cache.get(key_of(c, last_rows));
-  const std::byte* weight = c.weight.prepared.defined() ? c.weight.prepared.data : c.weight.plain_NC.data;
+  const std::byte* weight =
+      c.form == Form::library_prepared ? c.weight.prepared.data : c.weight.plain_NC.data;
   pool.run(blocks.count, [&](std::int64_t block, int thread) {
     const std::int64_t begin = block * blocks.size;
     const bool is_last = block + 1 == blocks.count;
@@ -91,19 +125,20 @@ void run_blocks(GemmCache& cache, base::ThreadPool& pool, const LinearCall& c, c
                       .bias = c.bias.data,
                       .addend = at(c.addend, begin),
                       .c = place(begin, thread),
-                      .scratch = library_scratch + thread * kLibraryScratch});
+                      .scratch = scratch + thread * library_scratch(target)});
     after(begin, is_last ? last_rows : blocks.size, thread);
   });
+  return whole.is_reference() || last.is_reference();
 }
 
 /// bf16 operands on a machine without bf16 instructions: the input once, the weight by blocks of output
-/// features, in fp32; results rounded once.
-void run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
+/// features, in fp32; results rounded once. Returns what `run_blocks` does.
+bool run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
                  const LinearCall& c, std::byte* scratch) {
   const GemmKernels& kernels = gemm_kernels_of(target.isa);
   const LinearScratch plan(c.shape, target);
   const LinearShape& s = c.shape;
-  if (s.tokens == 0) return;
+  if (s.tokens == 0) return false;
   auto* const input = reinterpret_cast<float*>(scratch + plan.input);
   pool.run(s.tokens, [&](std::int64_t t, int) {
     vector.cast(s.in, at(c.in, t), DType::f32, reinterpret_cast<std::byte*>(input + t * s.k), s.k);
@@ -120,8 +155,10 @@ void run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target,
     return cache.get(key);
   };
   // Every primitive that the loop meets is made here, not by its threads.
+  bool reference = false;
   for (const std::int64_t features : {std::min(plan.features.size, s.n), (s.n - 1) % plan.features.size + 1})
-    for (const std::int64_t rows : {token_rows, (s.tokens - 1) % token_rows + 1}) gemm_of(rows, features);
+    for (const std::int64_t rows : {token_rows, (s.tokens - 1) % token_rows + 1})
+      reference |= gemm_of(rows, features).is_reference();
   pool.run(plan.features.count, [&](std::int64_t block, int thread) {
     const std::int64_t first = block * plan.features.size,
                        features = std::min(plan.features.size, s.n - first);
@@ -139,7 +176,7 @@ void run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target,
           .run(thread, {.a = reinterpret_cast<const std::byte*>(input + t * s.k),
                         .b = weight,
                         .c = sums,
-                        .scratch = scratch + plan.library + thread * kLibraryScratch});
+                        .scratch = scratch + plan.library + thread * library_scratch(target)});
       FinishRows f{.sums = reinterpret_cast<const float*>(sums),
                    .sums_stride = features,
                    .rows = rows,
@@ -153,14 +190,18 @@ void run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target,
       kernels.finish_rows(f);
     }
   });
+  return reference;
 }
 
-void run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
+bool run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
                 const LinearCall& c, std::byte* scratch) {
   check_call(c);
   if (widened(c.shape.in, target)) return run_widened(cache, pool, target, vector, c, scratch);
-  run_blocks(
-      cache, pool, c, even_blocks(c.shape.tokens, kTokenBlock, 16, target.threads), scratch,
+  const Blocks blocks = c.form == Form::own_prepared
+                            ? even_blocks(c.shape.tokens, kOwnTokenBlock, 6, target.threads)
+                            : even_blocks(c.shape.tokens, kTokenBlock, 16, sharing_threads(c.shape.in, target));
+  return run_blocks(
+      cache, pool, target, c, blocks, scratch,
       [&](std::int64_t begin, int) { return at(c.out, begin); }, [](std::int64_t, std::int64_t, int) {});
 }
 
@@ -188,23 +229,23 @@ void CpuBackend::prepare_weight(Stream&, const PrepareWeight& args) {
 void CpuBackend::linear_fprop(Stream& stream, const LinearFprop& args) {
   const ArenaScope scope(stream.scratch());
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  const LinearCall call = call_of(args);
+  const LinearCall call = call_of(args, target_);
   widened_gemms_ += widened(call.shape.in, target_);
-  run_linear(*gemms_, pool_, target_, vector_, call, scratch);
+  reference_gemms_ += run_linear(*gemms_, pool_, target_, vector_, call, scratch);
 }
 
 void CpuBackend::linear_dgrad(Stream& stream, const LinearDgrad& args) {
   const ArenaScope scope(stream.scratch());
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  const LinearCall call = call_of(args);
+  const LinearCall call = call_of(args, target_);
   widened_gemms_ += widened(call.shape.in, target_);
-  run_linear(*gemms_, pool_, target_, vector_, call, scratch);
+  reference_gemms_ += run_linear(*gemms_, pool_, target_, vector_, call, scratch);
 }
 
 void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
   const ArenaScope scope(stream.scratch());
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  const LinearCall call = call_of(fprop_of(args));
+  const LinearCall call = call_of(fprop_of(args), target_);
   check_call(call);
   const DType dtype = call.out.dtype;
   const std::int64_t F = args.act_TF.size(1);
@@ -213,19 +254,18 @@ void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
   const auto glu = [&](std::int64_t begin, std::int64_t rows, int) {
     vector_.glu_forward(dtype, at(args.gate_up_T2F, begin), at(args.act_TF, begin), rows, F);
   };
-  const Blocks blocks =
-      even_blocks(call.shape.tokens, fused_token_block(dtype, call.shape.prepared), 16, target_.threads);
+  const Blocks blocks = fused_blocks(call.shape.tokens, dtype, call.shape.prepared, target_);
   if (widened(call.shape.in, target_)) {
     ++widened_gemms_;
-    run_linear(*gemms_, pool_, target_, vector_, call, scratch);
+    reference_gemms_ += run_linear(*gemms_, pool_, target_, vector_, call, scratch);
     pool_.run(blocks.count, [&](std::int64_t block, int thread) {
       const std::int64_t begin = block * blocks.size;
       glu(begin, std::min(blocks.size, call.shape.tokens - begin), thread);
     });
     return;
   }
-  run_blocks(
-      *gemms_, pool_, call, blocks, scratch, [&](std::int64_t begin, int) { return at(call.out, begin); },
+  reference_gemms_ += run_blocks(
+      *gemms_, pool_, target_, call, blocks, scratch, [&](std::int64_t begin, int) { return at(call.out, begin); },
       glu);
 }
 
@@ -235,7 +275,7 @@ void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& ar
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
   const std::int64_t T = args.dy_TD.data.size(0), F = args.weight.plain_NC.size(1);
   Tensor dact_TF{scratch + plan.dact, args.dy_TD.data.dtype, Shape{T, F}};
-  const LinearCall call = call_of(dgrad_of(args, dact_TF));
+  const LinearCall call = call_of(dgrad_of(args, dact_TF), target_);
   check_call(call);
   const DType dtype = dact_TF.dtype;
   base::check(args.gate_up_T2F.shape == Shape{T, 2 * F} && args.dgate_up_T2F.shape == Shape{T, 2 * F},
@@ -246,7 +286,7 @@ void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& ar
   };
   if (widened(dtype, target_)) {
     ++widened_gemms_;
-    run_linear(*gemms_, pool_, target_, vector_, call, scratch + plan.linear);
+    reference_gemms_ += run_linear(*gemms_, pool_, target_, vector_, call, scratch + plan.linear);
     pool_.run(plan.blocks.count, [&](std::int64_t block, int) {
       const std::int64_t begin = block * plan.blocks.size;
       glu(at(dact_TF, begin), begin, std::min(plan.blocks.size, T - begin));
@@ -254,8 +294,8 @@ void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& ar
     return;
   }
   const auto place = [&](std::int64_t, int thread) { return scratch + plan.dact + thread * plan.dact_bytes; };
-  run_blocks(
-      *gemms_, pool_, call, plan.blocks, scratch + plan.linear, place,
+  reference_gemms_ += run_blocks(
+      *gemms_, pool_, target_, call, plan.blocks, scratch + plan.linear, place,
       [&](std::int64_t begin, std::int64_t rows, int thread) { glu(place(begin, thread), begin, rows); });
 }
 

@@ -15,8 +15,11 @@ namespace trainerd::kernels {
 // shared by the operators (gemm*.cpp) and by the planner (scratch_gemm.cpp).
 
 /// Workspace that one oneDNN primitive may ask for, per thread. 2.6.3 asks for 321 KiB at most over the
-/// shapes of the presets with blocks of at most 256 rows; one that asks for more is refused when it is made.
-constexpr std::int64_t kLibraryScratch = std::int64_t{512} << 10;
+/// shapes of the presets with blocks of at most 256 rows, and on AMX for 1.75 MiB, where few columns have a deep
+/// reduction; one that asks for more is refused when it is made.
+constexpr std::int64_t library_scratch(const Target& target) {
+  return target.amx ? std::int64_t{2} << 20 : std::int64_t{512} << 10;
+}
 
 /// How many pieces of how many rows.
 struct Blocks {
@@ -38,14 +41,31 @@ constexpr bool widened(DType dtype, const Target& target) {
 }
 /// Whether the weight gradient is our own kernel. Elsewhere it is oneDNN's.
 constexpr bool own_wgrad(DType dtype, const Target& target) {
-  return target.isa == Isa::avx512 && !widened(dtype, target);
+  return target.isa != Isa::portable && !widened(dtype, target);
+}
+/// Whether products with a prepared weight are our own kernel. With AVX-512 they are oneDNN's, which reads
+/// 64-column panels; without, it would compute them by its reference implementation.
+constexpr bool own_linear(DType dtype, const Target& target) {
+  return target.isa == Isa::avx2 && dtype == DType::f32;
+}
+
+/// By how many threads a library product's rows or features are shared out. oneDNN's order of sums depends on the
+/// size of a block except by its AVX-512 kernels: elsewhere the shape alone cuts blocks, so that the number of
+/// threads changes no bit. Of a widened product `dtype` is fp32.
+constexpr int sharing_threads(DType dtype, const Target& target) {
+  const bool depends = target.isa < Isa::avx512 || (dtype == DType::bf16 && target.amx);
+  return depends ? 1 : target.threads;
 }
 
 /// Token rows of a block of fprop and dgrad: with plain weights oneDNN packs them again for each block.
 constexpr std::int64_t kTokenBlock = 256;
-/// Token rows of a block whose results a row kernel takes up: they stay in the second-level cache.
-constexpr std::int64_t fused_token_block(DType dtype, bool prepared) {
-  return prepared ? 256 / size_of(dtype) : kTokenBlock;
+/// Token rows of a block of our own kernel, in whole tiles: its input stays in the second-level cache.
+constexpr std::int64_t kOwnTokenBlock = 96;
+/// Blocks whose results a row kernel takes up: they stay in the second-level cache.
+constexpr Blocks fused_blocks(std::int64_t tokens, DType dtype, bool prepared, const Target& target) {
+  if (!prepared) return even_blocks(tokens, kTokenBlock, 16, sharing_threads(dtype, target));
+  if (own_linear(dtype, target)) return even_blocks(tokens, kOwnTokenBlock / 2, 6, target.threads);
+  return even_blocks(tokens, 256 / size_of(dtype), 16, sharing_threads(dtype, target));
 }
 /// Output features of a block of a widened GEMM, and rows of a block of the weight gradient.
 constexpr std::int64_t kFeatureBlock = 192;
@@ -77,7 +97,7 @@ struct GemmData {
   const std::byte* bias = nullptr;
   const std::byte* addend = nullptr;
   std::byte* c = nullptr;
-  std::byte* scratch = nullptr;  ///< kLibraryScratch bytes
+  std::byte* scratch = nullptr;  ///< library_scratch() bytes
 };
 
 /// A oneDNN matmul made once for its shape, with its memory objects for each thread of the pool.
@@ -86,21 +106,21 @@ class Gemm {
   virtual ~Gemm() = default;
   /// Runs in the calling thread alone; `thread` is its index in the pool.
   virtual void run(int thread, const GemmData& data) const = 0;
+  /// Whether oneDNN has no kernel for this problem and computes it by its reference loops, many times slower.
+  virtual bool is_reference() const = 0;
 };
 
 /// oneDNN primitives by problem. Making one takes 0.1 to 0.4 ms: `get` all that a loop needs before it.
 class GemmCache {
  public:
-  explicit GemmCache(int threads) : threads_(threads) {}
+  explicit GemmCache(const Target& target) : threads_(target.threads), scratch_bytes_(library_scratch(target)) {}
   const Gemm& get(const GemmKey& key);
 
  private:
   int threads_;
+  std::int64_t scratch_bytes_;
   std::mutex mutex_;
   std::map<GemmKey, std::unique_ptr<Gemm>> made_;
 };
-
-struct GemmKernels;
-const GemmKernels& gemm_kernels_of(Isa isa);
 
 }  // namespace trainerd::kernels

@@ -1,5 +1,6 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cpu/gemm.h"
@@ -47,7 +48,7 @@ Descs descs_of(const GemmKey& key) {
 
 class LibraryGemm final : public Gemm {
  public:
-  LibraryGemm(const GemmKey& key, int threads) {
+  LibraryGemm(const GemmKey& key, int threads, std::int64_t scratch_bytes) {
     ::omp_set_num_threads(1);
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const Descs d = descs_of(key);
@@ -61,12 +62,13 @@ class LibraryGemm final : public Gemm {
         key.has_bias ? dnnl::matmul::desc(d.a, d.b, d.bias, d.c) : dnnl::matmul::desc(d.a, d.b, d.c);
     const dnnl::matmul::primitive_desc made(desc, attr, engine);
     const auto scratch = static_cast<std::int64_t>(made.scratchpad_desc().get_size());
-    if (scratch > kLibraryScratch)
+    if (scratch > scratch_bytes)
       throw base::device_error("oneDNN's " + text_of(key) + " wants " + std::to_string(scratch) +
                                " bytes of workspace for each thread, above the fixed " +
-                               std::to_string(kLibraryScratch) +
+                               std::to_string(scratch_bytes) +
                                ": use oneDNN 2.6, or fewer tokens at a time");
     primitive_ = dnnl::matmul(made);
+    is_reference_ = std::string_view(made.impl_info_str()).substr(0, 3) == "ref";
     for (int t = 0; t < threads; ++t) {
       auto object = [&](const dnnl::memory::desc& md) { return dnnl::memory(md, engine, nullptr); };
       PerThread mine{dnnl::stream(engine),          object(d.a), object(d.b), {}, {}, object(d.c),
@@ -76,6 +78,8 @@ class LibraryGemm final : public Gemm {
       threads_.push_back(std::move(mine));
     }
   }
+
+  bool is_reference() const override { return is_reference_; }
 
   void run(int thread, const GemmData& data) const override {
     ::omp_set_num_threads(1);
@@ -102,6 +106,7 @@ class LibraryGemm final : public Gemm {
     dnnl::memory a, b, bias, addend, c, scratch;
   };
   dnnl::matmul primitive_;
+  bool is_reference_ = false;
   std::vector<PerThread> threads_;
 };
 
@@ -111,7 +116,7 @@ const Gemm& GemmCache::get(const GemmKey& key) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Gemm>& made = made_[key];
   if (!made) try {
-      made = std::make_unique<LibraryGemm>(key, threads_);
+      made = std::make_unique<LibraryGemm>(key, threads_, scratch_bytes_);
     } catch (const dnnl::error& error) {
       throw base::device_error("oneDNN has no " + text_of(key) + " on this CPU (" + error.what() +
                                "): train in fp32");

@@ -48,9 +48,9 @@ struct LinearScratch {
   std::int64_t input = 0, library = 0, weight = 0, sums = 0;
 
   LinearScratch(const LinearShape& s, const Target& target) {
-    library = layout_.take(target.threads * kLibraryScratch);
+    library = layout_.take(target.threads * library_scratch(target));
     if (!widened(s.in, target)) return;
-    features = even_blocks(s.n, kFeatureBlock, 16, target.threads);
+    features = even_blocks(s.n, kFeatureBlock, 16, sharing_threads(DType::f32, target));
     input = layout_.take(s.tokens * s.k * 4);
     weight_bytes = align_up(features.size * s.k * 4);
     sums_bytes = align_up(std::min(s.tokens, kTokenBlock) * features.size * 4);
@@ -75,7 +75,7 @@ struct DgradSwigluScratch {
     const std::int64_t T = a.dy_TD.data.size(0), F = a.weight.plain_NC.size(1);
     linear_bytes = LinearScratch(shape_of(dgrad_of(a, {})), target).total();
     linear = layout_.take(linear_bytes);
-    blocks = even_blocks(T, fused_token_block(dtype, a.weight.prepared.defined()), 16, target.threads);
+    blocks = fused_blocks(T, dtype, a.weight.prepared.defined(), target);
     dact_bytes = align_up(blocks.size * F * size_of(dtype));
     dact = layout_.take(widened(dtype, target) ? T * F * size_of(dtype) : target.threads * dact_bytes);
   }
@@ -113,7 +113,7 @@ struct WgradScratch {
       dy_bytes = (rows.size + kWgradGroup - 1) / kWgradGroup * kWgradGroup * kWgradWords * 4;
       dy = layout_.take(target.threads * dy_bytes);
     } else {
-      library = layout_.take(target.threads * kLibraryScratch);
+      library = layout_.take(target.threads * library_scratch(target));
       if (widened(dtype, target)) {
         x = layout_.take(tokens * C * 4);
         dy = layout_.take(tokens * N * 4);

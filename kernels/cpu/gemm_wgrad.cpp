@@ -3,7 +3,7 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm_plan.h"
-#include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/kernel_tables.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -65,6 +65,7 @@ void run_own(const WgradCall& c) {
                    .tokens = p.tokens,
                    .rows = rows,
                    .packed_x = c.scratch + p.x,
+                   .packed_x_words = block_bytes / 4,
                    .columns = columns,
                    .packed_dy = c.scratch + p.dy + thread * p.dy_bytes,
                    .sums = c.sums(thread),
@@ -82,8 +83,9 @@ void run_own(const WgradCall& c) {
   }
 }
 
-/// oneDNN's matmul with dy read by columns, in fp32 when the machine has no bf16 GEMM.
-void run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
+/// oneDNN's matmul with dy read by columns, in fp32 when the machine has no bf16 GEMM. Returns whether oneDNN
+/// computed it by its reference implementation.
+bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
   const LinearWgrad& a = c.args;
   const WgradScratch& p = c.plan;
   const std::byte *dy = a.dy_TN.data.data, *x = a.x_TC.data.data;
@@ -118,12 +120,13 @@ void run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vect
         .run(thread, {.a = dy + row * size_of(dtype),
                       .b = x,
                       .c = reinterpret_cast<std::byte*>(c.sums(thread)),
-                      .scratch = c.scratch + p.library + thread * kLibraryScratch});
+                      .scratch = c.scratch + p.library + thread * library_scratch(target)});
     c.finish(c.sums(thread), row, rows, 0, p.C);
     if (!a.dbias_N.defined()) return;
     c.kernels.column_sums(dtype, dy + row * size_of(dtype), p.N, p.tokens, rows, c.bias_sums(thread));
     c.finish_bias(c.bias_sums(thread), row, rows);
   });
+  return last.is_reference() || whole.is_reference();
 }
 
 }  // namespace
@@ -147,7 +150,7 @@ void CpuBackend::linear_wgrad(Stream& stream, const LinearWgrad& args) {
   const WgradCall call{args, plan, gemm_kernels_of(target_.isa), pool_, scratch};
   if (plan.own) return run_own(call);
   widened_gemms_ += widened(plan.dtype, target_);
-  run_library(call, *gemms_, vector_, target_);
+  reference_gemms_ += run_library(call, *gemms_, vector_, target_);
 }
 
 }  // namespace trainerd::kernels

@@ -12,7 +12,8 @@ namespace trainerd::kernels {
 std::int64_t prepared_bytes(const PrepareWeight& p, const Target& target) {
   if (target.kind == DeviceKind::cuda) return 0;
   const DType dtype = p.plain_NC.dtype;
-  if (p.role == GemmRole::wgrad || target.isa != Isa::avx512 || widened(dtype, target)) return 0;
+  if (p.role == GemmRole::wgrad || widened(dtype, target)) return 0;
+  if (target.isa < Isa::avx512 && !own_linear(dtype, target)) return 0;
   const std::int64_t N = p.plain_NC.size(0), C = p.plain_NC.size(1);
   const std::int64_t columns = p.role == GemmRole::fprop ? N : C, depth = p.role == GemmRole::fprop ? C : N;
   if (columns % 64 != 0 || depth % 32 != 0 || p.tokens < 128) return 0;

@@ -3,9 +3,10 @@
 // does on the same threads in the same run. All rows of one table are timed in turn, round after round, so
 // that another process on the machine disturbs them alike; medians are printed.
 //
-//   kernels_bench [rounds [cpu]]
+//   kernels_bench [rounds [wall|cpu [ISA]]]
 //
-// With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure.
+// With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure. ISA
+// (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN.
 
 #include <time.h>
 
@@ -53,12 +54,12 @@ struct Row {
 
 class Table {
  public:
-  Table(DType dtype, int threads)
+  Table(DType dtype, int threads, Isa most)
       : dtype_(dtype),
         pool_(threads),
-        target_(target_of(threads)),
+        target_(detect_cpu(threads, most)),
         backend_(target_, pool_),
-        squares_(threads) {
+        squares_(target_) {
     memory_ = backend_.allocate(MemoryKind::device, kMemory);
     arena_ = Arena("tensors", memory_.data(), kMemory);
     scratch_memory_ = backend_.allocate(MemoryKind::device, kScratch);
@@ -105,8 +106,6 @@ class Table {
  private:
   static constexpr std::int64_t kMemory = std::int64_t{2} << 30, kScratch = std::int64_t{128} << 20;
 
-  static Target target_of(int threads) { return detect_cpu(threads); }
-
   Tensor tensor(DType dtype, const Shape& shape) {
     const Tensor x = arena_.take(dtype, shape, MemoryTerm::activations);
     std::normal_distribution<float> normal;
@@ -141,19 +140,19 @@ class Table {
     key.n = key.k = key.lda = key.ldb = size;
     key.in = key.out = dtype_;
     key.right = right;
-    if (right == GemmKey::Right::prepared && target_.isa != Isa::avx512) return;
+    if (right == GemmKey::Right::prepared && target_.isa < Isa::avx512) return;
     add(std::string("square ") + std::to_string(size) + (right == GemmKey::Right::plain ? "" : " packed"),
         2.0 * static_cast<double>(key.m * pool_.threads()) * static_cast<double>(size * size), false,
         [=, this] {
           const ArenaScope scope(scratch_);
-          std::byte* scratch = scratch_.take_bytes(pool_.threads() * kLibraryScratch, MemoryTerm::workspace);
+          std::byte* scratch = scratch_.take_bytes(pool_.threads() * library_scratch(target_), MemoryTerm::workspace);
           const Gemm& gemm = squares_.get(key);
           pool_.run(pool_.threads(), [&](std::int64_t block, int thread) {
             const std::int64_t offset = block * key.m * size * size_of(dtype_);
             gemm.run(thread, {.a = a.data + offset,
                               .b = b.data,
                               .c = c.data + offset,
-                              .scratch = scratch + thread * kLibraryScratch});
+                              .scratch = scratch + thread * library_scratch(target_)});
           });
         });
   }
@@ -248,7 +247,13 @@ class Table {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
-  const auto clock = argc > 2 ? trainerd::bench::Clock::processor : trainerd::bench::Clock::wall;
+  const auto clock = argc > 2 && std::string(argv[2]) == "cpu" ? trainerd::bench::Clock::processor : trainerd::bench::Clock::wall;
+  trainerd::kernels::Isa most = trainerd::kernels::Isa::avx512_bf16;
+  if (argc > 3 && !trainerd::kernels::parse_isa(argv[3], most)) {
+    std::fprintf(stderr, "kernels_bench: %s is no instruction set\n", argv[3]);
+    return 2;
+  }
+  trainerd::kernels::limit_gemm_library(most);
   for (const trainerd::kernels::DType dtype : {trainerd::kernels::DType::f32, trainerd::kernels::DType::bf16})
-    for (const int threads : {1, 2}) trainerd::bench::Table(dtype, threads).print(rounds, clock);
+    for (const int threads : {1, 2}) trainerd::bench::Table(dtype, threads, most).print(rounds, clock);
 }

@@ -269,7 +269,7 @@ TEST_CASE("a weight gradient over no tokens is zero when assigned and nothing wh
 
 TEST_CASE("what cannot be packed in whole panels has no prepared form", "[gemm][cpu]") {
   kernels::Target target;
-  target.isa = kernels::Isa::avx512;
+  target.isa = kernels::Isa::avx512_bf16;
   target.bf16_gemm = true;
   const auto bytes = [&](std::int64_t n, std::int64_t c, DType dtype, GemmRole role) {
     return kernels::prepared_bytes(
@@ -281,6 +281,9 @@ TEST_CASE("what cannot be packed in whole panels has no prepared form", "[gemm][
   CHECK(bytes(1152, 384, DType::bf16, GemmRole::wgrad) == 0);
   target.bf16_gemm = false;
   CHECK(bytes(1152, 384, DType::bf16, GemmRole::fprop) == 0);
+  target.isa = kernels::Isa::avx2;
+  CHECK(bytes(1152, 384, DType::bf16, GemmRole::fprop) == 0);
+  CHECK(bytes(1152, 384, DType::f32, GemmRole::fprop) == 1152 * 384 * 4);
   target.isa = kernels::Isa::portable;
   CHECK(bytes(1152, 384, DType::f32, GemmRole::fprop) == 0);
 }

@@ -95,6 +95,7 @@ class Machine {
     target.isa = isa;
     target.threads = threads;
     target.bf16_gemm = bf16_gemm;
+    target.amx = bf16_gemm && kernels::detect_cpu(1).amx;
     return target;
   }
   static void set(const Tensor& x, std::size_t i, double value) {

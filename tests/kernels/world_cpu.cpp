@@ -9,7 +9,8 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base:
 
 std::vector<kernels::Isa> instruction_sets() {
   std::vector<kernels::Isa> sets{kernels::Isa::portable};
-  if (kernels::detect_cpu(1).isa == kernels::Isa::avx512) sets.push_back(kernels::Isa::avx512);
+  for (const kernels::Isa isa : {kernels::Isa::avx2, kernels::Isa::avx512, kernels::Isa::avx512_bf16})
+    if (isa <= kernels::detect_cpu(1).isa) sets.push_back(isa);
   return sets;
 }
 

@@ -54,7 +54,13 @@ struct AttentionKernels {
 namespace portable {
 const AttentionKernels& attention_kernels();
 }
+namespace avx2 {
+const AttentionKernels& attention_kernels();
+}
 namespace avx512 {
+const AttentionKernels& attention_kernels();
+}
+namespace avx512_bf16 {
 const AttentionKernels& attention_kernels();
 }
 

@@ -7,7 +7,7 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-static_assert(kPanel == kPanelColumns && kWgradGroup % kTileRows == 0);
+static_assert(kPanelColumns % kPanel == 0 && kWgradGroup % kTileRows == 0);
 
 template <class T>
 const T* elements(const std::byte* p) {
@@ -17,10 +17,10 @@ Word* words(std::byte* p) { return reinterpret_cast<Word*>(p); }
 const Word* words(const std::byte* p) { return reinterpret_cast<const Word*>(p); }
 
 template <class T>
-void prepare_fprop(const std::byte* weight, std::int64_t C, std::int64_t panel, std::byte* out) {
-  const std::int64_t depth = words_of<T>(C);
-  pack_transposed(elements<T>(weight) + panel * kPanel * C, C, kPanel, C, words(out) + panel * kPanel * depth,
-                  depth);
+void prepare_fprop(const std::byte* weight, std::int64_t C, std::int64_t block, std::byte* out) {
+  const std::int64_t depth = words_of<T>(C), end = (block + 1) * kPanelColumns;
+  for (std::int64_t row = block * kPanelColumns; row < end; row += kPanel)
+    pack_transposed(elements<T>(weight) + row * C, C, kPanel, C, words(out) + row * depth, depth);
 }
 
 template <class T>
@@ -51,7 +51,6 @@ template <class T>
 void wgrad_block(const WgradBlock& w) {
   constexpr std::int64_t depth = wgrad_depth(DTypeOf<T>::value);
   constexpr std::int64_t group_words = kWgradWords * kWgradGroup;
-  const std::int64_t block_words = panels_of(w.columns) * kPanel * kWgradWords;
   for (std::int64_t t = 0, block = 0; t < w.tokens; t += depth, ++block) {
     const std::int64_t tokens = std::min(depth, w.tokens - t);
     const T* dy = elements<T>(w.dy) + t * w.dy_stride;
@@ -61,13 +60,57 @@ void wgrad_block(const WgradBlock& w) {
                       t > 0 ? WriteMode::accumulate : WriteMode::assign);
     const WriteMode mode = t > 0 ? WriteMode::accumulate : w.mode;
     for (std::int64_t panel = 0; panel < panels_of(w.columns); ++panel) {
-      const Word* right = words(w.packed_x) + block * block_words + panel * kPanel * kWgradWords;
+      const Word* right = words(w.packed_x) + block * w.packed_x_words + panel * kPanel * kWgradWords;
       const std::int64_t columns = std::min(kPanel, w.columns - panel * kPanel);
       for (std::int64_t row = 0; row < w.rows; row += kTileRows)
         tile<T>(words(w.packed_dy) + row / kWgradGroup * group_words + row % kWgradGroup, {1, kWgradGroup},
                 right, words_of<T>(tokens), w.sums + row * w.sums_stride + panel * kPanel, w.sums_stride,
                 std::min(kTileRows, w.rows - row), columns, mode);
     }
+  }
+}
+
+/// The last rows of a block, fewer than a tile has.
+template <int Rows>
+void last_rows(std::int64_t rows, const Word* a, LeftStrides strides, const Word* b, std::int64_t depth,
+               float* c, std::int64_t ldc, WriteMode mode) {
+  if (rows == Rows)
+    tile<float, kTileVectors, Rows>(a, strides, b, depth, c, ldc, rows, mode);
+  else if constexpr (Rows > 1)
+    last_rows<Rows - 1>(rows, a, strides, b, depth, c, ldc, mode);
+}
+
+/// Panel after panel; in a panel, words of the reduction that stay in the first-level cache at a time, and each
+/// row sums them in rising order: the result of a row does not depend on the rows beside it.
+void linear_block(const LinearBlock& l) {
+  constexpr std::int64_t kDepth = 256;
+  const LeftStrides strides{l.depth, 1};
+  for (std::int64_t column = 0; column < l.columns; column += kPanel) {
+    const Word* panel = words(l.prepared) + column * l.depth;
+    for (std::int64_t k = 0; k < l.depth; k += kDepth) {
+      const std::int64_t depth = std::min(kDepth, l.depth - k);
+      const Word* in = reinterpret_cast<const Word*>(l.in) + k;
+      const WriteMode mode = k > 0 ? WriteMode::accumulate : l.mode;
+      for (std::int64_t row = 0; row < l.rows; row += kTileRows) {
+        const std::int64_t rows = std::min(kTileRows, l.rows - row);
+        const Word* a = in + row * l.depth;
+        float* c = l.out + row * l.columns + column;
+        if (rows == kTileRows)
+          tile<float, kTileVectors>(a, strides, panel + k * kPanel, depth, c, l.columns, rows, mode);
+        else
+          last_rows<kTileRows - 1>(rows, a, strides, panel + k * kPanel, depth, c, l.columns, mode);
+      }
+    }
+    if (l.bias == nullptr && l.addend == nullptr) continue;
+    for (std::int64_t row = 0; row < l.rows; ++row)
+      for (std::int64_t i = column; i < column + kPanel; i += kLanes) {
+        float* out = l.out + row * l.columns + i;
+        Vec x = load(out);
+        if (l.bias != nullptr)
+          x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i) : load(elements<float>(l.bias) + i);
+        if (l.addend != nullptr) x += load(l.addend + row * l.columns + i);
+        store(out, x);
+      }
   }
 }
 
@@ -97,9 +140,9 @@ void finish_as(const FinishRows& f) {
 const GemmKernels& gemm_kernels() {
   static constexpr GemmKernels kKernels{
       .prepare_fprop =
-          [](DType dtype, const std::byte* weight, std::int64_t C, std::int64_t panel, std::byte* out) {
-            dtype == DType::bf16 ? prepare_fprop<Bf16>(weight, C, panel, out)
-                                 : prepare_fprop<float>(weight, C, panel, out);
+          [](DType dtype, const std::byte* weight, std::int64_t C, std::int64_t block, std::byte* out) {
+            dtype == DType::bf16 ? prepare_fprop<Bf16>(weight, C, block, out)
+                                 : prepare_fprop<float>(weight, C, block, out);
           },
       .prepare_dgrad =
           [](DType dtype, const std::byte* weight, std::int64_t N, std::int64_t C, std::int64_t row,
@@ -115,6 +158,7 @@ const GemmKernels& gemm_kernels() {
           },
       .wgrad_block =
           [](const WgradBlock& w) { w.dtype == DType::bf16 ? wgrad_block<Bf16>(w) : wgrad_block<float>(w); },
+      .linear_block = linear_block,
       .finish_rows =
           [](const FinishRows& f) { f.dtype == DType::bf16 ? finish_as<Bf16>(f) : finish_as<float>(f); },
       .column_sums =

@@ -10,7 +10,8 @@ namespace trainerd::kernels {
 /// Tokens of one packed block of a weight gradient's reduction: 128 words, so that a panel of 64 columns (32
 /// KiB) stays in the first-level cache. Whole blocks but the last.
 constexpr std::int64_t wgrad_depth(DType dtype) { return 128 * 4 / size_of(dtype); }
-/// Columns of a packed panel, and its rows of words in one such block.
+/// Columns are packed in multiples of this (each instruction set's panels divide it), and rows of words of a
+/// panel in one such block.
 constexpr std::int64_t kPanelColumns = 64;
 constexpr std::int64_t kWgradWords = 128;
 /// Columns of dy in one packed group of the left operand: eight tiles of six.
@@ -24,12 +25,26 @@ struct WgradBlock {
   std::int64_t tokens = 0;
   std::int64_t rows = 0;
   const std::byte* packed_x = nullptr;  ///< block after block of the tokens, panel after panel
+  std::int64_t packed_x_words = 0;      ///< of one block of tokens
   std::int64_t columns = 0;
   std::byte* packed_dy = nullptr;      ///< scratch: round_up(rows, kWgradGroup) * kWgradWords words
   float* sums = nullptr;               ///< scratch or the gradient itself: rows x sums_stride
   std::int64_t sums_stride = 0;        ///< a multiple of 16
   WriteMode mode = WriteMode::assign;  ///< of `sums`
   float* bias_sums = nullptr;          ///< optional: `rows` column sums of dy, assigned
+};
+
+/// One thread's block of y = x w^T, or of dx = dy w, in fp32: rows [0, rows) of out (+)= in . w (+ bias) (+
+/// addend).
+struct LinearBlock {
+  const float* in = nullptr;  ///< [rows][depth], contiguous
+  std::int64_t rows = 0, depth = 0, columns = 0;
+  const std::byte* prepared = nullptr;  ///< of `columns` columns
+  WriteMode mode = WriteMode::assign;
+  DType bias_dtype = DType::f32;
+  const std::byte* bias = nullptr;  ///< optional
+  const float* addend = nullptr;    ///< optional, like `out`
+  float* out = nullptr;             ///< [rows][columns], contiguous
 };
 
 /// Rows of fp32 results on their way to memory: out (+)= sums (+ bias) (+ addend), rounded once.
@@ -47,10 +62,11 @@ struct FinishRows {
 
 /// The GEMM parts of one instruction set that are ours: packing, the weight gradient, and the ends of a GEMM.
 struct GemmKernels {
-  /// Rows [64 panel, 64 panel + 64) of w[N, C] into that panel of the prepared form for y = x w^T:
-  /// [N / 64][C in words][64] words. N a multiple of 64, C of 32.
-  void (*prepare_fprop)(DType, const std::byte* weight, std::int64_t C, std::int64_t panel, std::byte* out);
-  /// Rows [row, row + rows) of w[N, C] into the prepared form for dx = dy w: [C / 64][N in words][64] words.
+  /// Rows [64 block, 64 block + 64) of w[N, C] into their part of the prepared form for y = x w^T:
+  /// [N / P][C in words][P] words, in panels of P columns: 64 with AVX-512, which is what oneDNN reads there,
+  /// else 16. N a multiple of 64, C of 32.
+  void (*prepare_fprop)(DType, const std::byte* weight, std::int64_t C, std::int64_t block, std::byte* out);
+  /// Rows [row, row + rows) of w[N, C] into the prepared form for dx = dy w: [C / P][N in words][P] words.
   /// C a multiple of 64, `row` and `rows` of 2.
   void (*prepare_dgrad)(DType, const std::byte* weight, std::int64_t N, std::int64_t C, std::int64_t row,
                         std::int64_t rows, std::byte* out);
@@ -58,6 +74,7 @@ struct GemmKernels {
   void (*pack_wgrad_x)(DType, const std::byte* x, std::int64_t stride, std::int64_t tokens,
                        std::int64_t columns, std::byte* out);
   void (*wgrad_block)(const WgradBlock&);
+  void (*linear_block)(const LinearBlock&);
   void (*finish_rows)(const FinishRows&);
   /// sums[j] = sum over rows in rising order of x[row][j].
   void (*column_sums)(DType, const std::byte* x, std::int64_t stride, std::int64_t rows, std::int64_t columns,
@@ -67,7 +84,13 @@ struct GemmKernels {
 namespace portable {
 const GemmKernels& gemm_kernels();
 }
+namespace avx2 {
+const GemmKernels& gemm_kernels();
+}
 namespace avx512 {
+const GemmKernels& gemm_kernels();
+}
+namespace avx512_bf16 {
 const GemmKernels& gemm_kernels();
 }
 

@@ -14,10 +14,9 @@
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 
-using Word = std::uint32_t;
-
-constexpr std::int64_t kTileRows = 6;  ///< with four vectors of columns: 24 of 32 registers hold sums
-constexpr std::int64_t kPanel = 64;    ///< columns of a packed panel
+constexpr std::int64_t kTileRows = 6;
+/// Columns of a packed panel: those of a tile, so that a panel is read from end to end.
+constexpr std::int64_t kPanel = kTileVectors * kLanes;
 
 /// Elements of the reduction in one word.
 template <class T>
@@ -30,135 +29,20 @@ constexpr std::int64_t words_of(std::int64_t elements) {
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 constexpr std::int64_t panels_of(std::int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
-#if defined(__AVX512F__)
-
-struct Words {
-  __m512i v;
-};
-inline Words load_words(const Word* p) { return {_mm512_loadu_si512(p)}; }
-inline void store_words(Word* p, Words x) { _mm512_storeu_si512(p, x.v); }
-inline Words broadcast_word(const Word* p) {
-  int w;  // by memcpy: the word may have been written as floats
-  std::memcpy(&w, p, sizeof(w));
-  return {_mm512_set1_epi32(w)};
-}
-
-template <class T>
-inline Vec dot(Vec sum, Words a, Words b);
-template <>
-inline Vec dot<float>(Vec sum, Words a, Words b) {
-  return {_mm512_fmadd_ps(_mm512_castsi512_ps(a.v), _mm512_castsi512_ps(b.v), sum.v)};
-}
-template <>
-inline Vec dot<Bf16>(Vec sum, Words a, Words b) {
-  return {_mm512_dpbf16_ps(sum.v, (__m512bh)a.v, (__m512bh)b.v)};
-}
-
-/// Words of two rows of bf16: lane i is (low[i], high[i]).
-inline void interleave(const Bf16* low, const Bf16* high, Word* out) {
-  const __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)));
-  const __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)));
-  _mm512_storeu_si512(out, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
-}
-/// The same from floats, rounded to bf16.
-inline void interleave(Vec low, Vec high, Word* out) {
-  const __m512i a = _mm512_cvtepu16_epi32(narrow(low));
-  const __m512i b = _mm512_cvtepu16_epi32(narrow(high));
-  _mm512_storeu_si512(out, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
-}
-
-/// Transposes 16 x 16 words: out[j * out_stride + i] = in[i * in_stride + j].
-inline void transpose_16x16(const Word* in, std::int64_t in_stride, Word* out, std::int64_t out_stride) {
-  __m512i r[16], t[16];
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(in + i * in_stride);
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(out + i * out_stride, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
-    _mm512_storeu_si512(out + (i + 4) * out_stride, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
-    _mm512_storeu_si512(out + (i + 8) * out_stride, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
-    _mm512_storeu_si512(out + (i + 12) * out_stride, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
-  }
-}
-
-#else
-
-struct Words {
-  QuadBits q[4];
-};
-inline Words load_words(const Word* p) {
-  Words x;
-  std::memcpy(&x, p, sizeof(x));
-  return x;
-}
-inline void store_words(Word* p, Words x) { std::memcpy(p, &x, sizeof(x)); }
-inline Words broadcast_word(const Word* p) {
-  Word w;  // by memcpy: the word may have been written as floats
-  std::memcpy(&w, p, sizeof(w));
-  const QuadBits q = QuadBits{w, w, w, w};
-  return {{q, q, q, q}};
-}
-
-template <class T>
-inline Vec dot(Vec sum, Words a, Words b);
-template <>
-inline Vec dot<float>(Vec sum, Words a, Words b) {
-  return each([&](int i) { return (Quad)a.q[i] * (Quad)b.q[i] + sum.q[i]; });
-}
-template <>
-inline Vec dot<Bf16>(Vec sum, Words a, Words b) {
-  return each([&](int i) {
-    const QuadBits upper = QuadBits{0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
-    const Quad high = (Quad)(a.q[i] & upper) * (Quad)(b.q[i] & upper) + sum.q[i];
-    return (Quad)(a.q[i] << 16) * (Quad)(b.q[i] << 16) + high;
-  });
-}
-
-inline void interleave(const Bf16* low, const Bf16* high, Word* out) {
-  for (int i = 0; i < kLanes; ++i)
-    out[i] = static_cast<Word>(low[i].bits) | static_cast<Word>(high[i].bits) << 16;
-}
-inline void interleave(Vec low, Vec high, Word* out) {
-  Bf16 a[kLanes], b[kLanes];
-  store(a, low);
-  store(b, high);
-  interleave(a, b, out);
-}
-inline void transpose_16x16(const Word* in, std::int64_t in_stride, Word* out, std::int64_t out_stride) {
-  for (int i = 0; i < 16; ++i)
-    for (int j = 0; j < 16; ++j) out[j * out_stride + i] = in[i * in_stride + j];
-}
-
-#endif
-
 /// Where the left operand of a tile lies: word k of row i is at a[i * row + k * depth].
 struct LeftStrides {
   std::int64_t row;
   std::int64_t depth;
 };
 
-/// C[i][16 j + lane] (+)= sum over k of A[i][k] . B[k][16 j + lane], for `rows` <= kTileRows rows and Vectors
-/// <= 4. Words of kTileRows rows of A are read whatever `rows` is; C is written in whole vectors.
-template <class T, int Vectors>
+/// C[i][16 j + lane] (+)= sum over k of A[i][k] . B[k][16 j + lane], for `rows` <= Rows rows and Vectors
+/// <= kTileVectors. Words of `Rows` rows of A are read whatever `rows` is; C is written in whole vectors.
+template <class T, int Vectors, int Rows = kTileRows>
 inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t depth, float* c,
                  std::int64_t ldc, std::int64_t rows, WriteMode mode) {
-  Vec sums[kTileRows][Vectors];
+  Vec sums[Rows][Vectors];
 #pragma GCC unroll 6
-  for (int i = 0; i < kTileRows; ++i)
+  for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j) sums[i][j] = zero();
   // C is added at the end, when it has come: the products need not wait for it.
@@ -170,14 +54,14 @@ inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j) right[j] = load_words(b + j * kLanes);
 #pragma GCC unroll 6
-    for (int i = 0; i < kTileRows; ++i) {
+    for (int i = 0; i < Rows; ++i) {
       const Words left = broadcast_word(a + i * strides.row);
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j) sums[i][j] = dot<T>(sums[i][j], left, right[j]);
     }
   }
 #pragma GCC unroll 6
-  for (int i = 0; i < kTileRows; ++i)
+  for (int i = 0; i < Rows; ++i)
     if (i < rows)
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j) {
@@ -190,13 +74,14 @@ inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t
 template <class T>
 inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t depth, float* c,
                  std::int64_t ldc, std::int64_t rows, std::int64_t columns, WriteMode mode) {
-  switch ((columns + kLanes - 1) / kLanes) {
-    case 4: return tile<T, 4>(a, strides, b, depth, c, ldc, rows, mode);
-    case 3: return tile<T, 3>(a, strides, b, depth, c, ldc, rows, mode);
-    case 2: return tile<T, 2>(a, strides, b, depth, c, ldc, rows, mode);
-    case 1: return tile<T, 1>(a, strides, b, depth, c, ldc, rows, mode);
-    default: return;
+  static_assert(kTileVectors == 4 || kTileVectors == 1);
+  const std::int64_t vectors = (columns + kLanes - 1) / kLanes;
+  if constexpr (kTileVectors == 4) {
+    if (vectors == 4) return tile<T, 4>(a, strides, b, depth, c, ldc, rows, mode);
+    if (vectors == 3) return tile<T, 3>(a, strides, b, depth, c, ldc, rows, mode);
+    if (vectors == 2) return tile<T, 2>(a, strides, b, depth, c, ldc, rows, mode);
   }
+  if (vectors == 1) tile<T, 1>(a, strides, b, depth, c, ldc, rows, mode);
 }
 
 /// Words of rows `low` and `high` (one row, for fp32; `high` may be null) of `columns` elements into out[0,

@@ -73,7 +73,13 @@ struct VectorKernels {
 namespace portable {
 const VectorKernels& vector_kernels();
 }
+namespace avx2 {
+const VectorKernels& vector_kernels();
+}
 namespace avx512 {
+const VectorKernels& vector_kernels();
+}
+namespace avx512_bf16 {
 const VectorKernels& vector_kernels();
 }
 
