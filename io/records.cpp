@@ -124,6 +124,7 @@ std::string to_json_line(const StepRecord& record) {
   nlohmann::ordered_json& time = line["time"];
   for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
   line["widened_gemms"] = record.widened_gemms;
+  line["reference_gemms"] = record.reference_gemms;
   if (record.own_attention > 0) line["own_attention"] = record.own_attention;
   add_wall_time(line, record.wall_time);
   return to_text(line);
@@ -144,6 +145,7 @@ StepRecord parse_step_record(const std::string& text) {
     const nlohmann::json& time = member(line, "time");
     record.time = ledger_of(time);
     record.widened_gemms = int_member(line, "widened_gemms");
+    if (line.contains("reference_gemms")) record.reference_gemms = int_member(line, "reference_gemms");
     if (line.contains("own_attention")) record.own_attention = int_member(line, "own_attention");
     record.wall_time = wall_time_of(line);
     return record;

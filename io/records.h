@@ -56,6 +56,7 @@ struct StepRecord {
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
   TimeLedger time;
   std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
   std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served
   double wall_time = 0;            ///< when it was done, Unix seconds; 0: a log from before this was kept
 };

@@ -79,8 +79,8 @@ struct Topology {
 };
 
 /// The machine this process runs on as `devices` devices: shares of its cores, of `threads` threads each (0:
-/// the cores it may use, divided evenly, at least one).
-Topology detect_topology(int threads, std::int64_t devices = 1);
+/// the cores it may use, divided evenly, at least one), with kernels of at most the instruction set `most`.
+Topology detect_topology(int threads, std::int64_t devices = 1, kernels::Isa most = kernels::Isa::avx512_bf16);
 
 /// Whether each rank has a device of its own, or ranks share them evenly where there are more ranks than devices.
 enum class Devices : std::uint8_t { own, shared };

@@ -216,6 +216,10 @@ std::vector<Field> fields_of(JobSpec& job) {
            "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before the first step, all use its "
            "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go on there")
       .idle_if(job.device != DeviceChoice::cuda, "a CPU has no choice of them");
+  t.choice("isa", job.isa, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+           "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, avx512_bf16 also BF16 and VBMI; "
+           "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
+      .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
   add_model(t, job.model);

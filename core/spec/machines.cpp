@@ -23,7 +23,10 @@ parallel::Topology job_topology(const JobSpec& job) {
       cuda.nodes = job.cluster.nodes;
       return cuda;
     }
-    parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes);
+    parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes, most_isa(job));
+    if (job.isa != IsaChoice::automatic && local.device.isa != most_isa(job))
+      throw base::device_error(std::string("isa: the job asks for ") + to_string(most_isa(job)) + ", and this CPU, as oneDNN may use it, has " +
+                               to_string(local.device.isa) + ": set isa: auto");
     local.nodes = job.cluster.nodes;
     return local;
   }

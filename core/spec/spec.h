@@ -10,6 +10,7 @@
 #include "io/metrics/options.h"
 #include "io/tokens/options.h"
 #include "kernels/ops.h"
+#include "kernels/target.h"
 #include "parallel/options.h"
 
 namespace trainerd::core {
@@ -17,6 +18,9 @@ namespace trainerd::core {
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 /// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by timing.
 enum class GemmAlgorithms : std::uint8_t { first, timed };
+
+/// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
+enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
 
 /// A job, composed and checked: every preset merged, every default filled in. Written out whole as `job.yaml`.
 struct JobSpec {
@@ -26,6 +30,7 @@ struct JobSpec {
   DeviceChoice device = DeviceChoice::automatic;
   kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
   GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
+  IsaChoice isa = IsaChoice::automatic;
   std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
   ModelOptions model;
   parallel::ParallelOptions parallel;
@@ -53,6 +58,12 @@ inline bool uses_nccl(const JobSpec& job) {
 }
 /// Whether they do so through host memory, and may share devices.
 inline bool uses_staged(const JobSpec& job) { return job.cluster.communication == parallel::Communication::staged; }
+
+/// The most that the job's kernels may use.
+inline kernels::Isa most_isa(const JobSpec& job) {
+  return job.isa == IsaChoice::automatic ? kernels::Isa::avx512_bf16 : static_cast<kernels::Isa>(static_cast<int>(job.isa) - 1);
+}
+inline IsaChoice choice_of(kernels::Isa isa) { return static_cast<IsaChoice>(static_cast<int>(isa) + 1); }
 
 /// Parses, composes and checks a job. `overrides` are "a.b=value" texts, applied in order over the file and checked
 /// like it. Throws SpecError with every problem, one per line: "file:line:column: path: what is wrong; the nearest

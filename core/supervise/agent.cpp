@@ -403,7 +403,11 @@ AgentResult run_agent(const AgentOptions& options) {
     gang.emplace();
   if (gang->over()) return {0, gang->end()->stop_signal};
   try {
-    const AgentResult result = Agent(options, *gang).run();
+    AgentOptions here = options;
+    // Of the job that workers get: where a node has less, it limits the others.
+    if (!gang->alone() && options.job.device != DeviceChoice::cuda && gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
+      here.job.isa = choice_of(gang->isa());
+    const AgentResult result = Agent(here, *gang).run();
     gang->finish({.stop_signal = result.stop_signal});
     return result;
   } catch (const std::exception& error) {

@@ -80,6 +80,8 @@ void Agent::handle(std::int64_t rank, const Ready& m) {
 void Agent::on_all_ready() {
   const Ready& first = ready_.begin()->second;
   if (!first.gemm_algorithms.empty() && gang_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
+  if (topology_.device.kind == kernels::DeviceKind::cpu)
+    spdlog::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   if (!gang_.leads() && sinks_.none()) return;
   for (const auto& [rank, ready] : ready_)
     if (ready.data_fingerprint != data_text(data_.files, data_.content))
@@ -126,6 +128,9 @@ void Agent::handle(std::int64_t, const io::StepRecord& m) {
   step_ = m.step;
   sinks_.each(&io::MetricsSink::on_step, stamped(m));
   watch_outlets();
+  if (m.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
+    notify(io::NoticeKind::warning, "oneDNN computes some matrix products by its reference implementation, many times slower than need be: "
+                                    "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
   if (plan_check_) plan_check_->add(m);
   compare_with_plan();
 }

@@ -161,6 +161,7 @@ class Agent {
   std::string last_good_ = "none";  ///< the checkpoint that was verified or written by this run last
   int stop_signal_ = 0;
   bool signalled_ = false;  ///< this agent itself
+  bool slow_gemms_told_ = false;
   bool killed_ = false;  ///< by a second signal: nothing is waited for
 };
 

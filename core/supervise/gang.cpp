@@ -48,6 +48,8 @@ std::string first_difference(const std::string& here, const std::string& there) 
   }
 }
 
+kernels::Isa isa_here(const JobSpec& job) { return kernels::detect_cpu(1, most_isa(job)).isa; }
+
 int milliseconds_until(double deadline) {
   return static_cast<int>(std::clamp(1e3 * (deadline - base::monotonic_seconds()) + 1, 0.0, 1e8));
 }
@@ -99,6 +101,7 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
   server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous, [](const std::string& line) { spdlog::warn("{}", line); });
   go_.run = random_name();
   const std::string yaml = to_yaml(job);
+  members_[0].isa = isa_here(job);
   if (!alone()) spdlog::info("node 0 of {} waits for the others at {}", nodes(), options_.rendezvous.text());
   while (!missing().empty()) {
     std::vector<pollfd> fds{{signal_fd, POLLIN, 0}};
@@ -122,6 +125,17 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
     finish({.failed = true, .kind = base::ErrorKind::comm, .message = text});
     throw base::comm_error(text);
   }
+  agree_on_isa();
+}
+
+/// The lowest of all nodes: results must not depend on the node that computes them.
+void Gang::agree_on_isa() {
+  const auto by_isa = [](const Member& a, const Member& b) { return a.isa < b.isa; };
+  const auto [lowest, highest] = std::minmax_element(members_.begin(), members_.end(), by_isa);
+  go_.isa = lowest->isa;
+  if (lowest->isa != highest->isa)
+    spdlog::warn("all nodes compute with {} kernels: {} has no more, {} has {}", to_string(lowest->isa), name_of(lowest - members_.begin()),
+                 name_of(highest - members_.begin()), to_string(highest->isa));
 }
 
 std::string Gang::missing() const {
@@ -157,10 +171,10 @@ void Gang::admit(parallel::StoreServer::Joined joined, const std::string& job_ya
           "; give each node a number of its own";
   // Kept for the last word even if it is the one that does not belong.
   if (!why.empty()) {
-    members_.push_back({hello.host, std::move(channel)});
+    members_.push_back({hello.host, std::move(channel), hello.isa});
     refuse(why);
   }
-  members_[static_cast<std::size_t>(hello.node)] = {hello.host, std::move(channel)};
+  members_[static_cast<std::size_t>(hello.node)] = {hello.host, std::move(channel), hello.isa};
 }
 
 void Gang::refuse(const std::string& why) {
@@ -170,7 +184,7 @@ void Gang::refuse(const std::string& why) {
 
 void Gang::follow(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  const Hello hello{node(), nodes(), version(), this_host(), to_yaml(job)};
+  const Hello hello{node(), nodes(), version(), this_host(), to_yaml(job), isa_here(job)};
   members_[static_cast<std::size_t>(node())].host = hello.host;
   spdlog::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
   for (;;) {
@@ -228,6 +242,7 @@ void Gang::await_go(int signal_fd) {
 
 void Gang::begin(Go go) {
   go.run = go_.run;
+  go.isa = go_.isa;
   go_ = std::move(go);
   if (!alone()) tell(go_);
 }

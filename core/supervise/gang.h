@@ -51,6 +51,8 @@ class Gang {
   const std::optional<End>& end() const { return end_; }
   /// A signal to this agent while it waited for the leader, which knows of it; 0: none.
   int stop_signal() const { return stop_signal_; }
+  /// The best instruction set that every node's CPU has and the job allows. Of several nodes.
+  kernels::Isa isa() const { return go_.isa; }
   /// The leader's.
   const Go& go() const { return go_; }
   void begin(Go go);
@@ -77,6 +79,7 @@ class Gang {
   struct Member {
     std::string host;
     std::optional<Channel> channel;
+    kernels::Isa isa = kernels::Isa::portable;
   };
   void lead(const JobSpec& job, int signal_fd);
   void follow(const JobSpec& job, int signal_fd);
@@ -86,6 +89,7 @@ class Gang {
   void turn_away();
   std::vector<Event> heard(std::span<const pollfd> fds);
   std::string missing() const;
+  void agree_on_isa();
   std::string host_of(std::int64_t node) const;
 
   GangOptions options_;

@@ -10,10 +10,10 @@ namespace {
 using nlohmann::json;
 
 json body(const Hello& m) {
-  return {{"type", "hello"}, {"node", m.node}, {"nodes", m.nodes}, {"version", m.version}, {"host", m.host}, {"job", m.job_yaml}};
+  return {{"type", "hello"}, {"node", m.node}, {"nodes", m.nodes}, {"version", m.version}, {"host", m.host}, {"job", m.job_yaml}, {"isa", to_string(m.isa)}};
 }
 json body(const Go& m) {
-  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}, {"order_start", m.order_start}, {"order_stream", m.order_stream}};
+  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}, {"order_start", m.order_start}, {"order_stream", m.order_stream}, {"isa", to_string(m.isa)}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
 json body(const End& m) {
@@ -56,6 +56,13 @@ base::ErrorKind kind_in(const json& j) {
   return kind;
 }
 
+kernels::Isa isa_in(const json& j) {
+  kernels::Isa isa{};
+  const auto word = j.at("isa").get<std::string>();
+  if (!kernels::parse_isa(word, isa)) unknown("isa/" + word);
+  return isa;
+}
+
 }  // namespace
 
 std::string encode(const Hello& hello) { return dump(body(hello)); }
@@ -67,17 +74,18 @@ std::string encode(const GangMessage& message) {
 Hello decode_hello(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) {
     if (type != "hello") unknown(type);
-    Hello m{.node = j.at("node"), .nodes = 1, .version = j.at("version"), .host = j.at("host"), .job_yaml = {}};
+    Hello m{.node = j.at("node"), .nodes = 1, .version = j.at("version"), .host = j.at("host"), .job_yaml = {}, .isa = {}};
     if (m.version != version()) return m;
     m.nodes = j.at("nodes");
     m.job_yaml = j.at("job");
+    m.isa = isa_in(j);
     return m;
   });
 }
 
 GangMessage decode_gang_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> GangMessage {
-    if (type == "go") return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream")};
+    if (type == "go") return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream"), isa_in(j)};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};

@@ -10,6 +10,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/base/error.h"
+#include "kernels/target.h"
 
 namespace trainerd::core {
 
@@ -20,6 +21,7 @@ struct Hello {
   std::string version;
   std::string host;
   std::string job_yaml;  ///< resolved
+  kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
 };
 
 // ---- From the leader ----
@@ -33,6 +35,7 @@ struct Go {
   std::int64_t tokens = 0;
   std::int64_t order_start = 0;   ///< the cursor at which the order of samples began
   std::int64_t order_stream = 0;  ///< its number
+  kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {

@@ -156,6 +156,7 @@ void Worker::build(const Start& start) {
   job_ = parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
   reports_ = start.reports;
+  if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic) kernels::limit_gemm_library(most_isa(job_));
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
   rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, meet(start, layout, topology),
@@ -247,6 +248,7 @@ StepReport Worker::await_report(const Launched& launched, io::StepRecord& record
   record.time.checkpoint = launched.carried_stall;
   const kernels::BackendCounters counters = rank_->backend().counters();
   record.widened_gemms = counters.widened_gemms;
+  record.reference_gemms = counters.reference_gemms;
   record.own_attention = counters.own_attention;
   return report;
 }

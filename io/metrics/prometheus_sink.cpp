@@ -194,6 +194,8 @@ struct PrometheusSink::State {
   Single<Gauge> run_tokens{gauge(r, "trainerd_run_tokens", "Tokens trained on by the run, in all its attempts.")};
   Single<Counter> widened{
       counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
+  Single<Counter> reference_gemms{
+      counter(r, "trainerd_reference_gemms_total", "Matrix products that oneDNN computed by its slow reference implementation.")};
   Single<Counter> own_attention{
       counter(r, "trainerd_own_attention_total", "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
   Single<Counter> checkpoints{
@@ -278,6 +280,7 @@ void PrometheusSink::on_step(const StepRecord& record) {
   s.run_tokens.get().Set(tokens);
   s.tokens.get().Increment(std::max(0.0, tokens - std::exchange(s.tokens_before, tokens)));
   raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
+  raise_to(s.reference_gemms.get(), static_cast<double>(record.reference_gemms));
   raise_to(s.own_attention.get(), static_cast<double>(record.own_attention));
   s.step_seconds.Observe(record.step_seconds);
   for (const LedgerPart& part : parts(record.time))

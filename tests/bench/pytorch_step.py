@@ -35,6 +35,8 @@ def parse_arguments():
     parser.add_argument("--loss-chunk", type=int, default=None,
                         help="tokens in a chunk of the head; 0: all at once")
     parser.add_argument("--optimizer", choices=["auto", "fused", "compiled"], default="auto")
+    parser.add_argument("--isa", choices=["auto", "avx2"], default="auto",
+                        help="avx2: of compiled code; step.sh limits the libraries")
     parser.add_argument("--autotune", action="store_true", help="inductor's max-autotune")
     return parser.parse_args()
 
@@ -192,6 +194,11 @@ def main():
     if args.autotune:
         import torch._inductor.config as inductor
         inductor.max_autotune = True
+    if args.isa == "avx2":
+        import torch._inductor.config as inductor
+        inductor.cpp.simdlen = 256
+        if torch.backends.cpu.get_cpu_capability() != "AVX2":
+            sys.exit("torch uses " + torch.backends.cpu.get_cpu_capability() + ": set ATEN_CPU_CAPABILITY=avx2")
     narrow = args.precision == "bf16" and args.bf16 == "master"
     autocast = args.precision == "bf16" and args.bf16 == "autocast"
 
@@ -228,7 +235,7 @@ def main():
             seconds.append(time.perf_counter() - started)
     print(json.dumps({
         "impl": f"pytorch-{args.mode}", "vocab": args.vocab, "precision": args.precision,
-        "threads": args.threads, "step_seconds": seconds, "tokens_per_step": BATCH * SEQ, "loss": loss,
+        "threads": args.threads, "isa": args.isa, "step_seconds": seconds, "tokens_per_step": BATCH * SEQ, "loss": loss,
         "torch": torch.__version__}))
 
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Times the training step against PyTorch's and against the GEMM ceiling, and prints Markdown tables.
 #
-#   tests/bench/step.sh [--quick] [--rounds N] [--steps N] [--raw FILE]
+#   tests/bench/step.sh [--quick] [--isa avx2] [--rounds N] [--steps N] [--raw FILE]
 #
+# With --isa avx2 both sides have AVX2 and FMA alone, in fp32: our kernels and oneDNN, PyTorch's kernels, MKL,
+# oneDNN and compiled code.
 # Needs build/release/step_bench. $PYTHON (default python3) is the interpreter that has torch; without torch
 # the PyTorch columns say so. Settings that make PyTorch faster are used where they are installed: jemalloc
 # with huge pages, and on AMD processors a shim without which MKL takes its slow path in fp32.
@@ -14,18 +16,25 @@ python=${PYTHON:-python3}
 rounds=3
 steps=20
 raw=
+isa=auto
+precisions="fp32 bf16"
 
 while (($#)); do
   case $1 in
     --quick) rounds=1 steps=5 ;;
+    --isa) isa=$2 precisions=fp32; shift ;;
     --rounds) rounds=$2; shift ;;
     --steps) steps=$2; shift ;;
     --raw) raw=$2; shift ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
 
+if [[ $isa != auto && $isa != avx2 ]]; then
+  echo "step.sh: --isa $isa is not known: only avx2 can be asked of PyTorch" >&2
+  exit 2
+fi
 if [[ ! -x $bench ]]; then
   echo "step.sh: $bench is not there: build it first (cmake --build --preset release --target step_bench)" >&2
   exit 2
@@ -37,6 +46,12 @@ results=$work/results.jsonl
 cores=$(nproc)
 
 preload=
+# What limits PyTorch: ATen's kernels, MKL, oneDNN, and the code that its compiler generates (pytorch_step.py).
+limits=()
+if [[ $isa == avx2 ]]; then
+  limits=(ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2)
+fi
+
 add_preload() { preload=${preload:+$preload:}$1; }
 
 # MKL asks this function whether the processor is Intel's and otherwise leaves AVX-512 unused in fp32.
@@ -56,16 +71,17 @@ elif [[ -z $jemalloc ]]; then
 fi
 
 ours() {  # vocab precision threads
-  taskset -c "0-$(($3 - 1))" "$bench" --vocab "$1" --precision "$2" --threads "$3" --steps "$steps" \
+  taskset -c "0-$(($3 - 1))" "$bench" --vocab "$1" --precision "$2" --threads "$3" --steps "$steps" --isa "$isa" \
     | tail -n 1 >>"$results"
 }
 
 theirs() {  # vocab precision threads mode
   local line
   line=$(env LD_PRELOAD="$preload" OMP_NUM_THREADS="$3" TORCHINDUCTOR_COMPILE_THREADS=1 \
+    TORCHINDUCTOR_CACHE_DIR="$work/inductor" "${limits[@]}" \
     MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always \
     taskset -c "0-$(($3 - 1))" "$python" "$here/pytorch_step.py" --vocab "$1" --precision "$2" \
-    --threads "$3" --steps "$steps" --mode "$4" 2>"$work/errors" | tail -n 1) || {
+    --threads "$3" --steps "$steps" --mode "$4" --isa "$isa" 2>"$work/errors" | tail -n 1) || {
     tail -n 5 "$work/errors" >&2
     echo "step.sh: PyTorch in $4 mode failed: this run is missing from the table" >&2
     return 0
@@ -78,7 +94,7 @@ for threads in 1 2; do
     echo "step.sh: $cores core(s): the rows with $threads threads are left out" >&2
     continue
   fi
-  for precision in fp32 bf16; do
+  for precision in $precisions; do
     for vocab in 256 32000; do
       echo "step.sh: vocabulary $vocab, $precision, $threads thread(s)" >&2
       # ours, theirs, ours, theirs, ours ...: each of theirs lies between two of ours.

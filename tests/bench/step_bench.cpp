@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/spec/machines.h"
 #include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "kernels/base/clock.h"
@@ -20,7 +21,7 @@ namespace {
 
 struct Args {
   std::int64_t vocab = 256;
-  std::string precision = "fp32", recompute = "none";
+  std::string precision = "fp32", recompute = "none", isa = "auto";
   int threads = 1;
   std::int64_t steps = 10;
 };
@@ -32,6 +33,7 @@ Args parse(int argc, char** argv) {
     if (flag == "--vocab") args.vocab = std::stoll(value);
     else if (flag == "--precision") args.precision = value;
     else if (flag == "--recompute") args.recompute = value;
+    else if (flag == "--isa") args.isa = value;
     else if (flag == "--threads") args.threads = std::stoi(value);
     else if (flag == "--steps") args.steps = std::stoll(value);
     else throw std::invalid_argument("unknown option " + flag);
@@ -41,7 +43,7 @@ Args parse(int argc, char** argv) {
 
 core::JobSpec bench_job(const Args& args) {
   return core::parse_job(
-      "name: bench\nseed: 1\ndevice: cpu\n"
+      "name: bench\nseed: 1\ndevice: cpu\nthreads: " + std::to_string(args.threads) + "\nisa: " + args.isa + "\n"
       "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " + std::to_string(args.vocab) + "}\n"
       "batch: {global: 8, micro: 8}\nprecision: " + args.precision + "\nrecompute: {kind: " + args.recompute + "}\n"
       "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: 1000000\ndata: {format: synthetic}\n",
@@ -69,7 +71,8 @@ int main(int argc, char** argv) {
   const core::JobSpec job = bench_job(args);
   std::map<std::string, double> current;
   bool observing = false;
-  const parallel::Topology topology = parallel::detect_topology(args.threads);
+  if (job.isa != core::IsaChoice::automatic) kernels::limit_gemm_library(core::most_isa(job));
+  const parallel::Topology topology = core::job_topology(job);
   core::DeviceRank rank(job, topology, [&](const kernels::ObservedCall& call) {
     if (observing) current[part_of(call.op)] += call.seconds;
   });
@@ -112,10 +115,11 @@ int main(int argc, char** argv) {
   parts_text += "\"host\":" + std::to_string(std::max(0.0, seconds[median] - accounted));
   std::string steps_text;
   for (const double s : seconds) steps_text += (steps_text.empty() ? "" : ",") + std::to_string(s);
-  std::printf("{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"recompute\":\"%s\",\"threads\":%d,\"step_seconds\":[%s],"
-              "\"tokens_per_step\":%lld,\"planned_bytes\":%lld,\"loss\":%.6f,\"ceiling_flops\":%.6e,\"parts\":{%s}}\n",
-              static_cast<long long>(args.vocab), args.precision.c_str(), args.recompute.c_str(), args.threads, steps_text.c_str(),
+  std::printf("{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"recompute\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"step_seconds\":[%s],"
+              "\"tokens_per_step\":%lld,\"planned_bytes\":%lld,\"loss\":%.6f,\"reference_gemms\":%lld,\"ceiling_flops\":%.6e,\"parts\":{%s}}\n",
+              static_cast<long long>(args.vocab), args.precision.c_str(), args.recompute.c_str(), kernels::to_string(topology.device.isa), args.threads, steps_text.c_str(),
               static_cast<long long>(job.tokens_per_step()),
-              static_cast<long long>(rank.plan().memory.total_bytes()), loss, ceiling, parts_text.c_str());
+              static_cast<long long>(rank.plan().memory.total_bytes()), loss,
+              static_cast<long long>(rank.backend().counters().reference_gemms), ceiling, parts_text.c_str());
   return 0;
 }

@@ -83,7 +83,8 @@ StepRecord step(std::int64_t n) {
           .tokens_per_second = 3413.5,
           .mfu = 0.625,
           .time = {.compute = 0.16, .exposed_tp = 0.03, .exposed_world = 0.01, .data_wait = 0.02, .optimizer = 0.08},
-          .widened_gemms = n * 7};
+          .widened_gemms = n * 7,
+          .reference_gemms = n * 2};
 }
 
 }  // namespace
@@ -119,6 +120,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_tokens_total") == 2048);  // of this process
   CHECK(m.at("trainerd_run_tokens") == 6144);
   CHECK(m.at("trainerd_widened_gemms_total") == 42);
+  CHECK(m.at("trainerd_reference_gemms_total") == 12);
   CHECK(m.at("trainerd_step_seconds_count") == 2);
   CHECK(m.at("trainerd_step_seconds_sum") == Approx(0.6));
   CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.25"})") == 0);

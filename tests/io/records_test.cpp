@@ -27,7 +27,7 @@ bool same_bits(double a, double b) {
 const char* const kLine =
     R"({"step":3,"tokens":4096,"loss":0.1,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.25,"tokens_per_second":5461.5,"mfu":0.5,)"
     R"("time":{"compute":0.2,"exposed_tp":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,)"
-    R"("checkpoint":0.0,"other":0.01},"widened_gemms":0})";
+    R"("checkpoint":0.0,"other":0.01},"widened_gemms":0,"reference_gemms":0})";
 
 }  // namespace
 
