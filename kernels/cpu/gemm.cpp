@@ -198,7 +198,7 @@ bool run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
   check_call(c);
   if (widened(c.shape.in, target)) return run_widened(cache, pool, target, vector, c, scratch);
   const Blocks blocks = c.form == Form::own_prepared
-                            ? even_blocks(c.shape.tokens, kOwnTokenBlock, 6, target.threads)
+                            ? own_blocks(c.shape.tokens, c.shape.n, c.shape.k, target.threads)
                             : even_blocks(c.shape.tokens, kTokenBlock, 16, sharing_threads(c.shape.in, target));
   return run_blocks(
       cache, pool, target, c, blocks, scratch,

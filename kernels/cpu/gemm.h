@@ -59,12 +59,17 @@ constexpr int sharing_threads(DType dtype, const Target& target) {
 
 /// Token rows of a block of fprop and dgrad: with plain weights oneDNN packs them again for each block.
 constexpr std::int64_t kTokenBlock = 256;
-/// Token rows of a block of our own kernel, in whole tiles: its input stays in the second-level cache.
-constexpr std::int64_t kOwnTokenBlock = 96;
+/// Blocks of our own kernel, in whole tiles: their input stays in the second-level cache, or, where the weight
+/// comes from memory each time, the weight serves more rows. No bit depends on them.
+constexpr Blocks own_blocks(std::int64_t tokens, std::int64_t n, std::int64_t k, int threads) {
+  return even_blocks(tokens, n * k > (std::int64_t{1} << 20) ? 384 : 96, 6, threads);
+}
+/// The same where a row kernel takes up the results.
+constexpr std::int64_t kOwnFusedBlock = 48;
 /// Blocks whose results a row kernel takes up: they stay in the second-level cache.
 constexpr Blocks fused_blocks(std::int64_t tokens, DType dtype, bool prepared, const Target& target) {
   if (!prepared) return even_blocks(tokens, kTokenBlock, 16, sharing_threads(dtype, target));
-  if (own_linear(dtype, target)) return even_blocks(tokens, kOwnTokenBlock / 2, 6, target.threads);
+  if (own_linear(dtype, target)) return even_blocks(tokens, kOwnFusedBlock, 6, target.threads);
   return even_blocks(tokens, 256 / size_of(dtype), 16, sharing_threads(dtype, target));
 }
 /// Output features of a block of a widened GEMM, and rows of a block of the weight gradient.

@@ -80,38 +80,48 @@ void last_rows(std::int64_t rows, const Word* a, LeftStrides strides, const Word
     last_rows<Rows - 1>(rows, a, strides, b, depth, c, ldc, mode);
 }
 
-/// Panel after panel; in a panel, words of the reduction that stay in the first-level cache at a time, and each
-/// row sums them in rising order: the result of a row does not depend on the rows beside it.
-void linear_block(const LinearBlock& l) {
-  constexpr std::int64_t kDepth = 256;
-  const LeftStrides strides{l.depth, 1};
-  for (std::int64_t column = 0; column < l.columns; column += kPanel) {
-    const Word* panel = words(l.prepared) + column * l.depth;
-    for (std::int64_t k = 0; k < l.depth; k += kDepth) {
-      const std::int64_t depth = std::min(kDepth, l.depth - k);
-      const Word* in = reinterpret_cast<const Word*>(l.in) + k;
-      const WriteMode mode = k > 0 ? WriteMode::accumulate : l.mode;
-      for (std::int64_t row = 0; row < l.rows; row += kTileRows) {
-        const std::int64_t rows = std::min(kTileRows, l.rows - row);
-        const Word* a = in + row * l.depth;
-        float* c = l.out + row * l.columns + column;
-        if (rows == kTileRows)
-          tile<float, kTileVectors>(a, strides, panel + k * kPanel, depth, c, l.columns, rows, mode);
-        else
-          last_rows<kTileRows - 1>(rows, a, strides, panel + k * kPanel, depth, c, l.columns, mode);
-      }
-    }
-    if (l.bias == nullptr && l.addend == nullptr) continue;
-    for (std::int64_t row = 0; row < l.rows; ++row)
-      for (std::int64_t i = column; i < column + kPanel; i += kLanes) {
-        float* out = l.out + row * l.columns + i;
-        Vec x = load(out);
-        if (l.bias != nullptr)
-          x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i) : load(elements<float>(l.bias) + i);
-        if (l.addend != nullptr) x += load(l.addend + row * l.columns + i);
-        store(out, x);
-      }
+/// Words of the reduction that are worked on together: a panel's stay in the first-level cache.
+constexpr std::int64_t kLinearDepth = 256;
+
+/// Words [k, k + kLinearDepth) of the reduction, for the columns of one panel.
+void linear_panel(const LinearBlock& l, std::int64_t column, std::int64_t k) {
+  const std::int64_t depth = std::min(kLinearDepth, l.depth - k);
+  const Word* in = reinterpret_cast<const Word*>(l.in) + k;
+  const Word* panel = words(l.prepared) + column * l.depth + k * kPanel;
+  const WriteMode mode = k > 0 ? WriteMode::accumulate : l.mode;
+  for (std::int64_t row = 0; row < l.rows; row += kTileRows) {
+    const std::int64_t rows = std::min(kTileRows, l.rows - row);
+    const Word* a = in + row * l.depth;
+    float* c = l.out + row * l.columns + column;
+    if (rows == kTileRows)
+      tile<float, kTileVectors>(a, {l.depth, 1}, panel, depth, c, l.columns, rows, mode);
+    else
+      last_rows<kTileRows - 1>(rows, a, {l.depth, 1}, panel, depth, c, l.columns, mode);
   }
+}
+
+void add_ends(const LinearBlock& l) {
+  for (std::int64_t row = 0; row < l.rows; ++row)
+    for (std::int64_t i = 0; i < l.columns; i += kLanes) {
+      float* out = l.out + row * l.columns + i;
+      Vec x = load(out);
+      if (l.bias != nullptr)
+        x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i) : load(elements<float>(l.bias) + i);
+      if (l.addend != nullptr) x += load(l.addend + row * l.columns + i);
+      store(out, x);
+    }
+}
+
+/// Of input and output the smaller one is walked again and again, from the second-level cache. Either way each
+/// result sums its products in rising order, whatever rows lie beside it.
+void linear_block(const LinearBlock& l) {
+  if (l.depth > l.columns)
+    for (std::int64_t k = 0; k < l.depth; k += kLinearDepth)
+      for (std::int64_t column = 0; column < l.columns; column += kPanel) linear_panel(l, column, k);
+  else
+    for (std::int64_t column = 0; column < l.columns; column += kPanel)
+      for (std::int64_t k = 0; k < l.depth; k += kLinearDepth) linear_panel(l, column, k);
+  if (l.bias != nullptr || l.addend != nullptr) add_ends(l);
 }
 
 template <class Out, class Bias>
