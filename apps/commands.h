@@ -19,6 +19,7 @@ struct RunArgs {
   std::string command;         ///< the whole command line
   std::string rates;           ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
   std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
+  std::string max_time;        ///< a duration after which the run has saved and stopped; empty: no limit
 };
 int run_command(const RunArgs& args);
 

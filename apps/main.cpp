@@ -46,6 +46,8 @@ class CommandLine {
     run->add_option("--metrics-listen", run_.metrics_listen,
                     "In place of metrics.listen on this node; nodes but the first serve metrics only with it")
         ->type_name("HOST:PORT");
+    run->add_option("--max-time", run_.max_time, "Save and stop before this much time has passed since the start of this process: 3h50m, 90m")
+        ->type_name("DURATION");
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
 
     CLI::App* validate = app_.add_subcommand(

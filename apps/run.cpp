@@ -1,18 +1,24 @@
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "apps/commands.h"
 #include "apps/commit.h"
+#include "core/run/early_stop.h"
 #include "core/run/log.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/supervise/agent.h"
 #include "io/listen_address.h"
+#include "io/text.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -21,12 +27,15 @@ namespace {
 
 constexpr int kExitOfSignal = 128;  // as a shell reports a process that a signal ended
 
-/// SIGTERM and SIGINT as a descriptor: blocked here, before any thread is made, so that every thread blocks them.
+/// The signals that end a run as a descriptor: blocked here, before any thread is made, so that every thread blocks them.
 base::UniqueFd open_stop_signals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) sigaddset(&set, signal);
+  // Under nohup a lost terminal ends nothing.
+  struct sigaction inherited {};
+  ::sigaction(SIGHUP, nullptr, &inherited);
+  if (inherited.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // A reader of our output that goes away is no reason to end training, and a file-size limit is an error like a full disk.
   ::signal(SIGXFSZ, SIG_IGN);
@@ -44,10 +53,31 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// Monotonic seconds at which `--max-time` is up.
+std::optional<double> deadline(const std::string& max_time, double start) {
+  if (max_time.empty()) return std::nullopt;
+  const auto seconds = io::parse_duration(max_time);
+  if (!seconds || *seconds <= 0) throw base::spec_error("--max-time: expected a duration such as 3h50m, 90m or 30s, got '" + max_time + "'");
+  return start + *seconds;
+}
+
+/// Ends the process where nothing has to be saved; `screen`: where the log goes, once there is one.
+core::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
+  return [screen = std::move(screen)](const core::StopRequest& stop) {
+    spdlog::info("{} before training began: stopping", stop.reason);
+    spdlog::default_logger()->flush();
+    if (screen) screen->finish();
+    // Other threads are at work: nothing of theirs is destroyed.
+    std::_Exit(kExitOfSignal + stop.exit_signal);
+  };
+}
+
 }  // namespace
 
 int run_command(const RunArgs& args) {
+  const std::optional<double> end = deadline(args.max_time, base::monotonic_seconds());
   const base::UniqueFd signals = open_stop_signals();
+  std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(nullptr));
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   auto [job, rates] = core::job_here(core::load_job(args.job, overrides));
@@ -56,6 +86,7 @@ int run_command(const RunArgs& args) {
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" + args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
   if (gang) allow_many_descriptors();
+  early.reset();
   const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
   core::log_to(screen, log);
@@ -68,12 +99,14 @@ int run_command(const RunArgs& args) {
                                                     // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
                                                     .executable = "/proc/self/exe",
                                                     .signal_fd = signals.get(),
+                                                    .leave = leave_with(screen),
                                                     .screen = screen,
                                                     .log = log,
                                                     .command = args.command,
                                                     .commit = commit(),
                                                     .gang = gang,
                                                     .rates = rates,
+                                                    .deadline = end,
                                                     .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }

@@ -69,6 +69,13 @@ struct EvaluationRecord {
   double wall_time = 0;
 };
 
+/// How far an evaluation is that takes a while; told of several times before its record.
+struct EvaluationProgress {
+  std::int64_t step = 0;  ///< that it follows
+  std::int64_t done = 0;  ///< global batches
+  std::int64_t batches = 0;
+};
+
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::int64_t bytes = 0;

@@ -92,6 +92,17 @@ std::optional<double> parse_duration(std::string_view text) {
   return std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
 }
 
+namespace {
+
+/// The shortest digits without an exponent.
+std::string plain_seconds(double seconds) {
+  std::string text = fmt::format("{}s", seconds);
+  for (int digits = 0; parse_duration(text) != seconds && digits < 340; ++digits) text = fmt::format("{:.{}f}s", seconds, digits);
+  return text;
+}
+
+}  // namespace
+
 std::string duration_text(double seconds) {
   std::string text;
   double left = seconds;
@@ -102,8 +113,8 @@ std::string duration_text(double seconds) {
       left -= count * length;
     }
   }
-  if (left > 0 || text.empty()) text += fmt::format("{}s", left);
-  return parse_duration(text) == seconds ? text : fmt::format("{}s", seconds);
+  if (left > 0 || text.empty()) text += plain_seconds(left);
+  return parse_duration(text) == seconds ? text : plain_seconds(seconds);
 }
 
 double median(std::vector<double> values) {

@@ -1,6 +1,7 @@
 #include "core/plan/failure_scenario.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
@@ -10,6 +11,7 @@ namespace trainerd::core {
 namespace {
 
 constexpr double kDay = 24 * 3600;
+constexpr double kMostSteps = 1e9;  // of a scenario
 
 /// Data-parallel replicas that the nodes left have devices for.
 std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, std::int64_t ranks,
@@ -61,9 +63,20 @@ CheckpointTier memory_tier(const char* name, Loss survives, const FailureSpec::M
           .every_steps = m.every_steps};
 }
 
+/// Steps between two saves to storage; 0: the optimum. A duration becomes the nearest whole multiple of the cadence that is given
+/// for copies in memory: a partner's is a multiple of the own node's.
+std::int64_t storage_steps(const io::Interval& every, const FailureSpec& spec, const RunFigures& figures) {
+  if (every.seconds == 0 || figures.step_seconds.value_or(0) <= 0) return every.steps;
+  std::int64_t multiple = 1;
+  for (const FailureSpec::Memory& memory : {spec.memory, spec.partner})
+    if (memory.save_seconds >= 0 && memory.every_steps > 0) multiple = std::max(multiple, memory.every_steps);
+  const double steps = std::round(every.seconds / *figures.step_seconds / static_cast<double>(multiple));
+  return static_cast<std::int64_t>(std::clamp(steps, 1.0, kMostSteps / static_cast<double>(multiple))) * multiple;
+}
+
 CheckpointTier storage_tier(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures,
                             Needs& needs) {
-  CheckpointTier tier{.name = "storage", .survives = Loss::several, .every_steps = job.checkpoint.every};
+  CheckpointTier tier{.name = "storage", .survives = Loss::several, .every_steps = storage_steps(job.checkpoint.every, spec, figures)};
   std::optional<double> write_seconds;
   if (figures.checkpoint_bytes && spec.storage_gb_per_second > 0)
     write_seconds = *figures.checkpoint_bytes / (spec.storage_gb_per_second * 1e9);

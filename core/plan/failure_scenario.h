@@ -21,8 +21,8 @@ struct RunFigures {
 FailureSpec job_failures(const JobSpec& job, const std::vector<std::string>& overrides);
 
 /// The job among its cluster's failures: one lost node takes its replicas with it, whose other nodes stand in
-/// for the next. The cadence of storage is the job's `checkpoint.every`, or the optimum when that is 0.
-/// Throws SpecError with everything that is missing.
+/// for the next. The cadence of storage is the job's `checkpoint.every`, a duration rounded
+/// to steps, or the optimum when that is 0. Throws SpecError with everything that is missing.
 FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures);
 
 }  // namespace trainerd::core

@@ -235,15 +235,15 @@ std::vector<Field> fields_of(JobSpec& job) {
   add_precision(t, job.precision);
   add_optimizer(t, job.optimizer);
   add_data(t, job.data);
-  t.add("checkpoint.every", &job.checkpoint.every,
-        "steps between checkpoints; 0: only at the end and when stopped")
+  t.add("checkpoint.every", StepsOrDuration{&job.checkpoint.every},
+        "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and when stopped")
       .between(0, kMostSteps);
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
       .between(1, kMostSteps);
   t.add("checkpoint.async", &job.checkpoint.async, "training goes on while a checkpoint is written");
   t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMostSteps);
   t.add("evaluate.batches", &job.evaluate.batches,
-        "global batches of an evaluation, from the start of the validation data")
+        "global batches of an evaluation, from the start of the validation data; at most the whole batches that it holds")
       .between(0, kMostSteps)
       .or_else("required with `every`");
   t.add("metrics.listen", &job.metrics.listen,

@@ -15,12 +15,15 @@
 
 #include "core/plan/plan.h"
 #include "core/plan/units.h"
+#include "core/run/early_stop.h"
+#include "core/run/evaluation.h"
 #include "core/spec/machines.h"
 #include "core/supervise/agent_state.h"
 #include "core/train/device_rank.h"
 #include "core/train/snapshot.h"
 #include "core/version.h"
 #include "io/metrics/earlier_attempt.h"
+#include "io/metrics/event_log.h"
 #include "io/text.h"
 
 namespace trainerd::core {
@@ -74,8 +77,7 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
       writer_(store_),
       parts_(layout_.grid.ranks()),
       traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
-      stop_signal_(gang.stop_signal()),
-      signalled_(stop_signal_ != 0) {
+      stop_(gang.stop()) {
   announce();
   if (gang.leads()) plan();
 }
@@ -93,6 +95,15 @@ void Agent::plan() {
   planned_ = std::move(planned);
 }
 
+void Agent::prepare() {
+  options_.log->open(output_.log(gang_.node()));
+  resume();
+  if (!already_trained()) check_data();
+}
+
+/// Nothing is left to do but the report.
+bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
+
 void Agent::resume() {
   if (!gang_.leads()) {
     const Go& go = gang_.go();
@@ -103,6 +114,7 @@ void Agent::resume() {
     start_.tokens = go.tokens;
     start_.order_start = go.order_start;
     start_.order_stream = go.order_stream;
+    start_.evaluate_first = go.evaluate_first;
     return;
   }
   const auto rejected = [](const std::string& path, const std::string& why) {
@@ -119,6 +131,18 @@ void Agent::resume() {
   spdlog::info("resuming from {} (step {})", found->where.path, state.step);
   if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
   resumed_ = std::move(found->manifest.state);
+  start_.evaluate_first = evaluation_missing();
+}
+
+/// Whether the run ended between the checkpoint and the record of the evaluation after its step.
+bool Agent::evaluation_missing() const {
+  if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
+  bool missing = true;
+  io::read_event_log(output_.events(), step_, [&](const io::EventRecord& event) {
+    const auto* evaluation = std::get_if<io::EvaluationRecord>(&event);
+    if (evaluation != nullptr && evaluation->step == step_) missing = false;
+  });
+  return missing;
 }
 
 /// Before anything of an earlier run is touched: data that is refused leaves it as it was.
@@ -139,7 +163,7 @@ void Agent::begin() {
   if (!gang_.leads() || gang_.alone()) return;
   output_.mark(gang_.go().run);
   gang_.begin({.last_good = last_good_, .step = step_, .cursor = start_.cursor, .tokens = start_.tokens,
-               .order_start = start_.order_start, .order_stream = start_.order_stream});
+               .order_start = start_.order_start, .order_stream = start_.order_stream, .evaluate_first = start_.evaluate_first});
 }
 
 /// A run that was killed after its last checkpoint and before its report gets the report now.
@@ -170,7 +194,7 @@ void Agent::start_workers() {
   }
   for (std::int64_t i = 0; i < here_.count; ++i) start_worker(here_.first + i);
   // Asked for while this node waited for the others.
-  if (stop_signal_ != 0)
+  if (stop_)
     for (Worker& worker : workers_) tell(worker, Stop{});
 }
 
@@ -194,20 +218,18 @@ void Agent::start_worker(std::int64_t rank) {
 }
 
 AgentResult Agent::run() {
-  options_.log->open(output_.log(gang_.node()));
-  resume();
-  if (step_ >= job_.steps) {
+  if (already_trained()) {
     begin();
     return already_done();
   }
-  check_data();
   open_sinks();
   if (gang_.leads()) {
     output_.write_job(job_);
-    if (stopped_before_start()) return {step_, stop_signal_};
+    if (stopped_before_start()) return {step_, stop_->exit_signal};
   }
   begin();
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
+  begin_time_limit();
   try {
     start_workers();
     supervise();
@@ -219,29 +241,20 @@ AgentResult Agent::run() {
   }
   // At once: the report may be for a disk that is slow or gone.
   if (killed_) {
-    record(io::NoticeKind::stop, fmt::format("stopped at once by a second signal after step {}; the last checkpoint is {}", step_, last_good_));
-    return {step_, stop_signal_};
+    record_begin();
+    record(io::NoticeKind::stop, fmt::format("stopped at once by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
+    return {step_, stop_->exit_signal};
   }
   if (!gang_.leads()) return {step_, gang_.end()->stop_signal};
   const bool stopped = finished_.at(0).stopped;
-  const int signal = stopped ? stop_signal_ : 0;
+  const int signal = stopped ? stop_->exit_signal : 0;
   gang_.finish({.stop_signal = signal});
   if (stopped)
-    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}", name_of(stop_signal_), step_, last_good_));
+    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
   else
     record(io::NoticeKind::finish, fmt::format("all {} steps are done; the last checkpoint is {}", step_, last_good_));
-  finish(stopped ? std::string("stopped by ") + name_of(stop_signal_) : "done");
+  finish(stopped ? "stopped by " + stop_->reason : "done");
   return {step_, signal};
-}
-
-/// Planning and verifying a checkpoint take a while; a stop that came meanwhile is not answered with a step.
-bool Agent::stopped_before_start() {
-  pollfd p{options_.signal_fd, POLLIN, 0};
-  if (::poll(&p, 1, 0) <= 0 || (stop_signal_ = read_signal(options_.signal_fd)) == 0) return false;
-  spdlog::info("{} before training began: stopping", name_of(stop_signal_));
-  record_begin();
-  record(io::NoticeKind::stop, fmt::format("stopped by {} before training began", name_of(stop_signal_)));
-  return true;
 }
 
 /// Leaves as much as possible behind an error, which stays the one that is reported.
@@ -286,10 +299,11 @@ void Agent::supervise() {
     const std::size_t gang = fds.size();
     gang_.watch(fds);
     const double patience = kLastWordsSeconds + (gang_.leads() ? 0 : kVerdictSeconds);
-    const double left = failure_ ? failed_at_ + patience - base::monotonic_seconds() : 0;
-    if (failure_ && left <= 0) break;
-    if (::poll(fds.data(), fds.size(), failure_ ? static_cast<int>(1000 * left) + 1 : -1) < 0) continue;
+    const auto left = failure_ ? std::optional(failed_at_ + patience - base::monotonic_seconds()) : time_left();
+    if (failure_ && *left <= 0) break;
+    if (::poll(fds.data(), fds.size(), left ? static_cast<int>(std::min(1000 * *left, 1e9)) + 1 : -1) < 0) continue;
     if (fds[0].revents != 0) on_signal();
+    check_time_limit();
     if (killed_) return;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       // Messages before the end: what the worker said last is still in the socket.
@@ -301,6 +315,7 @@ void Agent::supervise() {
     if (fds[1].revents != 0) on_saved();
     if (fds[devices].revents != 0) on_devices();
     for (const Gang::Event& event : gang_.take(std::span(fds).subspan(gang))) on_gang(event);
+    if (killed_) return;
   }
   kill_workers();
   const bool told = !gang_.leads() && gang_.over();
@@ -339,26 +354,6 @@ void Agent::tell(Worker& worker, const AgentMessage& message) {
   } catch (const base::CommError&) {
     // The worker has ended; its end is handled where it is seen.
   }
-}
-
-void Agent::on_signal() {
-  const int signal = read_signal(options_.signal_fd);
-  if (signal == 0) return;
-  // Another node's may have come first: a scheduler signals all.
-  if (std::exchange(signalled_, true)) {
-    spdlog::warn("{} again: stopping at once; the last checkpoint is {}", name_of(signal), last_good_);
-    killed_ = true;
-    kill_workers();
-    writer_.abandon();
-    if (gang_.leads()) gang_.finish({.stop_signal = signal});
-    else gang_.finish({.failed = true, .message = gang_.name_of(gang_.node()) + " was stopped at once by a second " + name_of(signal)});
-    return;
-  }
-  if (stop_signal_ != 0) return;
-  stop_signal_ = signal;
-  if (!gang_.leads()) gang_.tell(StopAsked{signal});
-  spdlog::info("{}: finishing the step, saving, stopping (a second one stops at once)", name_of(signal));
-  for (Worker& worker : workers_) tell(worker, Stop{});
 }
 
 void Agent::on_worker_end(Worker& worker) {
@@ -407,7 +402,17 @@ AgentResult run_agent(const AgentOptions& options) {
     // Of the job that workers get: where a node has less, it limits the others.
     if (!gang->alone() && options.job.device != DeviceChoice::cuda && gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
       here.job.isa = choice_of(gang->isa());
-    const AgentResult result = Agent(here, *gang).run();
+    // The other nodes leave when this one says so; a signal to one of them is passed on when it has planned.
+    std::optional<EarlyStop> early;
+    if (gang->leads())
+      early.emplace(options.signal_fd, [&](const StopRequest& stop) {
+        gang->finish({.stop_signal = stop.exit_signal});
+        options.leave(stop);
+      });
+    Agent agent(here, *gang);
+    agent.prepare();
+    early.reset();
+    const AgentResult result = agent.run();
     gang->finish({.stop_signal = result.stop_signal});
     return result;
   } catch (const std::exception& error) {

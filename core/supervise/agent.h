@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/run/stop.h"
 #include "core/spec/spec.h"
 #include "core/supervise/gang.h"
 #include "io/console/run_log.h"
@@ -16,19 +17,21 @@ namespace trainerd::core {
 struct AgentOptions {
   JobSpec job;
   std::string executable;  ///< of this program: what workers are started from
-  int signal_fd = -1;      ///< a signalfd for SIGTERM and SIGINT, which are blocked in every thread
+  int signal_fd = -1;      ///< a signalfd for the signals that ask for a stop, which are blocked in every thread
+  LeaveProcess leave;      ///< for a stop while the run is planned, when there is nothing to save
   std::shared_ptr<io::Screen> screen = {};  ///< what the user sees
   std::shared_ptr<io::RunLog> log = {};     ///< opened in the output directory
   std::string command = {};                 ///< the command line, for the record
   std::string commit = {};                  ///< that the program was built from
   std::optional<GangOptions> gang;  ///< of a job over several nodes
   std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
+  std::optional<double> deadline = {};  ///< monotonic seconds: the run has saved and stopped before
   std::string metrics_listen = {};  ///< where this node serves metrics, or "off"; empty: node 0 where the job says, the others not
 };
 
 struct AgentResult {
   std::int64_t step = 0;
-  int stop_signal = 0;  ///< the signal that stopped the run; 0: it is done
+  int stop_signal = 0;  ///< what the exit status of a run that was stopped is made of; 0: it is done
 };
 
 /// The node's agent: meets those of the job's other nodes, plans, refuses what does not fit, starts the workers, keeps

@@ -1,7 +1,5 @@
 #include <spdlog/spdlog.h>
 
-#include <csignal>
-
 #include "core/supervise/agent_state.h"
 #include "core/train/snapshot.h"
 #include "io/text.h"
@@ -21,8 +19,6 @@ Record stamped(Record record) {
 }
 
 }  // namespace
-
-const char* name_of(int signal) { return signal == SIGTERM ? "SIGTERM" : "SIGINT"; }
 
 void Agent::on_message(Worker& worker) {
   const std::optional<std::string> text = worker.channel->receive();
@@ -63,10 +59,7 @@ void Agent::hear(std::int64_t, const ShardsSaved& m) {
 
 /// Any rank's vote stops all: the leader learns what to call it.
 void Agent::hear(std::int64_t node, const StopAsked& m) {
-  if (stop_signal_ != 0) return;
-  stop_signal_ = m.signal;
-  spdlog::info("{} at {}: finishing the step, saving, stopping", name_of(m.signal), gang_.name_of(node));
-  for (Worker& worker : workers_) tell(worker, Stop{});
+  request_stop({m.request.reason + " at " + gang_.name_of(node), m.request.exit_signal});
 }
 
 void Agent::handle(std::int64_t rank, const Ready& m) {
@@ -126,6 +119,7 @@ void Agent::on_devices() {
 void Agent::handle(std::int64_t, const io::StepRecord& m) {
   if (!all_ready()) return early_.emplace_back(m), void();
   step_ = m.step;
+  if (time_limit_) time_limit_->add_step(m.step_seconds);
   sinks_.each(&io::MetricsSink::on_step, stamped(m));
   watch_outlets();
   if (m.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
@@ -209,6 +203,7 @@ void Agent::on_saved() {
   if (!result) return;
   if (result->error) std::rethrow_exception(result->error);
   if (result->part == CheckpointWriter::Part::shards) return on_shards(*std::move(result));
+  if (time_limit_) time_limit_->add_save(result->record.snapshot_seconds + result->record.write_seconds);
   sinks_.each(&io::MetricsSink::on_checkpoint, stamped(result->record));
   completed(result->record.step, result->record.path);
 }
@@ -216,6 +211,7 @@ void Agent::on_saved() {
 /// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
 void Agent::on_shards(CheckpointWriter::Result result) {
   const io::CheckpointRecord& record = result.record;
+  if (time_limit_) time_limit_->add_save(record.snapshot_seconds + record.write_seconds);
   if (gang_.leads()) {
     auto job = parts_.add(record.step, here_.first, std::move(result.written), record.snapshot_seconds, record.write_seconds);
     if (job) writer_.enqueue(*std::move(job));

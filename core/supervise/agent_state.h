@@ -13,6 +13,7 @@
 #include "core/plan/dry_run.h"
 #include "core/run/metrics_file.h"
 #include "core/run/resume_check.h"
+#include "core/run/time_limit.h"
 #include "core/supervise/agent.h"
 #include "core/supervise/channel.h"
 #include "core/supervise/checkpoint_parts.h"
@@ -31,8 +32,9 @@
 #include "kernels/base/segment.h"
 #include "parallel/rendezvous/tcp_store.h"
 
-// The agent's state, for its three files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
-// what ranks and other nodes say; agent_records.cpp is what it says itself, to the log, the sinks and the output directory.
+// The agent's state, for its files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
+// what ranks and other nodes say; agent_stop.cpp is how a run is stopped; agent_records.cpp is what it says itself, to the log, the
+// sinks and the output directory.
 
 namespace trainerd::core {
 
@@ -56,6 +58,8 @@ struct Failure {
 class Agent {
  public:
   Agent(const AgentOptions& options, Gang& gang);
+  /// Opens the log, finds the checkpoint to go on from, and looks at the data.
+  void prepare();
   AgentResult run();
 
  private:
@@ -66,15 +70,23 @@ class Agent {
   void resume();
   void check_data();
   void begin();
+  bool already_trained() const;
   AgentResult already_done();
   std::unique_ptr<io::ReportSink> report_sink() const;
   void open_sinks();
+  bool evaluation_missing() const;
   void serve_metrics(const io::MetricsOptions& metrics);
-  bool stopped_before_start();
   void start_workers();
   void start_worker(std::int64_t rank);
   void supervise();
+  // How it stops (agent_stop.cpp).
   void on_signal();
+  void request_stop(const StopRequest& request);
+  void stop_at_once(const StopRequest& request, const std::string& message);
+  bool stopped_before_start();
+  void begin_time_limit();
+  std::optional<double> time_left() const;
+  void check_time_limit();
   void on_message(Worker& worker);
   void on_saved();
   void on_devices();
@@ -87,7 +99,11 @@ class Agent {
   // Of a rank of this node.
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
+  void handle(std::int64_t, const io::EvaluationProgress& m) {
+    if (all_ready()) sinks_.each(&io::MetricsSink::on_evaluation_progress, m);
+  }
   void handle(std::int64_t, const io::NoticeRecord& m);
+  void handle(std::int64_t rank, const StopNeeded& m) { request_stop({m.reason + " at rank " + std::to_string(rank)}); }
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   void handle(std::int64_t rank, const MemoryUsed& m);
@@ -159,13 +175,11 @@ class Agent {
   double failed_at_ = 0;
   std::int64_t step_ = 0;
   std::string last_good_ = "none";  ///< the checkpoint that was verified or written by this run last
-  int stop_signal_ = 0;
-  bool signalled_ = false;  ///< this agent itself
+  StopSignals signals_;               ///< to this agent
+  std::optional<StopRequest> stop_;   ///< of this agent, or of another
+  std::optional<TimeLimit> time_limit_;
   bool slow_gemms_told_ = false;
-  bool killed_ = false;  ///< by a second signal: nothing is waited for
+  bool killed_ = false;  ///< stopped at once: nothing is waited for
 };
-
-/// "SIGTERM".
-const char* name_of(int signal);
 
 }  // namespace trainerd::core

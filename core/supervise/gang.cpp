@@ -1,7 +1,6 @@
 #include "core/supervise/gang.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "core/run/early_stop.h"
 #include "core/version.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -20,6 +20,8 @@ namespace {
 // A frozen peer must not freeze the others: no message between agents waits longer to leave or to be whole.
 constexpr double kMessageSeconds = 30;
 constexpr double kRetrySeconds = 0.1;
+// Of one attempt to reach the leader; signals are read between two.
+constexpr double kJoinSeconds = 1;
 // How long the others have to hear the last word.
 constexpr double kFarewellSeconds = 2;
 
@@ -62,12 +64,6 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-int read_signal(int signal_fd) {
-  signalfd_siginfo info{};
-  if (::read(signal_fd, &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return 0;
-  return static_cast<int>(info.ssi_signo);
-}
-
 End end_by(const std::exception& error) {
   if (const auto* known = dynamic_cast<const base::Error*>(&error)) return {.failed = true, .kind = known->kind(), .message = known->what()};
   return {.failed = true, .kind = base::ErrorKind::device, .message = std::string("internal error: ") + error.what()};
@@ -107,14 +103,17 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
     std::vector<pollfd> fds{{signal_fd, POLLIN, 0}};
     watch(fds);
     ::poll(fds.data(), fds.size(), milliseconds_until(deadline));
-    int signal = fds[0].revents != 0 ? read_signal(signal_fd) : 0;
+    std::optional<StopRequest> stop;
+    if (fds[0].revents != 0)
+      if (const int signal = read_signal(signal_fd); signal != 0) stop = stop_request(signal);
     for (const Event& event : heard(std::span(fds).subspan(2))) {
       // A node that waits says one thing alone: that it is asked to stop.
       if (!event.message) spdlog::warn("{} left the rendezvous", name_of(event.node));
-      if (const auto* stop = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr) signal = stop->signal;
+      if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr) stop = asked->request;
     }
-    if (signal != 0) {
-      finish({.stop_signal = signal});
+    if (stop) {
+      spdlog::info("{}: stopped while node 0 waited for {}", stop->reason, missing());
+      finish({.stop_signal = stop->exit_signal});
       return;
     }
     while (auto joined = server_->take_joined()) admit(*std::move(joined), yaml);
@@ -190,7 +189,7 @@ void Gang::follow(const JobSpec& job, int signal_fd) {
   for (;;) {
     const double left = deadline - base::monotonic_seconds();
     std::string why;
-    base::UniqueFd socket = parallel::join_store(options_.rendezvous, encode(hello), std::clamp(left, 0.1, 5.0), why);
+    base::UniqueFd socket = parallel::join_store(options_.rendezvous, encode(hello), std::clamp(left, 0.1, kJoinSeconds), why);
     if (socket) {
       base::watch_peer(socket.get(), kMessageSeconds);
       members_[0].channel.emplace(std::move(socket));
@@ -203,7 +202,9 @@ void Gang::follow(const JobSpec& job, int signal_fd) {
     pollfd p{signal_fd, POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(1e3 * kRetrySeconds)) <= 0) continue;
     if (const int signal = read_signal(signal_fd); signal != 0) {
-      end_ = End{.stop_signal = signal};
+      const StopRequest stop = stop_request(signal);
+      spdlog::info("{}: stopped before {} was reached", stop.reason, name_of(0));
+      end_ = End{.stop_signal = stop.exit_signal};
       return;
     }
   }
@@ -211,17 +212,21 @@ void Gang::follow(const JobSpec& job, int signal_fd) {
 
 // The leader's deadline is for all: it says when to give up, or is gone.
 void Gang::await_go(int signal_fd) {
+  StopSignals signals;
   for (;;) {
     std::array<pollfd, 2> fds{pollfd{signal_fd, POLLIN, 0}, pollfd{members_[0].channel->fd(), POLLIN, 0}};
     if (::poll(fds.data(), fds.size(), -1) < 0) continue;
     if (fds[0].revents != 0)
       if (const int signal = read_signal(signal_fd); signal != 0) {
-        if (stop_signal_ != 0) {
+        const StopSignals::Meaning meaning = signals.on_signal(signal, base::monotonic_seconds());
+        if (meaning == StopSignals::Meaning::stop_at_once) {
           end_ = End{.stop_signal = signal};
           return;
         }
-        stop_signal_ = signal;
-        tell(StopAsked{signal});
+        if (meaning == StopSignals::Meaning::stop) {
+          stop_ = stop_request(signal);
+          tell(StopAsked{*stop_});
+        }
       }
     if (fds[1].revents == 0) continue;
     const auto text = members_[0].channel->receive();

@@ -49,8 +49,8 @@ class Gang {
   /// Whether the run was stopped before it began, or over before (`end`).
   bool over() const { return end_.has_value(); }
   const std::optional<End>& end() const { return end_; }
-  /// A signal to this agent while it waited for the leader, which knows of it; 0: none.
-  int stop_signal() const { return stop_signal_; }
+  /// What a signal to this agent asked for while it waited for the leader, which knows of it.
+  const std::optional<StopRequest>& stop() const { return stop_; }
   /// The best instruction set that every node's CPU has and the job allows. Of several nodes.
   kernels::Isa isa() const { return go_.isa; }
   /// The leader's.
@@ -97,14 +97,11 @@ class Gang {
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
   std::optional<End> end_;
   Go go_;
-  int stop_signal_ = 0;
+  std::optional<StopRequest> stop_;
   bool finished_ = false;
 };
 
 /// The end that an error is.
 End end_by(const std::exception& error);
-
-/// The signal that a signalfd holds; 0: none.
-int read_signal(int signal_fd);
 
 }  // namespace trainerd::core

@@ -13,7 +13,8 @@ json body(const Hello& m) {
   return {{"type", "hello"}, {"node", m.node}, {"nodes", m.nodes}, {"version", m.version}, {"host", m.host}, {"job", m.job_yaml}, {"isa", to_string(m.isa)}};
 }
 json body(const Go& m) {
-  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens}, {"order_start", m.order_start}, {"order_stream", m.order_stream}, {"isa", to_string(m.isa)}};
+  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens},
+          {"order_start", m.order_start}, {"order_stream", m.order_stream}, {"isa", to_string(m.isa)}, {"evaluate_first", m.evaluate_first}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
 json body(const End& m) {
@@ -30,7 +31,7 @@ json body(const ShardsSaved& m) {
 json body(const NodeFailed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight}};
 }
-json body(const StopAsked& m) { return {{"type", "stop"}, {"signal", m.signal}}; }
+json body(const StopAsked& m) { return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}}; }
 
 // Text from outside (host names, paths) need not be UTF-8: replaced, never thrown on.
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -85,7 +86,8 @@ Hello decode_hello(const std::string& text) {
 
 GangMessage decode_gang_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> GangMessage {
-    if (type == "go") return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream"), isa_in(j)};
+    if (type == "go")
+      return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream"), isa_in(j), j.at("evaluate_first")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};
@@ -95,7 +97,7 @@ GangMessage decode_gang_message(const std::string& text) {
       return m;
     }
     if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight")};
-    if (type == "stop") return StopAsked{j.at("signal")};
+    if (type == "stop") return StopAsked{{j.at("reason"), j.at("signal")}};
     unknown(type);
   });
 }

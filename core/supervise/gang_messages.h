@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/run/stop.h"
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/base/error.h"
 #include "kernels/target.h"
@@ -36,6 +37,7 @@ struct Go {
   std::int64_t order_start = 0;   ///< the cursor at which the order of samples began
   std::int64_t order_stream = 0;  ///< its number
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
+  bool evaluate_first = false;  ///< see `Start`
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
@@ -72,7 +74,7 @@ struct NodeFailed {
 };
 /// The node's agent was asked to stop.
 struct StopAsked {
-  int signal = 0;
+  StopRequest request;
 };
 
 using GangMessage = std::variant<Go, Completed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;

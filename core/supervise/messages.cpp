@@ -27,6 +27,7 @@ io::TensorSlice slice_from(const json& j) {
 json body(const Start& m) {
   return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
           {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
+          {"evaluate_first", m.evaluate_first},
           {"rendezvous", m.rendezvous}, {"interface", m.interface},
           {"gemm_algorithms", m.gemm_algorithms}, {"data_content", m.data_content},
           {"order_start", m.order_start}, {"order_stream", m.order_stream}};
@@ -52,6 +53,10 @@ json body(const Ready& m) {
 json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
 json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
+json body(const io::EvaluationProgress& m) {
+  return {{"type", "evaluating"}, {"step", m.step}, {"done", m.done}, {"batches", m.batches}};
+}
+json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const SnapshotReady& m) {
   return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
           {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
@@ -100,7 +105,7 @@ AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
     if (type == "start")
       return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
-                   j.at("tokens"), j.at("reports"), j.at("rendezvous"), j.at("interface"),
+                   j.at("tokens"), j.at("reports"), j.at("evaluate_first"), j.at("rendezvous"), j.at("interface"),
                    j.at("gemm_algorithms"), j.at("data_content"), j.at("order_start"), j.at("order_stream")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
@@ -134,6 +139,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "snapshot")
       return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
                            j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+    if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
+    if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "trace") {
       StepTrace m{j.at("step"), {}, j.at("last")};

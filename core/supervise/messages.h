@@ -26,6 +26,7 @@ struct Start {
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
   bool reports = true;  ///< tells its agent of every step and evaluation
+  bool evaluate_first = false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
   // Where ranks of several nodes meet; empty when all are on one.
   std::string rendezvous = {};  ///< host:port
   std::string interface = {};   ///< name or address by which this node's ranks are reached
@@ -75,11 +76,15 @@ struct StepTrace {
   std::vector<io::TraceSlice> slices;
   bool last = false;
 };
+/// This process was signalled to stop on its own: it has used up its CPU time.
+struct StopNeeded {
+  std::string reason;
+};
 struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
   std::string message;
 };
-/// No more steps. `stopped`: by vote, before the last step.
+/// No more steps. `stopped`: by vote, before the last step or the evaluation after it.
 struct Finished {
   std::int64_t step = 0;
   bool stopped = false;
@@ -87,7 +92,8 @@ struct Finished {
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
 using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady, Failed, Finished>;
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady,
+                 StopNeeded, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

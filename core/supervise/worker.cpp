@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/run/evaluation.h"
 #include "core/run/resume_check.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
@@ -15,6 +16,7 @@
 #include "core/supervise/messages.h"
 #include "core/supervise/plan_check.h"
 #include "core/supervise/rank_world.h"
+#include "core/supervise/worker_process.h"
 #include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "core/train/snapshot.h"
@@ -59,7 +61,8 @@ struct Launched {
   double carried_stall = 0;  ///< seconds that its start waited for a checkpoint
 };
 
-bool is_multiple(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
+// Between two reports of how far an evaluation is.
+constexpr double kProgressSeconds = 1;
 
 class Worker {
  public:
@@ -78,12 +81,17 @@ class Worker {
   bool settle(std::size_t left);
   StepReport await_report(const Launched& launched, io::StepRecord& record);
   bool traces(std::int64_t step) const;
-  bool saves(std::int64_t step) const { return step == job_.steps || is_multiple(step, job_.checkpoint.every); }
-  bool evaluates(std::int64_t step) const { return job_.evaluate.every > 0 && (step == job_.steps || is_multiple(step, job_.evaluate.every)); }
+  bool saves(std::int64_t step) const { return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0); }
+  bool time_to_save() const;
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
   void send_trace(const io::StepRecord& record, double begin);
-  void evaluate(std::int64_t step);
+  struct Evaluated {
+    bool complete = true;  ///< else a stop came before the last batch, and there is no record
+    bool stop = false;     ///< any rank asked for it meanwhile
+  };
+  Evaluated evaluate(std::int64_t step);
+  void open_validation();
   ReadSample reader(io::TokenSource& source, std::int64_t cursor) const;
 
   Channel& agent_;
@@ -96,6 +104,9 @@ class Worker {
   JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
+  std::int64_t saved_step_ = 0;  ///< of the last snapshot
+  double saved_at_ = 0;          ///< when it was made, or training began
+  std::int64_t evaluation_batches_ = 0;
   double peak_flops_ = 0;
   std::unique_ptr<RankWorld> world_;
   std::unique_ptr<DeviceRank> rank_;
@@ -130,6 +141,7 @@ void Worker::listen(bool wait) {
     handle(decode_agent_message(*text));
     wait = false;
   }
+  if (cpu_time_is_up()) tell(StopNeeded{"SIGXCPU"});
 }
 
 DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
@@ -174,9 +186,7 @@ void Worker::build(const Start& start) {
   train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
                  io::SampleOrder::shuffled);
   train_->start_order(start.order_start, start.order_stream);
-  if (job_.evaluate.every > 0)
-    valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
-                   io::SampleOrder::in_order, io::kValidStream);
+  if (job_.evaluate.every > 0) open_validation();
 
   if (start.resume_path.empty()) {
     trainer_->initialise();
@@ -204,6 +214,21 @@ void Worker::build(const Start& start) {
   tell(ready);
 }
 
+void Worker::open_validation() {
+  valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::in_order, io::kValidStream);
+  evaluation_batches_ = evaluation_batches(job_, valid_->samples());
+  if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
+  tell(io::NoticeRecord{io::NoticeKind::warning, 0,
+                        "evaluate.batches: " + std::to_string(job_.evaluate.batches) + " global batches are more than the validation data holds: an evaluation takes all " +
+                            std::to_string(evaluation_batches_) + " whole ones",
+                        {}});
+}
+
+/// Rank 0's clock decides for all.
+bool Worker::time_to_save() const {
+  return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 && base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
+}
+
 ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
   return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) { source.read(cursor + sample, tokens); };
 }
@@ -223,7 +248,7 @@ void Worker::launch(std::int64_t step) {
   if (launched.carried_stall > 0)
     checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin_, .seconds = launched.carried_stall});
   trainer_->keep_trace(launched.traced);
-  trainer_->launch(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = saves(step)});
+  trainer_->launch(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
   launched_.push_back(launched);
@@ -253,17 +278,18 @@ StepReport Worker::await_report(const Launched& launched, io::StepRecord& record
   return report;
 }
 
-/// Tells of the steps on their way until `left` are. All of them, when one brings the vote to stop, which all ranks see at the
-/// same step; true then, and the last has been saved.
+/// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save, which all ranks see
+/// at the same step; the last has been saved then. True when the vote is to stop.
 bool Worker::settle(std::size_t left) {
-  bool stop = false;
-  while (launched_.size() > (stop ? 0 : left)) {
+  bool stop = false, checkpoint = false;
+  while (launched_.size() > (stop || checkpoint ? 0 : left)) {
     const Launched launched = launched_.front();
     launched_.pop_front();
     io::StepRecord record;
     const StepReport report = await_report(launched, record);
     stop = stop || report.vote.stop;
-    if (launched_.empty() && (stop || report.vote.checkpoint)) save(launched.step, record);
+    checkpoint = checkpoint || report.vote.checkpoint;
+    if (launched_.empty() && (stop || checkpoint)) save(launched.step, record);
     // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
     // parts.
     const double begin = begin_;
@@ -294,6 +320,8 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
   const double stall = base::monotonic_seconds() - start;
   record.time.checkpoint += stall;
   checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
+  saved_step_ = step;
+  saved_at_ = start;
   filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
 }
 
@@ -320,17 +348,25 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   }
 }
 
-void Worker::evaluate(std::int64_t step) {
+Worker::Evaluated Worker::evaluate(std::int64_t step) {
   const double start = base::monotonic_seconds();
-  double sum = 0;
-  for (std::int64_t b = 0; b < job_.evaluate.batches; ++b) {
-    sum += trainer_->evaluate(reader(*valid_, b * job_.batch.global));
+  double sum = 0, told = start;
+  bool stop = false;
+  for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
+    listen(false);
+    const Trainer::Evaluation batch = trainer_->evaluate(reader(*valid_, b * job_.batch.global), stop_asked_);
     world_->require_alive();
+    sum += batch.loss;
+    stop = batch.stop;
+    if (stop && b + 1 < evaluation_batches_) return {.complete = false, .stop = true};
+    if (!reports_ || base::monotonic_seconds() - told < kProgressSeconds) continue;
+    told = base::monotonic_seconds();
+    tell(io::EvaluationProgress{step, b + 1, evaluation_batches_});
   }
-  if (!reports_) return;
-  tell(io::EvaluationRecord{step, sum / static_cast<double>(job_.evaluate.batches),
-                            job_.evaluate.batches * job_.tokens_per_step(),
-                            base::monotonic_seconds() - start});
+  if (reports_)
+    tell(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_), evaluation_batches_ * job_.tokens_per_step(),
+                              base::monotonic_seconds() - start});
+  return {.complete = true, .stop = stop};
 }
 
 void Worker::run() {
@@ -341,8 +377,10 @@ void Worker::run() {
   base::check(start != nullptr, "a worker's first message is its start");
   build(*start);
 
-  bool stop = false;
-  std::int64_t step = first_step_ = start->step;
+  std::int64_t step = first_step_ = saved_step_ = start->step;
+  Evaluated evaluated = start->evaluate_first ? evaluate(step) : Evaluated{};
+  bool stop = evaluated.stop;
+  saved_at_ = base::monotonic_seconds();
   while (step < job_.steps && !stop) {
     listen(false);
     // A traced step begins on a device that has nothing left to do.
@@ -351,12 +389,19 @@ void Worker::run() {
       break;
     }
     launch(++step);
-    stop = settle(saves(step) || evaluates(step) || traces(step) ? 0 : *late_);
-    // Whoever stops a run does not wait for an evaluation.
-    if (!stop && evaluates(step)) evaluate(step);
+    stop = settle(saves(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
+    if (!evaluation_due(job_, step)) continue;
+    // A stop does not wait for an evaluation: the next run makes up for it.
+    evaluated = stop ? Evaluated{.complete = false, .stop = true} : evaluate(step);
+    stop = evaluated.stop;
+  }
+  if (saved_step_ != step) {
+    io::StepRecord told_already;
+    save(step, told_already);
+    send_snapshot();
   }
   while (!segments_.all_free()) listen(true);
-  tell(Finished{step, stop && step < job_.steps});
+  tell(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "kernels/base/error.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr int kFirstDescriptor = 3;
 // What people, terminals and schedulers send, often to every process of a job. The agent decides for its
 // worker.
-constexpr std::array<int, 4> kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr std::array<int, 6> kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 /// Frees the two attribute objects of posix_spawn however the constructor ends.
 struct SpawnSetup {
@@ -58,6 +59,7 @@ WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, b
   sigset_t held, defaults;
   sigemptyset(&held);
   for (const int signal : kStopSignals) sigaddset(&held, signal);
+  sigaddset(&held, SIGXCPU);  // stays blocked: the worker looks for it between steps
   sigfillset(&defaults);
   ::posix_spawnattr_setsigmask(&setup.attributes, &held);
   ::posix_spawnattr_setsigdefault(&setup.attributes, &defaults);
@@ -121,6 +123,14 @@ void name_rank(std::int64_t rank) {
       ::prctl(PR_SET_NAME, name.c_str());
       return;
     }
+}
+
+bool cpu_time_is_up() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGXCPU);
+  const timespec now{};
+  return ::sigtimedwait(&set, nullptr, &now) == SIGXCPU;
 }
 
 bool die_with_parent(pid_t parent) {

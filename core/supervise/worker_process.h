@@ -41,6 +41,10 @@ void leave_signals_to_agent();
 /// Names the calling thread, and those that it will make, for `top` and `ps -e`, which show 15 letters: "trainerd:rank 3".
 void name_rank(std::int64_t rank);
 
+/// Whether this worker has got a SIGXCPU since the last call: the soft limit of CPU time counts for each process, and the agent
+/// does not see a worker's.
+bool cpu_time_is_up();
+
 /// What the worker does next: dies with its parent. False when the parent is gone already.
 bool die_with_parent(pid_t parent);
 

@@ -224,13 +224,17 @@ double Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
   return sum / static_cast<double>(job_.tokens_per_step());
 }
 
-double Trainer::evaluate(const ReadSample& read) {
+Trainer::Evaluation Trainer::evaluate(const ReadSample& read, bool stop) {
   base::check(clock_.unread() == 0, "an evaluation comes between steps");
   Stream& s = *compute_;
-  run(parallel::ParamGatherer::Pass::evaluate, read);
   const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  run(parallel::ParamGatherer::Pass::evaluate, read);
+  const double asked = stop ? 1 : 0;
+  backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));
   groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})->wait(s);
-  return read_loss(s, slot);
+  double votes = 0;
+  backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
+  return {read_loss(s, slot), votes > 0};
 }
 
 }  // namespace trainerd::core

@@ -69,8 +69,12 @@ class Trainer {
     launch(step, read, vote);
     return report();
   }
-  /// Mean loss of one global batch of the same shape; changes nothing. No step is on the way.
-  double evaluate(const ReadSample& read);
+  struct Evaluation {
+    double loss = 0;    ///< mean of the global batch
+    bool stop = false;  ///< any rank asks for it
+  };
+  /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to stop.
+  Evaluation evaluate(const ReadSample& read, bool stop = false);
 
   /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
@@ -95,7 +99,7 @@ class Trainer {
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    kernels::Tensor totals, control;
+    kernels::Tensor totals, control;  ///< f64 [2]: the gradients' square sum, or of an evaluation the votes to stop; the loss
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite: ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.

@@ -26,7 +26,7 @@ struct ConsoleSink::State {
   Screen& screen;
   RunLog& log;
   RunInfo info;
-  double started = 0, last_shown = 0, last_logged = 0;
+  double started = 0, last_shown = 0, last_logged = 0, evaluation_shown = 0;
   std::deque<double> arrivals;  // of the latest steps, seconds
   std::int64_t shown = 0;
   std::optional<StepRecord> last;
@@ -145,6 +145,18 @@ void ConsoleSink::on_step(const StepRecord& record) {
     s.draw_bar();
   else
     s.screen.line(s.progress());
+}
+
+void ConsoleSink::on_evaluation_progress(const EvaluationProgress& progress) {
+  State& s = *state_;
+  const double now = base::monotonic_seconds();
+  const std::string text = fmt::format("evaluation at step {}: {} of {} batches", progress.step, progress.done, progress.batches);
+  if (s.has_bar()) {
+    s.screen.status(text);
+  } else if (now - s.evaluation_shown >= kLineSeconds) {
+    s.evaluation_shown = now;
+    s.say(text);
+  }
 }
 
 void ConsoleSink::on_evaluation(const EvaluationRecord& record) {

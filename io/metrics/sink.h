@@ -12,6 +12,7 @@ class MetricsSink {
   virtual void on_start(const RunInfo&) {}
   virtual void on_step(const StepRecord&) = 0;
   virtual void on_evaluation(const EvaluationRecord&) {}
+  virtual void on_evaluation_progress(const EvaluationProgress&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_device(const DeviceRecord&) {}

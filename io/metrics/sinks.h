@@ -85,6 +85,7 @@ class ConsoleSink final : public MetricsSink {
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
+  void on_evaluation_progress(const EvaluationProgress&) override;
   void on_checkpoint(const CheckpointRecord&) override;
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;

@@ -193,7 +193,7 @@ TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
 
 TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[cli]") {
   const Directory directory;
-  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {async: false}\n");
+  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {every: 0, async: false}\n");
   const std::string with = "simulate " + job + " --failures --step-seconds 5 --checkpoint-bytes 6e12 --weeks 1 --runs 5";
   const Outcome text = trainerd(with);
   CHECK(text.status == 0);

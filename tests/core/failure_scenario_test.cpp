@@ -16,7 +16,7 @@ JobSpec llama3_405b(const std::vector<std::string>& overrides = {}) {
   return parse_job(
       "name: llama-3-405b\nsteps: 1000\nmodel: {preset: llama-3-405b, seq_len: 8192}\n"
       "batch: {global: 2048, micro: 1}\nparallel: {tp: 8, pp: 16, dp: 128}\ndata: {format: synthetic}\n"
-      "checkpoint: {async: false}\ncluster: {preset: dgx-h100}\n",
+      "checkpoint: {every: 0, async: false}\ncluster: {preset: dgx-h100}\n",
       "job.yaml", overrides);
 }
 
@@ -142,6 +142,14 @@ TEST_CASE("storage saves as the job says, in the foreground or behind training",
   CHECK(s.tiers.back().every_steps == 50);
   CHECK(s.tiers.back().save_seconds == Approx(405.85e9 * 14 / 2e12));
   CHECK(s.tiers.back().write_seconds == 0);
+  // A duration is the nearest number of steps, and with copies in memory every few steps a multiple of those.
+  const auto storage_steps = [](const std::vector<std::string>& job_keys, const std::vector<std::string>& cluster_keys) {
+    const JobSpec job = llama3_405b(job_keys);
+    return failure_scenario(job, job_failures(job, cluster_keys), kFigures).tiers.back().every_steps;
+  };
+  CHECK(storage_steps({"checkpoint.every=10m"}, {}) == 97);  // 600 s / 6.2 s = 96.8
+  CHECK(storage_steps({"checkpoint.every=10m"}, {"cluster.failures.memory={save_seconds: 1, restore_seconds: 2, every_steps: 10}"}) == 100);
+  CHECK(storage_steps({"checkpoint.every=1s"}, {}) == 1);
   const JobSpec async = llama3_405b({"checkpoint.async=true"});
   RunFigures figures = kFigures;
   figures.save_seconds = 0.5;

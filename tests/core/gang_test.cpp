@@ -72,11 +72,11 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK(hello.host == "gpu7");
   CHECK(hello.job_yaml == to_yaml(some_job()));
   const auto crossed = [](const GangMessage& message) { return decode_gang_message(encode(message)); };
-  const Go go = std::get<Go>(crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2}));
+  const Go go = std::get<Go>(crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
   CHECK(go.last_good == "runs/a/checkpoints/step-00000010");
   CHECK((go.step == 10 && go.cursor == 80 && go.tokens == 2560));
-  CHECK((go.order_start == 40 && go.order_stream == 2));
+  CHECK((go.order_start == 40 && go.order_stream == 2 && go.evaluate_first));
   const End end = std::get<End>(crossed(End{true, base::ErrorKind::data, "line\n\xff", 15}));
   CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
   CHECK(end.message.starts_with("line\n"));
@@ -86,7 +86,8 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
   CHECK(std::get<RankSaid>(crossed(RankSaid{3, "{}"})).rank == 3);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
-  CHECK(std::get<StopAsked>(crossed(StopAsked{2})).signal == 2);
+  const StopRequest stop = std::get<StopAsked>(crossed(StopAsked{{"SIGINT", 2}})).request;
+  CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
   CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
 }
 

@@ -52,6 +52,15 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
   CHECK(back.seconds == 0.25);
 }
 
+TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to stop", "[messages]") {
+  const auto progress = std::get<io::EvaluationProgress>(decode_worker_message(encode(WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
+  CHECK((progress.step == 7 && progress.done == 2 && progress.batches == 9));
+  CHECK(std::get<StopNeeded>(decode_worker_message(encode(WorkerMessage{StopNeeded{"SIGXCPU"}}))).reason == "SIGXCPU");
+  Start start;
+  start.evaluate_first = true;
+  CHECK(std::get<Start>(decode_agent_message(encode(AgentMessage{start}))).evaluate_first);
+}
+
 TEST_CASE("a worker's notice crosses the channel", "[messages]") {
   const io::NoticeRecord notice{io::NoticeKind::warning, 4, "slow", {"by 2 s"}};
   const auto told = std::get<io::NoticeRecord>(decode_worker_message(encode(WorkerMessage{notice})));

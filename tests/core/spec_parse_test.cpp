@@ -15,6 +15,7 @@ TEST_CASE("a minimal job gets every default", "[spec]") {
   CHECK(job.model.kv_heads == 2);
   CHECK(job.device == DeviceChoice::automatic);
   CHECK(job.precision == PrecisionRecipe{});
+  CHECK(job.checkpoint.every == io::Interval{.steps = 0, .seconds = 600});
   CHECK(job.metrics.listen == "127.0.0.1:9464");
   CHECK(job.data.train == std::vector<std::string>{"a.txt"});
   CHECK(job.microbatches() == 4);
@@ -79,7 +80,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.data.format == io::DataFormat::tokens);
   CHECK(job.data.dtype == io::TokenType::int32);
   CHECK(job.data.on_change == io::DataChange::go_on);
-  CHECK(job.checkpoint == io::CheckpointOptions{5, 2, false});
+  CHECK(job.checkpoint == io::CheckpointOptions{{.steps = 5}, 2, false});
   CHECK(job.evaluate == EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
   CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});

@@ -200,7 +200,7 @@ TEST_CASE("contradictions are errors", "[spec]") {
   CHECK(problems(kJob, {"evaluate.every=2"}) ==
         Lines{"--set evaluate.every=2: evaluate.batches: is required: global batches of an evaluation, from "
               "the start of the "
-              "validation data"});
+              "validation data; at most the whole batches that it holds"});
   CHECK(problems(kJob, {"data.format=synthetic"}) ==
         Lines{"job.yaml:5:15: data.train: has no effect: format: synthetic reads no files; leave it out",
               "job.yaml:5:31: data.valid: has no effect: format: synthetic reads no files; leave it out"});

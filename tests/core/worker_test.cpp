@@ -122,6 +122,23 @@ TEST_CASE("late reports change what is told of no step, evaluation, trace or che
   CHECK(late.order == prompt.order);  // a checkpoint's step is told before it, an evaluation after
 }
 
+TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows of it", "[worker]") {
+  // Due after every step: a report that is one step late brings the vote when the next step is on its way.
+  const core::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"), by_time = job_of("checkpoint: {every: 0.001ms}\n");
+  const std::size_t late = GENERATE(0u, 1u);
+  const Told reference = run(by_steps, 0), told = run(by_time, late);
+  REQUIRE(reference.snapshots.size() == 8);
+  std::vector<std::int64_t> steps;
+  for (const Saved& saved : told.snapshots) {
+    steps.push_back(saved.said.step);
+    const Saved& same = reference.snapshots[static_cast<std::size_t>(saved.said.step) - 1];
+    CHECK(saved.said.cursor == same.said.cursor);
+    CHECK(saved.said.tokens == same.said.tokens);
+    CHECK(saved.bytes == same.bytes);
+  }
+  CHECK(steps == (late == 0 ? std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8} : std::vector<std::int64_t>{2, 4, 6, 8}));
+}
+
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
   const core::JobSpec job = job_of("");
   const std::size_t late = GENERATE(0u, 1u);

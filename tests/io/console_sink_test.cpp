@@ -112,6 +112,27 @@ TEST_CASE("a terminal gets a bar that is redrawn in place and fits the line") {
   CHECK(widest < 80);
 }
 
+TEST_CASE("a long evaluation is shown while it goes on") {
+  const TempDir dir;
+  for (const auto style : {Screen::Style::plain, Screen::Style::terminal}) {
+    const std::string path = dir / "out";
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    Screen screen(fd.get(), style);
+    RunLog log;
+    ConsoleSink sink(screen, log);
+    sink.on_start(info());
+    sink.on_step(step(5));
+    for (std::int64_t done = 1; done <= 3; ++done) sink.on_evaluation_progress({.step = 5, .done = done, .batches = 40});
+    screen.finish();
+    const std::string out = read_file(path);
+    INFO(out);
+    // Lines come every few seconds, a terminal's last line is drawn again each time.
+    const std::string shown = style == Screen::Style::terminal ? "3 of 40" : "1 of 40";
+    CHECK(has(out, "evaluation at step 5: " + shown + " batches"));
+    if (style == Screen::Style::plain) CHECK_FALSE(has(out, "3 of 40"));
+  }
+}
+
 TEST_CASE("an unknown MFU is not shown") {
   const TempDir dir;
   const UniqueFd fd(::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

@@ -154,6 +154,7 @@ TEST_CASE("durations are read as people write them, and written back so that the
   CHECK(duration_text(5400) == "1h30m");
   CHECK(duration_text(2.5) == "2.5s");
   CHECK(duration_text(0) == "0s");
+  CHECK(duration_text(1e-6) == "0.000001s");
   for (const double seconds : {0.001, 0.1, 59.9, 61.0, 86399.999, 1e6 / 3})
     CHECK(parse_duration(duration_text(seconds)) == seconds);
 }

@@ -104,6 +104,18 @@ class Training(NodesTest):
             last = self.steps(name)[-1]["step"]
             self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{last:08d}"])
 
+    def test_the_time_limit_of_any_node_stops_all_after_saving(self):
+        for limited in (0, 1):
+            name, port, begin = f"limit{limited}", free_port(), time.monotonic()
+            arguments = self.arguments("dp4", "steps=1000000", "checkpoint.every=0")
+            agents = [self.start_node(self.job(name), node, port, *arguments, *(["--max-time", "8s"] if node == limited else [])) for node in range(2)]
+            outputs = self.finish(agents, status=143)
+            self.assertLess(time.monotonic() - begin, 8.0)
+            self.assertIn("stopped by the time limit", outputs[0])
+            last = self.steps(name)[-1]["step"]
+            self.assertGreater(last, 3)
+            self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{last:08d}"])
+
     def test_checkpoints_come_from_all_nodes_while_training_goes_on(self):
         for waits in ("true", "false"):
             name = f"async-{waits}"

@@ -52,7 +52,7 @@ class Run(RunTest):
         job = self.job(schedule=CONSTANT)
         self.run_job(job, "--set", "steps=12")
         self.run_job(job)
-        events = [json.loads(line) for line in (self.root / "a" / "events.jsonl").read_text().splitlines()]
+        events = self.events()
         self.assertEqual([e["step"] for e in events if e["event"] == "evaluation"], [10, 12, 20, 24])
         self.assertEqual([e["step"] for e in events if e["event"] == "checkpoint"], [5, 10, 12, 15, 20, 24])
         report = (self.root / "a" / "report.html").read_text()
@@ -176,6 +176,13 @@ class Run(RunTest):
 
 
 class Resume(RunTest):
+    def wait_for_save(self, process):
+        """Until a checkpoint is being written."""
+        end = time.monotonic() + 20
+        while not list((self.root / "a" / "checkpoints").glob(".partial-step-*/*")) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertIsNone(process.poll(), "it ended without a checkpoint")
+
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
         long = ("--set", "steps=2000", "--set", "checkpoint.every=7")
         self.run_job(self.job("whole"), *long)
@@ -237,6 +244,65 @@ class Resume(RunTest):
         self.run_job(job)
         self.assertEqual(self.losses("stopped"), self.losses("whole"))
 
+    def test_two_sigterms_milliseconds_apart_are_one_request(self):
+        # As Slurm sends them at a preemption. The disk stands still, so that both come before the save is done.
+        hold, environment = self.slow_disk()
+        process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=0", env=environment)
+        self.wait_for_step(process, 3)
+        hold.touch()
+        process.send_signal(signal.SIGTERM)
+        self.wait_for_save(process)
+        process.send_signal(signal.SIGTERM)
+        line = self.read_until(process, "again")
+        self.assertIn("the run is stopping already", line)
+        hold.unlink()
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 143, output)
+        self.assertEqual(self.checkpoints()[-1].name, f"step-{self.steps()[-1]['step']:08d}")
+
+    def test_every_signal_of_a_scheduler_or_a_lost_terminal_saves_and_exits_143(self):
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+            with self.subTest(number.name):
+                process = self.start(self.job(number.name), "--set", "steps=100000", "--set", "checkpoint.every=0")
+                self.wait_for_step(process, 3, number.name)
+                for pid in [*self.children(process.pid), process.pid]:
+                    os.kill(pid, number)
+                output, _ = process.communicate(timeout=30)
+                self.assertEqual(process.returncode, 143, output)
+                self.assertIn(f"stopped by {number.name}", output)
+                self.assertEqual(self.checkpoints(number.name)[-1].name, f"step-{self.steps(number.name)[-1]['step']:08d}")
+
+    def test_a_lost_terminal_ends_nothing_under_nohup(self):
+        process = self.start(self.job(), "--set", "steps=100000", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_step(process, 3)
+        process.send_signal(signal.SIGHUP)
+        self.wait_for_step(process, self.steps()[-1]["step"] + 50)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 143, output)
+        self.assertNotIn("SIGHUP", output)
+
+    def test_a_worker_that_has_used_up_its_cpu_time_stops_the_run_after_saving(self):
+        process = self.start(self.job(), "--set", "steps=1000000", "--set", "checkpoint.every=0",
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (2, 600)))
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 143, output)
+        self.assertIn("stopped by SIGXCPU at rank 0", output)
+        self.assertEqual(self.checkpoints()[-1].name, f"step-{self.steps()[-1]['step']:08d}")
+
+    def test_a_run_saves_and_stops_before_its_time_limit(self):
+        begin = time.monotonic()
+        output = self.run_job(self.job(), "--max-time", "5s", "--set", "steps=1000000", "--set", "checkpoint.every=0", status=143)
+        self.assertLess(time.monotonic() - begin, 5.0)
+        last = self.steps()[-1]["step"]
+        self.assertGreater(last, 3)
+        self.assertEqual([p.name for p in self.checkpoints()], [f"step-{last:08d}"])
+        self.assertIn("stopped by the time limit", output)
+        stops = [e for e in self.events() if e["event"] == "stop"]
+        self.assertEqual(len(stops), 1)
+        self.assertIn("the time limit", stops[0]["message"])
+        self.assertIn("expected a duration", self.run_job(self.job(), "--max-time", "5", status=2))
+
     def test_a_sigterm_to_every_process_is_a_stop_after_saving_too(self):
         # As a scheduler sends it, to the whole job.
         process = self.start(self.job(), "--set", "steps=100000")
@@ -256,35 +322,97 @@ class Resume(RunTest):
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 143, output)
-        events = [json.loads(line) for line in (self.root / "a" / "events.jsonl").read_text().splitlines()]
         last = self.steps()[-1]["step"]
-        self.assertEqual([e["step"] for e in events if e["event"] == "evaluation"], list(range(1, last)))
+        # The stop came before the last evaluation, or in its only batch.
+        self.assertIn(self.evaluations(), (list(range(1, last)), list(range(1, last + 1))))
+        # The next run makes up for one that was due.
+        self.run_job(self.job(), "--set", f"steps={last + 2}", "--set", "evaluate.every=1")
+        self.assertEqual(self.evaluations(), list(range(1, last + 3)))
 
-    def test_a_second_signal_does_not_wait_for_a_disk_that_stands_still(self):
+    def test_a_stop_leaves_an_evaluation_between_batches_and_the_next_run_makes_up_for_it(self):
+        # Hours of batches, on two ranks that must leave at the same one.
+        endless = ["--set", "data={format: synthetic, train: [], valid: []}", "--set", "parallel.dp=2", "--set", "evaluate.every=3"]
+        job = self.job("left", schedule=CONSTANT)
+        process = self.start(job, *endless, "--set", "evaluate.batches=2000000", "--set", "checkpoint.every=0")
+        self.read_until(process, r"evaluation at step 3: \d+ of 2000000 batches")
+        process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        output, _ = process.communicate(timeout=30)
+        self.assertLess(time.monotonic() - begin, 3.0)
+        self.assertEqual(process.returncode, 143, output)
+        self.assertEqual([p.name for p in self.checkpoints("left")], ["step-00000003"])
+        self.assertEqual(self.evaluations("left"), [])
+        self.run_job(job, *endless, "--set", "evaluate.batches=5", "--set", "steps=7")
+        self.run_job(self.job("whole", schedule=CONSTANT), *endless, "--set", "evaluate.batches=5", "--set", "steps=7")
+        evaluated = [[(e["step"], repr(e["loss"])) for e in self.events(name) if e["event"] == "evaluation"] for name in ("left", "whole")]
+        self.assertEqual([step for step, _ in evaluated[0]], [3, 6, 7])
+        self.assertEqual(evaluated[0], evaluated[1])
+        self.assertEqual(self.losses("left"), self.losses("whole"))
+
+    def test_the_evaluation_after_the_last_step_is_made_up_for_after_a_kill(self):
+        endless = ["--set", "data={format: synthetic, train: [], valid: []}", "--set", "steps=6", "--set", "evaluate.every=100"]
+        process = self.start(self.job(), *endless, "--set", "evaluate.batches=2000000")
+        self.read_until(process, r"evaluation at step 6: \d+ of")
+        process.kill()
+        process.communicate()
+        self.assertEqual([p.name for p in self.checkpoints()], ["step-00000005", "step-00000006"])
+        self.run_job(self.job(), *endless, "--set", "evaluate.batches=2")
+        self.assertEqual(self.evaluations(), [6])
+        self.assertIn("all 6 steps are done already", self.run_job(self.job(), *endless, "--set", "evaluate.batches=2"))
+        self.assertEqual(self.evaluations(), [6])
+
+    def test_an_evaluation_takes_no_more_than_the_validation_data_holds(self):
+        sequences = (self.data.stat().st_size - 1) // 64
+        whole = sequences // 4
+        output = self.run_job(self.job("all"), "--set", "steps=6", "--set", "evaluate={every: 6, batches: 100000}")
+        self.assertRegex(output, f"evaluate.batches: 100000 .*takes all {whole} whole ones")
+        self.assertEqual([e["tokens"] for e in self.events("all") if e["event"] == "evaluation"], [whole * 4 * 64])
+        self.run_job(self.job("some"), "--set", "steps=6", "--set", f"evaluate={{every: 6, batches: {whole}}}")
+        loss = [[e["loss"] for e in self.events(name) if e["event"] == "evaluation"] for name in ("all", "some")]
+        self.assertEqual(loss[0], loss[1])
+        output = self.run_job(self.job("none"), "--set", "batch={global: 1000, micro: 2}", status=4)
+        self.assertIn(f"data.valid: the validation data holds {sequences} sequences", output)
+
+    def test_checkpoints_by_time_are_made_while_it_trains_and_resumed_bit_for_bit(self):
+        layout = ["--set", "parallel.dp=2", "--set", "checkpoint.every=0.2s"]
+        job = self.job("killed", schedule=CONSTANT)
+        process = self.start(job, *layout, "--set", "steps=1000000")
+        end = time.monotonic() + 30
+        while len(self.saves("killed")) < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        saves = self.saves("killed")
+        self.assertGreaterEqual(len(saves), 3)
+        seconds = {s["step"]: s["step_seconds"] for s in self.steps("killed")}
+        for first, second in zip(saves, saves[1:]):
+            between = sum(seconds[step] for step in range(first + 1, second + 1))
+            self.assertGreater(between, 0.15, f"steps {first} to {second}")
+        last = int(self.checkpoints("killed")[-1].name[5:])
+        self.assertIn(f"step-{last:08d}", self.run_job(job, *layout, "--set", f"steps={last + 3}"))
+        self.run_job(self.job("whole", schedule=CONSTANT), *layout, "--set", f"steps={last + 3}")
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+
+    def test_a_sigquit_does_not_wait_for_a_disk_that_stands_still(self):
         hold, environment = self.slow_disk()
         process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=0", env=environment)
         self.wait_for_step(process, 3)
         hold.touch()
         process.send_signal(signal.SIGTERM)
         worker = self.children(process.pid)[0]
-        # The worker has saved and ends; its agent waits for the disk.
-        end = time.monotonic() + 20
-        while not list((self.root / "a" / "checkpoints").glob(".partial-step-*/*")) and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(0.2)
-        self.assertIsNone(process.poll(), "the first signal waits for the checkpoint")
+        self.wait_for_save(process)
         begin = time.monotonic()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGQUIT)
         output, _ = process.communicate(timeout=30)
         self.assertLess(time.monotonic() - begin, 2.0)
-        self.assertEqual(process.returncode, 143, output)
+        self.assertEqual(process.returncode, 131, output)
         self.assertFalse(alive(worker))
         self.assertEqual(self.checkpoints(), [])
         hold.unlink()
         self.run_job(self.job(), "--set", "steps=10")
         self.assertEqual(self.checkpoints()[-1].name, "step-00000010")
 
-    def test_a_signal_before_training_begins_stops_before_the_worker_is_started(self):
+    def test_a_signal_before_training_begins_ends_the_run_at_once(self):
         hold, environment = self.slow_disk()
         hold.touch()  # holds the agent up where it tries the disk
         process = self.start(self.job(), env=environment)
@@ -292,32 +420,33 @@ class Resume(RunTest):
         end = time.monotonic() + 20
         while not checkpoints.exists() and time.monotonic() < end:
             time.sleep(0.01)
-        time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        hold.unlink()
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=30)  # the disk still stands
         self.assertEqual(process.returncode, 143, output)
         self.assertEqual(self.steps(), [])
         self.assertIn("before training began", output)
 
-    def test_sigint_exits_130_and_a_second_signal_stops_at_once(self):
+    def test_sigint_exits_130_and_a_second_one_after_a_second_stops_at_once(self):
         process = self.start(self.job(), "--set", "steps=100000")
         self.wait_for_step(process, 3)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 130, output)
         # A step that takes long: the second signal does not wait for it.
-        slow = self.start(self.job("slow"), "--set", "steps=100000", "--set", "batch.global=4000")
-        while not self.children(slow.pid):
-            time.sleep(0.01)
-        time.sleep(1.0)
-        slow.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        slow = self.start(self.job("slow"), "--set", "steps=100000", "--set", "batch.global=40000", "--set", "evaluate.every=0")
+        self.read_until(slow, "^  model ")
+        slow.send_signal(signal.SIGINT)
+        self.read_until(slow, "SIGINT: finishing the step")
+        slow.send_signal(signal.SIGINT)
+        self.read_until(slow, "SIGINT again: the run is stopping already")
+        time.sleep(1.1)  # what it takes to mean it
+        self.assertIsNone(slow.poll())
         begin = time.monotonic()
-        slow.send_signal(signal.SIGTERM)
+        slow.send_signal(signal.SIGINT)
         output, _ = slow.communicate(timeout=30)
-        self.assertEqual(slow.returncode, 143, output)
+        self.assertEqual(slow.returncode, 130, output)
         self.assertLess(time.monotonic() - begin, 2.0)
+        self.assertEqual(self.checkpoints("slow"), [])
 
     def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(self):
         job = self.job("damaged", schedule=CONSTANT)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -108,6 +109,28 @@ class RunTest(unittest.TestCase):
         """Complete checkpoints, oldest first."""
         folder = self.root / name / "checkpoints"
         return sorted(p for p in folder.glob("step-*") if (p / "COMPLETE").exists())
+
+    def events(self, name="a"):
+        path = self.root / name / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def evaluations(self, name="a"):
+        """Steps of the evaluations that were logged."""
+        return [e["step"] for e in self.events(name) if e["event"] == "evaluation"]
+
+    def saves(self, name="a"):
+        """Steps of the checkpoints that were logged."""
+        return [e["step"] for e in self.events(name) if e["event"] == "checkpoint"]
+
+    def read_until(self, process, pattern):
+        """The first line of its output that matches; the lines before it are gone."""
+        seen = []
+        for line in process.stdout:
+            if re.search(pattern, line):
+                return line
+            seen.append(line)
+        self.fail(f"no line matches {pattern!r}:\n{''.join(seen)}")
 
     def wait_for_step(self, process, step, name="a", timeout=60):
         """Until the log has `step` or the process has ended."""
