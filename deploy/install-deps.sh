@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# Installs what building, testing and running trainerd needs, from Debian's own packages. Does nothing when all is there.
+# Installs what building and running trainerd needs, from Debian's own packages. Does nothing when all is there.
+#   deploy/install-deps.sh           to build and run
+#   deploy/install-deps.sh --tests   also what its tests start
 set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
   prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev
-  catch2        # tests
-  prometheus    # tests: promtool checks the metrics
-  python3       # tests: drives the real binary
 )
+test_packages=(
+  catch2
+  prometheus    # promtool checks the metrics
+  python3       # drives the real binary
+  slurm-wlm     # runs the batch script
+)
+case ${1:-} in
+  "") ;;
+  --tests) packages+=("${test_packages[@]}") ;;
+  *) echo "usage: install-deps.sh [--tests]" >&2; exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

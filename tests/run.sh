@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 
-./deploy/install-deps.sh
+./deploy/install-deps.sh --tests
 if [ "$preset" = fuzz ]; then
   seconds=${2:-60}
   command -v clang++ >/dev/null || { echo "tests/run.sh fuzz needs clang and libclang-rt-14-dev" >&2; exit 1; }
