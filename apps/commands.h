@@ -47,6 +47,7 @@ struct SimulateArgs {
   double weeks = 8;
   std::int64_t runs = 100;
   std::uint64_t seed = 0;
+  std::string calibrate;  ///< as of plan
 };
 /// Without `failures` one step, else weeks of interruptions.
 int simulate_command(const SimulateArgs& args);
@@ -57,6 +58,7 @@ struct PlanArgs {
   std::string cluster;  ///< over the job's cluster.preset; empty: the job's own
   bool json = false;
   double tokens = 0;  ///< budget to train on; 0: none
+  std::string calibrate;  ///< seconds to measure this machine for; empty: its rates are of the cluster's file
   bool search = false;  ///< for the best layouts, in place of planning the job's own
   std::string out;      ///< a file to write the chosen job to; empty: standard output
 };

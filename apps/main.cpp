@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <functional>
+#include <new>
 #include <string>
 
 #include "apps/command_line.h"
@@ -8,6 +9,7 @@
 #include "apps/commit.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
+#include "core/spec/problems.h"
 #include "core/version.h"
 #include "kernels/base/error.h"
 
@@ -69,6 +71,7 @@ class CommandLine {
     plan->add_flag("--json", plan_.json, "One JSON object");
     plan->add_option("--tokens", plan_.tokens, "Tokens to train on: adds days and device-hours")
         ->check(CLI::PositiveNumber);
+    add_calibrate(*plan, plan_.calibrate);
     CLI::Option* search = plan->add_flag("--search", plan_.search, "The fastest layouts for the job's model, batch and number of ranks that fit");
     plan->add_option("--out", plan_.out, "Write the chosen job into this YAML file")->type_name("FILE")->needs(search);
     plan->callback([this] { chosen_ = [this] { return plan_command(plan_); }; });
@@ -125,6 +128,7 @@ class CommandLine {
   int run(int argc, char** argv) {
     run_.command = shell_words(argc, argv);
     try {
+      require_known_subcommands(argc, argv);
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
       return app_.exit(e) == 0 ? kExitDone : kExitUsage;
@@ -133,6 +137,29 @@ class CommandLine {
   }
 
  private:
+  /// The library says of an unknown word that a subcommand is missing. Throws SpecError.
+  void require_known_subcommands(int argc, char** argv) const {
+    const CLI::App* at = &app_;
+    std::string command = "trainerd";
+    for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+      std::vector<std::string> names;  // of those that are listed
+      const std::string word = argv[i];
+      const CLI::App* next = nullptr;
+      for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) {
+        if (!sub->get_group().empty()) names.push_back(sub->get_name());
+        if (sub->get_name() == word) next = sub;
+      }
+      if (names.empty()) return;
+      if (next == nullptr) {
+        const std::string near = core::nearest(word, names);
+        throw base::spec_error(command + " has no subcommand " + core::show(word) +
+                               (near.empty() ? ": it has " + core::list_words(names) : " (nearest valid: " + near + ")"));
+      }
+      at = next;
+      command += " " + word;
+    }
+  }
+
   static void add_job(CLI::App& command, std::string& job, std::vector<std::string>& overrides) {
     command.add_option("JOB", job, "YAML file of the job")->required();
     // One value for each --set, or it would take the job's name too.
@@ -141,11 +168,18 @@ class CommandLine {
         ->allow_extra_args(false);
   }
 
+  static void add_calibrate(CLI::App& command, std::string& seconds) {
+    command.add_flag("--calibrate{10}", seconds, "Measure this machine first, for about 10 s (--calibrate=40: 40 s), and predict times by that")
+        ->check(CLI::Range(0.01, 3600.0))
+        ->type_name("");
+  }
+
   void add_simulate() {
     CLI::App* simulate = app_.add_subcommand(
         "simulate", "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
     add_job(*simulate, simulate_.job, simulate_.overrides);
     simulate->add_flag("--json", simulate_.json, "One JSON object");
+    add_calibrate(*simulate, simulate_.calibrate);
     simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
     simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")->type_name("FILE");
     simulate->add_option("--costs", simulate_.costs,
@@ -197,6 +231,9 @@ int main(int argc, char** argv) {
   } catch (const base::Error& e) {
     apps::print_error(std::string("trainerd: ") + e.what());
     return apps::exit_code(e.kind());
+  } catch (const std::bad_alloc&) {
+    apps::print_error("trainerd: this host has too little memory for the command: free some, or make the job smaller");
+    return apps::exit_code(base::ErrorKind::capacity);
   } catch (const std::exception& e) {
     apps::print_error(std::string("trainerd: internal error: ") + e.what());
     return apps::kExitBug;

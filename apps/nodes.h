@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/spec/surroundings.h"
 #include "core/supervise/gang.h"
 
 namespace trainerd::apps {
@@ -19,8 +19,8 @@ struct NodeArgs {
   std::string interface;
 };
 
-/// An environment variable's value; none when it is not set.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+using core::Environment;
+/// Of this process.
 std::optional<std::string> process_environment(const std::string& name);
 
 /// Where this agent stands among the `nodes` of its job: by the options, or else by the Slurm step that it is a task

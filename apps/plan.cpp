@@ -2,6 +2,7 @@
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/job_file.h"
 #include "apps/output.h"
 #include "core/plan/search.h"
 #include "core/spec/machines.h"
@@ -12,7 +13,7 @@ namespace trainerd::apps {
 namespace {
 
 int search(const core::JobSpec& job, const PlanArgs& args) {
-  const parallel::Topology topology = core::job_topology(job);
+  const parallel::Topology topology = machines_of(job, args.calibrate);
   const core::SearchResult result = core::search_layouts(job, topology);
   const bool found = !result.best.empty();
   if (found && !args.out.empty()) write_file("--out", args.out, core::chosen_yaml(job, result));
@@ -26,9 +27,9 @@ int search(const core::JobSpec& job, const PlanArgs& args) {
 int plan_command(const PlanArgs& args) {
   std::vector<std::string> overrides = args.overrides;
   if (!args.cluster.empty()) overrides.push_back("cluster.preset=" + args.cluster);
-  const core::JobSpec job = core::load_job(args.job, overrides);
+  const core::JobSpec job = read_job(args.job, overrides);
   if (args.search) return search(job, args);
-  const parallel::Topology topology = core::job_topology(job);
+  const parallel::Topology topology = machines_of(job, args.calibrate);
   core::Plan plan = core::make_plan(job, topology);
   if (!plan.fits) plan.near = core::near_changes(job, topology, core::NoneFits::smallest);
   print(args.json ? core::plan_json(plan, args.tokens) : core::plan_text(plan, args.tokens));

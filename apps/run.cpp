@@ -1,6 +1,5 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -11,6 +10,8 @@
 
 #include "apps/commands.h"
 #include "apps/commit.h"
+#include "apps/descriptors.h"
+#include "apps/job_file.h"
 #include "core/run/early_stop.h"
 #include "core/run/log.h"
 #include "core/spec/machines.h"
@@ -45,14 +46,6 @@ base::UniqueFd open_stop_signals() {
   return fd;
 }
 
-/// Connections of every rank end at node 0, and the usual limit is 1024; workers inherit this one for theirs.
-void allow_many_descriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /// Monotonic seconds at which `--max-time` is up.
 std::optional<double> deadline(const std::string& max_time, double start) {
   if (max_time.empty()) return std::nullopt;
@@ -80,12 +73,13 @@ int run_command(const RunArgs& args) {
   std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(nullptr));
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
-  auto [job, rates] = core::job_here(core::load_job(args.job, overrides));
+  auto [job, rates] = core::job_here(read_job(args.job, overrides));
   if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
   if (!args.metrics_listen.empty() && args.metrics_listen != "off" && !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" + args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
-  if (gang) allow_many_descriptors();
+  const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
+  allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();
   const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();

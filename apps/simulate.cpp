@@ -3,7 +3,9 @@
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/job_file.h"
 #include "apps/output.h"
+#include "core/plan/cost_model.h"
 #include "core/plan/failure_scenario.h"
 #include "core/plan/goodput_report.h"
 #include "core/plan/schedule_report.h"
@@ -19,7 +21,6 @@ namespace {
 
 using core::JobSpec;
 
-constexpr double kMostCells = 4e6;  // computations of a pass in one direction
 const std::string kFailuresPrefix = "cluster.failures.";
 
 /// Overrides of the cluster's failures, and those of the job.
@@ -37,7 +38,7 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
 core::RunFigures figures_of(const JobSpec& job, const SimulateArgs& args) {
   core::RunFigures figures{.step_seconds = args.step_seconds, .checkpoint_bytes = args.checkpoint_bytes, .save_seconds = args.save_seconds};
   if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async)) return figures;
-  const core::Plan plan = core::make_plan(job, core::job_topology(job));
+  const core::Plan plan = core::make_plan(job, machines_of(job, args.calibrate));
   if (!figures.step_seconds && plan.timed) figures.step_seconds = plan.time.step_seconds;
   if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
   if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0) figures.save_seconds = plan.checkpoint.snapshot_seconds;
@@ -90,16 +91,23 @@ void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const pa
   if (!args.trace.empty()) write_file("--trace", args.trace, io::to_chrome_json(trace));
 }
 
+/// Without rates: the schedule as if every computation took one unit of time, and the memory, which needs none.
+void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parallel::ScheduleShape& shape, const parallel::Topology& topology) {
+  const core::Plan plan = core::make_plan(job, topology);
+  const parallel::ActionCosts units;
+  const parallel::Timeline timeline = parallel::timeline(parallel::make_schedules(shape), units);
+  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::schedule_trace(timeline, units));
+  print(args.json ? core::untimed_json(plan, shape, timeline) : core::untimed_text(plan, shape, timeline));
+}
+
 void simulate_step(const JobSpec& job, const SimulateArgs& args) {
   const parallel::ScheduleShape shape = core::schedule_shape(job);
-  const double cells = static_cast<double>(job.microbatches()) * static_cast<double>(shape.chunks());
-  if (cells > kMostCells)
-    throw base::spec_error("batch.global: " + std::to_string(job.microbatches()) + " microbatches on " +
-                           std::to_string(shape.chunks()) +
-                           " chunks are too many to replay: make it smaller");
   const core::StepNoise options{.jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
   if (args.costs.empty()) {
-    const core::StepSimulation step = core::simulate_step(job, core::job_topology(job), options);
+    const parallel::Topology topology = machines_of(job, args.calibrate);
+    if (!core::has_rates(topology, job.precision.compute) && options.jitter == 0 && options.stragglers.empty())
+      return simulate_untimed(job, args, shape, topology);
+    const core::StepSimulation step = core::simulate_step(job, topology, options);
     draw(args, step.timeline, shape, step.trace);
     print(args.json ? core::simulation_json(step, options) : core::simulation_text(step, options));
     return;
@@ -117,7 +125,7 @@ void simulate_step(const JobSpec& job, const SimulateArgs& args) {
 
 int simulate_command(const SimulateArgs& args) {
   const Overrides overrides = sort_overrides(args.overrides);
-  const JobSpec job = core::load_job(args.job, overrides.job);
+  const JobSpec job = read_job(args.job, overrides.job);
   if (args.failures) {
     simulate_failures(job, args, overrides.failures);
   } else {

@@ -1,5 +1,6 @@
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/job_file.h"
 #include "apps/output.h"
 #include "core/plan/schedule_report.h"
 #include "core/spec/machines.h"
@@ -20,8 +21,8 @@ std::string schedule_picture(const core::JobSpec& job) {
 }  // namespace
 
 int validate_command(const ValidateArgs& args) {
-  const core::JobSpec job = core::load_job(args.job, args.overrides);
-  const parallel::PlacedGrid placed = core::place_job(job);
+  const core::JobSpec job = read_job(args.job, args.overrides);
+  const parallel::PlacedGrid placed = core::place_job(job, core::Absent::assumed);
   if (!args.picture.empty()) write_file("--svg", args.picture, parallel::placement_svg(placed));
   if (!args.schedule_picture.empty()) write_file("--schedule-svg", args.schedule_picture, schedule_picture(job));
   print(args.json ? core::job_json(job, placed) : core::to_yaml(job) + core::placement_comments(placed));

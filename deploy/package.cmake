@@ -1,10 +1,10 @@
 # `cmake --build BUILD --target package` makes one tarball that runs where it is unpacked: the executable, the CUDA plugin and the
-# libraries they need beside glibc's own. CUDA's are not in it: deploy/cuda-libraries.sh finds them.
+# libraries they need beside glibc's own, in lib/trainerd: under /usr/local they must not stand before the system's. CUDA's are not in it: deploy/cuda-libraries.sh finds them.
 # RPATH, not RUNPATH: it also serves what the carried libraries need in their turn, and goes before LD_LIBRARY_PATH.
 
 function(package_executable target folder)
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainerd")
   install(TARGETS ${target} RUNTIME_DEPENDENCY_SET carried RUNTIME DESTINATION ${folder})
 endfunction()
 
@@ -26,7 +26,7 @@ endif()
 
 set(glibc "^(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util|anl|nsl|BrokenLocale|thread_db|nss_.*))\\.so")
 set(cuda "^lib(cuda|cudart|cublas|cublasLt|cudnn|nccl|nv.*)[._]")
-install(RUNTIME_DEPENDENCY_SET carried PRE_EXCLUDE_REGEXES ${glibc} ${cuda} LIBRARY DESTINATION lib)
+install(RUNTIME_DEPENDENCY_SET carried PRE_EXCLUDE_REGEXES ${glibc} ${cuda} LIBRARY DESTINATION lib/trainerd)
 
 install(DIRECTORY configs DESTINATION share/trainerd)
 install(PROGRAMS deploy/cuda-libraries.sh DESTINATION share/trainerd/deploy)

@@ -163,6 +163,7 @@ struct RunInfo {
   std::string layout = {};         ///< "tp1 pp1 dp2 on 2 CPU ranks"
   std::string data = {};           ///< files and format
   std::int64_t data_tokens = 0;    ///< of an epoch; 0: not known
+  bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
 };
 
 /// How a run ended.

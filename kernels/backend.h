@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +64,10 @@ class Backend {
   virtual void transfer(Stream&, const Tensor& from, const Tensor& to) = 0;
   /// Host to device; the source may be reused when this returns.
   virtual void write(Stream&, std::span<const std::byte> from, const Tensor& to) = 0;
+  /// As `write` of the tensors `to`, one after the other, from the bytes that `make` puts into `staging`. A world without values neither
+  /// makes nor holds them, whatever their size.
+  virtual void write_made(Stream&, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                          const std::function<void(std::span<std::byte>)>& make);
   /// Device to host, complete when this returns. One of the few declared ways a value comes up (DESIGN section 4).
   virtual void read_back(Stream&, const Tensor& from, std::span<std::byte> to) = 0;
 
@@ -127,6 +133,18 @@ class Backend {
   virtual void init_normal(Stream&, const InitNormal&) = 0;
 };
 
+inline void Backend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                                const std::function<void(std::span<std::byte>)>& make) {
+  std::size_t bytes = 0;
+  for (const Tensor& t : to) bytes += static_cast<std::size_t>(t.bytes());
+  staging.resize(bytes);
+  make(staging);
+  std::span<const std::byte> rest(staging);
+  for (const Tensor& t : to) {
+    write(s, rest.first(static_cast<std::size_t>(t.bytes())), t);
+    rest = rest.subspan(static_cast<std::size_t>(t.bytes()));
+  }
+}
 inline std::string Backend::time_gemms(std::span<const OpClass>) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
 inline void Backend::use_gemms(const std::string&) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
 

@@ -25,6 +25,7 @@ struct Nvml::Functions {
   Result (*init)() = nullptr;
   Result (*shutdown)() = nullptr;
   const char* (*error_string)(Result) = nullptr;
+  Result (*count)(unsigned*) = nullptr;
   Result (*by_pci_bus_id)(const char*, Device*) = nullptr;
   Result (*name)(Device, char*, unsigned) = nullptr;
   Result (*uuid)(Device, char*, unsigned) = nullptr;
@@ -46,6 +47,7 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
   find(f_->init, "nvmlInit_v2");
   find(f_->shutdown, "nvmlShutdown");
   find(f_->error_string, "nvmlErrorString");
+  find(f_->count, "nvmlDeviceGetCount_v2");
   find(f_->by_pci_bus_id, "nvmlDeviceGetHandleByPciBusId_v2");
   find(f_->name, "nvmlDeviceGetName");
   find(f_->uuid, "nvmlDeviceGetUUID");
@@ -59,6 +61,19 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
 }
 
 Nvml::~Nvml() { f_->shutdown(); }
+
+int Nvml::device_count() const {
+  unsigned count = 0;
+  return f_->count(&count) == kSuccess ? static_cast<int>(count) : 0;
+}
+
+int count_gpus(const std::string& library) {
+  try {
+    return Nvml(library).device_count();
+  } catch (const base::DeviceError&) {
+    return 0;
+  }
+}
 
 DeviceReading Nvml::read(const std::string& pci_bus_id) const {
   Device device = nullptr;

@@ -23,10 +23,14 @@ class Nvml {
   ~Nvml();
   /// Of the device with this PCI bus id ("0000:65:00.0"). Throws DeviceError when there is none.
   DeviceReading read(const std::string& pci_bus_id) const;
+  int device_count() const;
 
  private:
   struct Functions;
   std::unique_ptr<Functions> f_;
 };
+
+/// How many GPUs the machine has by its management library; 0 when the library is not there or does not start.
+int count_gpus(const std::string& library = "libnvidia-ml.so.1");
 
 }  // namespace trainerd::kernels

@@ -37,6 +37,10 @@ class ObservedBackend : public Backend {
   }
   void transfer(Stream& s, const Tensor& from, const Tensor& to) override { inner_.transfer(s, from, to); }
   void write(Stream& s, std::span<const std::byte> from, const Tensor& to) override { inner_.write(s, from, to); }
+  void write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                  const std::function<void(std::span<std::byte>)>& make) override {
+    inner_.write_made(s, to, staging, make);
+  }
   void read_back(Stream& s, const Tensor& from, std::span<std::byte> to) override { inner_.read_back(s, from, to); }
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override {
     return inner_.make_stream(std::move(name), scratch);

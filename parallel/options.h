@@ -5,6 +5,9 @@
 
 namespace trainerd::parallel {
 
+/// An axis whose size the machine is to tell; never of a checked job.
+inline constexpr std::int64_t kAutomatic = 0;
+
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
 
 /// Sizes of the axes of the process grid and what runs on them.

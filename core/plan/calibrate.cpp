@@ -8,6 +8,7 @@
 
 #include "core/plan/calibrate_links.h"
 #include "core/plan/operator_samples.h"
+#include "core/spec/machines.h"
 #include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "kernels/base/clock.h"
@@ -181,6 +182,22 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
 }
 
 }  // namespace
+
+parallel::Topology calibrated_topology(const JobSpec& job, double seconds) {
+  if (job.cluster.preset != "local")
+    throw base::spec_error("--calibrate: measures this machine, and the job is for " + job.cluster.preset + ": leave out --calibrate, or cluster.preset");
+  const parallel::Topology here = job_topology(job);
+  CalibrateOptions options{.seconds = seconds};
+  if (here.device.kind == kernels::DeviceKind::cuda) {
+    options.device = DeviceChoice::cuda;
+  } else {
+    // A job may have more ranks than there are cores: as many are measured as there is room for.
+    const std::int64_t cores = kernels::detect_cpu().threads;
+    options.threads = std::min<std::int64_t>(here.device.threads, cores);
+    options.ranks = std::min(here.devices_per_node, cores / options.threads);
+  }
+  return with_rates(here, calibrate(options).topology);
+}
 
 Calibration calibrate(const CalibrateOptions& options) {
   Calibration made;

@@ -31,6 +31,10 @@ struct Calibration {
 /// Throws SpecError for options that cannot be, DeviceError where there is no such device.
 Calibration calibrate(const CalibrateOptions& options);
 
+/// job_topology of a job on this machine, with the rates that `calibrate` measures for it in about `seconds`. Throws SpecError for a job
+/// of another cluster.
+parallel::Topology calibrated_topology(const JobSpec& job, double seconds);
+
 /// The cluster file that `read_cluster` reads back. `source`: "measured 2026-01-31, trainerd 1.0".
 std::string cluster_yaml(const Calibration& calibration, const std::string& source);
 

@@ -78,6 +78,11 @@ double peak_flops(const Topology& t, DType dtype) {
   return t.peak.tf32 > 0 ? t.peak.tf32 : t.peak.fp32;
 }
 
+std::string how_to_get_rates(const parallel::Topology& t) {
+  if (t.name != "local") return "give gemm.efficiency and the others in its YAML file, or name a cluster that has them (--cluster dgx-h100)";
+  return "run `trainerd calibrate --out here.yaml` once and add --cluster here.yaml, or add --calibrate (10 s)";
+}
+
 bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
   return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
 }

@@ -17,6 +17,8 @@ namespace trainerd::core {
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
 /// Whether the cluster has what seconds are made from; without it memory and communication alone are planned.
 bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
+/// What to do about a topology that has not, as the end of a sentence.
+std::string how_to_get_rates(const parallel::Topology& topology);
 
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more summands.
 /// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes.

@@ -70,6 +70,17 @@ Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& t, std:
   return fit;
 }
 
+void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology) {
+  if (topology.device_memory_bytes > 0) return;
+  constexpr std::int64_t kProcessBytes = std::int64_t{16} << 20;  // a worker's code, libraries, threads and sockets
+  const std::int64_t ranks = std::min(parallel::make_grids(job.parallel).dense.ranks(), topology.devices_per_node);
+  const std::int64_t most = std::max<std::int64_t>(1, topology.node_memory_bytes / kProcessBytes);
+  if (ranks <= most) return;
+  throw base::capacity_error("the job does not fit: " + std::to_string(ranks) + " ranks on a node are processes of " + gibibytes(kProcessBytes) +
+                             " at the least, and the node has " + gibibytes(topology.node_memory_bytes) + ": use at most " + std::to_string(most) +
+                             " ranks, or more nodes");
+}
+
 void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
                   std::int64_t first_rank) {
   std::vector<RankNeeds> needs;

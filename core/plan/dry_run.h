@@ -58,6 +58,9 @@ Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topolog
 /// What driver and libraries take of a device with memory of its own: the cluster's figure, or else `reserve`.
 std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t reserve = kDeviceOverheadBytes);
 
+/// Throws CapacityError, before anything is planned, when a node of processors has too little memory for its ranks' processes alone.
+void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology);
+
 /// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
 /// exceed its memory, or on devices with memory of their own a rank's plan and the overhead exceed that: which rank is the
 /// largest, its terms, and what would fit.

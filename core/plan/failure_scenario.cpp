@@ -130,7 +130,7 @@ FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, co
                     " has no rates: give one, for example --set cluster.failures.host_per_1000_node_days=4");
   s.planned_per_second = of_node(spec.planned) * static_cast<double>(s.nodes);
   s.planned_seconds = spec.planned_seconds;
-  s.step_seconds = needs.get(figures.step_seconds, "--step-seconds: is required: the time of one step");
+  s.step_seconds = needs.get(figures.step_seconds, "--step-seconds: is required: the time of one step; or add --calibrate, or name a cluster with operator rates");
   s.detection_seconds = needs.key(spec.detection_seconds, "detection_seconds", "until a failure is acted on");
   s.restart_seconds =
       needs.key(spec.restart_seconds, "restart_seconds", "processes and communicators, up to the restore");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_sizes.h"
 #include "parallel/layout.h"
 #include "parallel/placement.h"
 #include "parallel/schedule/schedule.h"
@@ -108,6 +109,7 @@ class Enumerator {
       at_.schedule = kind;
       // One stage has one order of computations, unless weights' gradients are made apart, which gains nothing there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
+      if (microbatches > kMostComputations / at_.pp) continue;
       if (kind != interleaved) {
         at_.virtual_stages = 1;
         states();
@@ -115,7 +117,7 @@ class Enumerator {
       }
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
         // Interleaved with one chunk is 1F1B.
-        if ((v == 1 && space_.schedule.empty()) || (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty()) continue;
+        if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) || (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty()) continue;
         if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v), static_cast<int>(microbatches), parallel::Pass::train}).empty()) continue;
         at_.virtual_stages = v;
         states();

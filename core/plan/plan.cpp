@@ -30,12 +30,18 @@ Plan plan_of(const JobSpec& job, const Topology& topology, const parallel::Layou
 
 /// Of the node whose ranks need most.
 Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const RankNeeds> stages) {
-  const std::int64_t ranks = layout.grid.ranks();
+  const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp), pp = layout.grid.size(parallel::Axis::pp);
   Fit worst;
-  for (std::int64_t first = 0; first < ranks; first += t.devices_per_node) {
-    std::vector<RankNeeds> node;
-    for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank)
-      node.push_back(stages[static_cast<std::size_t>(layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)])]);
+  std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the node before
+  std::vector<RankNeeds> node;
+  const bool one_stage = stride % t.devices_per_node == 0;  // on each node: one of its nodes is looked at
+  for (std::int64_t first = 0; first < ranks; first += one_stage ? stride : t.devices_per_node) {
+    stages_of_node.clear();
+    for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank) stages_of_node.push_back(rank / stride % pp);
+    if (stages_of_node == before) continue;
+    before = stages_of_node;
+    node.clear();
+    for (const std::int64_t stage : stages_of_node) node.push_back(stages[static_cast<std::size_t>(stage)]);
     const Fit fit = judge_fit(node, t);
     worst.device_bytes = std::max(worst.device_bytes, fit.device_bytes), worst.node_bytes = std::max(worst.node_bytes, fit.node_bytes);
     worst.on_device = worst.on_device && fit.on_device, worst.on_node = worst.on_node && fit.on_node;
@@ -168,6 +174,7 @@ Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::L
 }
 
 Plan make_plan(const JobSpec& job, const Topology& topology, const OtherSoftware& other) {
+  require_room_for_ranks(job, topology);
   parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
   if (other.one_level) layout.dp_levels = {layout.options.dp, layout.options.dp, false};
   return plan_layout(job, topology, layout, count_all_slots(job, layout), GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);

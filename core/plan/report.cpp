@@ -92,7 +92,7 @@ std::string advice(const Plan& plan) {
 }
 
 std::string time_text(const Plan& plan, double tokens) {
-  if (!plan.timed) return "\ntime\n  not predicted: " + plan.topology.name + " has no operator rates (gemm.efficiency and others in its YAML file)\n";
+  if (!plan.timed) return "\ntime\n  not predicted: " + plan.topology.name + " has no operator rates: " + how_to_get_rates(plan.topology) + "\n";
   const double step = plan.time.step_seconds, devices = devices_of(plan);
   std::string text = fmt::format("\ntime of a step: {}\n", duration(step));
   for (const io::LedgerPart& part : io::parts(plan.time.mean))

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/plan/plan.h"
 #include "core/spec/spec.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/timeline.h"
@@ -18,5 +19,9 @@ std::string schedule_text(const parallel::ScheduleShape& shape, const parallel::
 /// One JSON object on one line: `stages`, `virtual_stages`, `microbatches`, `pipeline_seconds`, `bubble`.
 std::string schedule_json(const std::string& job, const parallel::ScheduleShape& shape,
                           const parallel::Timeline& timeline);
+
+/// A step without rates: what fits, and the schedule where each computation takes one unit of time.
+std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline);
+std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline);
 
 }  // namespace trainerd::core

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/plan/cost_model.h"
+#include "core/plan/dry_run.h"
 #include "core/plan/layout_bounds.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -156,9 +157,7 @@ int threads_of(const SearchOptions& options) {
 
 SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology, const SearchOptions& options) {
   const double start = base::monotonic_seconds();
-  if (!timed(job, topology))
-    throw base::spec_error("--search: " + topology.name + " has no operator rates to compare layouts by: name a cluster that has (--cluster dgx-h100), "
-                           "or give it gemm.efficiency and the others in its YAML file");
+  require_room_for_ranks(job, topology);
   const std::vector<LayoutChoice> choices = options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
   if (choices.empty())
     throw base::spec_error("--search: no layout of " + std::to_string(ranks_of(job)) +
@@ -167,6 +166,7 @@ SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topolo
   LayoutBounds bounds(parts);
   Search search(parts, bounds, choices, options.keep, threads_of(options));
   SearchResult result;
+  result.timed = timed(job, topology);
   result.best = search.best(Goal::time);
   if (result.best.empty()) result.nearest = search.best(Goal::memory);
   result.layouts = static_cast<std::int64_t>(choices.size());

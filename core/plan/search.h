@@ -37,11 +37,13 @@ struct SearchResult {
   std::int64_t planned = 0;
   std::int64_t device_bytes = 0;
   double seconds = 0;  ///< that the search took
+  bool timed = true;   ///< false: the topology has no rates; `best` are layouts that fit and give up least memory, and have no times
 };
 
 /// The fastest layouts of the job's ranks, global batch and model on the machines of `topology` that fit them. Layouts are planned
 /// in the order of their bounds (LayoutBounds) until the next bound is above the last of the best: the result is that of planning
-/// all. Throws SpecError where the topology has no rates, so that times cannot be compared, and where no layout exists at all.
+/// all. Where the topology has no rates, layouts are compared by memory alone: those that fill a device most are taken to give up least
+/// speed. Throws SpecError where no layout exists at all.
 SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology, const SearchOptions& options = {});
 
 /// Layouts with as few changes of the job's as any that fits, fastest first; on a topology without rates those that fill it most.

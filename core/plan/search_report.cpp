@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "core/plan/cost_model.h"
 #include "core/plan/search.h"
 #include "core/plan/units.h"
 #include "parallel/layout.h"
@@ -88,14 +89,14 @@ std::string heading(const JobSpec& job, const parallel::Topology& t, const Searc
                      t.device.name, t.name, job.batch.global, r.layouts, r.too_large, r.planned, duration(r.seconds));
 }
 
-Json layout_json(const RankedLayout& l) {
+Json layout_json(const RankedLayout& l, bool timed) {
   const LayoutChoice& c = l.choice;
   Json json{{"tp", c.tp}, {"pp", c.pp}, {"dp", c.dp}, {"zero", c.zero}, {"zero_group", c.zero_group},
             {"sequence_parallel", c.sequence_parallel}, {"micro", c.micro}, {"schedule", parallel::to_string(c.schedule)},
             {"virtual_stages", c.virtual_stages}, {"recompute", recompute_text({c.recompute.kind, 1})}, {"recompute_every", c.recompute.every},
             {"bucket_bytes", c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes}, {"fits", l.fits},
             {"peak_bytes", l.peak_bytes}};
-  if (!l.fits) return json;
+  if (!l.fits || !timed) return json;
   json["step_seconds"] = l.step_seconds;
   json["tokens_per_second_per_device"] = l.tokens_per_second_per_device;
   json["mfu"] = l.mfu;
@@ -109,9 +110,12 @@ std::string chosen_yaml(const JobSpec& job, const SearchResult& result) {
   const RankedLayout& best = result.best.front();
   std::string changes;
   for (const std::string& key : differences(choice_of(job), best.choice)) changes += "#   " + key + "\n";
-  return fmt::format("# The fastest of {} layouts for {}, as planned: {} a step, MFU {:.1f}%, {:.1f} of {:.1f} GiB.\n{}{}", result.layouts,
-                     job.cluster.preset, duration(best.step_seconds), 100 * best.mfu, gib(best.peak_bytes), gib(result.device_bytes),
-                     changes.empty() ? "# It is the job's own.\n" : "# Changed:\n" + changes, to_yaml(with_choice(job, best.choice)));
+  const std::string what =
+      result.timed ? fmt::format("# The fastest of {} layouts for {}, as planned: {} a step, MFU {:.1f}%, {:.1f} of {:.1f} GiB.\n", result.layouts,
+                                 job.cluster.preset, duration(best.step_seconds), 100 * best.mfu, gib(best.peak_bytes), gib(result.device_bytes))
+                   : fmt::format("# One of {} layouts for {} that fits, by memory alone: {:.1f} of {:.1f} GiB.\n", result.layouts, job.cluster.preset,
+                                 gib(best.peak_bytes), gib(result.device_bytes));
+  return what + (changes.empty() ? "# It is the job's own.\n" : "# Changed:\n" + changes) + to_yaml(with_choice(job, best.choice));
 }
 
 std::string search_text(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result) {
@@ -120,7 +124,9 @@ std::string search_text(const JobSpec& job, const parallel::Topology& topology, 
     return text + fmt::format("none fits the {:.1f} GiB of a device: use more devices; nearest come\n", gib(result.device_bytes)) +
            table(result.nearest, false);
   const auto own = std::find_if(result.best.begin(), result.best.end(), [&](const RankedLayout& l) { return l.choice == choice_of(job); });
-  text += fmt::format("fastest that fit {:.1f} GiB\n", gib(result.device_bytes)) + table(result.best, true);
+  if (!result.timed)
+    text += "times are not compared: " + topology.name + " has no operator rates: " + how_to_get_rates(topology) + "\n";
+  text += fmt::format("{} {:.1f} GiB\n", result.timed ? "fastest that fit" : "that fill most of", gib(result.device_bytes)) + table(result.best, result.timed);
   if (own != result.best.end()) text += fmt::format("the job's own is number {}\n", own - result.best.begin() + 1);
   text += "chosen, over the job's own:\n";
   for (const std::string& key : differences(choice_of(job), result.best.front().choice)) text += "  " + key + "\n";
@@ -131,10 +137,10 @@ std::string search_json(const JobSpec& job, const parallel::Topology& topology, 
   Json out{{"name", job.name}, {"cluster", topology.name}, {"device", topology.device.name},
            {"devices", job.parallel.tp * job.parallel.pp * job.parallel.dp}, {"fits", !result.best.empty()},
            {"device_bytes", result.device_bytes}, {"layouts", result.layouts}, {"too_large", result.too_large},
-           {"planned", result.planned}, {"search_seconds", result.seconds}};
+           {"planned", result.planned}, {"search_seconds", result.seconds}, {"timed", result.timed}};
   for (const auto& [key, layouts] : {std::pair{"best", &result.best}, {"nearest", &result.nearest}}) {
     Json& list = out[key] = Json::array();
-    for (const RankedLayout& l : *layouts) list.push_back(layout_json(l));
+    for (const RankedLayout& l : *layouts) list.push_back(layout_json(l, result.timed));
   }
   if (!result.best.empty()) out["job"] = to_yaml(with_choice(job, result.best.front().choice));
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

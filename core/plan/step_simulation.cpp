@@ -140,7 +140,7 @@ StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topol
   const GroupPlaces groups(job.model, layout, topology);
   result.plan = plan_layout(job, topology, layout, slots, groups, WhenTooLarge::all);
   if (!result.plan.timed)
-    throw base::spec_error("cluster.preset: " + topology.name + " has no operator rates to simulate with: give --costs, or name a cluster that has rates");
+    throw base::spec_error("cluster.preset: " + topology.name + " has no operator rates to simulate with: give --costs, or " + how_to_get_rates(topology));
   const StageRecords records = record_all(job, layout, topology.device, slots);
   const Replays replays(replay_input(job, topology, groups, records));
   const Slowdown slowdown(options, layout);

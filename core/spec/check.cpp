@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "core/spec/cluster.h"
 #include "core/model/parameters.h"
+#include "core/spec/check_sizes.h"
+#include "core/spec/cluster.h"
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
 #include "io/listen_address.h"
@@ -324,8 +325,9 @@ class Checker {
     if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
     if (!what.empty()) return problem("parallel.pp", what);
+    if (const auto large = size_problem(job_)) return problem(large->path, large->what);
     const std::int64_t microbatches = job_.microbatches();
-    if (microbatches < 1 || microbatches > kMostMicrobatches) return;
+    if (microbatches < 1) return;
     what = parallel::schedule_problem({.kind = p.schedule, .stages = static_cast<int>(p.pp),
                                        .virtual_stages = static_cast<int>(p.virtual_stages),
                                        .microbatches = static_cast<int>(microbatches), .pass = parallel::Pass::train});
@@ -333,8 +335,6 @@ class Checker {
     if (p.pp == 1 && p.virtual_stages > 1)
       problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");
   }
-  // More are a batch that no schedule of ours is for; their memory is refused elsewhere.
-  static constexpr std::int64_t kMostMicrobatches = 1 << 30;
   static constexpr std::int64_t kLeastBucket = 1 << 10;  // bytes
 
   static bool same_value(const Storage& a, const Storage& b) {

@@ -1,13 +1,15 @@
 #include "core/spec/fields.h"
 
+#include "parallel/grid.h"
+
 namespace trainerd::core {
 namespace {
 
 using kernels::DType;
 
-// Upper limits are far beyond any machine; they keep every product that is computed from sizes inside 63
-// bits.
-constexpr double kMostLayers = 1 << 16;
+// Upper limits are far beyond any machine; with those of check_sizes they keep products of sizes inside 63 bits, and a plan
+// within seconds: its time grows with layers, ranks and microbatches, not with the other sizes.
+constexpr double kMostLayers = 1 << 10;
 constexpr double kMostHidden = 1 << 20;
 constexpr double kMostHeads = 1 << 12;
 constexpr double kMostHeadDim = 1 << 12;
@@ -15,7 +17,7 @@ constexpr double kMostFfn = 1 << 22;
 constexpr double kMostVocab = 2147483647;  // token ids are int32
 constexpr double kMostSeqLen = 1 << 27;
 constexpr double kMostSequences = 1 << 24;
-constexpr double kMostRanks = 1 << 20;
+constexpr double kMostRanks = parallel::kMostRanks;
 constexpr double kMostSteps = 1e12;
 constexpr double kMostOverlapChunks = 64;
 constexpr double kMostThreads = 4096;
@@ -78,7 +80,10 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
   };
   axis("tp", p.tp, "tensor-parallel ranks");
   axis("pp", p.pp, "pipeline stages");
-  axis("dp", p.dp, "data-parallel ranks");
+  t.add("parallel.dp", IntegerOrAuto{&p.dp},
+        "data-parallel ranks; auto: as many as there are devices for (CUDA devices that the process may use, or on CPUs cores / `threads`, on "
+        "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
+      .between(1, kMostRanks);
   axis("cp", p.cp, "context-parallel ranks").only_if(p.cp == 1, "1", "set it to 1");
   axis("ep", p.ep, "expert-parallel ranks").only_if(p.ep == 1, "1", "set it to 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
@@ -173,7 +178,7 @@ void add_optimizer(Table& t, OptimizerOptions& o) {
   t.add("optimizer.schedule.min_lr", &s.min_lr, "learning rate of the last step")
       .at_least(0)
       .idle_if(s.kind == LrKind::constant, "kind: constant stays at lr");
-  t.add("optimizer.schedule.decay", &s.decay, "steps of decay in wsd; 0: a tenth of all steps")
+  t.add("optimizer.schedule.decay", &s.decay, "steps of decay in wsd; 0: a tenth of all steps, at least one")
       .between(0, kMostSteps)
       .idle_if(s.kind != LrKind::wsd, "only kind: wsd has a decay phase");
 }
@@ -182,7 +187,7 @@ void add_data(Table& t, io::DataOptions& d) {
   const std::string no_files = "format: synthetic reads no files";
   const bool synthetic = d.format == io::DataFormat::synthetic;
   t.add("data.train", &d.train,
-        "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data")
+        "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data; relative ones are in the job file's directory when they exist there")
       .or_else("required unless synthetic")
       .idle_if(synthetic, no_files);
   t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
@@ -208,7 +213,7 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("seed", &job.seed, "of initial weights and data order");
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
       .or_else("`runs/<name>`");
-  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute; auto: the CPU so far");
+  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
   t.choice("attention", job.attention, {"deterministic", "fast"},
            "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
       .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on a CPU it is always deterministic");

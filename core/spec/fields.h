@@ -32,6 +32,10 @@ struct Duration {
 struct StepsOrDuration {
   io::Interval* interval;
 };
+/// An integer, or `auto`, kept as parallel::kAutomatic.
+struct IntegerOrAuto {
+  std::int64_t* value;
+};
 /// A key with one value so far, which nothing needs to keep.
 struct FixedWord {
   const char* word;
@@ -41,7 +45,7 @@ struct NotYet {};
 
 using Storage = std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*,
                              std::vector<std::string>*, std::vector<std::int64_t>*, std::vector<double>*, Choice,
-                             NumberPair, Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
+                             NumberPair, IntegerOrAuto, Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -2,6 +2,8 @@
 
 #include "core/spec/cluster.h"
 #include "kernels/base/error.h"
+#include "kernels/cuda_plugin.h"
+#include "kernels/nvml.h"
 
 namespace trainerd::core {
 
@@ -14,12 +16,42 @@ parallel::Topology named_cluster(const std::string& name, const std::string& ask
   return *topology;
 }
 
-parallel::Topology job_topology(const JobSpec& job) {
+Machine this_machine(const std::string& nvml) {
+  Machine machine;
+  machine.cores = kernels::detect_cpu().threads;
+  const int gpus = kernels::count_gpus(nvml);
+  if (gpus == 0) return machine;
+  try {
+    machine.cuda_devices = kernels::open_cuda_plugin().device_count();
+  } catch (const base::DeviceError& error) {
+    machine.no_cuda = "this machine has " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") + " that cannot be used: " + error.what();
+  }
+  return machine;
+}
+
+namespace {
+
+parallel::Topology cuda_topology(std::int64_t ranks, parallel::Devices devices, Absent absent) {
+  try {
+    return parallel::detect_cuda_topology(ranks, devices);
+  } catch (const base::DeviceError&) {
+    if (absent == Absent::refused) throw;
+  }
+  parallel::Topology assumed;
+  assumed.devices_per_node = ranks;
+  assumed.device.kind = kernels::DeviceKind::cuda;
+  assumed.device.name = "CUDA device, of which this machine has none";
+  return assumed;
+}
+
+}  // namespace
+
+parallel::Topology job_topology(const JobSpec& job, Absent absent) {
   if (job.cluster.preset == "local") {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
     if (job.device == DeviceChoice::cuda) {
       parallel::Topology cuda =
-          parallel::detect_cuda_topology(ranks / job.cluster.nodes, uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own);
+          cuda_topology(ranks / job.cluster.nodes, uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own, absent);
       cuda.nodes = job.cluster.nodes;
       return cuda;
     }
@@ -43,8 +75,8 @@ parallel::Topology job_topology(const JobSpec& job) {
   return result;
 }
 
-parallel::PlacedGrid place_job(const JobSpec& job) {
-  parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job));
+parallel::PlacedGrid place_job(const JobSpec& job, Absent absent) {
+  parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job, absent));
   placed.virtual_stages = job.parallel.virtual_stages;
   return placed;
 }
@@ -74,11 +106,12 @@ JobHere job_here(const JobSpec& job) {
   const bool cpu = named.device.kind == kernels::DeviceKind::cpu;
   JobHere here{job, std::nullopt};
   here.job.cluster.preset = "local";
+  if (!cpu && job.device == DeviceChoice::automatic && this_machine().cuda_devices > 0) here.job.device = DeviceChoice::cuda;
   if (cpu) here.job.threads = named.device.threads;
   std::string found;
   if (cpu && of_a_node * named.device.threads > kernels::detect_cpu().threads) {
     found = std::to_string(kernels::detect_cpu().threads) + " cores for " + std::to_string(of_a_node) + " ranks";
-  } else if (cpu || job.device == DeviceChoice::cuda) {
+  } else if (cpu || here.job.device == DeviceChoice::cuda) {
     try {
       const std::string name = job_topology(here.job).device.name;
       if (name != named.device.name) {

@@ -126,6 +126,7 @@ class Reader {
                        *choice.value = static_cast<std::uint8_t>(*index);
                    },
                    [&](const NumberPair& pair) { numbers(field, node, pair); },
+                   [&](const IntegerOrAuto& i) { integer_or_auto(field, node, *i.value); },
                    [&](const Duration& d) { duration(field, node, *d.seconds, "a duration such as 30s, 10m or 2h"); },
                    [&](const StepsOrDuration& s) { steps_or_duration(field, node, *s.interval); },
                    [&](const RecipeName& name) {
@@ -202,6 +203,12 @@ class Reader {
     } else if (duration(field, node, read.seconds, "an integer of steps or a duration such as 30s, 10m or 2h")) {
       interval = read;
     }
+  }
+
+  void integer_or_auto(const Field& field, const Node& node, std::int64_t& value) {
+    if (node.kind == Node::Kind::scalar && node.text == "auto") value = parallel::kAutomatic;
+    else if (node.kind != Node::Kind::scalar || node.quoted || !parse_number(node.text)) wrong(field.path, node, "an integer or auto", nearest(node.text, {"auto"}));
+    else integer(field, node, value);
   }
 
   void integers(const Field& field, const Node& node, std::vector<std::int64_t>& value) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/model/options.h"
+#include "core/spec/surroundings.h"
 #include "core/train/options.h"
 #include "io/checkpoint/options.h"
 #include "io/metrics/options.h"
@@ -66,11 +67,12 @@ inline kernels::Isa most_isa(const JobSpec& job) {
 inline IsaChoice choice_of(kernels::Isa isa) { return static_cast<IsaChoice>(static_cast<int>(isa) + 1); }
 
 /// Parses, composes and checks a job. `overrides` are "a.b=value" texts, applied in order over the file and checked
-/// like it. Throws SpecError with every problem, one per line: "file:line:column: path: what is wrong; the nearest
+/// like it. Texts are expanded (expand.h), automatic values chosen (resolve.h). Throws SpecError with every problem, one per line: "file:line:column: path: what is wrong; the nearest
 /// valid key or value". `file` is a name for messages.
-JobSpec parse_job(const std::string& text, const std::string& file, const std::vector<std::string>& overrides = {});
-/// Reads the file, then as above.
-JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides = {});
+JobSpec parse_job(const std::string& text, const std::string& file, const std::vector<std::string>& overrides = {},
+                  const Surroundings& around = {});
+/// Reads the file, then as above with its directory; relative data paths that exist become absolute.
+JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides = {}, Surroundings around = {});
 
 /// The resolved job as YAML that `parse_job` reads back to the same value.
 std::string to_yaml(const JobSpec& job);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/spec/expand.h"
 #include "core/spec/fields.h"
 #include "core/spec/spec.h"
 #include "io/text.h"
@@ -43,7 +44,7 @@ std::string text_yaml(const std::string& text) {
 
 std::string list_yaml(const std::vector<std::string>& texts) {
   std::string out = "[";
-  for (std::size_t i = 0; i < texts.size(); ++i) out.append(i > 0 ? ", " : "").append(text_yaml(texts[i]));
+  for (std::size_t i = 0; i < texts.size(); ++i) out.append(i > 0 ? ", " : "").append(text_yaml(unexpanded(texts[i])));
   return out + "]";
 }
 
@@ -67,11 +68,12 @@ std::string value_yaml(const Field& field) {
           [](const std::uint64_t* v) { return std::to_string(*v); },
           [](const double* v) { return number_text(*v); },
           [](const bool* v) { return std::string(*v ? "true" : "false"); },
-          [](const std::string* v) { return v->empty() ? std::string() : text_yaml(*v); },
+          [](const std::string* v) { return v->empty() ? std::string() : text_yaml(unexpanded(*v)); },
           [](const std::vector<std::string>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<std::int64_t>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<double>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const Choice& c) { return c.words.at(*c.value); },
+          [](const IntegerOrAuto& i) { return *i.value == parallel::kAutomatic ? std::string("auto") : std::to_string(*i.value); },
           [](const NumberPair& p) {
             return std::string("[")
                 .append(number_text(*p.first))
@@ -121,6 +123,7 @@ std::string type_markdown(const Field& field) {
                      [&](const std::vector<std::int64_t>*) { return "list of integers" + limits; },
                      [&](const std::vector<double>*) { return "list of numbers" + limits; },
                      [&](const Choice& c) { return words_markdown(c.words); },
+                     [&](const IntegerOrAuto&) { return "integer" + limits + ", or `auto`"; },
                      [&](const NumberPair&) { return "two numbers" + limits; },
                      [&](const Duration&) { return std::string("duration"); },
                      [&](const StepsOrDuration&) { return "integer" + limits + ", or duration"; },

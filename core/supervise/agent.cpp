@@ -46,6 +46,7 @@ std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& la
         "batch or model.seq_len smaller");
   };
   try {
+    require_room_for_ranks(job, topology);
     std::vector<DryRun> plans;
     const std::int64_t end = leads ? layout.grid.ranks() : here.first + here.count;
     for (std::int64_t rank = here.first; rank < end; ++rank) plans.push_back(dry_run(job, layout, rank, topology.device));

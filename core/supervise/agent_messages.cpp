@@ -90,6 +90,7 @@ void Agent::on_all_ready() {
   info.data_tokens = first.data_tokens;
   for (const auto& [rank, ready] : ready_) info.threads += ready.threads;
   if (first.peak_flops > 0) info.peak_flops = first.peak_flops * static_cast<double>(layout_.grid.ranks());
+  info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
   sinks_.each(&io::MetricsSink::on_start, info);
   record_begin();
   for (const io::NoticeRecord& change : changes_) notify(change.kind, change.message, change.details);

@@ -20,6 +20,7 @@
 #include "core/train/device_rank.h"
 #include "core/train/gemm_peak.h"
 #include "core/train/snapshot.h"
+#include "io/text.h"
 #include "io/tokens/token_source.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/segment.h"
@@ -83,6 +84,7 @@ class Worker {
   bool traces(std::int64_t step) const;
   bool saves(std::int64_t step) const { return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0); }
   bool time_to_save() const;
+  double mfu_of(const io::StepRecord& record);
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
   void send_trace(const io::StepRecord& record, double begin);
@@ -107,7 +109,7 @@ class Worker {
   std::int64_t saved_step_ = 0;  ///< of the last snapshot
   double saved_at_ = 0;          ///< when it was made, or training began
   std::int64_t evaluation_batches_ = 0;
-  double peak_flops_ = 0;
+  std::optional<PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
   std::unique_ptr<DeviceRank> rank_;
   Trainer* trainer_ = nullptr;  ///< the rank's
@@ -177,9 +179,10 @@ void Worker::build(const Start& start) {
   if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
   const DryRun& plan = rank_->plan();
   // A GPU's peak is its maker's; nobody prints one for a CPU.
-  peak_flops_ = topology.device.kind == kernels::DeviceKind::cpu ? measure_gemm_peak(rank_->backend(), job_.precision.compute)
-                : job_.precision.compute == kernels::DType::bf16 ? topology.peak.bf16
-                                                                 : topology.peak.fp32;
+  const bool bf16 = job_.precision.compute == kernels::DType::bf16;
+  const auto measure = [this] { return measure_gemm_peak(rank_->backend(), job_.precision.compute); };
+  if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
+  else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
   snapshot_ = std::make_unique<Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
 
@@ -202,7 +205,7 @@ void Worker::build(const Start& start) {
   Ready ready;
   ready.device = topology.device.name;
   ready.threads = topology.device.threads;
-  ready.peak_flops = peak_flops_;
+  ready.peak_flops = peak_->flops_per_second();
   ready.memory_planned_bytes = plan.memory.total_bytes();
   for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
   ready.slices = snapshot_->slices();
@@ -298,9 +301,7 @@ bool Worker::settle(std::size_t left) {
     record.time.other = 0;
     record.time.other = record.step_seconds - record.time.sum();
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
-    if (peak_flops_ > 0)
-      record.mfu = record.tokens_per_second * flops_per_token(job_.model) /
-                   (peak_flops_ * static_cast<double>(rank_->layout().grid.ranks()));
+    if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) tell(record);
     if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps)) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
@@ -308,6 +309,21 @@ bool Worker::settle(std::size_t left) {
     if (filled_) send_snapshot();
   }
   return stop;
+}
+
+/// Of the rank's peak. Only the rank that reports may stop for a measurement.
+double Worker::mfu_of(const io::StepRecord& record) {
+  const double reached = record.tokens_per_second * flops_per_token(job_.model) / static_cast<double>(rank_->layout().grid.ranks());
+  const double before = peak_->flops_per_second();
+  if (reports_ && peak_->raise_to(reached)) {
+    tell(io::NoticeRecord{.kind = io::NoticeKind::warning,
+                          .step = record.step,
+                          .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
+                                     io::with_unit(peak_->flops_per_second(), "FLOP/s") + " a rank, not " + io::with_unit(before, "FLOP/s"),
+                          .details = {}});
+    begin_ = base::monotonic_seconds();
+  }
+  return reached / peak_->flops_per_second();
 }
 
 void Worker::save(std::int64_t step, io::StepRecord& record) {

@@ -1,6 +1,8 @@
 // The executor of the action list: the only code that knows the schedule.
 
 #include <algorithm>
+#include <array>
+#include <functional>
 
 #include "core/train/trainer.h"
 
@@ -30,16 +32,20 @@ Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
 void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
   const auto seq = static_cast<std::size_t>(job_.model.seq_len), tokens = static_cast<std::size_t>(tokens_);
   const std::int64_t dp = layout_.options.dp, dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)];
-  for (std::int64_t i = 0; i < job_.batch.micro; ++i) {
-    read((microbatch * dp + dp_rank) * job_.batch.micro + i, sample_);
-    // A sample's inputs are all but its last token, its targets all but its first.
-    const auto at = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(i) * seq);
-    std::copy_n(sample_.begin(), seq, staging_.begin() + at);
-    std::copy_n(sample_.begin() + 1, seq, staging_.begin() + static_cast<std::ptrdiff_t>(tokens) + at);
-  }
-  const auto bytes = std::as_bytes(std::span<const std::int32_t>(staging_));
-  backend_.write(*compute_, bytes.first(bytes.size() / 2), frame.batch.tokens_T);
-  backend_.write(*compute_, bytes.last(bytes.size() / 2), frame.batch.targets_T);
+  const auto fill = [&](std::span<std::byte> bytes) {
+    sample_.resize(seq + 1);
+    auto* inputs = reinterpret_cast<std::int32_t*>(bytes.data());
+    std::int32_t* targets = inputs + tokens;
+    for (std::int64_t i = 0; i < job_.batch.micro; ++i) {
+      read((microbatch * dp + dp_rank) * job_.batch.micro + i, sample_);
+      // A sample's inputs are all but its last token, its targets all but its first.
+      const std::size_t at = static_cast<std::size_t>(i) * seq;
+      std::copy_n(sample_.begin(), seq, inputs + at);
+      std::copy_n(sample_.begin() + 1, seq, targets + at);
+    }
+  };
+  const std::array to{frame.batch.tokens_T, frame.batch.targets_T};
+  backend_.write_made(*compute_, to, staging_, std::ref(fill));
 }
 
 Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const ReadSample& read) {

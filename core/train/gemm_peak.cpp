@@ -60,4 +60,10 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
 }
 
+bool PeakRate::raise_to(double reached) {
+  if (!measured() || peak_ <= 0 || reached <= peak_) return false;
+  peak_ = std::max({peak_, reached, measure_()});
+  return true;
+}
+
 }  // namespace trainerd::core

@@ -20,7 +20,7 @@ double learning_rate(const OptimizerOptions& optimizer, std::int64_t step, std::
     case LrKind::cosine:
       return schedule.min_lr + range * 0.5 * (1.0 + std::cos(std::numbers::pi * progress(schedule.warmup)));
     case LrKind::wsd: {
-      const std::int64_t decay = schedule.decay > 0 ? schedule.decay : steps / 10;
+      const std::int64_t decay = schedule.decay > 0 ? schedule.decay : std::max<std::int64_t>(1, steps / 10);
       return step <= steps - decay ? optimizer.lr : optimizer.lr - range * progress(steps - decay);
     }
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "core/train/learning_rate.h"
 #include "kernels/rng.h"
@@ -23,8 +22,8 @@ ParamPlacement placement_of(const parallel::Layout& layout, const parallel::Proc
 }
 
 template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& data) {
-  return std::as_bytes(std::span<const T>(data));
+std::span<T> typed(std::span<std::byte> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
 }  // namespace
@@ -66,8 +65,6 @@ void Trainer::take_persistent(Arena& persistent) {
   loss_weight_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
   cu_seqlens_ = persistent.take(DType::i32, {job_.batch.micro + 1}, MemoryTerm::batch);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
-  sample_.resize(static_cast<std::size_t>(job_.model.seq_len) + 1);
-  staging_.resize(2 * static_cast<std::size_t>(tokens_));
 
   first_block_.push_back(0);
   for (const StateRun& run : params_.norm_runs())
@@ -134,13 +131,16 @@ void Trainer::initialise_tables() {
   if (rope_table_SE_.defined())
     backend_.rope_table(*compute_, {.theta = static_cast<float>(job_.model.rope_theta), .table_SE = rope_table_SE_});
   const std::int64_t seq = job_.model.seq_len;
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens_)), cu(static_cast<std::size_t>(job_.batch.micro) + 1);
-  const std::vector<float> ones(positions.size(), 1.0f);
-  for (auto sample = positions.begin(); sample != positions.end(); sample += seq) std::iota(sample, sample + seq, 0);
-  for (std::size_t b = 0; b < cu.size(); ++b) cu[b] = static_cast<std::int32_t>(static_cast<std::int64_t>(b) * seq);
-  backend_.write(*compute_, bytes_of(positions), positions_T_);
-  backend_.write(*compute_, bytes_of(ones), loss_weight_T_);
-  backend_.write(*compute_, bytes_of(cu), cu_seqlens_);
+  std::vector<std::byte> staging;
+  const auto write = [&]<class T>(const Tensor& to, const T&, auto value) {
+    backend_.write_made(*compute_, std::span(&to, 1), staging, [&](std::span<std::byte> bytes) {
+      const std::span<T> values = typed<T>(bytes);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(static_cast<std::int64_t>(i));
+    });
+  };
+  write(positions_T_, std::int32_t{}, [&](std::int64_t i) { return static_cast<std::int32_t>(i % seq); });
+  write(loss_weight_T_, float{}, [](std::int64_t) { return 1.0f; });
+  write(cu_seqlens_, std::int32_t{}, [&](std::int64_t i) { return static_cast<std::int32_t>(i * seq); });
 }
 
 void Trainer::initialise() {

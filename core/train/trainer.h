@@ -154,7 +154,8 @@ class Trainer {
   int slot_ = 0;              ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
-  std::vector<std::int32_t> sample_, staging_;
+  std::vector<std::int32_t> sample_;
+  std::vector<std::byte> staging_;  ///< a microbatch's tokens, then its targets
 };
 
 }  // namespace trainerd::core

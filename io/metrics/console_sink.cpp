@@ -47,6 +47,8 @@ struct ConsoleSink::State {
     return each * static_cast<double>(std::max<std::int64_t>(0, info.steps - last->step));
   }
 
+  std::string of_peak() const { return info.peak_measured ? " of measured GEMM peak" : ""; }
+
   std::string figures() const {
     const StepRecord& r = *last;
     std::string text = fmt::format("loss {:.4f}  {} tok/s", r.loss, short_number(r.tokens_per_second));
@@ -72,7 +74,7 @@ struct ConsoleSink::State {
   void draw_bar();
   std::string progress() const {
     const double done = info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
-    return fmt::format("step {}/{} ({:.0f}%)  {}  {}", last->step, info.steps, 100 * done, figures(), left());
+    return fmt::format("step {}/{} ({:.0f}%)  {}{}  {}", last->step, info.steps, 100 * done, figures(), last->mfu ? of_peak() : "", left());
   }
 };
 
@@ -114,7 +116,7 @@ void ConsoleSink::on_start(const RunInfo& info) {
                             with_unit(info.flops_per_token, "FLOP")));
   std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
                                    info.threads == 1 ? "" : "s", info.precision);
-  if (info.peak_flops) device += ", peak " + with_unit(*info.peak_flops, "FLOP/s");
+  if (info.peak_flops) device += (info.peak_measured ? ", measured GEMM peak " : ", peak ") + with_unit(*info.peak_flops, "FLOP/s");
   line("device", device);
   line("memory", short_bytes(info.memory_planned_bytes) + " planned");
   line("steps", fmt::format("{} of {} tokens", info.steps, with_commas(info.tokens_per_step)));
@@ -187,7 +189,7 @@ void ConsoleSink::on_finish(const RunSummary& summary) {
   if (s.last) line("final loss", fmt::format("{:.4f}", s.last->loss));
   if (s.validation_loss) line("validation loss", fmt::format("{:.4f}", *s.validation_loss));
   if (!s.speeds.empty()) line("median speed", short_number(median(s.speeds)) + " tokens/s");
-  if (!s.mfus.empty()) line("median MFU", percent(median(s.mfus)));
+  if (!s.mfus.empty()) line("median MFU", percent(median(s.mfus)) + s.of_peak());
   if (const std::string shares = s.shares(); !shares.empty()) line("step time", shares);
   line("wall time", short_duration(summary.wall_seconds));
   line("report", s.info.output + (s.info.output.ends_with('/') ? "report.html" : "/report.html"));

@@ -23,6 +23,10 @@ void MetaBackend::write(Stream& s, std::span<const std::byte> from, const Tensor
   note(s, "write", {0, static_cast<double>(to.bytes())}, 0);
 }
 
+void MetaBackend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>&, const std::function<void(std::span<std::byte>)>&) {
+  for (const Tensor& t : to) note(s, "write", {0, static_cast<double>(t.bytes())}, 0);
+}
+
 // What comes up from a world without values is zero: finite, and nothing to stop for.
 void MetaBackend::read_back(Stream& s, const Tensor& from, std::span<std::byte> to) {
   base::check(static_cast<std::int64_t>(to.size()) == from.bytes(), "a read back takes the whole tensor");

@@ -33,6 +33,8 @@ class MetaBackend final : public Backend {
   void fill_zero(Stream&, const Tensor& x) override;
   void transfer(Stream& s, const Tensor& from, const Tensor& to) override { copy(s, from, to); }
   void write(Stream&, std::span<const std::byte> from, const Tensor& to) override;
+  void write_made(Stream&, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                  const std::function<void(std::span<std::byte>)>& make) override;
   void read_back(Stream&, const Tensor& from, std::span<std::byte> to) override;
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override;
   std::unique_ptr<Event> make_event() override;

@@ -1,6 +1,8 @@
 #include "parallel/schedule/slots.h"
 
-#include <algorithm>
+#include <functional>
+#include <queue>
+#include <vector>
 
 #include "kernels/base/error.h"
 
@@ -19,17 +21,17 @@ bool makes_weight_grad(ActionKind kind) {
 class Slots {
  public:
   int take() {
-    const auto free = std::find(busy_.begin(), busy_.end(), false);
-    const int slot = static_cast<int>(free - busy_.begin());
-    if (free == busy_.end()) busy_.push_back(false);
-    busy_[static_cast<std::size_t>(slot)] = true;
+    if (free_.empty()) return count_++;
+    const int slot = free_.top();
+    free_.pop();
     return slot;
   }
-  void release(int slot) { busy_[static_cast<std::size_t>(slot)] = false; }
-  int count() const { return static_cast<int>(busy_.size()); }
+  void release(int slot) { free_.push(slot); }
+  int count() const { return count_; }
 
  private:
-  std::vector<bool> busy_;
+  std::priority_queue<int, std::vector<int>, std::greater<>> free_;
+  int count_ = 0;
 };
 
 /// One action, of a microbatch whose place is `slot`. `begins` and `ends` tell of its kind whether it is the

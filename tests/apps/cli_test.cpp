@@ -17,8 +17,9 @@ struct Outcome {
   std::string output;  // standard output and error together
 };
 
-Outcome trainerd(const std::string& arguments) {
-  const std::string command = std::string(TRAINERD_BINARY) + " " + arguments + " 2>&1";
+// `before` is put before the command: a change of directory, a limit, variables.
+Outcome trainerd(const std::string& arguments, const std::string& before = "") {
+  const std::string command = before + std::string(TRAINERD_BINARY) + " " + arguments + " 2>&1";
   Outcome outcome;
   FILE* pipe = ::popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
@@ -115,16 +116,103 @@ TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws
 TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);
-  for (const std::string command : {"validate ", "run "}) {
-    const Outcome outcome = trainerd(command + job + " --set device=cuda --set data.format=synthetic --set 'data.train=[]'");
-    if (outcome.output.find("CUDA") == std::string::npos) {
-      WARN("this machine has a CUDA device: its absence cannot be tested");
-      return;
-    }
-    CHECK(outcome.status == 8);
-    CHECK(outcome.output.find("device: cpu") != std::string::npos);
-    CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
+  const std::string set = " --set device=cuda --set data.format=synthetic --set 'data.train=[]'";
+  const Outcome outcome = trainerd("run " + job + set);
+  if (outcome.output.find("CUDA") == std::string::npos) {
+    WARN("this machine has a CUDA device: its absence cannot be tested");
+    return;
   }
+  CHECK(outcome.status == 8);
+  CHECK(outcome.output.find("device: cpu") != std::string::npos);
+  CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
+  // It is right all the same.
+  const Outcome valid = trainerd("validate " + job + set);
+  CHECK(valid.status == 0);
+  CHECK_THAT(valid.output, Catch::Contains("device: cuda\n") && Catch::Contains("of which this machine has none"));
+}
+
+// The first job of the README.
+const std::string kFirstJob =
+    "name: tiny\n"
+    "model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 64}\n"
+    "batch: {global: 16, micro: 2}\n"
+    "steps: 200\n"
+    "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: cosine, warmup: 10, min_lr: 1.0e-4}}\n"
+    "data: {train: [book.txt], format: text, tokenizer: bytes}\n"
+    "checkpoint: {every: 50}\n";
+
+TEST_CASE("the first job is planned, searched and simulated on a machine without rates, by memory and with what to do", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kFirstJob);
+  for (const std::string command : {"plan ", "plan --search ", "simulate "}) {
+    const Outcome outcome = trainerd(command + job);
+    CAPTURE(command, outcome.output);
+    CHECK(outcome.status == 0);
+    CHECK_THAT(outcome.output, Catch::Contains("local has no operator rates: run `trainerd calibrate") && Catch::Contains("GiB"));
+    CHECK(trainerd(command + job + " --json").status == 0);
+    CHECK(trainerd(command + job + (command == "simulate " ? " --set cluster.preset=dgx-h100" : " --cluster dgx-h100")).status == 0);
+  }
+  const std::string svg = directory.write("a.svg", ""), trace = directory.write("a.json", "");
+  CHECK(trainerd("simulate " + job + " --svg " + svg + " --trace " + trace).status == 0);
+  CHECK(std::filesystem::file_size(svg) > 100);
+  const Outcome noisy = trainerd("simulate " + job + " --jitter 0.1");
+  CHECK(noisy.status == 2);
+  CHECK_THAT(noisy.output, Catch::Contains("trainerd calibrate"));
+  const Outcome failures = trainerd("simulate " + job + " --failures");
+  CHECK(failures.status == 2);
+  CHECK_THAT(failures.output, Catch::Contains("--step-seconds: is required") && Catch::Contains("--calibrate"));
+}
+
+TEST_CASE("plan measures this machine when asked, and then predicts time", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kFirstJob + "threads: 1\n");
+  const Outcome outcome = trainerd("plan " + job + " --calibrate=0.01");
+  CAPTURE(outcome.output);
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.output, Catch::Contains("measuring this machine") && Catch::Contains("time of a step: "));
+  const Outcome other = trainerd("plan " + job + " --calibrate --cluster dgx-h100");
+  CHECK(other.status == 2);
+  CHECK_THAT(other.output, Catch::Contains("--calibrate: measures this machine"));
+}
+
+TEST_CASE("an unknown subcommand is named, with the nearest", "[cli]") {
+  const auto says = [](const std::string& arguments, const std::string& words) {
+    const Outcome outcome = trainerd(arguments);
+    CHECK(outcome.status == 2);
+    CHECK_THAT(outcome.output, Catch::Contains(words));
+    CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
+  };
+  says("rnu job.yaml", "trainerd has no subcommand 'rnu' (nearest valid: run)");
+  says("train job.yaml", "trainerd has no subcommand 'train': it has ");
+  says("checkpoint lst dir", "trainerd checkpoint has no subcommand 'lst' (nearest valid: list)");
+  CHECK(trainerd("train").output.find("worker") == std::string::npos);  // the agent's alone
+}
+
+TEST_CASE("a file that takes no bytes is a full disk, not a missing file", "[cli]") {
+  const Directory directory;
+  const Outcome outcome = trainerd("validate " + directory.write("job.yaml", kJob) + " --svg /dev/full");
+  CHECK(outcome.status == 2);
+  CHECK_THAT(outcome.output, Catch::Contains("--svg: cannot write /dev/full: No space left on device"));
+}
+
+TEST_CASE("too few descriptors are a limit with its name, its value and what is needed", "[cli]") {
+  const Directory directory;
+  const std::string job = directory.write("job.yaml", kJob + "threads: 1\nparallel: {dp: 2}\nmetrics: {listen: \"127.0.0.1:0\"}\n");
+  const std::string text = directory.write("a.txt", std::string(5000, 'x'));
+  const Outcome outcome = trainerd("run " + job + " --set output=" + text + ".run --set 'data.train=[" + text + "]'", "ulimit -n 40; ");
+  CHECK(outcome.status == 3);
+  CHECK_THAT(outcome.output, Catch::Contains("the limit on open files is 40 (ulimit -n) and 2 ranks on this node need 100: raise it"));
+}
+
+TEST_CASE("a job's texts take variables of the environment, and its data its own directory", "[cli]") {
+  const Directory directory;
+  directory.write("book.txt", "text");
+  const std::string job = directory.write("job.yaml", kFirstJob + "output: ${RUNS:-~/runs}/${NAME}\n");
+  const Outcome outcome = trainerd("validate " + job, "cd /; HOME=/home/ann NAME=first ");
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.output, Catch::Contains("output: /home/ann/runs/first\n"));
+  CHECK_THAT(outcome.output, Catch::Contains(job.substr(0, job.rfind('/')) + "/book.txt"));
+  CHECK(trainerd("validate " + job, "env -u NAME ").status == 2);
 }
 
 TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]") {

@@ -56,7 +56,8 @@ TEST_CASE("a cosine schedule is half way down in the middle and at its least at 
 
 TEST_CASE("wsd stays at the peak and falls linearly over its last steps", "[learning-rate]") {
   check_equal(curve(options(LrKind::wsd, 1, 0.2, 4), 8), {1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2});
-  // No decay given: a tenth of all steps.
+  // No decay given: a tenth of all steps, at least one.
+  check_equal(curve(options(LrKind::wsd, 1, 0.2), 4), {1, 1, 1, 0.2});
   const auto tenth = curve(options(LrKind::wsd, 0, 0.0), 40);
   CHECK(tenth[35] == 1.0);
   check_equal({tenth[36], tenth[37], tenth[38], tenth[39]}, {0.75, 0.5, 0.25, 0.0});

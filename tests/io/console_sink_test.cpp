@@ -74,6 +74,30 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("a peak that was measured is called that wherever MFU is", "[console]") {
+  const TempDir dir;
+  const std::string path = dir / "out";
+  const auto text_with = [&](bool measured) {
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    Screen screen(fd.get(), Screen::Style::plain);
+    RunLog log;
+    log.open(dir / "run.log");
+    ConsoleSink sink(screen, log);
+    RunInfo of_run = info();
+    of_run.peak_measured = measured;
+    sink.on_start(of_run);
+    sink.on_step(step(1));
+    sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"});
+    screen.finish();
+    return read_file(path);
+  };
+  const std::string measured = text_with(true), published = text_with(false);
+  CHECK(has(measured, "measured GEMM peak 574 GFLOP/s"));
+  CHECK(has(measured, "MFU 62.5% of measured GEMM peak  ETA"));
+  CHECK(has(measured, "median MFU       62.5% of measured GEMM peak\n"));
+  CHECK_FALSE(has(published, "measured"));
+}
+
 TEST_CASE("plain output is a few whole lines without control characters") {
   const TempDir dir;
   const std::string out = run_to_file(dir, Screen::Style::plain);

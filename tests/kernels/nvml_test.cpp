@@ -30,6 +30,12 @@ TEST_CASE("what a device does not support is absent", "[nvml]") {
   CHECK(reading.temperature_celsius == 57.0);
 }
 
+TEST_CASE("devices are counted; a library that is not there has none", "[nvml]") {
+  CHECK(kernels::count_gpus(TRAINERD_STAND_IN_NVML) == 2);
+  CHECK(kernels::count_gpus("libnvidia-ml-of-nobody.so.1") == 0);
+  CHECK(kernels::count_gpus("libm.so.6") == 0);
+}
+
 TEST_CASE("a library or a device that is not there is said in one line", "[nvml]") {
   CHECK_THROWS_AS(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), base::DeviceError);
   CHECK_THROWS_WITH(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), Catch::Contains("libnvidia-ml-of-nobody.so.1"));

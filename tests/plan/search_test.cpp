@@ -168,9 +168,14 @@ TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
   CHECK_THAT(core::search_text(job, core::job_topology(job), result), Catch::Contains("none fits"));
 }
 
-TEST_CASE("a cluster without rates cannot be searched by time", "[search]") {
+TEST_CASE("a cluster without rates is searched by memory", "[search]") {
   const core::JobSpec job = job_of("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
   parallel::Topology topology = core::job_topology(job);
   topology.rates = {};
-  CHECK_THROWS_WITH(core::search_layouts(job, topology), Catch::Contains("no operator rates"));
+  const core::SearchResult result = core::search_layouts(job, topology);
+  CHECK_FALSE(result.timed);
+  REQUIRE_FALSE(result.best.empty());
+  for (const core::RankedLayout& l : result.best) CHECK((l.fits && l.peak_bytes <= result.device_bytes && l.step_seconds == 0));
+  CHECK_THAT(core::search_text(job, topology, result), Catch::Contains("times are not compared: dgx-h100 has no operator rates"));
+  CHECK_THAT(core::chosen_yaml(job, result), Catch::Contains("by memory alone"));
 }

@@ -57,7 +57,7 @@ class Package(unittest.TestCase):
         self.assertEqual(self.works("bin/trainerd --version"), f"trainerd {build['version']}\n")
 
     def test_every_library_but_cudas_is_found_in_the_package_or_is_glibcs(self):
-        listed = self.works("for f in bin/trainerd lib/*.so* $(find tests -type f -perm -1 ! -name '*.sh' ! -name '*.py'); do "
+        listed = self.works("for f in bin/trainerd lib/*.so* lib/trainerd/*.so* $(find tests -type f -perm -1 ! -name '*.sh' ! -name '*.py'); do "
                             "echo \"== $f\"; /lib64/ld-linux-x86-64.so.2 --list $f; done")
         missing = set(re.findall(r"(\S+) => not found", listed))
         self.assertEqual({m for m in missing if not re.match(r"lib(cublasLt|cudnn|nccl)\.so", m)}, set())

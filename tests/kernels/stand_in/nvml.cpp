@@ -25,6 +25,10 @@ extern "C" {
 int nvmlInit_v2() { return ++started, kSuccess; }
 int nvmlShutdown() { return --started, kSuccess; }
 const char* nvmlErrorString(int result) { return result == kNotFound ? "Not Found" : result == kUninitialized ? "Uninitialized" : "?"; }
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  if (started == 0) return kUninitialized;
+  return *count = sizeof(devices) / sizeof(devices[0]), kSuccess;
+}
 int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
   if (started == 0) return kUninitialized;
   for (Device& d : devices)

@@ -1,0 +1,65 @@
+#include "core/spec/check_sizes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/model/options.h"
+#include "kernels/dtype.h"
+#include "parallel/layout.h"
+
+namespace trainerd::core {
+namespace {
+
+// Of all ranks of a job: 4 EiB, half of what 63 bits count.
+constexpr double kMostBytes = 4.0 * 0x1p60;
+// Of a rank's gradients, each with its own entries in several lists.
+constexpr double kMostBuckets = 1 << 16;
+
+double number(std::int64_t n) { return static_cast<double>(n); }
+
+/// Bytes that one microbatch's activations take on the ranks that hold a copy of the model, at the most.
+double microbatch_bytes(const JobSpec& job) {
+  const ModelOptions& m = job.model;
+  constexpr double kBytes = 4, kHidden = 16, kQkv = 4, kFfn = 8, kLogits = 4;
+  const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
+  const double of_layer = kHidden * number(m.hidden) + kQkv * qkv + kFfn * number(m.ffn);
+  const double tokens = number(job.batch.micro) * number(m.seq_len);
+  // A deterministic backward of attention takes a product of all positions as scratch.
+  const double scores = 4 * number(m.heads) * tokens * number(m.seq_len);
+  return tokens * kBytes * (number(m.layers) * of_layer + kLogits * number(m.vocab)) + scores;
+}
+
+}  // namespace
+
+std::optional<SizeProblem> size_problem(const JobSpec& job) {
+  const ModelOptions& m = job.model;
+  const parallel::ParallelOptions& p = job.parallel;
+  if (std::min({m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.seq_len, job.batch.micro, job.batch.global,
+                p.tp, p.pp, p.dp, p.virtual_stages}) < 1)
+    return std::nullopt;
+  const std::int64_t microbatches = job.microbatches(), chunks = p.pp * p.virtual_stages;
+  if (microbatches > kMostComputations / chunks)
+    return SizeProblem{"batch.global", std::to_string(microbatches) + " microbatches on " + std::to_string(chunks) +
+                                           (chunks == 1 ? " pipeline chunk" : " pipeline chunks") + " are more than " + std::to_string(kMostComputations) +
+                                           " computations: make it smaller, or batch.micro or parallel.dp larger"};
+  const double parameters = number(count_parameters(m).total), copies = number(p.dp);
+  constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounding up
+  if (parameters * kStateBytes * copies > kMostBytes)
+    return SizeProblem{"model", "its parameters with their gradients and the optimizer's state are more than 4 EiB on all ranks: no cluster has that; make "
+                                "layers, hidden, ffn or vocab smaller"};
+  const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
+  const double bucket = number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.dp));
+  if (gradients / bucket > kMostBuckets)
+    return SizeProblem{"parallel.bucket_bytes", "a rank's gradients are more than " + std::to_string(static_cast<std::int64_t>(kMostBuckets)) + " buckets of " +
+                                                    std::to_string(static_cast<std::int64_t>(bucket)) + " bytes: raise parallel.tp or parallel.pp, or set it (nearest valid: " +
+                                                    std::to_string(static_cast<std::int64_t>(std::ceil(gradients / kMostBuckets))) + ")"};
+  // As many microbatches are under way as there are chunks, or all of them.
+  const double under_way = p.schedule == parallel::ScheduleKind::gpipe ? number(microbatches) : std::min(number(microbatches), 2 * number(chunks));
+  if (microbatch_bytes(job) * under_way * copies > kMostBytes)
+    return SizeProblem{job.batch.micro > 1 ? "batch.micro" : "model.seq_len",
+                       "the activations of " + std::to_string(job.batch.micro) + " x " + std::to_string(m.seq_len) +
+                           " tokens are more than 4 EiB on all ranks: no cluster has that; make it or the model smaller"};
+  return std::nullopt;
+}
+
+}  // namespace trainerd::core

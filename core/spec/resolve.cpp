@@ -1,0 +1,107 @@
+#include "core/spec/resolve.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/spec/cluster.h"
+
+namespace trainerd::core {
+namespace {
+
+using std::to_string;
+
+class Resolver {
+ public:
+  Resolver(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems)
+      : job_(job), places_(places), around_(around), problems_(problems) {}
+
+  void run() {
+    const bool automatic = job_.device == DeviceChoice::automatic && job_.cluster.preset == "local" && around_.machine != nullptr;
+    if (automatic) choose_device();
+    if (job_.parallel.dp == parallel::kAutomatic) choose_dp();
+    if (automatic && job_.device == DeviceChoice::cuda) check_devices();
+  }
+
+ private:
+  const Machine& machine() {
+    if (!machine_) machine_ = around_.machine();
+    return *machine_;
+  }
+  void problem(const std::string& path, const std::string& what) {
+    const auto place = places_.find(path);
+    problems_.add(place == places_.end() ? Place{} : place->second, path, what);
+  }
+
+  void choose_device() {
+    job_.device = machine().cuda_devices > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+    if (!machine().no_cuda.empty() && around_.remark)
+      around_.remark("device: auto is the CPU: " + machine().no_cuda + "; device: cpu or device: cuda ends this line");
+  }
+
+  void choose_dp() {
+    job_.parallel.dp = 1;
+    if (const auto trained = kept()) {
+      job_.parallel.dp = *trained;
+      return;
+    }
+    const auto devices = devices_of_node();
+    const parallel::ParallelOptions& p = job_.parallel;
+    if (!devices || std::min({p.tp, p.cp, p.pp, job_.batch.global, job_.batch.micro}) < 1) return;
+    // The checks name a batch that no dp divides.
+    const std::int64_t most = *devices * job_.cluster.nodes / (p.tp * p.cp * p.pp), groups = job_.batch.global / job_.batch.micro;
+    for (std::int64_t dp = std::min(most, groups); dp > 1; --dp) {
+      if (groups % dp != 0) continue;
+      job_.parallel.dp = dp;
+      break;
+    }
+  }
+
+  /// A run goes on bit for bit on the layout of its checkpoint alone.
+  std::optional<std::int64_t> kept() const {
+    if (!around_.trained_dp) return std::nullopt;
+    return around_.trained_dp(job_.output.empty() ? "runs/" + job_.name : job_.output);
+  }
+
+  std::optional<std::int64_t> devices_of_node() {
+    if (job_.cluster.preset != "local") {
+      Problems of_file;  // the checks name them
+      const int source = of_file.add_source("cluster.preset", Problems::SourceKind::argument);
+      const auto cluster = read_cluster(job_.cluster.preset, {source, 1, 1}, of_file);
+      return cluster ? std::optional(cluster->devices_per_node) : std::nullopt;
+    }
+    if (!around_.machine) {
+      problem("parallel.dp", "auto is for a command on the machine that trains: give a number (nearest valid: 1)");
+      return std::nullopt;
+    }
+    if (job_.device == DeviceChoice::cuda) return std::max<std::int64_t>(1, machine().cuda_devices);
+    if (job_.threads == 0) {
+      problem("parallel.dp", "auto divides the " + to_string(machine().cores) + " cores by `threads`, and threads is 0: set threads, or a number (nearest valid: 1)");
+      return std::nullopt;
+    }
+    return std::max<std::int64_t>(1, machine().cores / job_.threads);
+  }
+
+  void check_devices() {
+    const parallel::ParallelOptions& p = job_.parallel;
+    if (std::min({p.tp, p.cp, p.pp, p.dp}) < 1 || job_.cluster.communication == parallel::Communication::staged) return;
+    const std::int64_t ranks = p.tp * p.cp * p.pp * p.dp / std::max<std::int64_t>(1, job_.cluster.nodes), devices = machine().cuda_devices;
+    if (ranks > devices)
+      problem("device", "auto takes the CUDA devices of this machine, " + to_string(devices) + ", and the job has " + to_string(ranks) +
+                            " ranks on it: set device: cpu to compute on its processor, make the axes of `parallel` smaller, or set "
+                            "cluster.communication to staged");
+  }
+
+  JobSpec& job_;
+  const Places& places_;
+  const Surroundings& around_;
+  Problems& problems_;
+  std::optional<Machine> machine_;
+};
+
+}  // namespace
+
+void resolve_automatic(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems) {
+  Resolver(job, places, around, problems).run();
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "core/spec/problems.h"
+#include "core/spec/read.h"
+#include "core/spec/spec.h"
+
+namespace trainerd::core {
+
+/// Puts what this machine has in place of `device: auto` and `dp: auto` (kAutomatic): before the job is checked.
+void resolve_automatic(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems);
+
+}  // namespace trainerd::core

@@ -1,0 +1,168 @@
+// What a job takes from its surroundings: environment variables, its own directory, the machine's devices.
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "core/spec/machines.h"
+#include "spec_test_support.h"
+
+namespace trainerd::core::test {
+namespace {
+
+Surroundings with_variables(const std::map<std::string, std::string>& variables) {
+  return {.environment = [variables](const std::string& name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional(at->second);
+  }};
+}
+Surroundings on(const Machine& machine) { return {.machine = [machine] { return machine; }}; }
+
+JobSpec job(const std::vector<std::string>& overrides, const Surroundings& around = {}) { return parse_job(kJob, "job.yaml", overrides, around); }
+std::string error_of(const std::vector<std::string>& overrides, const Surroundings& around = {}) {
+  try {
+    job(overrides, around);
+  } catch (const base::SpecError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+class Directory {
+ public:
+  Directory() {
+    std::string name = (std::filesystem::temp_directory_path() / "trainerd-spec-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+}  // namespace
+
+TEST_CASE("variables and the home directory are expanded in texts, in lists and in overrides", "[spec]") {
+  const Surroundings around = with_variables({{"HOME", "/home/ann"}, {"DATA", "/data"}, {"EMPTY", ""}, {"LOOP", "${DATA}"}});
+  const JobSpec made = parse_job("name: ${RUN:-tiny}\noutput: ~/runs\nsteps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+                                 "batch: {global: 8, micro: 2}\ndata: {train: [\"${DATA}/a.txt\", ~/b.txt, 'c$$d$e~'], valid: \"${EMPTY:-/v}/${LOOP}\"}\n",
+                                 "job.yaml", {"cluster.preset=${CLUSTER:-local}"}, around);
+  CHECK(made.name == "tiny");
+  CHECK(made.output == "/home/ann/runs");
+  CHECK(made.data.train == std::vector<std::string>{"/data/a.txt", "/home/ann/b.txt", "c$d$e~"});
+  CHECK(made.data.valid == std::vector<std::string>{"/v/${DATA}"});
+  CHECK(made.cluster.preset == "local");
+  CHECK(job({"output=${A:-${B}"}, around).output == "${B");  // as far as the first brace
+}
+
+TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
+  const JobSpec made = job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
+  CHECK(made.output == "~/${x}$");
+  const JobSpec again = parse_job(to_yaml(made), "job.yaml");
+  CHECK(again.data.train == std::vector<std::string>{"a${x}", "./~/${x}$"});  // the same places
+  CHECK(parse_job(to_yaml(again), "job.yaml") == again);
+}
+
+TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name", "[spec]") {
+  CHECK(problems("output: ${SCRATCH}/run\n" + kJob.substr(kJob.find('\n') + 1)) ==
+        Lines{"job.yaml:1:9: output: the variable SCRATCH is not set in the environment: set it, or write ${SCRATCH:-default}"});
+  CHECK_THAT(error_of({"data.train=[a, '${X Y}']"}), Catch::Contains("data.train[1]: 'X Y' is no name of a variable"));
+  CHECK_THAT(error_of({"output=${X"}), Catch::Contains("output: '${' has no '}' after it"));
+  CHECK_THAT(error_of({"output=~/x"}), Catch::Contains("output: '~' is the directory HOME, which is not set"));
+  CHECK_THAT(error_of({"output=~bob/x"}, with_variables({{"HOME", "/h"}})), Catch::Contains("write the path out"));
+  // Only texts: a number stays one.
+  CHECK_THAT(error_of({"steps=${STEPS}"}, with_variables({{"STEPS", "7"}})), Catch::Contains("steps: expected an integer"));
+}
+
+TEST_CASE("relative data is taken from the job's directory when it is there, and job.yaml then runs from anywhere", "[spec]") {
+  const Directory directory;
+  std::filesystem::create_directory(directory.path / "text");
+  for (const char* name : {"a.txt", "text/one.txt", "text/two.txt"}) std::ofstream(directory.path / name) << "x";
+  const std::string path = (directory.path / "job.yaml").string();
+  std::ofstream(path) << kJob.substr(0, kJob.find("data:")) << "data: {train: [a.txt, ./text, 'text/*.txt', missing.txt, 'no/*.txt', /absolute.txt]}\n";
+  const JobSpec made = load_job(path);
+  const std::string at = directory.path.string();
+  CHECK(made.data.train == std::vector<std::string>{at + "/a.txt", at + "/text", at + "/text/*.txt", "missing.txt", "no/*.txt", "/absolute.txt"});
+  CHECK(parse_job(to_yaml(made), "elsewhere.yaml") == made);
+}
+
+TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spec]") {
+  CHECK(job({}, on({.cores = 4})).device == DeviceChoice::cpu);
+  CHECK(job({}, on({.cores = 4, .cuda_devices = 1})).device == DeviceChoice::cuda);
+  CHECK(job({"device=cpu"}, on({.cuda_devices = 8})).device == DeviceChoice::cpu);
+  CHECK(job({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == DeviceChoice::automatic);
+  // Keys that are a GPU's alone have their effect.
+  CHECK(job({"attention=fast"}, on({.cuda_devices = 1})).attention == kernels::Determinism::fast);
+  CHECK_THAT(error_of({"attention=fast"}, on({.cores = 4})), Catch::Contains("attention: has no effect"));
+}
+
+TEST_CASE("device: auto with more ranks than GPUs says how to choose", "[spec]") {
+  const std::vector<std::string> four{"parallel.dp=4"};
+  CHECK_THAT(error_of(four, on({.cuda_devices = 2})),
+             Catch::Contains("device: auto takes the CUDA devices of this machine, 2, and the job has 4 ranks on it: set device: cpu"));
+  CHECK(job({"parallel.dp=4", "cluster.nodes=2"}, on({.cuda_devices = 2})).device == DeviceChoice::cuda);
+  CHECK(job({"parallel.dp=4", "cluster.communication=staged"}, on({.cuda_devices = 2})).device == DeviceChoice::cuda);
+  CHECK(job({"parallel.dp=4", "device=cpu"}, on({.cuda_devices = 2})).device == DeviceChoice::cpu);
+}
+
+TEST_CASE("GPUs that device: auto cannot use are a remark, not a silent CPU", "[spec]") {
+  std::vector<std::string> remarks;
+  Surroundings around = on({.cores = 4, .no_cuda = "this machine has 2 GPUs that cannot be used: no plugin"});
+  around.remark = [&](const std::string& line) { remarks.push_back(line); };
+  CHECK(job({}, around).device == DeviceChoice::cpu);
+  REQUIRE(remarks.size() == 1);
+  CHECK_THAT(remarks[0], Catch::Contains("device: auto is the CPU: this machine has 2 GPUs that cannot be used: no plugin"));
+  job({"device=cpu"}, around);
+  CHECK(remarks.size() == 1);
+}
+
+TEST_CASE("GPUs are counted by their management library and used by the CUDA part of the build", "[spec]") {
+  CHECK(this_machine("libnvidia-ml-of-nobody.so.1").no_cuda.empty());
+  const Machine machine = this_machine(TRAINERD_STAND_IN_NVML);
+  CHECK(machine.cores >= 1);
+  if (machine.cuda_devices == 0) CHECK_THAT(machine.no_cuda, Catch::Contains("this machine has 2 GPUs that cannot be used: "));
+}
+
+TEST_CASE("dp: auto is the largest that the devices hold and the batch divides into", "[spec]") {
+  const auto dp = [](const std::vector<std::string>& more, const Machine& machine) {
+    std::vector<std::string> overrides{"parallel.dp=auto"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return job(overrides, on(machine)).parallel.dp;
+  };
+  // 8 sequences in microbatches of 2: four parts.
+  CHECK(dp({"threads=1"}, {.cores = 4}) == 4);
+  CHECK(dp({"threads=1"}, {.cores = 64}) == 4);
+  CHECK(dp({"threads=2"}, {.cores = 7}) == 2);       // three fit, and do not divide
+  CHECK(dp({"threads=8"}, {.cores = 2}) == 1);
+  CHECK(dp({"threads=1", "parallel.tp=2"}, {.cores = 5}) == 2);
+  CHECK(dp({"threads=1", "cluster.nodes=2"}, {.cores = 1}) == 2);
+  CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not matter there
+  CHECK(dp({"cluster.preset=dgx-h100", "batch.global=32"}, {}) == 8);
+  CHECK(job({}).parallel.dp == 1);
+  CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})), Catch::Contains("parallel.dp: auto divides the 6 cores by `threads`, and threads is 0"));
+  CHECK_THAT(error_of({"parallel.dp=auto"}), Catch::Contains("give a number"));
+  CHECK_THAT(error_of({"parallel.dp=atuo"}), Catch::Contains("expected an integer or auto, got 'atuo' (nearest valid: auto)"));
+  CHECK_THAT(error_of({"parallel.dp=0"}), Catch::Contains("parallel.dp: must be at least 1"));
+}
+
+TEST_CASE("dp: auto of a run that has a checkpoint is that checkpoint's", "[spec]") {
+  Surroundings around = on({.cores = 4});
+  std::string asked;
+  around.trained_dp = [&](const std::string& output) -> std::optional<std::int64_t> { return asked = output, 2; };
+  const JobSpec made = job({"parallel.dp=auto"}, around);
+  CHECK(made.parallel.dp == 2);
+  CHECK(asked == "runs/tiny");
+  CHECK_THAT(to_yaml(made), Catch::Contains("  dp: 2\n"));
+}
+
+TEST_CASE("a job for CUDA devices is laid out where there are none when that is asked for", "[spec]") {
+  const JobSpec cuda = job({"device=cuda", "parallel.dp=2"});
+  const parallel::PlacedGrid placed = place_job(cuda, Absent::assumed);
+  CHECK(placed.placement.ranks() == 2);
+  CHECK(placed.topology.device.kind == kernels::DeviceKind::cuda);
+}
+
+}  // namespace trainerd::core::test
