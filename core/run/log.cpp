@@ -32,7 +32,7 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
     const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
     file_->add(std::string(level.data(), level.size()), std::string(message.payload.data(), message.payload.size()));
   }
-  void flush_() override {}
+  void flush_() override { screen_->finish(); }
 
  private:
   std::shared_ptr<io::Screen> screen_;

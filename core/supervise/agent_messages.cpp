@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "core/supervise/agent_state.h"
@@ -138,10 +139,10 @@ void Agent::handle(std::int64_t rank, const MemoryUsed& m) {
 void Agent::compare_with_plan() {
   const auto record = plan_check_ ? plan_check_->take() : std::nullopt;
   if (!record) return;
-  spdlog::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
+  if (record->terms.size() > 1) spdlog::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
   for (const io::PredictionTerm& term : record->terms) {
     const bool bytes = term.name == "memory_bytes";
-    spdlog::info("  {:<15} {} planned, {} measured: {:+.1f}%{}", term.name, bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted)) : io::short_duration(term.predicted),
+    spdlog::info("{}{} planned, {} measured: {:+.1f}%{}", record->terms.size() > 1 ? fmt::format("  {:<15} ", term.name) : "memory of the step: ", bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted)) : io::short_duration(term.predicted),
                  bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured), 100 * term.error,
                  bytes || term.name == "step_seconds" ? "" : " of the step");
   }

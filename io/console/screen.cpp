@@ -47,6 +47,40 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }  // of a UTF-8 character
+
+/// Where lines after the first begin: at the value of "  name   value", else a little in.
+std::size_t hanging_indent(const std::string& line, std::size_t width) {
+  const std::size_t text = line.find_first_not_of(' ');
+  const std::size_t gap = line.find("  ", text);
+  const std::size_t value = gap == std::string::npos ? gap : line.find_first_not_of(' ', gap);
+  return text > 0 && value < width / 2 ? value : text + 4;
+}
+
+/// One line, broken at spaces so that none is wider than `width`; a longer word stays whole.
+std::string broken(const std::string& line, std::size_t width) {
+  std::string out;
+  std::size_t column = 0, start = 0, at = 0;  // of the row; of what is not in `out` yet
+  std::size_t space = std::string::npos;      // the latest in this row
+  const std::size_t text = std::min(line.find_first_not_of(' '), line.size());
+  const std::size_t indent = text == line.size() ? 0 : hanging_indent(line, width);
+  for (; at < line.size(); ++at) {
+    if (line[at] == '\033') {  // a colour takes no room
+      at = std::min(line.find('m', at), line.size() - 1);
+      continue;
+    }
+    if (is_continuation(line[at])) continue;
+    if (line[at] == ' ' && column > (start == 0 ? text : indent)) space = at;
+    if (++column <= width || space == std::string::npos) continue;
+    out += line.substr(start, space - start) + "\n" + std::string(indent, ' ');
+    start = space + 1;
+    column = indent + static_cast<std::size_t>(std::count_if(line.begin() + static_cast<std::ptrdiff_t>(start), line.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                                                             [](char c) { return !is_continuation(c); }));
+    space = std::string::npos;
+  }
+  return out + line.substr(start);
+}
+
 /// Waits as long as the reader wants. 0 or an errno value.
 int write_patiently(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
@@ -160,6 +194,11 @@ Screen::~Screen() {
 Screen::Style Screen::style() const { return state_->style; }
 
 void Screen::line(const std::string& text) {
+  if (state_->style == Style::terminal && text.find('\n') == std::string::npos) {
+    const std::string rows = broken(text, static_cast<std::size_t>(width()));
+    const std::lock_guard lock(state_->mutex);
+    return state_->push(rows);
+  }
   const std::lock_guard lock(state_->mutex);
   state_->push(text);
 }

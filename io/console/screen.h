@@ -21,7 +21,7 @@ class Screen {
   Screen& operator=(const Screen&) = delete;
 
   Style style() const;
-  /// A line of its own, above the status.
+  /// A line of its own, above the status. A terminal gets it broken at spaces to its width.
   void line(const std::string& text);
   /// The last line of a terminal, redrawn in place; empty: none. Not shown in plain style.
   void status(const std::string& text);

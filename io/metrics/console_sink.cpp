@@ -112,7 +112,7 @@ void ConsoleSink::on_start(const RunInfo& info) {
   const auto line = [&s](const char* name, const std::string& value) {
     s.say(fmt::format("  {:<10}{}", name, value));
   };
-  line("model", fmt::format("{} parameters, {} a token", short_number(static_cast<double>(info.parameters)),
+  line("model", fmt::format("{} parameters, {} per token", short_number(static_cast<double>(info.parameters)),
                             with_unit(info.flops_per_token, "FLOP")));
   std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
                                    info.threads == 1 ? "" : "s", info.precision);
@@ -120,6 +120,9 @@ void ConsoleSink::on_start(const RunInfo& info) {
   line("device", device);
   line("memory", short_bytes(info.memory_planned_bytes) + " planned");
   line("steps", fmt::format("{} of {} tokens", info.steps, with_commas(info.tokens_per_step)));
+  if (info.data_tokens > 0)
+    line("data", fmt::format("{} tokens; the run takes {:.3g} epochs", short_number(static_cast<double>(info.data_tokens)),
+                             static_cast<double>(info.steps * info.tokens_per_step) / static_cast<double>(info.data_tokens)));
   if (info.start_step > 0) line("resumed", fmt::format("after step {}", info.start_step));
   line("output", info.output);
 }
@@ -168,7 +171,7 @@ void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
 }
 
 void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
-  state_->say(fmt::format("checkpoint at step {}: {} ({} to write, training stood still for {})", record.step,
+  state_->say(fmt::format("checkpoint at step {}: {} in {}; training stood still for {}", record.step,
                           short_bytes(record.bytes), short_duration(record.write_seconds),
                           short_duration(record.snapshot_seconds)));
 }

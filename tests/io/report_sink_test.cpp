@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "io/metrics/report/attempts.h"
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/series.h"
 #include "io/metrics/sinks.h"
@@ -253,6 +254,22 @@ TEST_CASE("the report says what ran, where, and on what") {
     INFO(text);
     CHECK(has(page, text));
   }
+}
+
+TEST_CASE("an attempt ends by what became of it, also after a request to stop, and a later one tells of a kill") {
+  const auto notice = [](NoticeKind kind, std::int64_t step, double time, const std::string& message) {
+    return NoticeRecord{kind, step, message, {}, time};
+  };
+  std::vector<NoticeRecord> notices{notice(NoticeKind::start, 0, 100, "starts"), notice(NoticeKind::stop, 5, 110, "SIGTERM: stopping"),
+                                    notice(NoticeKind::stop, 6, 112, "stopped"), notice(NoticeKind::resume, 6, 200, "goes on"),
+                                    notice(NoticeKind::warning, 7, 205, "a full disk"), notice(NoticeKind::resume, 6, 300, "goes on")};
+  notices.back().earlier = EarlierAttempt{.last_step = 9, .lost_seconds = 3, .wall_time = 220};
+  const std::vector<Attempt> attempts = attempts_of(notices);
+  REQUIRE(attempts.size() == 3);
+  CHECK((attempts[0].how == NoticeKind::stop && attempts[0].last_step == 6 && attempts[0].end == 112 && attempts[0].outcome == "stopped"));
+  CHECK((attempts[1].how == NoticeKind::failure && attempts[1].last_step == 9 && attempts[1].end == 220 && attempts[1].lost_steps == 3));
+  CHECK_FALSE(attempts[2].ended);
+  CHECK(total_seconds(attempts, 310) == 12 + 20 + 10);
 }
 
 TEST_CASE("merged buckets keep extremes, means and sums") {

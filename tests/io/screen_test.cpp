@@ -135,3 +135,24 @@ TEST_CASE("a closed pipe ends the output without a signal, and its lines are cou
   CHECK(screen.lost().reason == "Broken pipe");
   std::signal(SIGPIPE, before);
 }
+
+TEST_CASE("a terminal gets long lines broken at spaces to its width, and words whole") {
+  const TempDir dir;
+  const auto shown = [&dir](const std::string& line) {
+    const UniqueFd fd(::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    Screen screen(fd.get(), Screen::Style::terminal);  // of a width that is not known: 80
+    screen.line(line);
+    screen.finish();
+    return read_file(dir / "out");
+  };
+  const std::string seventy(70, 'x'), hundred(100, 'y');
+  CHECK(shown(seventy + " 123456789") == seventy + " 123456789\n");  // 80 columns
+  CHECK(shown(seventy + " 1234567890") == seventy + "\n    1234567890\n");
+  const std::string forty(40, 'z');
+  CHECK(shown("  step time      " + forty + " " + forty + " 12") == "  step time      " + forty + "\n" + std::string(17, ' ') + forty + " 12\n");
+  CHECK(shown("a " + hundred + " b") == "a\n    " + hundred + "\n    b\n");
+  std::string bars;
+  for (int i = 0; i < 70; ++i) bars += "\u2588";
+  CHECK(shown(bars + " 123456789") == bars + " 123456789\n");
+  CHECK(shown("\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m") == "\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m\n");
+}

@@ -14,7 +14,8 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
           Attempt& before = attempts.back();
           before.lost_steps = std::max<std::int64_t>(0, notice.earlier->last_step - notice.step);
           before.lost_seconds = notice.earlier->lost_seconds;
-          if (!before.ended) {
+          // One that was asked to stop may have been killed meanwhile.
+          if (!before.ended || notice.earlier->last_step > before.last_step) {
             before.last_step = notice.earlier->last_step;
             before.end = notice.earlier->wall_time;
           }
@@ -30,7 +31,8 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::stop:
       case NoticeKind::failure:
       case NoticeKind::finish: {
-        if (attempts.empty() || attempts.back().ended) break;  // it failed before it trained
+        // After the request to stop comes what became of it.
+        if (attempts.empty() || (attempts.back().ended && attempts.back().how != NoticeKind::stop)) break;
         Attempt& last = attempts.back();
         last.ended = true;
         last.how = notice.kind;
