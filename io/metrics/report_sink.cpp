@@ -30,7 +30,7 @@ struct ReportSink::State {
   Report report;
   std::int64_t own_steps = 0;
   double next_page = 0;              // on the monotonic clock
-  std::vector<double> speeds, mfus;  // of this process's steps; of all earlier ones until it has one
+  std::vector<double> speeds, mfus;  // of all steps
 
   State(const std::string& path, double tries) : last_tries(tries), writer(path) {}
 
@@ -80,10 +80,7 @@ void ReportSink::on_start(const RunInfo& info) {
 
 void ReportSink::on_step(const StepRecord& record) {
   State& s = *state_;
-  if (s.own_steps++ == 0) {
-    s.speeds.clear();
-    s.mfus.clear();
-  }
+  ++s.own_steps;
   s.add(record);
   s.report.summary.step = record.step;
   const double now = base::monotonic_seconds();

@@ -115,7 +115,7 @@ std::string charts(const Report& r) {
   out += draw(LineChart{
       "Model FLOPs utilisation", ChartScale::from_zero, percent, {line_of(r, "MFU", 3, &StepBucket::mfu)}, marks});
   StackedChart ledger{
-      .title = "Where a step's time goes", .format = precise_duration, .columns = {}, .labels = {}};
+      .title = "Where a step's time goes", .format = precise_duration, .columns = {}, .labels = {}, .scale = StackedScale::without_outliers};
   for (const LedgerPart& part : parts(TimeLedger{})) ledger.labels.emplace_back(part.name);
   for (const StepBucket& bucket : r.series.coarse(kColumns)) {
     StackedColumn column{static_cast<double>(bucket.first_step) - 0.5,
@@ -132,7 +132,6 @@ std::string charts(const Report& r) {
   out += draw(ledger);
   // At its own scale: compute would press it flat.
   ledger.title = "What of it is not compute";
-  ledger.scale = StackedScale::without_outliers;
   for (StackedColumn& column : ledger.columns) column.values.front() = 0;
   return out + draw(ledger) + ledger_table(r) + "</div>\n";
 }

@@ -27,7 +27,7 @@ struct Report {
   std::vector<CheckpointRecord> checkpoints;
   PredictionRecord prediction;          ///< no terms: not compared
   double final_loss = 0;                ///< meaningful when the series is not empty
-  double median_tokens_per_second = 0;  ///< of the latest process's steps; 0: none
+  double median_tokens_per_second = 0;  ///< of all steps; 0: none
   double median_mfu = 0;                ///< 0: unknown
   std::string job_yaml;
 };

@@ -21,7 +21,7 @@ h1 { margin: 0; font-size: 26px; } h2 { margin: 32px 0 12px; font-size: 18px; }
 .dim { color: var(--dim); } .good { color: var(--good); } .bad { color: var(--bad); } .warn { color: var(--warn); } .run { color: var(--run); }
 .failed { border-left: 4px solid var(--bad); margin-top: 16px; } .failed pre { white-space: pre-wrap; }
 .sub { margin: 4px 0 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0; }
+.cards { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0; } .card { flex: 1 1 96px; }
 .card, figure, .box { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; margin: 0; }
 .card b { display: block; font-size: 20px; white-space: nowrap; font-variant-numeric: tabular-nums; } .card span { color: var(--dim); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 14px; }
