@@ -19,7 +19,6 @@ except ModuleNotFoundError:
 
 LAYERS, HIDDEN, HEADS, FFN, SEQ, BATCH = 6, 384, 6, 1024, 256, 8
 HEAD_DIM = HIDDEN // HEADS
-WARMUP_STEPS = 5
 LR, BETAS, EPS, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
@@ -29,6 +28,7 @@ def parse_arguments():
     parser.add_argument("--precision", choices=["fp32", "bf16"], required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=5, help="steps before them that are not timed")
     parser.add_argument("--mode", choices=["eager", "compile"], default="compile")
     parser.add_argument("--bf16", choices=["master", "autocast"], default="master",
                         help="bf16 parameters over fp32 masters, or fp32 parameters under autocast")
@@ -220,7 +220,7 @@ def main():
 
     generator = torch.Generator().manual_seed(2)
     seconds, loss = [], math.nan
-    for i in range(WARMUP_STEPS + args.steps):
+    for i in range(args.warmup + args.steps):
         tokens = torch.randint(args.vocab, (BATCH, SEQ + 1), generator=generator)
         started = time.perf_counter()
         inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].reshape(-1)
@@ -231,7 +231,7 @@ def main():
         out.backward()
         update()
         loss = out.item()
-        if i >= WARMUP_STEPS:
+        if i >= args.warmup:
             seconds.append(time.perf_counter() - started)
     print(json.dumps({
         "impl": f"pytorch-{args.mode}", "vocab": args.vocab, "precision": args.precision,

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Times the training step against PyTorch's and against the GEMM ceiling, and prints Markdown tables.
 #
-#   tests/bench/step.sh [--quick] [--isa avx2] [--rounds N] [--steps N] [--raw FILE]
+#   tests/bench/step.sh [--quick] [--isa avx2] [--modes "eager compile"] [--rounds N] [--steps N] [--raw FILE]
+#
+# --quick: one round of three steps after two; with --modes compile it takes 6 minutes for --isa avx2 on two
+# cores of 2 GHz.
 #
 # With --isa avx2 both sides have AVX2 and FMA alone, in fp32: our kernels and oneDNN, PyTorch's kernels, MKL,
 # oneDNN and compiled code.
@@ -17,16 +20,19 @@ rounds=3
 steps=20
 raw=
 isa=auto
+modes="eager compile"
+warmup=5
 precisions="fp32 bf16"
 
 while (($#)); do
   case $1 in
-    --quick) rounds=1 steps=5 ;;
+    --quick) rounds=1 steps=3 warmup=2 ;;
+    --modes) modes=$2; shift ;;
     --isa) isa=$2 precisions=fp32; shift ;;
     --rounds) rounds=$2; shift ;;
     --steps) steps=$2; shift ;;
     --raw) raw=$2; shift ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
@@ -71,7 +77,7 @@ elif [[ -z $jemalloc ]]; then
 fi
 
 ours() {  # vocab precision threads
-  taskset -c "0-$(($3 - 1))" "$bench" --vocab "$1" --precision "$2" --threads "$3" --steps "$steps" --isa "$isa" \
+  taskset -c "0-$(($3 - 1))" "$bench" --vocab "$1" --precision "$2" --threads "$3" --steps "$steps" --warmup "$warmup" --isa "$isa" \
     | tail -n 1 >>"$results"
 }
 
@@ -81,7 +87,7 @@ theirs() {  # vocab precision threads mode
     TORCHINDUCTOR_CACHE_DIR="$work/inductor" "${limits[@]}" \
     MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always \
     taskset -c "0-$(($3 - 1))" "$python" "$here/pytorch_step.py" --vocab "$1" --precision "$2" \
-    --threads "$3" --steps "$steps" --mode "$4" --isa "$isa" 2>"$work/errors" | tail -n 1) || {
+    --threads "$3" --steps "$steps" --warmup "$warmup" --mode "$4" --isa "$isa" 2>"$work/errors" | tail -n 1) || {
     tail -n 5 "$work/errors" >&2
     echo "step.sh: PyTorch in $4 mode failed: this run is missing from the table" >&2
     return 0
@@ -101,7 +107,7 @@ for threads in 1 2; do
       ours "$vocab" "$precision" "$threads"
       if [[ $torch == no ]]; then continue; fi
       for ((round = 0; round < rounds; ++round)); do
-        for mode in eager compile; do
+        for mode in $modes; do
           theirs "$vocab" "$precision" "$threads" "$mode"
           ours "$vocab" "$precision" "$threads"
         done

@@ -23,7 +23,7 @@ struct Args {
   std::int64_t vocab = 256;
   std::string precision = "fp32", recompute = "none", isa = "auto";
   int threads = 1;
-  std::int64_t steps = 10;
+  std::int64_t steps = 10, warmup = 3;
 };
 
 Args parse(int argc, char** argv) {
@@ -33,6 +33,7 @@ Args parse(int argc, char** argv) {
     if (flag == "--vocab") args.vocab = std::stoll(value);
     else if (flag == "--precision") args.precision = value;
     else if (flag == "--recompute") args.recompute = value;
+    else if (flag == "--warmup") args.warmup = std::stoll(value);
     else if (flag == "--isa") args.isa = value;
     else if (flag == "--threads") args.threads = std::stoi(value);
     else if (flag == "--steps") args.steps = std::stoll(value);
@@ -88,15 +89,14 @@ int main(int argc, char** argv) {
   std::vector<double> seconds;
   std::vector<std::map<std::string, double>> parts;
   double loss = 0;
-  constexpr std::int64_t kWarmup = 3;
-  for (step = 1; step <= kWarmup + args.steps; ++step) {
+  for (step = 1; step <= args.warmup + args.steps; ++step) {
     current.clear();
     observing = true;
     const double start = base::monotonic_seconds();
     loss = trainer.step(step, read, {}).loss;
     const double took = base::monotonic_seconds() - start;
     observing = false;
-    if (step <= kWarmup) continue;
+    if (step <= args.warmup) continue;
     seconds.push_back(took);
     parts.push_back(current);
   }

@@ -115,8 +115,9 @@ def main():
     if not rows:
         sys.exit("step_table.py: no run of ours in " + sys.argv[1])
     versions = sorted({r["torch"] for row in rows for r in row.runs if "torch" in r})
+    isas = sorted({r["isa"] for row in rows for r in row.ours if "isa" in r})
     print(f"{LAYERS} layers, hidden {HIDDEN}, ffn {FFN}, {SEQ} tokens, micro-batch 8"
-          + (f"; PyTorch {', '.join(versions)}" if versions else "") + "; medians of interleaved runs.\n")
+          + (f"; PyTorch {', '.join(versions)}" if versions else "") + f"; {', '.join(isas)} kernels; medians of interleaved runs.\n")
     print_speed(rows)
     print_parts(rows)
     ratios = [ratio for row in rows if (ratio := row.ratio()) is not None]
