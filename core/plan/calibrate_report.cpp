@@ -49,8 +49,8 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
       100 * made.fit_error, 100 * made.host_share);
   text += fmt::format("kind: {}\ndevice: {}\n", to_string(t.device.kind), quoted(t.device.name));
   if (processor)
-    text += fmt::format("threads: {}                            # of a device\nisa: {}\nbf16_gemm: {}\ngemm_library: {}\n", t.device.threads,
-                        to_string(t.device.isa), t.device.bf16_gemm, quoted(t.device.gemm_library));
+    text += fmt::format("threads: {}                            # of a device\nisa: {}\nbf16_gemm: {}\namx: {}\ngemm_library: {}\n", t.device.threads,
+                        to_string(t.device.isa), t.device.bf16_gemm, t.device.amx, quoted(t.device.gemm_library));
   else
     text += fmt::format("sm_version: {}\nsm_count: {}\nnvlink_domain: 0\nrails: 0\ndevice_memory_mib: {}\n",
                         t.device.sm_version, t.device.sm_count, t.device_memory_bytes >> 20);

@@ -21,7 +21,7 @@ struct ClusterFile {
   // Of a processor alone.
   std::int64_t threads = 1;
   kernels::Isa isa = kernels::Isa::portable;
-  bool bf16_gemm = false;
+  bool bf16_gemm = false, amx = false;
   std::string gemm_library;
   // Of a GPU alone, but for devices_per_node.
   std::int64_t sm_version = 0, sm_count = 0;
@@ -43,7 +43,7 @@ struct ClusterFile {
 // What only a GPU has, and what only a processor has.
 const std::set<std::string> kOfGpus = {"nvlink_domain", "rails", "device_memory_mib", "device_memory_gb_per_second", "sm_version", "sm_count",
                                        "device_overhead_mib", "host_gb_per_second"};
-const std::set<std::string> kOfProcessors = {"threads", "isa", "bf16_gemm", "gemm_library"};
+const std::set<std::string> kOfProcessors = {"threads", "isa", "bf16_gemm", "amx", "gemm_library"};
 
 std::vector<Field> fields_of(ClusterFile& f) {
   std::vector<Field> fields;
@@ -53,8 +53,9 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices").or_else("cuda");
   add("device", &f.device, "name of the GPU or processor").needed();
   add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMostDevices);
-  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx512"}}, "its vector kernels");
+  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx2", "avx512", "avx512_bf16"}}, "its vector kernels");
   add("bf16_gemm", &f.bf16_gemm, "bf16 products run on its own instructions");
+  add("amx", &f.amx, "those instructions are AMX's");
   add("gemm_library", &f.gemm_library, "name and version");
   add("sm_version", &f.sm_version, "its compute capability, 90 for 9.0").between(80, 999);
   add("sm_count", &f.sm_count, "its streaming multiprocessors").between(1, kMostDevices);
@@ -117,6 +118,7 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
     t.device.threads = static_cast<int>(f.threads);
     t.device.isa = f.isa;
     t.device.bf16_gemm = f.bf16_gemm;
+    t.device.amx = f.amx;
     t.device.gemm_library = f.gemm_library;
   } else {
     // What a cluster's builds have, unlike this one perhaps.

@@ -119,7 +119,7 @@ std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
 
 std::map<std::string, std::string> checkpoint_environment(const Target& target, const std::string& layout) {
   return {{"device", to_string(target.kind)}, {"processor", target.name}, {"isa", to_string(target.isa)},
-          {"bf16_gemm", target.bf16_gemm ? "true" : "false"}, {"threads", std::to_string(target.threads)},
+          {"bf16_gemm", target.bf16_gemm ? "true" : "false"}, {"amx", target.amx ? "true" : "false"}, {"threads", std::to_string(target.threads)},
           {"layout", layout}, {"trainerd", version()}, {"gemm_library", target.gemm_library},
           {"attention_library", target.attention_library}};
 }

@@ -199,7 +199,7 @@ bool run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
   if (widened(c.shape.in, target)) return run_widened(cache, pool, target, vector, c, scratch);
   const Blocks blocks = c.form == Form::own_prepared
                             ? own_blocks(c.shape.tokens, c.shape.n, c.shape.k, target.threads)
-                            : even_blocks(c.shape.tokens, kTokenBlock, 16, sharing_threads(c.shape.in, target));
+                            : library_blocks(c.shape.tokens, kTokenBlock, c.shape.in, c.shape.prepared, target);
   return run_blocks(
       cache, pool, target, c, blocks, scratch,
       [&](std::int64_t begin, int) { return at(c.out, begin); }, [](std::int64_t, std::int64_t, int) {});

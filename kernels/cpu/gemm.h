@@ -15,8 +15,8 @@ namespace trainerd::kernels {
 // shared by the operators (gemm*.cpp) and by the planner (scratch_gemm.cpp).
 
 /// Workspace that one oneDNN primitive may ask for, per thread. 2.6.3 asks for 321 KiB at most over the
-/// shapes of the presets with blocks of at most 256 rows, and on AMX for 1.75 MiB, where few columns have a deep
-/// reduction; one that asks for more is refused when it is made.
+/// shapes of the presets with blocks of at most 256 rows, and on AMX for up to 2.4 MiB where few columns have a deep
+/// reduction. An implementation that asks for more is passed over for the next one.
 constexpr std::int64_t library_scratch(const Target& target) {
   return target.amx ? std::int64_t{2} << 20 : std::int64_t{512} << 10;
 }
@@ -59,6 +59,12 @@ constexpr int sharing_threads(DType dtype, const Target& target) {
 
 /// Token rows of a block of fprop and dgrad: with plain weights oneDNN packs them again for each block.
 constexpr std::int64_t kTokenBlock = 256;
+/// The same of a prepared weight on AMX, where the shape alone cuts: small enough to share a batch among many threads.
+constexpr std::int64_t kAmxTokenBlock = 64;
+constexpr Blocks library_blocks(std::int64_t tokens, std::int64_t largest, DType dtype, bool prepared, const Target& target) {
+  const bool amx = prepared && dtype == DType::bf16 && target.amx;
+  return even_blocks(tokens, amx ? kAmxTokenBlock : largest, 16, sharing_threads(dtype, target));
+}
 /// Blocks of our own kernel, in whole tiles: their input stays in the second-level cache, or, where the weight
 /// comes from memory each time, the weight serves more rows. No bit depends on them.
 constexpr Blocks own_blocks(std::int64_t tokens, std::int64_t n, std::int64_t k, int threads) {
@@ -68,9 +74,8 @@ constexpr Blocks own_blocks(std::int64_t tokens, std::int64_t n, std::int64_t k,
 constexpr std::int64_t kOwnFusedBlock = 48;
 /// Blocks whose results a row kernel takes up: they stay in the second-level cache.
 constexpr Blocks fused_blocks(std::int64_t tokens, DType dtype, bool prepared, const Target& target) {
-  if (!prepared) return even_blocks(tokens, kTokenBlock, 16, sharing_threads(dtype, target));
-  if (own_linear(dtype, target)) return even_blocks(tokens, kOwnFusedBlock, 6, target.threads);
-  return even_blocks(tokens, 256 / size_of(dtype), 16, sharing_threads(dtype, target));
+  if (prepared && own_linear(dtype, target)) return even_blocks(tokens, kOwnFusedBlock, 6, target.threads);
+  return library_blocks(tokens, prepared ? 256 / size_of(dtype) : kTokenBlock, dtype, prepared, target);
 }
 /// Output features of a block of a widened GEMM, and rows of a block of the weight gradient.
 constexpr std::int64_t kFeatureBlock = 192;

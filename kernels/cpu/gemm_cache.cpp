@@ -46,6 +46,10 @@ Descs descs_of(const GemmKey& key) {
   return d;
 }
 
+std::int64_t scratch_of(const dnnl::matmul::primitive_desc& made) {
+  return static_cast<std::int64_t>(made.scratchpad_desc().get_size());
+}
+
 class LibraryGemm final : public Gemm {
  public:
   LibraryGemm(const GemmKey& key, int threads, std::int64_t scratch_bytes) {
@@ -60,13 +64,12 @@ class LibraryGemm final : public Gemm {
     attr.set_post_ops(ends);
     const auto desc =
         key.has_bias ? dnnl::matmul::desc(d.a, d.b, d.bias, d.c) : dnnl::matmul::desc(d.a, d.b, d.c);
-    const dnnl::matmul::primitive_desc made(desc, attr, engine);
-    const auto scratch = static_cast<std::int64_t>(made.scratchpad_desc().get_size());
-    if (scratch > scratch_bytes)
-      throw base::device_error("oneDNN's " + text_of(key) + " wants " + std::to_string(scratch) +
-                               " bytes of workspace for each thread, above the fixed " +
-                               std::to_string(scratch_bytes) +
-                               ": use oneDNN 2.6, or fewer tokens at a time");
+    dnnl::matmul::primitive_desc made(desc, attr, engine);
+    // Implementations come fastest first.
+    while (scratch_of(made) > scratch_bytes)
+      if (!made.next_impl())
+        throw base::device_error("oneDNN's " + text_of(key) + " wants more than the fixed " + std::to_string(scratch_bytes) +
+                                 " bytes of workspace for each thread in every implementation: use oneDNN 2.6, or fewer tokens at a time");
     primitive_ = dnnl::matmul(made);
     is_reference_ = std::string_view(made.impl_info_str()).substr(0, 3) == "ref";
     for (int t = 0; t < threads; ++t) {

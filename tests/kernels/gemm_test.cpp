@@ -203,6 +203,12 @@ TEST_CASE("linear forward matches float64, with plain and packed weights, bias a
     }
 }
 
+TEST_CASE("a product runs where its fastest implementation wants more workspace than there is", "[gemm]") {
+  // oneDNN's tiles (AMX) want 2.4 MiB for a deep reduction to few columns.
+  const Case k(DType::bf16, {33, 7, 32768});
+  check_operator([&](Machine& m) { return run_fprop(m, k); });
+}
+
 TEST_CASE("linear input gradient matches float64, assigned and accumulated", "[gemm]") {
   for (const DType dtype : kActivationDtypes)
     for (const Size size : kSizes) {

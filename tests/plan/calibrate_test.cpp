@@ -34,7 +34,8 @@ core::Calibration made_up() {
   parallel::Topology& t = made.topology;
   t.devices_per_node = 2;
   t.device.name = "a \"processor\"";
-  t.device.bf16_gemm = true;
+  t.device.isa = kernels::Isa::avx512_bf16;
+  t.device.bf16_gemm = t.device.amx = true;
   t.node_memory_bytes = std::int64_t{64} << 30;
   t.peak.fp32 = 1e11, t.peak.bf16 = 2e11;
   parallel::MeasuredRates& rates = t.measured;
