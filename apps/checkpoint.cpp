@@ -1,22 +1,10 @@
-#include <filesystem>
-#include <map>
-
 #include "apps/commands.h"
 #include "apps/output.h"
-#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/report.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// The checkpoints of a run: its output directory, or the directory of the checkpoints themselves.
-io::CheckpointStore store_of(const std::string& path) {
-  if (!fs::is_directory(path)) throw base::checkpoint_error("there is no directory " + path);
-  const fs::path inside = fs::path(path) / "checkpoints";
-  return {fs::is_directory(inside) ? inside.string() : path, 1};
-}
 
 std::string sizes(const std::vector<std::int64_t>& sizes) {
   std::string text;
@@ -24,48 +12,69 @@ std::string sizes(const std::vector<std::int64_t>& sizes) {
   return text;
 }
 
-std::int64_t bytes_of(const io::Manifest& manifest) {
-  std::int64_t bytes = 0;
-  for (const io::ShardInfo& shard : manifest.shards) bytes += shard.bytes;
-  return bytes;
+/// At least one complete one. Throws CheckpointError that names those without a marker.
+io::CheckpointsAt some_checkpoints(const std::string& path) {
+  io::CheckpointsAt found = io::checkpoints_at(path);
+  if (!found.complete.empty()) return found;
+  std::string text = "no complete checkpoint in " + path;
+  for (const io::StoredCheckpoint& stored : found.incomplete)
+    text += "\n" + stored.path + " has no file COMPLETE: it was never finished";
+  throw base::checkpoint_error(text);
 }
 
-}  // namespace
-
-int checkpoint_list_command(const CheckpointArgs& args) {
-  std::string text;
-  for (const io::StoredCheckpoint& stored : store_of(args.path).list())
-    text += "step " + std::to_string(stored.step) + "  " + stored.path + "\n";
-  print(text.empty() ? "no complete checkpoint in " + args.path + "\n" : text);
-  return 0;
-}
-
-int checkpoint_verify_command(const CheckpointArgs& args) {
-  const io::Manifest manifest = io::verify_checkpoint(args.path);
-  print(args.path + ": whole: step " + std::to_string(manifest.state.step) + ", " + std::to_string(manifest.shards.size()) +
-        " shards, " + std::to_string(bytes_of(manifest)) + " bytes, every checksum right\n");
-  return 0;
-}
-
-int checkpoint_show_command(const CheckpointArgs& args) {
-  const io::Manifest manifest = io::verify_checkpoint(args.path);
-  std::string text = "step    " + std::to_string(manifest.state.step) + "\ncursor  " + std::to_string(manifest.state.cursor) +
-                     " samples\ntokens  " + std::to_string(manifest.state.tokens) + "\nseed    " +
+std::string show_text(const io::Verified& checkpoint) {
+  const io::Manifest& manifest = *checkpoint.manifest;
+  std::string text = "step    " + std::to_string(manifest.state.step) + "\ncursor  " +
+                     std::to_string(manifest.state.cursor) + " samples\ntokens  " +
+                     std::to_string(manifest.state.tokens) + "\nseed    " +
                      std::to_string(manifest.state.seed) + "\n";
   for (const auto& [key, value] : manifest.state.identity) text += key + ": " + value + "\n";
   for (const auto& [key, value] : manifest.state.environment) text += key + ": " + value + "\n";
   for (const io::ShardInfo& shard : manifest.shards)
     text += shard.file + ": " + std::to_string(shard.bytes) + " bytes, xxh3 " + shard.xxh3 + "\n";
-  std::map<std::string, std::pair<const io::TensorSlice*, int>> tensors;  // by logical name: one of its boxes, and how many
-  for (const auto& [shard, slice] : manifest.slices) {
-    auto& known = tensors[slice.name];
-    known.first = &slice;
-    ++known.second;
-  }
-  for (const auto& [name, known] : tensors)
-    text += name + "  " + kernels::name_of(known.first->dtype) + "  " + sizes(known.first->logical_shape) +
-            (known.second == 1 ? "" : "  in " + std::to_string(known.second) + " parts") + "\n";
+  for (const io::TensorSummary& tensor : io::tensors_of(manifest))
+    text += tensor.name + "  " + kernels::name_of(tensor.dtype) + "  " + sizes(tensor.shape) +
+            (tensor.parts == 1 ? "" : "  in " + std::to_string(tensor.parts) + " parts") + "\n";
+  return text;
+}
+
+}  // namespace
+
+int checkpoint_list_command(const CheckpointArgs& args) {
+  const io::CheckpointsAt found = io::checkpoints_at(args.path);
+  if (args.json) return print(io::list_json(found)), 0;
+  std::string text;
+  for (const io::StoredCheckpoint& stored : found.complete)
+    text += "step " + std::to_string(stored.step) + "  " + stored.path + "\n";
+  if (text.empty()) text = "no complete checkpoint in " + args.path + "\n";
+  for (const io::StoredCheckpoint& stored : found.incomplete)
+    text += "step " + std::to_string(stored.step) + "  " + stored.path + "  incomplete: no file COMPLETE\n";
   print(text);
+  return 0;
+}
+
+int checkpoint_verify_command(const CheckpointArgs& args) {
+  std::vector<io::Verified> all;
+  std::string text, problems;
+  for (const io::StoredCheckpoint& stored : some_checkpoints(args.path).complete) {
+    const io::Verified& one = all.emplace_back(io::verified(stored));
+    if (one.manifest) {
+      text += stored.path + ": complete: step " + std::to_string(one.manifest->state.step) + ", " +
+              std::to_string(one.manifest->shards.size()) + " shards, " +
+              std::to_string(io::bytes_of(*one.manifest)) + " bytes, checksums OK\n";
+    } else {
+      problems += (problems.empty() ? "" : "\n") + one.problem;
+    }
+  }
+  print(args.json ? io::verify_json(all) : text);
+  if (!problems.empty()) throw base::checkpoint_error(problems);
+  return 0;
+}
+
+int checkpoint_show_command(const CheckpointArgs& args) {
+  const io::Verified newest = io::verified(some_checkpoints(args.path).complete.front());
+  if (!newest.manifest) throw base::checkpoint_error(newest.problem);
+  print(args.json ? io::show_json(newest) : show_text(newest));
   return 0;
 }
 

@@ -17,6 +17,7 @@ struct RunArgs {
   std::vector<std::string> overrides;  ///< "a.b=value"
   NodeArgs nodes;
   std::string command;         ///< the whole command line
+  bool fresh = false;          ///< an earlier run's output is moved aside
   std::string rates;           ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
   std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
   std::string max_time;        ///< a duration after which the run has saved and stopped; empty: no limit
@@ -86,11 +87,13 @@ struct DataInspectArgs {
 int data_inspect_command(const DataInspectArgs& args);
 
 struct CheckpointArgs {
-  std::string path;  ///< of one checkpoint; for `list` of a run or of its checkpoints
+  std::string path;  ///< of a run, of its checkpoints, or of one checkpoint
+  bool json = false;
 };
 int checkpoint_list_command(const CheckpointArgs& args);
+/// Every complete one; throws CheckpointError, after printing the others, when one is not whole.
 int checkpoint_verify_command(const CheckpointArgs& args);
-/// Verifies, then prints what it holds.
+/// Verifies the newest, then prints what it holds.
 int checkpoint_show_command(const CheckpointArgs& args);
 
 /// Given by the agent alone: its descriptors are `control`, then `segments` shared memories from `control` +

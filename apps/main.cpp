@@ -26,6 +26,9 @@ class CommandLine {
     CLI::App* run =
         app_.add_subcommand("run", "Train: run a job from its newest checkpoint, or from the start");
     add_job(*run, run_.job, run_.overrides);
+    run->add_flag("--fresh", run_.fresh,
+                  "Begin at step 1: the output directory of an earlier run is renamed to <output>.old-YYYYmmdd-HHMMSS (UTC) first. Not for a "
+                  "script that is run again after an interruption");
     NodeArgs& nodes = run_.nodes;
     // With torchrun's names beside ours.
     run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")->check(CLI::PositiveNumber)->type_name("N");
@@ -107,12 +110,13 @@ class CommandLine {
     checkpoint->require_subcommand(1);
     const auto add_checkpoint = [&](const char* name, const char* help, int (*command)(const CheckpointArgs&)) {
       CLI::App* sub = checkpoint->add_subcommand(name, help);
-      sub->add_option("PATH", checkpoint_.path, "A checkpoint's directory; for list, a run's output")->required();
+      sub->add_option("PATH", checkpoint_.path, "A run's output directory, or a checkpoint's")->required();
+      sub->add_flag("--json", checkpoint_.json, "One JSON object");
       sub->callback([this, command] { chosen_ = [this, command] { return command(checkpoint_); }; });
     };
-    add_checkpoint("list", "The complete checkpoints of a run, newest first", checkpoint_list_command);
-    add_checkpoint("verify", "Check every size and checksum", checkpoint_verify_command);
-    add_checkpoint("show", "Verify, and print what it holds", checkpoint_show_command);
+    add_checkpoint("list", "The checkpoints of a run, newest first", checkpoint_list_command);
+    add_checkpoint("verify", "Check every size and checksum, of a run's every checkpoint", checkpoint_verify_command);
+    add_checkpoint("show", "Verify, and print what it holds, of a run the newest", checkpoint_show_command);
 
     CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
     worker->group("");  // not listed

@@ -3,10 +3,14 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "apps/commands.h"
 #include "apps/commit.h"
@@ -65,6 +69,21 @@ core::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
   };
 }
 
+/// For a shell: an argument with other characters than these is quoted.
+std::string quoted(const std::string& argument) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("._-/=:,+@%", c) != nullptr; };
+  if (!argument.empty() && std::all_of(argument.begin(), argument.end(), plain)) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string fresh_command(const RunArgs& args) {
+  std::string text = "trainerd run " + quoted(args.job) + " --fresh";
+  for (const std::string& value : args.overrides) text += " --set " + quoted(value);
+  return text;
+}
+
 }  // namespace
 
 int run_command(const RunArgs& args) {
@@ -101,6 +120,8 @@ int run_command(const RunArgs& args) {
                                                     .gang = gang,
                                                     .rates = rates,
                                                     .deadline = end,
+                                                    .fresh = args.fresh,
+                                                    .fresh_command = fresh_command(args),
                                                     .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }

@@ -85,6 +85,13 @@ struct CheckpointRecord {
   double wall_time = 0;
 };
 
+/// A try of a checkpoint that failed. The run goes on.
+struct CheckpointFailureRecord {
+  enum class What : unsigned char { write, clean_up };
+  std::int64_t step = 0;
+  What what = What::write;  ///< clean_up: the checkpoint is complete, older ones could not be removed
+};
+
 /// What the plan said against what was measured.
 struct PredictionTerm {
   std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger

@@ -246,6 +246,9 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
       .between(1, kMostSteps);
   t.add("checkpoint.async", &job.checkpoint.async, "training goes on while a checkpoint is written");
+  t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
+        "how long checkpoints that cannot be written (a full disk) are tried again while training goes on, before the run ends")
+      .at_least(0);
   t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMostSteps);
   t.add("evaluate.batches", &job.evaluate.batches,
         "global batches of an evaluation, from the start of the validation data; at most the whole batches that it holds")

@@ -35,6 +35,9 @@ constexpr double kLastWordsSeconds = 1.0;
 // How long a node waits, after that, for the leader's word on what it was.
 constexpr double kVerdictSeconds = 5.0;
 
+// How long a failed run tries to write the snapshots that are whole.
+constexpr double kEndSeconds = 20.0;
+
 // A shared file system may show another node's file late: NFS remembers what is not there.
 constexpr double kSharedSeconds = 30.0;
 
@@ -69,13 +72,13 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
     : options_(options),
       job_(options.job),
       gang_(gang),
-      output_(gang.leads() ? OutputDirectory(job_.output) : OutputDirectory::marked(job_.output, gang.go().run, std::min(kSharedSeconds, gang.timeout_seconds()))),
+      output_(gang.leads() ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside : OutputDirectory::Earlier::kept) : OutputDirectory::marked(job_.output, gang.go().run, std::min(kSharedSeconds, gang.timeout_seconds()))),
       topology_(job_topology(job_)),
       layout_(layout_of(job_, topology_)),
       here_(node_ranks(layout_, topology_, gang.node())),
       plans_(checked_plans(job_, layout_, topology_, here_, gang.leads())),
       store_(output_.checkpoints(), options.job.checkpoint.keep, gang.go().run),
-      writer_(store_),
+      writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       parts_(layout_.grid.ranks()),
       traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
       stop_(gang.stop()) {
@@ -118,11 +121,16 @@ void Agent::resume() {
     start_.evaluate_first = go.evaluate_first;
     return;
   }
-  const auto rejected = [](const std::string& path, const std::string& why) {
-    spdlog::warn("checkpoint {} is damaged and will not be used: {}", path, why);
+  if (!output_.moved_to().empty()) spdlog::info("the output of an earlier run was moved to {}", output_.moved_to());
+  if (const std::string problem = store_.collect_partial(); !problem.empty()) warn_early("what an earlier run left unfinished is still there: " + problem);
+  const auto rejected = [this](const std::string& path, const std::string& why) {
+    warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
   };
   auto found = store_.newest_valid(rejected);
-  if (!found) return;
+  for (const io::StoredCheckpoint& incomplete : store_.incomplete())
+    if (!found || incomplete.step > found->where.step)
+      warn_early("checkpoint " + incomplete.path + " will not be used: it has no file COMPLETE, so it was never finished");
+  if (!found) return refuse_records();
   const io::TrainingState& state = found->manifest.state;
   require_same_identity(found->where.path, state.identity, job_);
   start_.resume_path = last_good_ = found->where.path;
@@ -382,6 +390,7 @@ void Agent::drain_writer() {
 void Agent::drain_quietly() {
   // Without the leader no checkpoint of several nodes becomes complete.
   if (!gang_.leads()) return writer_.abandon();
+  writer_.end_within(kEndSeconds);
   while (writer_.pending() > 0 && !killed_) {
     try {
       drain_writer();

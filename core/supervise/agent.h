@@ -26,6 +26,8 @@ struct AgentOptions {
   std::optional<GangOptions> gang;  ///< of a job over several nodes
   std::optional<parallel::Topology> rates = {};  ///< a cluster of machines like this one, whose operator rates predict the step's time
   std::optional<double> deadline = {};  ///< monotonic seconds: the run has saved and stopped before
+  bool fresh = false;  ///< an earlier run's output is moved aside
+  std::string fresh_command = {};  ///< that begins the job anew, for people
   std::string metrics_listen = {};  ///< where this node serves metrics, or "off"; empty: node 0 where the job says, the others not
 };
 

@@ -51,13 +51,6 @@ void Agent::hear(std::int64_t node, const RankSaid& m) {
   if (const auto* finished = std::get_if<Finished>(&message)) handle(m.rank, *finished);
 }
 
-void Agent::hear(std::int64_t, const ShardsSaved& m) {
-  std::vector<io::WrittenShard> written;
-  for (const io::ShardInfo& shard : m.shards)
-    written.push_back({shard, ready_.at(m.first_rank + static_cast<std::int64_t>(written.size())).slices});
-  if (auto job = parts_.add(m.step, m.first_rank, std::move(written), m.snapshot_seconds, m.write_seconds)) writer_.enqueue(*std::move(job));
-}
-
 /// Any rank's vote stops all: the leader learns what to call it.
 void Agent::hear(std::int64_t node, const StopAsked& m) {
   request_stop({m.request.reason + " at " + gang_.name_of(node), m.request.exit_signal});
@@ -161,75 +154,9 @@ void Agent::handle(std::int64_t rank, const StepTrace& m) {
   if (!path.empty()) spdlog::info("the trace of step {} is {}", m.step, path);
 }
 
-void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
-  workers_.at(static_cast<std::size_t>(rank - here_.first)).snapshots.push_back(m);
-  save_complete_steps();
-}
-
-/// A step is a checkpoint when every rank has saved it. Ranks fill their segments in the same turn.
-void Agent::save_complete_steps() {
-  for (;;) {
-    CheckpointWriter::Job job{.part = gang_.alone() ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards, .first_rank = here_.first};
-    for (Worker& worker : workers_) {
-      if (worker.snapshots.empty()) return;
-      const SnapshotReady& m = worker.snapshots.front();
-      base::check(ready_.contains(worker.rank), "a worker is ready before it saves");
-      const Ready& ready = ready_.at(worker.rank);
-      base::check(worker.rank == here_.first || (m.step == job.state.step && m.segment == job.segment), "ranks save the same steps in turn");
-      if (worker.rank == here_.first) {
-        job.segment = m.segment;
-        job.state = {m.step, m.cursor, m.tokens, job_.seed, checkpoint_identity(job_), ready.environment};
-        job.state.order_start = start_.order_start;
-        job.state.order_stream = start_.order_stream;
-        job.state.job = start_.job_yaml;
-        record_data(data_, job.state);
-      }
-      job.memory.push_back(worker.segments.at(static_cast<std::size_t>(m.segment)));
-      job.shards.push_back({job.memory.back()->bytes().first(static_cast<std::size_t>(m.bytes)), ready.slices});
-      job.snapshot_seconds = std::max(job.snapshot_seconds, m.seconds);
-    }
-    for (Worker& worker : workers_) worker.snapshots.pop_front();
-    saving_[job.state.step] = job.segment;
-    if (gang_.leads() && !gang_.alone()) parts_.begin(job.state);
-    writer_.enqueue(std::move(job));
-  }
-}
-
 void Agent::handle(std::int64_t, const Failed& m) {
   // A rank that only missed another knows less than the one that failed, or than the end of a process.
   fail({m.kind, m.message, m.kind == base::ErrorKind::comm ? 0 : 2});
-}
-
-void Agent::on_saved() {
-  auto result = writer_.take();
-  if (!result) return;
-  if (result->error) std::rethrow_exception(result->error);
-  if (result->part == CheckpointWriter::Part::shards) return on_shards(*std::move(result));
-  if (time_limit_) time_limit_->add_save(result->record.snapshot_seconds + result->record.write_seconds);
-  sinks_.each(&io::MetricsSink::on_checkpoint, stamped(result->record));
-  completed(result->record.step, result->record.path);
-}
-
-/// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
-void Agent::on_shards(CheckpointWriter::Result result) {
-  const io::CheckpointRecord& record = result.record;
-  if (time_limit_) time_limit_->add_save(record.snapshot_seconds + record.write_seconds);
-  if (gang_.leads()) {
-    auto job = parts_.add(record.step, here_.first, std::move(result.written), record.snapshot_seconds, record.write_seconds);
-    if (job) writer_.enqueue(*std::move(job));
-    return;
-  }
-  ShardsSaved message{record.step, here_.first, {}, record.snapshot_seconds, record.write_seconds};
-  for (io::WrittenShard& shard : result.written) message.shards.push_back(std::move(shard.info));
-  gang_.tell(message);
-}
-
-void Agent::completed(std::int64_t step, const std::string& path) {
-  last_good_ = path;
-  if (gang_.leads()) gang_.tell(Completed{step, path});
-  const auto saved = saving_.extract(step);
-  base::check(!saved.empty(), "a checkpoint that is complete was saved here too");
-  for (Worker& worker : workers_) tell(worker, SnapshotSaved{saved.mapped()});
 }
 
 }  // namespace trainerd::core

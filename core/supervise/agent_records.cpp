@@ -79,10 +79,15 @@ void Agent::open_sinks() {
     return;
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
-  sinks_.add(std::make_unique<io::JsonlSink>(output_.steps(), step_));
-  sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), step_));
+  auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
+  auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
+  for (const std::string& warning : {steps->warning(), events->warning()})
+    if (!warning.empty()) warn_early(warning);
+  sinks_.add(std::move(steps));
+  sinks_.add(std::move(events));
   sinks_.add(report_sink());
   sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen, *options_.log));
+  for (const std::string& warning : early_warnings_) record(io::NoticeKind::warning, warning);
 }
 
 /// To the log and to every sink.

@@ -33,8 +33,8 @@
 #include "parallel/rendezvous/tcp_store.h"
 
 // The agent's state, for its files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
-// what ranks and other nodes say; agent_stop.cpp is how a run is stopped; agent_records.cpp is what it says itself, to the log, the
-// sinks and the output directory.
+// what ranks and other nodes say; agent_checkpoints.cpp brings their snapshots to the disk; agent_stop.cpp is how a run is stopped;
+// agent_records.cpp is what it says itself, to the log, the sinks and the output directory.
 
 namespace trainerd::core {
 
@@ -69,6 +69,7 @@ class Agent {
   void plan();
   void resume();
   void check_data();
+  void refuse_records() const;
   void begin();
   bool already_trained() const;
   AgentResult already_done();
@@ -95,7 +96,7 @@ class Agent {
   // Of any rank.
   void handle(std::int64_t rank, const Ready& m);
   void handle(std::int64_t, const Failed& m);
-  void handle(std::int64_t rank, const Finished& m) { finished_[rank] = m; }
+  void handle(std::int64_t rank, const Finished& m);
   // Of a rank of this node.
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
@@ -114,12 +115,19 @@ class Agent {
   void hear(std::int64_t node, const NodeFailed& m) { fail({m.kind, gang_.name_of(node) + ": " + m.message, m.weight}); }
   void hear(std::int64_t node, const StopAsked& m);
   void hear(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+  void hear(std::int64_t, const SaveDropped& m) { drop_save(m.step); }
+  void hear(std::int64_t node, const SaveFailed& m);
   void hear(std::int64_t, const Go&) {}
   void hear(std::int64_t, const End&) {}  // what it says is the gang's to keep
   void on_all_ready();
   void watch_devices();
   void save_complete_steps();
+  void on_written(CheckpointWriter::Result result);
   void on_shards(CheckpointWriter::Result result);
+  void save_failed(const SaveFailed& m, const std::string& node);
+  void drop_save(std::int64_t step);
+  void delay_saves();
+  void release(std::int64_t step);
   void completed(std::int64_t step, const std::string& path);
   void fail(Failure failure);
   std::string with_last_checkpoint(const Failure& failure) const;
@@ -133,6 +141,7 @@ class Agent {
   void end_failed(const std::string& error);
   void finish(const std::string& outcome);
   io::RunInfo run_info() const;
+  void warn_early(const std::string& message);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   void record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   void record_begin();
@@ -155,9 +164,16 @@ class Agent {
   std::optional<base::Segment> world_;  ///< the memory that the node's ranks share; none for a rank alone
   CheckpointWriter writer_;
   CheckpointParts parts_;                ///< of the leader of several nodes
-  std::map<std::int64_t, int> saving_;   ///< segments, by step, of checkpoints that are not complete
   std::optional<MetricsFile> metrics_file_;
+  struct Saving {
+    int segment = 0;
+    bool in_use = true;    ///< by this node's writer
+    bool dropped = false;  ///< by the job
+  };
+  std::map<std::int64_t, Saving> saving_;  ///< by step: checkpoints that are not complete
+  bool saves_fail_ = false;                ///< since the last that is
   RunSinks sinks_;
+  std::vector<std::string> early_warnings_;  ///< logged before the sinks were open
   TraceFiles traces_;
   std::optional<DeviceWatch> devices_;       ///< of this node's GPUs
   std::vector<std::int64_t> device_ranks_;   ///< whose they are

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,10 +18,13 @@ class CheckpointParts {
   explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
 
   /// What the leader says of the checkpoint of a step.
-  void begin(const io::TrainingState& state) { parts_[state.step].state = state; }
+  void begin(const io::TrainingState& state) {
+    if (!dropped_.contains(state.step)) parts_[state.step].state = state;
+  }
   /// Shards that a node has written, of ranks from `first_rank` on. The completion's job once all have been.
   std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank, std::vector<io::WrittenShard> shards,
                                            double snapshot_seconds, double write_seconds) {
+    if (dropped_.contains(step)) return std::nullopt;
     Parts& parts = parts_[step];
     for (io::WrittenShard& shard : shards) parts.shards[first_rank++] = std::move(shard);
     parts.snapshot_seconds = std::max(parts.snapshot_seconds, snapshot_seconds);
@@ -33,6 +37,11 @@ class CheckpointParts {
     parts_.erase(step);
     return job;
   }
+  /// It will not be completed: parts that are still on their way are ignored.
+  void drop(std::int64_t step) {
+    parts_.erase(step);
+    dropped_.insert(step);
+  }
   /// Whether nothing is waited for.
   bool none() const { return parts_.empty(); }
 
@@ -44,6 +53,7 @@ class CheckpointParts {
   };
   std::int64_t ranks_;
   std::map<std::int64_t, Parts> parts_;  ///< by step
+  std::set<std::int64_t> dropped_;
 };
 
 }  // namespace trainerd::core

@@ -17,6 +17,10 @@ json body(const Go& m) {
           {"order_start", m.order_start}, {"order_stream", m.order_stream}, {"isa", to_string(m.isa)}, {"evaluate_first", m.evaluate_first}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
+json body(const SaveDropped& m) { return {{"type", "save_dropped"}, {"step", m.step}}; }
+json body(const SaveFailed& m) {
+  return {{"type", "save_failed"}, {"step", m.step}, {"message", m.message}, {"retry_seconds", m.retry_seconds}, {"failures", m.failures}};
+}
 json body(const End& m) {
   return {{"type", "end"}, {"failed", m.failed}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"signal", m.stop_signal}};
 }
@@ -89,6 +93,8 @@ GangMessage decode_gang_message(const std::string& text) {
     if (type == "go")
       return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream"), isa_in(j), j.at("evaluate_first")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
+    if (type == "save_dropped") return SaveDropped{j.at("step")};
+    if (type == "save_failed") return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};
     if (type == "shards") {

@@ -44,6 +44,17 @@ struct Completed {
   std::int64_t step = 0;
   std::string path;
 };
+/// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the leader.
+struct SaveDropped {
+  std::int64_t step = 0;
+};
+/// A try to write the step's checkpoint failed; it is tried again. Also to the leader.
+struct SaveFailed {
+  std::int64_t step = 0;
+  std::string message;
+  double retry_seconds = 0;
+  int failures = 0;  ///< in a row
+};
 /// The run is over for every node.
 struct End {
   bool failed = false;
@@ -77,7 +88,7 @@ struct StopAsked {
   StopRequest request;
 };
 
-using GangMessage = std::variant<Go, Completed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
+using GangMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
 
 std::string encode(const Hello& hello);
 std::string encode(const GangMessage& message);

@@ -34,6 +34,7 @@ json body(const Start& m) {
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
+json body(const SnapshotDelayed& m) { return {{"type", "snapshot_delayed"}, {"segment", m.segment}}; }
 json body(const Ready& m) {
   json slices = json::array();
   for (const io::TensorSlice& s : m.slices) slices.push_back(to_json(s));
@@ -109,6 +110,7 @@ AgentMessage decode_agent_message(const std::string& text) {
                    j.at("gemm_algorithms"), j.at("data_content"), j.at("order_start"), j.at("order_stream")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
+    if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
     unknown(type);
   });
 }

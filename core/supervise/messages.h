@@ -37,8 +37,12 @@ struct Start {
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
-/// The bytes of a snapshot segment are on disk: the segment may be filled again.
+/// The bytes of a snapshot segment are on disk, or given up for newer ones: the segment may be filled again.
 struct SnapshotSaved {
+  int segment = 0;
+};
+/// They cannot be written now and will be tried again: a rank that waits for them goes on. The segment stays taken.
+struct SnapshotDelayed {
   int segment = 0;
 };
 
@@ -84,13 +88,13 @@ struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
   std::string message;
 };
-/// No more steps. `stopped`: by vote, before the last step or the evaluation after it.
+/// No more steps; the last snapshot may not be on the disk yet. `stopped`: by vote, before the last step or the evaluation after it.
 struct Finished {
   std::int64_t step = 0;
   bool stopped = false;
 };
 
-using AgentMessage = std::variant<Start, Stop, SnapshotSaved>;
+using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed>;
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady,
                  StopNeeded, Failed, Finished>;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/spec/spec.h"
@@ -11,8 +13,12 @@ namespace trainerd::core {
 /// metrics.json while it runs, traces/, checkpoints/.
 class OutputDirectory {
  public:
-  /// Makes it and locks it. Throws SpecError: it cannot be made or written, or another run holds it.
-  explicit OutputDirectory(const std::string& path);
+  /// What becomes of an earlier run's output.
+  enum class Earlier { kept, moved_aside };
+  /// Makes it and locks it; `path` may be a file:// URI. An output that is to be moved aside is renamed to
+  /// `<path>.old-YYYYmmdd-HHMMSS` (UTC) first. Throws SpecError: it cannot be made or written, or another run holds it;
+  /// CheckpointError: the disk is full.
+  explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept);
   /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does not see
   /// it within `seconds`: the nodes do not share the directory.
   static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
@@ -27,6 +33,12 @@ class OutputDirectory {
   /// The GEMM algorithms that a run of this directory chose; empty: none did. `write` throws SpecError.
   std::string gemm_algorithms() const;
   void write_gemm_algorithms(const std::string& text) const;
+
+  /// Where an earlier run's output was moved; empty: nowhere.
+  const std::string& moved_to() const { return moved_to_; }
+  /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such records.
+  /// Throws SpecError when they cannot be read.
+  std::optional<std::int64_t> recorded_step() const;
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
@@ -44,7 +56,9 @@ class OutputDirectory {
   void write(const std::string& path, const std::string& text) const;
   struct Unlocked {};
   OutputDirectory(const std::string& path, Unlocked) : path_(path) {}
-  std::string path_;
+  void lock();
+  void move_aside();
+  std::string path_, moved_to_;
   base::UniqueFd lock_;
 };
 

@@ -35,12 +35,19 @@ struct AgentGone {};
 class SnapshotSegments {
  public:
   explicit SnapshotSegments(std::vector<base::UniqueFd> fds) {
-    for (base::UniqueFd& fd : fds) segments_.push_back({base::Segment::attach(std::move(fd)), true});
+    for (base::UniqueFd& fd : fds) segments_.push_back({base::Segment::attach(std::move(fd)), true, false});
   }
   int size() const { return static_cast<int>(segments_.size()); }
   std::span<std::byte> bytes(int i) const { return segments_[static_cast<std::size_t>(i)].memory.bytes(); }
   bool free(int i) const { return segments_[static_cast<std::size_t>(i)].is_free; }
-  void set_free(int i, bool value) { segments_.at(static_cast<std::size_t>(i)).is_free = value; }
+  void set_free(int i, bool value) {
+    Entry& segment = segments_.at(static_cast<std::size_t>(i));
+    segment.is_free = value;
+    segment.is_delayed = false;
+  }
+  /// Taken, by what cannot be written for now.
+  bool delayed(int i) const { return segments_[static_cast<std::size_t>(i)].is_delayed; }
+  void set_delayed(int i) { segments_.at(static_cast<std::size_t>(i)).is_delayed = true; }
   bool all_free() const {
     for (int i = 0; i < size(); ++i)
       if (!free(i)) return false;
@@ -50,7 +57,7 @@ class SnapshotSegments {
  private:
   struct Entry {
     base::Segment memory;
-    bool is_free;
+    bool is_free, is_delayed;
   };
   std::vector<Entry> segments_;
 };
@@ -134,6 +141,7 @@ void Worker::tell(const WorkerMessage& message) {
 void Worker::handle(const AgentMessage& message) {
   if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
   if (const auto* saved = std::get_if<SnapshotSaved>(&message)) segments_.set_free(saved->segment, true);
+  if (const auto* delayed = std::get_if<SnapshotDelayed>(&message)) segments_.set_delayed(delayed->segment);
 }
 
 void Worker::listen(bool wait) {
@@ -346,7 +354,7 @@ void Worker::send_snapshot() {
   const int segment = filled_->segment;
   filled_.reset();
   const double start = base::monotonic_seconds();
-  while (!job_.checkpoint.async && !segments_.free(segment)) listen(true);
+  while (!job_.checkpoint.async && !segments_.free(segment) && !segments_.delayed(segment)) listen(true);
   carried_stall_ = base::monotonic_seconds() - start;
 }
 
@@ -416,8 +424,8 @@ void Worker::run() {
     save(step, told_already);
     send_snapshot();
   }
-  while (!segments_.all_free()) listen(true);
   tell(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
+  while (!segments_.all_free()) listen(true);
 }
 
 }  // namespace

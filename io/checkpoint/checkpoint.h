@@ -76,6 +76,7 @@ struct WrittenShard {
 struct StoredCheckpoint {
   std::int64_t step = 0;
   std::string path;
+  std::string left_over = {};  ///< of one just written: why older ones could not be removed; empty: they were
 };
 
 /// Checks that a shard's file holds exactly the tensors that its slices say. Throws CheckpointError naming the tensor.
@@ -90,24 +91,35 @@ class CheckpointStore {
   /// Nodes that write one checkpoint together share `run`, which no other run has.
   CheckpointStore(std::string directory, std::int64_t keep, std::string run = "");
 
-  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills left. On an
-  /// error (disk full, ...) removes what it wrote and throws CheckpointError. An existing complete one of the same step is replaced.
+  /// Removes what kills left, at the start of a run that has the directory to itself. The first problem; empty: none.
+  std::string collect_partial() const;
+
+  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills left; what cannot be
+  /// removed is left for the next one. On an error (disk full, ...) removes what it wrote and throws CheckpointError: a
+  /// StorageError can be tried again. An existing complete one of the same step is replaced.
   StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
 
   // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first` on, and
-  // one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under way meanwhile.
+  // one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under way meanwhile. After a
+  // StorageError either can be tried again.
   std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t first, std::span<const ShardContent> shards) const;
   StoredCheckpoint complete(const TrainingState& state, std::span<const WrittenShard> shards) const;
 
-  /// Complete checkpoints, newest first.
+  /// Removes what is there of a checkpoint that will not be completed.
+  void discard(std::int64_t step) const;
+
+  /// Complete checkpoints, newest first. Throws StorageError when one cannot be looked at.
   std::vector<StoredCheckpoint> list() const;
+  /// Those that lack their marker, newest first.
+  std::vector<StoredCheckpoint> incomplete() const;
 
   struct Found {
     StoredCheckpoint where;
     Manifest manifest;
   };
   /// The newest checkpoint that is whole: every shard there with its size and checksum. One that is not is named through
-  /// `rejected(path, why)` and the next is tried. Empty when there are none at all; CheckpointError when there are, but none is whole.
+  /// `rejected(path, why)` and the next is tried. Empty when there are none at all; CheckpointError when there are, but none is whole,
+  /// and when one cannot be read: that is not damage.
   std::optional<Found> newest_valid(const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
 
  private:
@@ -116,6 +128,10 @@ class CheckpointStore {
   std::int64_t keep_;
   std::string run_;
 };
+
+/// The complete checkpoints in a directory, and those that lack their marker; newest first. Nothing is written.
+std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory);
+std::vector<StoredCheckpoint> list_incomplete(const std::string& directory);
 
 /// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.
 Manifest verify_checkpoint(const std::string& path);

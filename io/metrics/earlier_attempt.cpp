@@ -1,9 +1,9 @@
 #include "io/metrics/earlier_attempt.h"
 
 #include <charconv>
-#include <fstream>
 #include <string_view>
 
+#include "io/metrics/log_lines.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {
@@ -29,21 +29,21 @@ std::optional<StepRecord> parsed(const std::string& line) {
 
 std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path, std::int64_t start_step) {
   std::optional<EarlierAttempt> earlier;
-  std::ifstream file(steps_path, std::ios::binary);
-  std::string line, last_kept;
-  while (std::getline(file, line)) {
+  std::string last_kept;
+  read_log_lines(steps_path, [&](const std::string& line, bool) {
     const std::int64_t step = step_at_the_front(line);
     if (step > 0 && step <= start_step) {
       last_kept = line;
-      continue;
+      return true;
     }
     const std::optional<StepRecord> lost = parsed(line);
-    if (!lost || lost->step <= start_step) continue;
+    if (!lost || lost->step <= start_step) return true;
     if (!earlier) earlier.emplace();
     earlier->last_step = lost->step;
     earlier->lost_seconds += lost->step_seconds;
     earlier->wall_time = lost->wall_time;
-  }
+    return true;
+  });
   if (earlier) return earlier;
   if (const auto kept = parsed(last_kept)) return EarlierAttempt{.last_step = kept->step, .lost_seconds = 0, .wall_time = kept->wall_time};
   return std::nullopt;

@@ -1,24 +1,22 @@
 #include "io/metrics/event_log.h"
 
-#include <fcntl.h>
-
 #include <cerrno>
-#include <fstream>
 
 #include "io/metrics/line_file.h"
+#include "io/metrics/log_lines.h"
 #include "io/metrics/sinks.h"
+#include "io/storage/file_errors.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::io {
 namespace {
 
 base::SpecError failed(const std::string& path, const char* what, int error,
                        std::source_location where = std::source_location::current()) {
-  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) +
-                              "; free some space or set output: to another directory",
-                          where);
+  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true), where);
 }
 
 std::int64_t step_of(const EventRecord& event) {
@@ -30,33 +28,31 @@ std::int64_t step_of(const EventRecord& event) {
 EventLogKept read_event_log(const std::string& path, std::int64_t last_step,
                             const std::function<void(const EventRecord&)>& visit) {
   EventLogKept kept;
-  std::ifstream file(path, std::ios::binary);
-  std::string line;
-  for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    const bool torn = file.eof();  // no line end: the last write did not finish
+  std::int64_t number = 0;
+  read_log_lines(path, [&](const std::string& line, bool torn) {
+    ++number;
     EventRecord event;
     try {
       event = parse_event_record(line);
-    } catch (const base::DataError& e) {
-      if (!torn && file.peek() != std::ifstream::traits_type::eof())
-        throw base::data_error(path + ":" + std::to_string(number) + ": " + e.what() +
-                               "; mend or remove the file");
+    } catch (const base::DataError&) {
+      if (!torn) kept.garbled.push_back({number, line});
       kept.all = false;
-      return kept;
+      return true;
     }
     if (step_of(event) > last_step && !std::holds_alternative<NoticeRecord>(event)) {
       kept.all = false;
-      continue;
+      return true;
     }
     visit(event);
     kept.text += line + "\n";
     kept.all &= !torn;
-  }
+    return true;
+  });
   return kept;
 }
 
 struct EventLogSink::State {
-  std::string path;
+  std::string path, warning;
   double last_tries = 0;
   LineFile file{"events.jsonl"};
   void append(const EventRecord& event) { file.append(to_json_line(event)); }
@@ -67,16 +63,19 @@ EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double las
   s.last_tries = last_tries;
   s.path = std::move(path);
   const EventLogKept kept = read_event_log(s.path, start_step, [](const EventRecord&) {});
+  if (!kept.garbled.empty()) s.warning = set_aside(s.path, kept.garbled);
   if (!kept.all)
     if (const int error = base::write_file_atomically(s.path, std::as_bytes(std::span(kept.text)));
         error != 0)
       throw failed(s.path, "cut it back to the resumed step", error);
-  base::UniqueFd fd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  base::UniqueFd fd = base::open_append(s.path);
   if (!fd) throw failed(s.path, "open", errno);
   s.file.attach(std::move(fd));
 }
 
 EventLogSink::~EventLogSink() = default;
+
+const std::string& EventLogSink::warning() const { return state_->warning; }
 
 void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->append(record); }
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }

@@ -1,29 +1,29 @@
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 
 #include "io/metrics/line_file.h"
+#include "io/metrics/log_lines.h"
 #include "io/metrics/sinks.h"
 #include "io/metrics/step_log.h"
+#include "io/storage/file_errors.h"
+#include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::io {
 namespace {
 
 base::SpecError failed(const std::string& path, const char* what, int error,
                        std::source_location where = std::source_location::current()) {
-  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) +
-                              "; free some space or set output: to another directory",
-                          where);
+  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true), where);
 }
 
-bool is_regular(const std::string& path) {
+bool is_regular(int fd) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
 }  // namespace
@@ -31,29 +31,49 @@ bool is_regular(const std::string& path) {
 StepLogPrefix read_step_log(const std::string& path, std::int64_t last_step,
                             const std::function<void(const StepRecord&)>& visit) {
   StepLogPrefix prefix;
-  if (!is_regular(path)) return prefix;
-  std::ifstream file(path, std::ios::binary);
-  std::string line;
-  for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    const bool torn = file.eof();  // no line end: the last write did not finish
+  std::int64_t number = 0, bytes = 0;
+  read_log_lines(path, [&](const std::string& line, bool torn) {
+    ++number;
+    bytes += static_cast<std::int64_t>(line.size()) + (torn ? 0 : 1);
     StepRecord record;
     try {
       record = parse_step_record(line);
-    } catch (const base::DataError& e) {
-      if (torn || file.peek() == std::ifstream::traits_type::eof()) return prefix;
-      throw base::data_error(path + ":" + std::to_string(number) + ": " + e.what() +
-                             "; mend or remove the file");
+    } catch (const base::DataError&) {
+      if (!torn) prefix.garbled.push_back({number, line});
+      return true;
     }
-    if (record.step > last_step) return prefix;
+    if (record.step > last_step) return false;
     visit(record);
-    prefix.bytes += static_cast<std::int64_t>(line.size()) + (torn ? 0 : 1);
+    prefix.bytes = bytes;
+    prefix.last_line = number;
     prefix.newline_missing = torn;
-  }
+    return true;
+  });
   return prefix;
 }
 
+namespace {
+
+// The lines up to the last that is kept, without the garbled ones.
+std::string without(const std::string& path, const StepLogPrefix& prefix) {
+  std::string kept;
+  std::int64_t number = 0;
+  auto garbled = prefix.garbled.begin();
+  read_log_lines(path, [&](const std::string& line, bool) {
+    if (++number > prefix.last_line) return false;
+    if (garbled != prefix.garbled.end() && garbled->number == number)
+      ++garbled;
+    else
+      kept += line + "\n";
+    return true;
+  });
+  return kept;
+}
+
+}  // namespace
+
 struct JsonlSink::State {
-  std::string path;
+  std::string path, warning;
   double last_tries = 0;
   LineFile file{"steps.jsonl"};
 };
@@ -63,14 +83,23 @@ JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_trie
   s.last_tries = last_tries;
   s.path = std::move(path);
   const StepLogPrefix prefix = read_step_log(s.path, start_step, [](const StepRecord&) {});
-  base::UniqueFd fd(::open(s.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!prefix.garbled.empty()) {
+    s.warning = set_aside(s.path, prefix.garbled);
+    const std::string kept = without(s.path, prefix);
+    if (const int error = base::write_file_atomically(s.path, std::as_bytes(std::span(kept))); error != 0)
+      throw failed(s.path, "write it without its garbled lines", error);
+  }
+  base::UniqueFd fd = base::open_append(s.path);
   if (!fd) throw failed(s.path, "open", errno);
-  if (is_regular(s.path) && base::file_bytes(fd.get()) != prefix.bytes && ::ftruncate(fd.get(), prefix.bytes) != 0)
+  if (prefix.garbled.empty() && is_regular(fd.get()) && base::file_bytes(fd.get()) != prefix.bytes &&
+      ::ftruncate(fd.get(), prefix.bytes) != 0)
     throw failed(s.path, "cut it back to the resumed step", errno);
-  if (prefix.newline_missing)
+  if (prefix.newline_missing && prefix.garbled.empty())
     if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0) throw failed(s.path, "write", error);
   s.file.attach(std::move(fd));
 }
+
+const std::string& JsonlSink::warning() const { return state_->warning; }
 
 JsonlSink::~JsonlSink() = default;
 

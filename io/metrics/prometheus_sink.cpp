@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "io/listen_address.h"
+#include "io/metrics/age_gauge.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -200,6 +201,10 @@ struct PrometheusSink::State {
       counter(r, "trainerd_own_attention_total", "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
   Single<Counter> checkpoints{
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
+  Family<Counter>& checkpoint_failures =
+      counter(r, "trainerd_checkpoint_failures_total", "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
+  std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
+      "trainerd_checkpoint_age_seconds", "Seconds since the last complete checkpoint; since training began where this process has none yet.");
   Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
   Family<Counter>& time =
       counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
@@ -233,6 +238,7 @@ PrometheusSink::PrometheusSink(const MetricsOptions& options) : state_(std::make
   state_->exposer = listen_near(address, options.listen);
   state_->moved = port != "0" && port != address.port;
   state_->exposer->RegisterCollectable(state_->registry);
+  state_->exposer->RegisterCollectable(state_->checkpoint_age);
 }
 
 PrometheusSink::~PrometheusSink() {
@@ -261,6 +267,8 @@ void PrometheusSink::on_start(const RunInfo& info) {
   s.tokens_before = static_cast<double>(info.start_tokens);
   s.run_tokens.get().Set(s.tokens_before);
   s.checkpoints.get();
+  for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
+  s.checkpoint_age->set();
   s.widened.get();
   for (const LedgerPart& part : parts(TimeLedger{})) s.time.Add(labels_of(part));
 }
@@ -294,9 +302,15 @@ void PrometheusSink::on_evaluation(const EvaluationRecord& record) {
 void PrometheusSink::on_checkpoint(const CheckpointRecord& record) {
   State& s = *state_;
   s.checkpoints.get().Increment();
+  s.checkpoint_age->set();
   s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
   s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
   s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
+}
+
+void PrometheusSink::on_checkpoint_failure(const CheckpointFailureRecord& record) {
+  const char* part = record.what == CheckpointFailureRecord::What::write ? "write" : "clean_up";
+  state_->checkpoint_failures.Add({{"part", part}}).Increment();
 }
 
 void PrometheusSink::on_device(const DeviceRecord& record) {

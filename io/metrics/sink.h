@@ -14,6 +14,7 @@ class MetricsSink {
   virtual void on_evaluation(const EvaluationRecord&) {}
   virtual void on_evaluation_progress(const EvaluationProgress&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
+  virtual void on_checkpoint_failure(const CheckpointFailureRecord&) {}
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}

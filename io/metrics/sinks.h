@@ -27,6 +27,7 @@ class PrometheusSink final : public MetricsSink {
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
+  void on_checkpoint_failure(const CheckpointFailureRecord&) override;
   void on_device(const DeviceRecord&) override;
   void on_prediction(const PredictionRecord&) override;
   void on_outlet(const OutletRecord&) override;
@@ -41,11 +42,14 @@ class PrometheusSink final : public MetricsSink {
 inline constexpr double kLastTries = 5.0;
 
 /// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed
-/// between a checkpoint and its end will do those steps again), and a torn last line.
+/// between a checkpoint and its end will do those steps again), and a torn last line; lines that are no records are moved to
+/// another file. A file that cannot be read is a SpecError, and is not touched.
 class JsonlSink final : public MetricsSink {
  public:
   JsonlSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
   ~JsonlSink() override;
+  /// What was wrong with the file that it was opened on; empty: nothing.
+  const std::string& warning() const;
   void on_step(const StepRecord&) override;
   /// Throws SpecError when lines were lost.
   void on_finish(const RunSummary&) override;
@@ -57,11 +61,12 @@ class JsonlSink final : public MetricsSink {
 };
 
 /// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the evaluations and
-/// checkpoints after `start_step`, and a torn last line; notices tell what happened, and stay.
+/// checkpoints after `start_step`, and a torn last line; notices tell what happened, and stay. Garbled lines as above.
 class EventLogSink final : public MetricsSink {
  public:
   EventLogSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
   ~EventLogSink() override;
+  const std::string& warning() const;
   void on_step(const StepRecord&) override {}
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;

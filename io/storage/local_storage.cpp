@@ -1,6 +1,7 @@
 #include "io/storage/local_storage.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "io/storage/file_errors.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -17,14 +19,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-base::CheckpointError failed(const std::string& path, const std::string& what, int error,
-                             std::source_location where = std::source_location::current()) {
-  std::string remedy;
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
-    remedy = "; free some space or set output: to another disk";
-  if (error == EACCES || error == EPERM || error == EROFS)
-    remedy = "; set output: to a directory that can be written";
-  return base::checkpoint_error(path + ": cannot " + what + ": " + base::errno_text(error) + remedy, where);
+StorageError failed(const std::string& path, const std::string& what, int error, bool write,
+                    std::source_location where = std::source_location::current()) {
+  return {path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, write), error, where};
+}
+StorageError cannot_read(const std::string& path, const std::string& what, int error,
+                         std::source_location where = std::source_location::current()) {
+  return failed(path, what, error, false, where);
+}
+StorageError cannot_write(const std::string& path, const std::string& what, int error,
+                          std::source_location where = std::source_location::current()) {
+  return failed(path, what, error, true, where);
 }
 
 class LocalFile final : public StoredFile {
@@ -33,8 +38,12 @@ class LocalFile final : public StoredFile {
       : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
   std::int64_t bytes() const override { return bytes_; }
   void read(std::int64_t offset, std::span<std::byte> out) const override {
-    const std::int64_t got = base::read_at(fd_.get(), out, offset);
-    if (got < 0) throw failed(path_, "read", errno);
+    std::int64_t got = 0;
+    const int error = with_retries([&] {
+      got = base::read_at(fd_.get(), out, offset);
+      return got < 0 ? errno : 0;
+    });
+    if (error != 0) throw cannot_read(path_, "read", error);
     if (std::cmp_less(got, out.size()))
       throw base::checkpoint_error(path_ + ": ends " +
                                    std::to_string(static_cast<std::int64_t>(out.size()) - got) +
@@ -54,57 +63,78 @@ std::string LocalStorage::path_of(const std::string& name) const {
 }
 
 void LocalStorage::make_folder(const std::string& name) {
+  const std::string path = path_of(name);
   std::error_code error;
-  fs::create_directories(path_of(name), error);
-  if (error) throw failed(path_of(name), "make this directory", error.value());
+  fs::create_directories(path, error);
+  if (error) throw cannot_write(path, "make this directory", error.value());
+  // The root may be a link to another disk; a link below it was not made by this program.
+  if (!name.empty() && fs::is_symlink(path, error))
+    throw base::checkpoint_error(path + ": is a symbolic link, which is not written through; remove it");
 }
 
 std::vector<std::string> LocalStorage::list(const std::string& name) const {
-  std::error_code error;
   std::vector<std::string> names;
-  for (fs::directory_iterator it(path_of(name), error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  if (error && error.value() != ENOENT) throw failed(path_of(name), "list this directory", error.value());
+  const int error = with_retries([&] {
+    names.clear();
+    std::error_code failure;
+    for (fs::directory_iterator it(path_of(name), failure), end; !failure && it != end; it.increment(failure))
+      names.push_back(it->path().filename().string());
+    return failure.value();
+  });
+  if (error != 0 && error != ENOENT) throw cannot_read(path_of(name), "list this directory", error);
   std::sort(names.begin(), names.end());
   return names;
 }
 
 bool LocalStorage::exists(const std::string& name) const {
-  std::error_code error;
-  return fs::exists(path_of(name), error);
+  const std::string path = path_of(name);
+  struct stat status {};
+  const int error = with_retries([&] { return ::stat(path.c_str(), &status) == 0 ? 0 : errno; });
+  if (error == 0 || is_absence(error)) return error == 0;
+  throw cannot_read(path, "look at it", error);
 }
 
 void LocalStorage::write(const std::string& name, std::span<const std::byte> bytes) {
   const std::string path = path_of(name);
-  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd) throw failed(path, "make this file", errno);
-  if (const int error = base::write_all(fd.get(), bytes); error != 0) throw failed(path, "write", error);
-  if (::fsync(fd.get()) != 0) throw failed(path, "flush to the disk", errno);
+  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd) throw cannot_write(path, "make this file", errno);
+  if (const int error = base::write_all(fd.get(), bytes); error != 0) throw cannot_write(path, "write", error);
+  if (::fsync(fd.get()) != 0) throw cannot_write(path, "flush to the disk", errno);
 }
 
 std::unique_ptr<StoredFile> LocalStorage::open(const std::string& name) const {
   const std::string path = path_of(name);
-  base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw failed(path, "open", errno);
-  const std::int64_t bytes = base::file_bytes(fd.get());
-  if (bytes < 0) throw failed(path, "ask for the size", errno);
-  return std::make_unique<LocalFile>(path, std::move(fd), bytes);
+  base::UniqueFd fd;
+  struct stat status {};
+  const int error = with_retries([&] {
+    // O_NONBLOCK: opening a FIFO would wait for its writer.
+    fd = base::UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    return fd && ::fstat(fd.get(), &status) == 0 ? 0 : errno;
+  });
+  if (error != 0) throw cannot_read(path, "open", error);
+  if (!S_ISREG(status.st_mode)) throw base::checkpoint_error(path + ": is not a regular file");
+  return std::make_unique<LocalFile>(path, std::move(fd), static_cast<std::int64_t>(status.st_size));
 }
 
 void LocalStorage::rename(const std::string& from, const std::string& to) {
   if (::rename(path_of(from).c_str(), path_of(to).c_str()) != 0)
-    throw failed(path_of(from), "rename to " + path_of(to), errno);
+    throw cannot_write(path_of(from), "rename to " + path_of(to), errno);
 }
 
 void LocalStorage::remove(const std::string& name) {
-  std::error_code error;
-  fs::remove_all(path_of(name), error);
-  if (error) throw failed(path_of(name), "remove", error.value());
+  base::check(!name.empty(), "the root of a storage is not removed");
+  const std::string path = path_of(name);
+  const int error = with_retries([&] {
+    std::error_code failure;
+    fs::remove_all(path, failure);
+    return failure.value();
+  });
+  if (error != 0) throw cannot_write(path, "remove", error);
 }
 
 void LocalStorage::sync_folder(const std::string& name) {
   if (const int error = base::sync_directory(path_of(name)); error != 0)
-    throw failed(path_of(name), "flush to the disk", error);
+    throw cannot_write(path_of(name), "flush to the disk", error);
 }
 
 }  // namespace trainerd::io

@@ -5,7 +5,7 @@
 
 namespace trainerd::io {
 
-std::unique_ptr<Storage> open_storage(const std::string& uri) {
+std::string local_path(const std::string& uri) {
   const std::size_t colon = uri.find("://");
   const std::string scheme = colon == std::string::npos ? "file" : uri.substr(0, colon);
   const std::string path = colon == std::string::npos ? uri : uri.substr(colon + 3);
@@ -13,7 +13,13 @@ std::unique_ptr<Storage> open_storage(const std::string& uri) {
     throw base::spec_error(uri + ": there is no storage called \"" + scheme +
                            "\"; use a path or file:///path");
   if (path.empty()) throw base::spec_error("\"" + uri + "\": the path is empty; name a directory");
-  return std::make_unique<LocalStorage>(path);
+  if (colon != std::string::npos && path.front() != '/')
+    throw base::spec_error(uri + ": a file:// path is absolute; write file:///path, or the path alone");
+  return path;
+}
+
+std::unique_ptr<Storage> open_storage(const std::string& uri) {
+  return std::make_unique<LocalStorage>(local_path(uri));
 }
 
 std::string read_text(const Storage& storage, const std::string& name) {

@@ -20,7 +20,8 @@ class StoredFile {
 
 /// A tree of files below one root; names are relative to it ("step-00000010/manifest.json", "" is the root
 /// itself). What a checkpoint store needs and no more. All throw CheckpointError with the full path and the
-/// reason.
+/// reason: a StorageError (file_errors.h) where the operating system failed the operation, after a look was tried again for
+/// about 2 s.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -30,9 +31,11 @@ class Storage {
   virtual void make_folder(const std::string& name) = 0;
   /// Names in a folder, sorted; none if the folder is not there.
   virtual std::vector<std::string> list(const std::string& name) const = 0;
+  /// False for what is not there alone: what cannot be looked at is an error.
   virtual bool exists(const std::string& name) const = 0;
   /// Writes a new file whole; its bytes are on the disk when this returns.
   virtual void write(const std::string& name, std::span<const std::byte> bytes) = 0;
+  /// A regular file, or a link to one.
   virtual std::unique_ptr<StoredFile> open(const std::string& name) const = 0;
   /// Atomic; `to` must not exist as a folder with content.
   virtual void rename(const std::string& from, const std::string& to) = 0;
@@ -45,6 +48,9 @@ class Storage {
 /// The storage behind a path or URI: a plain path or file:///path is a local disk. Throws SpecError for a
 /// scheme that does not exist, naming those that do.
 std::unique_ptr<Storage> open_storage(const std::string& uri);
+
+/// The path in a plain path or file:///path. Throws SpecError for another scheme, and for a file:// path that is not absolute.
+std::string local_path(const std::string& uri);
 
 /// The whole of a small file.
 std::string read_text(const Storage& storage, const std::string& name);

@@ -18,7 +18,9 @@ std::string directory_of(const std::string& path) {
 }
 
 int write_and_flush(const std::string& path, std::span<const std::byte> bytes) {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // What a kill left goes first: a new file is made, so that a link planted under this name is not followed.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return errno;
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd) return errno;
   if (const int error = write_all(fd.get(), bytes); error != 0) return error;
   return ::fsync(fd.get()) == 0 ? 0 : errno;

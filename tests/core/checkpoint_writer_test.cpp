@@ -52,26 +52,105 @@ core::CheckpointWriter::Result wait_for(core::CheckpointWriter& writer) {
   }
 }
 
+using Outcome = core::CheckpointWriter::Outcome;
+
+/// A file where the directory was.
+void break_disk(const test::TempDir& dir) {
+  std::filesystem::rename(dir / "run", dir / "away");
+  test::write_file(dir / "run", "in the way");
+}
+void mend_disk(const test::TempDir& dir) {
+  std::filesystem::remove(dir / "run");
+  std::filesystem::rename(dir / "away", dir / "run");
+}
+
 }  // namespace
 
-TEST_CASE("a checkpoint that cannot be written is told as its error and the next one is written",
-          "[checkpoint-writer]") {
+TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[checkpoint-writer]") {
   const test::TempDir dir;
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2));
-  std::filesystem::remove_all(dir / "run");
-  test::write_file(dir / "run", "a file where the directory was");
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 1e-3});
+  break_disk(dir);
   writer.enqueue(job_at(1));
-  const auto failed = wait_for(writer);
-  REQUIRE(failed.error);
-  CHECK_THROWS_AS(std::rethrow_exception(failed.error), base::CheckpointError);
-  std::filesystem::remove(dir / "run");
-  std::filesystem::create_directories(dir / "run");
-  writer.enqueue(job_at(2));
-  const auto written = wait_for(writer);
-  CHECK_FALSE(written.error);
-  CHECK(written.record.step == 2);
+  for (int failures = 1; failures <= 4; ++failures) {
+    const auto failed = wait_for(writer);
+    REQUIRE(failed.outcome == Outcome::failed_once);
+    CHECK(failed.failures == failures);
+    CHECK(failed.step == 1);
+    CHECK(failed.problem.find(dir / "run") != std::string::npos);
+    // Each wait is twice the one before it.
+    CHECK(failed.retry_seconds == Approx(1e-3 * (1 << (failures - 1))));
+    CHECK(writer.pending() == 1);
+  }
+  mend_disk(dir);
+  auto written = wait_for(writer);
+  while (written.outcome == Outcome::failed_once) written = wait_for(writer);
+  CHECK(written.outcome == Outcome::written);
+  CHECK(written.failures >= 4);
+  CHECK(io::verify_checkpoint(written.record.path).state.step == 1);
   CHECK(writer.pending() == 0);
-  CHECK(io::verify_checkpoint(written.record.path).state.step == 2);
+  // The count begins anew with what is written.
+  break_disk(dir);
+  writer.enqueue(job_at(2));
+  CHECK(wait_for(writer).failures == 1);
+  mend_disk(dir);
+}
+
+TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[checkpoint-writer]") {
+  const test::TempDir dir;
+  // Two tries of one snapshot are an hour apart: what happens before is the newer one's doing.
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
+  break_disk(dir);
+  writer.enqueue(job_at(1));
+  CHECK(wait_for(writer).outcome == Outcome::failed_once);
+  for (std::int64_t step = 2; step <= 4; ++step) {
+    writer.enqueue(job_at(step));
+    const auto superseded = wait_for(writer);
+    CHECK(superseded.outcome == Outcome::superseded);
+    CHECK(superseded.step == step - 1);
+    CHECK(writer.pending() == 1);
+  }
+  // The newest is the one that is tried at the end.
+  mend_disk(dir);
+  writer.end_within(10);
+  const auto written = wait_for(writer);
+  CHECK(written.outcome == Outcome::written);
+  CHECK(written.record.step == 4);
+  CHECK(writer.pending() == 0);
+}
+
+TEST_CASE("a writer gives up after its time and one last try, counted from the first failure", "[checkpoint-writer]") {
+  const test::TempDir dir;
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 0.05, .give_up_seconds = 0.2});
+  break_disk(dir);
+  const double start = base::monotonic_seconds();
+  writer.enqueue(job_at(1));
+  CHECK(wait_for(writer).outcome == Outcome::failed_once);
+  writer.enqueue(job_at(2));  // does not begin the time anew
+  auto last = wait_for(writer);
+  while (last.outcome != Outcome::given_up) last = wait_for(writer);
+  CHECK(last.step == 2);
+  CHECK(last.failing_seconds >= 0.2);
+  CHECK(last.failures >= 3);
+  CHECK_THROWS_AS(std::rethrow_exception(last.error), base::CheckpointError);
+  CHECK(base::monotonic_seconds() - start < 10);
+  CHECK(writer.pending() == 0);
+  // Later jobs have one try each until something is written.
+  writer.enqueue(job_at(3));
+  CHECK(wait_for(writer).outcome == Outcome::given_up);
+  mend_disk(dir);
+  writer.enqueue(job_at(4));
+  CHECK(wait_for(writer).outcome == Outcome::written);
+}
+
+TEST_CASE("what another try cannot mend is not tried again", "[checkpoint-writer]") {
+  const test::TempDir dir;
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {});
+  core::CheckpointWriter::Job job = job_at(1);
+  job.shards.front().slices.front().name = "another";
+  writer.enqueue(std::move(job));
+  const auto refused = wait_for(writer);
+  CHECK(refused.outcome == Outcome::given_up);
+  CHECK(refused.failures == 0);
 }
 
 TEST_CASE("an abandoned writer is not waited for and what it did not finish is no checkpoint",
@@ -81,7 +160,7 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
   disk_hangs = true;
   const double start = base::monotonic_seconds();
   {
-    core::CheckpointWriter writer(store);
+    core::CheckpointWriter writer(store, {});
     writer.enqueue(job_at(1));
     writer.enqueue(job_at(2));
     while (hanging == 0) ::usleep(1000);
@@ -102,7 +181,7 @@ TEST_CASE("a writer that is not abandoned finishes what is queued", "[checkpoint
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
   {
-    core::CheckpointWriter writer(store);
+    core::CheckpointWriter writer(store, {});
     writer.enqueue(job_at(1));
     writer.enqueue(job_at(2));
   }

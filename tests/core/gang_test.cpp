@@ -89,6 +89,9 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   const StopRequest stop = std::get<StopAsked>(crossed(StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
   CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
+  CHECK(std::get<SaveDropped>(crossed(SaveDropped{5})).step == 5);
+  const auto failed = std::get<SaveFailed>(crossed(SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
+  CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 && failed.failures == 3));
 }
 
 TEST_CASE("text that is no message of an agent is a communication error", "[gang]") {

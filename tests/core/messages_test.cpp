@@ -70,6 +70,11 @@ TEST_CASE("a worker's notice crosses the channel", "[messages]") {
   CHECK(told.details == notice.details);
 }
 
+TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
+  CHECK(std::get<SnapshotSaved>(decode_agent_message(encode(AgentMessage{SnapshotSaved{1}}))).segment == 1);
+  CHECK(std::get<SnapshotDelayed>(decode_agent_message(encode(AgentMessage{SnapshotDelayed{1}}))).segment == 1);
+}
+
 TEST_CASE("a rank's memory crosses the channel", "[messages]") {
   CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}}))).bytes == std::int64_t{1} << 40);
 }

@@ -62,3 +62,13 @@ TEST_CASE("a failed atomic write keeps the old file and leaves nothing aside") {
   CHECK_FALSE(std::filesystem::exists(dir / "d.partial"));
   CHECK(write_text(dir / "nowhere/f", "text") == ENOENT);
 }
+
+TEST_CASE("an atomic write follows no link planted in its way") {
+  const TempDir dir;
+  REQUIRE(write_text(dir / "mine", "precious") == 0);
+  std::filesystem::create_symlink(dir / "mine", dir / "f.partial");
+  std::filesystem::create_symlink(dir / "mine", dir / "f");
+  CHECK(write_text(dir / "f", "new") == 0);
+  CHECK(read_file(dir / "f") == "new");
+  CHECK(read_file(dir / "mine") == "precious");
+}

@@ -1,4 +1,5 @@
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -101,6 +102,83 @@ TEST_CASE("a checkpoint of the same step is replaced") {
   CHECK(first_value(again.path, "w", {6, 8}) == 77.0f);
 }
 
+TEST_CASE("a completion that failed at any of its steps is completed by another try") {
+  // What stands in the way of each step: of the manifest, of the rename to the last name, of the marker.
+  for (const std::string obstacle : {".partial-step-00000010-run7/manifest.json/x", "step-00000010.old/x/y", "taken"}) {
+    INFO(obstacle);
+    const TempDir dir;
+    const CheckpointStore store(dir.path(), 2, "run7");
+    const Shard shard = stamped_shard(10);
+    const std::vector<ShardContent> contents = {shard.content()};
+    const auto written = store.write_shards(10, 0, contents);
+    if (obstacle == "taken") {
+      // A try that got as far as the last name, and could neither mark it nor rename it back.
+      std::filesystem::rename(dir / ".partial-step-00000010-run7", dir / "step-00000010");
+      write_file(dir / "step-00000010/manifest.json", "half");
+      write_file(dir / "step-00000010/.partial-COMPLETE", "half");
+    } else {
+      write_file(dir / obstacle, "in the way");
+    }
+    CHECK(verify_checkpoint(store.complete(state_at(10), written).path).state.step == 10);
+    CHECK(entries(dir / "step-00000010") == std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
+    // Called again, for a try whose success was not known, it stays as it is.
+    CHECK(store.complete(state_at(10), written).path == dir / "step-00000010");
+    CHECK(verify_checkpoint(dir / "step-00000010").state.step == 10);
+  }
+}
+
+TEST_CASE("what kills left unfinished is collected at the start, and nothing else") {
+  const TempDir dir;
+  const CheckpointStore store(dir.path(), 5, "run7");
+  write_file(dir / ".partial-step-00000009/shard-00000.safetensors", "half");
+  write_file(dir / ".partial-removed-step-00000001/COMPLETE", "x");
+  write_file(dir / ".partial-probe-1", "");
+  write_file(dir / "step-00000005/shard-00000.safetensors", "no marker");
+  CHECK(store.collect_partial().empty());
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  REQUIRE(store.incomplete().size() == 1);
+  CHECK(store.incomplete().front().path == dir / "step-00000005");
+}
+
+TEST_CASE("a link in the place of a file to write is not followed") {
+  const TempDir dir;
+  write_file(dir / "mine", "precious");
+  const CheckpointStore store(dir / "run", 2, "run7");
+  const Shard shard = stamped_shard(10);
+  const std::vector<ShardContent> contents = {shard.content()};
+  // In the place of a shard: it is replaced. In that of the folder: it is refused.
+  std::filesystem::create_directories(dir / "run/.partial-step-00000010-run7");
+  std::filesystem::create_symlink(dir / "mine", dir / "run/.partial-step-00000010-run7/shard-00000.safetensors");
+  store.write_shards(10, 0, contents);
+  CHECK(read_file(dir / "mine") == "precious");
+  std::filesystem::create_directories(dir / "elsewhere");
+  std::filesystem::create_symlink(dir / "elsewhere", dir / "run/.partial-step-00000015-run7");
+  CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 0, contents); }).find("symbolic link") != std::string::npos);
+  CHECK(std::filesystem::is_empty(dir / "elsewhere"));
+  // A directory of checkpoints that is a link itself is the user's own.
+  std::filesystem::create_symlink(dir / "elsewhere", dir / "linked");
+  CheckpointStore linked(dir / "linked", 2);
+  write_step(linked, 5);
+  CHECK(entries(dir / "elsewhere") == std::set<std::string>{"step-00000005"});
+}
+
+TEST_CASE("a FIFO or a directory in the place of a file is refused, not waited for") {
+  for (const std::string file : {"manifest.json", "shard-00000.safetensors", "COMPLETE"}) {
+    INFO(file);
+    const TempDir dir;
+    CheckpointStore store(dir.path(), 3);
+    const std::string path = write_step(store, 10).path;
+    std::filesystem::remove(path + "/" + file);
+    REQUIRE(::mkfifo((path + "/" + file).c_str(), 0644) == 0);
+    const std::string what = message_of<CheckpointError>([&] { verify_checkpoint(path); });
+    CHECK(what.find(file) != std::string::npos);
+    CHECK(what.find("not a regular file") != std::string::npos);
+    std::filesystem::remove(path + "/" + file);
+    std::filesystem::create_directories(path + "/" + file);
+    CHECK(message_of<CheckpointError>([&] { verify_checkpoint(path); }).find("not a regular file") != std::string::npos);
+  }
+}
+
 TEST_CASE("what kills left is not listed and goes with the next write") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 5);
@@ -139,9 +217,14 @@ TEST_CASE("nodes that share a directory write one checkpoint while the next is u
   leader.write_shards(15, 0, mine);
   write_file(dir / ".partial-step-00000015-run7/shard-00001.safetensors", "short");
   CHECK_THROWS_AS(leader.complete(state_at(15), all), CheckpointError);
-  other.write_shards(15, 1, {theirs.data(), 1});
-  CHECK_THROWS_AS(leader.complete(state_at(15), all), CheckpointError);
-  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010"});
+  CHECK(leader.list().size() == 1);
+  // Its shards stay: once all are there, another try completes it.
+  other.write_shards(15, 1, theirs);
+  CHECK(verify_checkpoint(leader.complete(state_at(15), all).path).shards.size() == 3);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
+  other.write_shards(20, 1, theirs);
+  leader.discard(20);
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
 }
 
 TEST_CASE("a replacement that was killed before its mark leaves the replaced one valid") {
@@ -242,7 +325,7 @@ TEST_CASE("a full disk is an error that leaves the earlier checkpoint and nothin
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   CHECK(what.find("shard-00000.safetensors") != std::string::npos);
-  CHECK(what.find("output") != std::string::npos);
+  CHECK(what.find("ulimit -f") != std::string::npos);
   CHECK_FALSE(same_step.empty());
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
   CHECK(store.newest_valid({})->where.step == 5);

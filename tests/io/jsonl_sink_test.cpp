@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 
 #include "io/metrics/earlier_attempt.h"
@@ -62,13 +64,37 @@ TEST_CASE("a last line that lost only its line end is kept") {
   CHECK(read_file(dir / "steps.jsonl") == whole);
 }
 
-TEST_CASE("a damaged line in the middle is named, not dropped") {
+TEST_CASE("a garbled line is set aside with a warning, and the records around it stay") {
   const TempDir dir;
-  const std::string content = lines(1, 2) + "garbage\n" + lines(4, 6);
-  write_file(dir / "steps.jsonl", content);
-  CHECK(message_of<DataError>([&] { JsonlSink(dir / "steps.jsonl", 6); }).find("steps.jsonl:3:") !=
-        std::string::npos);
-  CHECK(read_file(dir / "steps.jsonl") == content);
+  write_file(dir / "steps.jsonl", lines(1, 2) + "garbage\n" + lines(4, 6) + "more\n" + lines(7, 9));
+  {
+    JsonlSink sink(dir / "steps.jsonl", 6);
+    CHECK(sink.warning().find("steps.jsonl: line 3 ") != std::string::npos);
+    CHECK(sink.warning().find("steps.jsonl.garbled") != std::string::npos);
+    sink.on_step(step(7));
+  }
+  CHECK(read_file(dir / "steps.jsonl") == lines(1, 2) + lines(4, 7));
+  CHECK(read_file(dir / "steps.jsonl.garbled") == "garbage\nmore\n");
+  CHECK(JsonlSink(dir / "steps.jsonl", 7).warning().empty());
+  // A later one is added to the others.
+  write_file(dir / "steps.jsonl", "again\n" + lines(1, 2));
+  CHECK_FALSE(JsonlSink(dir / "steps.jsonl", 7).warning().empty());
+  CHECK(read_file(dir / "steps.jsonl.garbled") == "garbage\nmore\nagain\n");
+}
+
+TEST_CASE("a log that is a link, a FIFO or a directory is refused and left alone") {
+  const TempDir dir;
+  const std::string path = dir / "steps.jsonl";
+  write_file(dir / "mine", lines(1, 9));
+  std::filesystem::create_symlink(dir / "mine", path);
+  CHECK_THROWS_AS(JsonlSink(path, 3), SpecError);
+  CHECK(read_file(dir / "mine") == lines(1, 9));
+  std::filesystem::remove(path);
+  REQUIRE(::mkfifo(path.c_str(), 0644) == 0);
+  CHECK_THROWS_AS(JsonlSink(path, 3), SpecError);
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path);
+  CHECK_THROWS_AS(JsonlSink(path, 3), SpecError);
 }
 
 TEST_CASE("a full disk does not end the run; what it lost is a spec error at the end that names the file") {

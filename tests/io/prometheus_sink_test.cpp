@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "io/metrics/sinks.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 #include "tests/io/temp_dir.h"
@@ -137,6 +138,31 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_checkpoint_bytes") == 123456);
   CHECK(m.at(R"(trainerd_checkpoint_seconds_sum{part="write"})") == Approx(0.7));
   CHECK(m.at(R"(trainerd_checkpoint_seconds_count{part="snapshot"})") == 1);
+}
+
+TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is that of the scrape") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  CHECK_FALSE(scrape(sink).contains("trainerd_checkpoint_age_seconds"));
+  sink.on_start(info());
+  auto m = scrape(sink);
+  CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="write"})") == 0);
+  CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="clean_up"})") == 0);
+  const double young = m.at("trainerd_checkpoint_age_seconds");
+  sink.on_checkpoint_failure({.step = 5});
+  sink.on_checkpoint_failure({.step = 5});
+  sink.on_checkpoint_failure({.step = 5, .what = CheckpointFailureRecord::What::clean_up});
+  m = scrape(sink);
+  CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="write"})") == 2);
+  CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="clean_up"})") == 1);
+  // It grows with the clock alone, and a checkpoint begins it anew.
+  double old = m.at("trainerd_checkpoint_age_seconds");
+  CHECK(old > young);
+  for (const double start = trainerd::base::monotonic_seconds(); old < 0.05;) {
+    REQUIRE(trainerd::base::monotonic_seconds() - start < 10);
+    old = scrape(sink).at("trainerd_checkpoint_age_seconds");
+  }
+  sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
+  CHECK(scrape(sink).at("trainerd_checkpoint_age_seconds") < old);
 }
 
 TEST_CASE("an unknown MFU is an absent metric") {

@@ -126,6 +126,43 @@ class Training(NodesTest):
             events = [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]
             self.assertEqual([e["step"] for e in events if e["event"] == "checkpoint"], list(range(1, 25)))
 
+    def test_a_node_whose_disk_fails_for_a_while_holds_no_other_up_and_is_named(self):
+        for waits in ("true", "false"):
+            with self.subTest(f"async={waits}"):
+                name = f"fails-{waits}"
+                rules, environment = self.failing_disk()
+                rules.unlink(missing_ok=True)
+                port, job = free_port(), self.job(name)
+                args = self.arguments("dp4", "steps=1000000", "checkpoint.every=2", f"checkpoint.async={waits}")
+                agents = [self.start_node(job, node, port, *args, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
+                self.wait_for_step(agents[0], 5, name)
+                rules.write_text("write 28 shard-00003\n")  # of node 1's second rank
+                end = time.monotonic() + 60
+                while not (failed := [e for e in self.events(name) if "could not be written by node 1" in e.get("message", "")]):
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.01)
+                self.assertIn("No space left", failed[0]["message"])
+                self.wait_for_step(agents[0], self.steps(name)[-1]["step"] + 20, name)
+                saved = self.checkpoints(name)[-1]
+                rules.unlink()
+                while self.checkpoints(name)[-1] == saved:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.01)
+                agents[0].send_signal(signal.SIGTERM)
+                self.finish(agents, status=143)
+                self.assertEqual(self.checkpoints(name)[-1].name, f"step-{self.steps(name)[-1]['step']:08d}")
+                left = sorted(p.name for p in (self.root / name / "checkpoints").iterdir())
+                self.assertEqual(left, [p.name for p in self.checkpoints(name)])
+
+    def test_a_node_that_cannot_save_ends_the_job_after_its_time_to_give_up(self):
+        rules, environment = self.failing_disk()
+        port, job, args = free_port(), self.job("gives-up"), self.arguments("dp4", "steps=1000000", "checkpoint.give_up=500ms")
+        agents = [self.start_node(job, node, port, *args, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
+        self.wait_for_step(agents[0], 6, "gives-up")
+        rules.write_text("write 28 shard-00002\n")
+        for output in self.finish(agents, status=5):
+            self.assertRegex(output, "could not be written in .*No space left")
+
     def test_a_node_serves_metrics_when_it_is_asked_to(self):
         port = free_port()
         job, args = self.job("metrics"), self.arguments("dp4", "steps=100000")
@@ -277,6 +314,8 @@ class Failures(NodesTest):
         job = self.job("killed")
         agents = self.start_nodes(job, *self.arguments("tp2-dp2"))
         self.wait_for_step(agents[0], 8, "killed")
+        while not self.checkpoints("killed"):
+            time.sleep(0.01)
         agents[1].kill()
         for agent in agents:
             agent.communicate(timeout=15)

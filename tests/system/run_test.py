@@ -190,7 +190,9 @@ class Resume(RunTest):
         job = self.job("killed")
         kills = 0
         for _ in range(40):
-            process = self.start(job, *long)
+            # Before its first checkpoint there is nothing to go on from, and records of steps are not overwritten.
+            anew = ["--fresh"] if not self.checkpoints("killed") and self.steps("killed") else []
+            process = self.start(job, *long, *anew)
             time.sleep(rng.uniform(0.02, 0.3))
             worker = self.children(process.pid) if process.poll() is None else []
             if process.poll() is None:
@@ -409,7 +411,7 @@ class Resume(RunTest):
         self.assertFalse(alive(worker))
         self.assertEqual(self.checkpoints(), [])
         hold.unlink()
-        self.run_job(self.job(), "--set", "steps=10")
+        self.run_job(self.job(), "--set", "steps=10", "--fresh")
         self.assertEqual(self.checkpoints()[-1].name, "step-00000010")
 
     def test_a_signal_before_training_begins_ends_the_run_at_once(self):
@@ -550,7 +552,8 @@ class Refusals(RunTest):
         self.assertIn("data.txt", output)
 
     def test_a_full_disk_is_status_5_and_leaves_no_broken_checkpoint(self):
-        process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=50")
+        process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=50",
+                             "--set", "checkpoint.give_up=300ms")
         self.wait_for_step(process, 60)
         # From here on no file of the agent may grow past this, which is less than one shard.
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -573,13 +576,14 @@ class Refusals(RunTest):
         self.addCleanup(subprocess.run, ["umount", disk], check=True)
         job = self.job("disk")
         # Not asynchronous, so that no step's record can meet the full disk first.
-        output = self.run_job(job, "--set", "steps=100000", "--set", "checkpoint.async=false", status=5)
+        give_up = ("--set", "checkpoint.give_up=0s")
+        output = self.run_job(job, "--set", "steps=100000", "--set", "checkpoint.async=false", *give_up, status=5)
         self.assertIn("No space left", output)
         self.assertRegex(output, r"step-0000001\d")
         left = sorted((disk / "checkpoints").iterdir())
         self.assertEqual([p.name for p in left], ["step-00000005", "step-00000010"])
         self.assertEqual(left, self.checkpoints("disk"))
-        self.run_job(job, "--set", "checkpoint.keep=1", "--set", "checkpoint.every=0", status=5)
+        self.run_job(job, "--set", "checkpoint.keep=1", "--set", "checkpoint.every=0", *give_up, status=5)
         shutil.rmtree(left[0])
         self.run_job(job, "--set", "checkpoint.keep=1", "--set", "checkpoint.every=0")
         self.assertEqual([p.name for p in self.checkpoints("disk")], ["step-00000024"])

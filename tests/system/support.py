@@ -31,6 +31,66 @@ int fsync(int fd) {
 }
 '''
 
+# A disk that fails: the file that the environment names has lines "CALL ERRNO TEXT"; a call of that kind on a path that contains
+# TEXT fails with ERRNO. Calls: look (stat, open to read, list), read, write (open to write, write, fsync, rename), remove.
+FAILING_DISK = r'''
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int fails(const char* call, const char* path) {
+  const char* rules = getenv("FAILING_DISK");
+  const long fd = rules ? syscall(SYS_openat, AT_FDCWD, rules, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd < 0) return 0;
+  char text[4096], *line, *rest = text;
+  const long n = syscall(SYS_read, (int)fd, text, sizeof(text) - 1);
+  syscall(SYS_close, (int)fd);
+  text[n < 0 ? 0 : n] = 0;
+  while ((line = strsep(&rest, "\n"))) {
+    char kind[16], part[256];
+    int error;
+    if (sscanf(line, "%15s %d %255s", kind, &error, part) == 3 && !strcmp(kind, call) && strstr(path, part)) return errno = error;
+  }
+  return 0;
+}
+static int fd_fails(const char* call, int fd) {
+  char name[64], path[4096];
+  snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(name, path, sizeof(path) - 1);
+  if (n < 0) return 0;
+  path[n] = 0;
+  return fails(call, path);
+}
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define OPEN(name) \
+  int name(const char* path, int flags, ...) { \
+    va_list list; va_start(list, flags); const mode_t mode = va_arg(list, mode_t); va_end(list); \
+    return fails(flags & O_CREAT ? "write" : "look", path) ? -1 : NEXT(name)(path, flags, mode); \
+  }
+OPEN(open)
+OPEN(open64)
+int stat(const char* path, struct stat* out) { return fails("look", path) ? -1 : NEXT(stat)(path, out); }
+DIR* opendir(const char* path) { return fails("look", path) ? NULL : NEXT(opendir)(path); }
+ssize_t pread(int fd, void* to, size_t n, off_t at) { return fd_fails("read", fd) ? -1 : NEXT(pread)(fd, to, n, at); }
+ssize_t pread64(int fd, void* to, size_t n, off64_t at) { return fd_fails("read", fd) ? -1 : NEXT(pread64)(fd, to, n, at); }
+ssize_t write(int fd, const void* from, size_t n) { return fd_fails("write", fd) ? -1 : NEXT(write)(fd, from, n); }
+int fsync(int fd) { return fd_fails("write", fd) ? -1 : NEXT(fsync)(fd); }
+int rename(const char* from, const char* to) { return fails("write", to) ? -1 : NEXT(rename)(from, to); }
+int rmdir(const char* path) { return fails("remove", path) ? -1 : NEXT(rmdir)(path); }
+int unlink(const char* path) { return fails("remove", path) ? -1 : NEXT(unlink)(path); }
+int remove(const char* path) { return fails("remove", path) ? -1 : NEXT(remove)(path); }
+int unlinkat(int at, const char* path, int flags) { return fails("remove", path) ? -1 : NEXT(unlinkat)(at, path, flags); }
+'''
+
 JOB = """\
 name: system
 seed: 7
@@ -142,15 +202,29 @@ class RunTest(unittest.TestCase):
             time.sleep(0.005)
         self.assertIsNone(process.poll(), f"ended before step {step}")
 
-    def slow_disk(self):
-        """(a file, the environment of a process whose disk stands still while that file exists)."""
+    def preloaded(self, name, source):
+        """The environment of a process with a library of this C source in front of the others."""
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None or SANITIZED:
             self.skipTest("needs a C compiler, and a program that no sanitizer was built into")
-        source, library, hold = self.root / "slow.c", self.root / "slow.so", self.root / "hold"
-        source.write_text(SLOW_DISK)
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-        return hold, {**os.environ, "LD_PRELOAD": str(library), "SLOW_DISK_HOLD": str(hold)}
+        file, library = self.root / f"{name}.c", self.root / f"{name}.so"
+        file.write_text(source)
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, file, "-ldl"], check=True)
+        return {**os.environ, "LD_PRELOAD": str(library)}
+
+    def slow_disk(self):
+        """(a file, the environment of a process whose disk stands still while that file exists)."""
+        hold = self.root / "hold"
+        return hold, {**self.preloaded("slow", SLOW_DISK), "SLOW_DISK_HOLD": str(hold)}
+
+    def failing_disk(self):
+        """(a file of rules, the environment of a process whose disk fails by them): see FAILING_DISK."""
+        rules = self.root / "rules"
+        return rules, {**self.preloaded("failing", FAILING_DISK), "FAILING_DISK": str(rules)}
+
+    def events(self, name="a"):
+        path = self.root / name / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @staticmethod
     def children(pid):

@@ -1,0 +1,122 @@
+#include "io/checkpoint/report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "io/checkpoint/files.h"
+#include "io/checkpoint/folders.h"
+#include "io/json.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Json stored_json(const StoredCheckpoint& stored) { return {{"step", stored.step}, {"path", stored.path}}; }
+
+}  // namespace
+
+CheckpointsAt checkpoints_at(const std::string& uri) {
+  const std::string path = without_slash(local_path(uri));
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error && !is_absence(error.value()))
+    throw StorageError(
+        path + ": cannot look at it: " + base::errno_text(error.value()) + remedy_of(error.value(), false),
+        error.value());
+  if (!fs::is_directory(status)) throw base::checkpoint_error("there is no directory " + path);
+  const std::unique_ptr<Storage> here = open_storage(path);
+  if (here->exists(kManifestFile) || here->exists(kMarkerFile)) {
+    // Under whatever name: of a copy its manifest knows the step.
+    const auto folder = parse_folder(fs::path(path).filename().string());
+    StoredCheckpoint stored{.step = folder ? folder->step : 0, .path = path};
+    if (!here->exists(kMarkerFile)) return {.complete = {}, .incomplete = {stored}};
+    if (!folder) stored.step = read_manifest(*here).state.step;
+    return {.complete = {stored}, .incomplete = {}};
+  }
+  const std::string directory = here->exists("checkpoints") ? path + "/checkpoints" : path;
+  return {.complete = list_checkpoints(directory), .incomplete = list_incomplete(directory)};
+}
+
+Verified verified(const StoredCheckpoint& where) {
+  try {
+    return {where, verify_checkpoint(where.path), ""};
+  } catch (const base::CheckpointError& error) {
+    return {where, std::nullopt, error.what()};
+  }
+}
+
+std::int64_t bytes_of(const Manifest& manifest) {
+  std::int64_t bytes = 0;
+  for (const ShardInfo& shard : manifest.shards) bytes += shard.bytes;
+  return bytes;
+}
+
+std::vector<TensorSummary> tensors_of(const Manifest& manifest) {
+  std::map<std::string, TensorSummary> tensors;
+  for (const auto& [shard, slice] : manifest.slices) {
+    TensorSummary& tensor = tensors[slice.name];
+    tensor = {slice.name, slice.dtype, slice.logical_shape, tensor.parts + 1};
+  }
+  std::vector<TensorSummary> all;
+  for (auto& [name, tensor] : tensors) all.push_back(std::move(tensor));
+  return all;
+}
+
+std::string list_json(const CheckpointsAt& checkpoints) {
+  Json complete = Json::array(), incomplete = Json::array();
+  for (const StoredCheckpoint& stored : checkpoints.complete) complete.push_back(stored_json(stored));
+  for (const StoredCheckpoint& stored : checkpoints.incomplete) incomplete.push_back(stored_json(stored));
+  return to_text(Json{{"checkpoints", complete}, {"incomplete", incomplete}}, 2) + "\n";
+}
+
+std::string verify_json(const std::vector<Verified>& checkpoints) {
+  Json list = Json::array();
+  for (const Verified& checkpoint : checkpoints) {
+    Json one = stored_json(checkpoint.where);
+    one["complete"] = checkpoint.manifest.has_value();
+    if (checkpoint.manifest) {
+      one["shards"] = checkpoint.manifest->shards.size();
+      one["bytes"] = bytes_of(*checkpoint.manifest);
+    } else {
+      one["problem"] = checkpoint.problem;
+    }
+    list.push_back(std::move(one));
+  }
+  return to_text(Json{{"checkpoints", list}}, 2) + "\n";
+}
+
+std::string show_json(const Verified& checkpoint) {
+  const TrainingState& state = checkpoint.manifest->state;
+  Json shards = Json::array(), tensors = Json::array();
+  for (const ShardInfo& shard : checkpoint.manifest->shards)
+    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
+  for (const TensorSummary& tensor : tensors_of(*checkpoint.manifest))
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", kernels::name_of(tensor.dtype)},
+                       {"shape", tensor.shape},
+                       {"parts", tensor.parts}});
+  return to_text(Json{{"path", checkpoint.where.path},
+                      {"step", state.step},
+                      {"cursor", state.cursor},
+                      {"tokens", state.tokens},
+                      {"seed", state.seed},
+                      {"identity", state.identity},
+                      {"environment", state.environment},
+                      {"shards", shards},
+                      {"tensors", tensors}},
+                 2) +
+         "\n";
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/files.h"
+#include "io/checkpoint/folders.h"
+#include "io/checkpoint/hash.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+
+// Whether a checkpoint is whole, and which of a run's is the newest that is. A file that cannot be read is an
+// error here, not damage: to pass a checkpoint over for a disk's fault would overwrite it later.
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<const TensorSlice> slices,
+                  std::vector<std::byte>& chunk) {
+  const std::string path = storage.path_of(shard.file);
+  const std::unique_ptr<StoredFile> file = storage.open(shard.file);
+  if (file->bytes() != shard.bytes)
+    throw base::checkpoint_error(
+        fmt::format("{}: has {} bytes, the manifest says {}", path, file->bytes(), shard.bytes));
+  Xxh3 hash;
+  for (std::int64_t at = 0; at < shard.bytes;) {
+    const std::span<std::byte> part = std::span(chunk).first(static_cast<std::size_t>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(chunk.size()), shard.bytes - at)));
+    file->read(at, part);
+    hash.update(part);
+    at += static_cast<std::int64_t>(part.size());
+  }
+  if (hash.hex() != shard.xxh3)
+    throw base::checkpoint_error(fmt::format("{}: is damaged: its checksum is {}, the manifest says {}", path,
+                                             hash.hex(), shard.xxh3));
+  check_shard(read_header(*file, path), slices, path);
+}
+
+}  // namespace
+
+SafetensorsHeader read_header(const StoredFile& file, const std::string& path) {
+  try {
+    std::vector<std::byte> head(static_cast<std::size_t>(std::min<std::int64_t>(8, file.bytes())));
+    file.read(0, head);
+    head.resize(static_cast<std::size_t>(header_bytes(head, file.bytes())));
+    file.read(0, head);
+    return parse_safetensors(head, file.bytes());
+  } catch (const StorageError&) {
+    throw;
+  } catch (const base::CheckpointError& e) {
+    throw base::checkpoint_error(path + ": " + e.what());
+  }
+}
+
+Manifest read_manifest(const Storage& storage) {
+  if (!storage.exists(kMarkerFile))
+    throw base::checkpoint_error(storage.path_of(kMarkerFile) +
+                                 ": is not there: the checkpoint was never completed");
+  const std::string marker = read_text(storage, kMarkerFile), text = read_text(storage, kManifestFile);
+  if (marker != xxh3_hex(bytes_of(text)) + "\n")
+    throw base::checkpoint_error(storage.path_of(kManifestFile) +
+                                 ": is damaged: its checksum is not the one in " + kMarkerFile);
+  try {
+    return parse_manifest(text);
+  } catch (const base::CheckpointError& e) {
+    throw base::checkpoint_error(storage.path_of(kManifestFile) + ": " + e.what());
+  }
+}
+
+Manifest verify_checkpoint(const std::string& path) {
+  const std::unique_ptr<Storage> storage = open_storage(path);
+  Manifest manifest = read_manifest(*storage);
+  std::vector<std::vector<TensorSlice>> slices(manifest.shards.size());
+  for (const auto& [shard, slice] : manifest.slices) slices[static_cast<std::size_t>(shard)].push_back(slice);
+  std::vector<std::byte> chunk(kChunkBytes);
+  for (std::size_t i = 0; i < manifest.shards.size(); ++i)
+    verify_shard(*storage, manifest.shards[i], slices[i], chunk);
+  return manifest;
+}
+
+std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory) {
+  const std::unique_ptr<Storage> storage = open_storage(directory);
+  std::vector<StoredCheckpoint> found;
+  for (const Folder& folder : folders_of(*storage).complete)
+    found.push_back({folder.step, storage->path_of(folder.name)});
+  return found;
+}
+
+std::vector<StoredCheckpoint> list_incomplete(const std::string& directory) {
+  const std::unique_ptr<Storage> storage = open_storage(directory);
+  std::vector<StoredCheckpoint> found;
+  for (const Folder& folder : folders_of(*storage).incomplete)
+    found.push_back({folder.step, storage->path_of(folder.name)});
+  return found;
+}
+
+std::optional<CheckpointStore::Found> CheckpointStore::newest_valid(
+    const std::function<void(const std::string&, const std::string&)>& rejected) const {
+  const std::vector<StoredCheckpoint> candidates = list();
+  for (const StoredCheckpoint& candidate : candidates) {
+    try {
+      return Found{candidate, verify_checkpoint(candidate.path)};
+    } catch (const StorageError& e) {
+      if (!is_absence(e.error_number))
+        throw base::checkpoint_error(fmt::format(
+            "{}; the newest checkpoint is not replaced by an older one for an error of the file system",
+            e.what()));
+      if (rejected) rejected(candidate.path, e.what());
+    } catch (const base::CheckpointError& e) {
+      if (rejected) rejected(candidate.path, e.what());
+    }
+  }
+  if (candidates.empty()) return std::nullopt;
+  throw base::checkpoint_error(
+      fmt::format("{}: none of its {} checkpoints is whole; restore one, or begin anew with --fresh, which "
+                  "moves the output aside",
+                  directory_, candidates.size()));
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,337 @@
+"""What a run makes of a file system that fails, and of an output directory that is not as it left it."""
+
+import errno
+import re
+import unittest
+
+from support import *
+
+
+class Looking(RunTest):
+    """What cannot be looked at is not absent."""
+
+    def trained(self, steps=12):
+        job = self.job(schedule=CONSTANT)
+        self.run_job(job, "--set", f"steps={steps}")
+        return job
+
+    def kept(self):
+        """What a refused run must leave as it is."""
+        folder = self.root / "a"
+        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "run.log")}
+
+    def test_an_error_in_place_of_a_marker_stops_the_run_and_touches_nothing(self):
+        job = self.trained()
+        before = self.kept()
+        rules, environment = self.failing_disk()
+        for number, what in ((errno.EIO, "Input/output error"), (errno.EACCES, "Permission denied"), (errno.ESTALE, "Stale file")):
+            rules.write_text(f"look {number} COMPLETE\n")
+            output = self.run_job(job, status=5, env=environment)
+            self.assertRegex(output, rf"step-000000\d+/COMPLETE.*{what}")
+            self.assertEqual(self.kept(), before)
+
+    def test_an_error_while_the_newest_is_verified_is_not_damage(self):
+        job = self.trained()
+        before = self.kept()
+        rules, environment = self.failing_disk()
+        for rule in (f"read {errno.EIO} step-00000012/shard", f"look {errno.EMFILE} step-00000012/shard",
+                     f"look {errno.EACCES} step-00000012/manifest"):
+            rules.write_text(rule + "\n")
+            output = self.run_job(job, status=5, env=environment)
+            self.assertIn("step-00000012", output)
+            self.assertNotIn("damaged", output)
+            self.assertNotIn("resuming", output)
+            self.assertEqual(self.kept(), before)
+
+    def test_an_error_that_passes_is_waited_for(self):
+        job = self.trained()
+        rules, environment = self.failing_disk()
+        rules.write_text(f"look {errno.EIO} COMPLETE\n")
+        process = self.start(job, env=environment)
+        # It has the directory, so it is about to look, or waits to look again: for about 2 s.
+        time.sleep(0.5)
+        rules.unlink()
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("step 12", output)
+        self.assertEqual([s["step"] for s in self.steps()], list(range(1, 25)))
+
+    def test_records_without_a_checkpoint_are_refused_until_fresh_moves_them_aside(self):
+        job = self.trained()
+        away = self.root / "away"
+        (self.root / "a" / "checkpoints").rename(away)  # as a file system that is not mounted
+        before = self.kept()
+        output = self.run_job(job, "--set", "steps=6", status=5)
+        self.assertIn("up to step 12", output)
+        self.assertIn(f"trainerd run {job} --fresh --set steps=6", output)
+        self.assertEqual(self.kept(), before)
+        # Mounted again, it goes on.
+        (self.root / "a" / "checkpoints").rmdir()
+        away.rename(self.root / "a" / "checkpoints")
+        self.run_job(job, "--set", "steps=14")
+        before = self.kept()
+        output = self.run_job(job, "--set", "steps=6", "--fresh")
+        moved = re.search(r"moved to (\S+)", output).group(1)
+        self.assertRegex(moved, r"/a\.old-\d{8}-\d{6}$")
+        self.assertEqual([s["step"] for s in self.steps()], list(range(1, 7)))
+        (self.root / "a").rename(self.root / "b")
+        os.rename(moved, self.root / "a")
+        self.assertEqual(self.kept(), before)
+
+    def test_fresh_does_not_move_what_another_run_uses_and_needs_nothing_to_move(self):
+        job = self.job()
+        process = self.start(job, "--fresh", "--set", "steps=100000")
+        self.wait_for_step(process, 3)
+        output = self.run_job(job, "--fresh", status=2)
+        self.assertIn("another run", output)
+        self.assertIsNone(process.poll())
+        self.assertEqual([p.name for p in self.root.glob("a.old*")], [])
+
+    def test_fresh_through_a_link_moves_what_it_leads_to(self):
+        scratch = self.root / "scratch"
+        scratch.mkdir()
+        (self.root / "a").symlink_to(scratch)
+        job = self.job()
+        self.run_job(job, "--set", "steps=6")
+        self.run_job(job, "--set", "steps=5", "--fresh")
+        self.assertTrue((self.root / "a").is_symlink())
+        self.assertEqual([s["step"] for s in self.steps()], list(range(1, 6)))
+        self.assertEqual(len(list(self.root.glob("scratch.old-*/steps.jsonl"))), 1)
+
+    def test_a_log_that_cannot_be_read_is_left_alone(self):
+        job = self.trained()
+        before = self.kept()
+        rules, environment = self.failing_disk()
+        rules.write_text(f"read {errno.EIO} steps.jsonl\n")
+        output = self.run_job(job, status=2, env=environment)
+        self.assertIn("steps.jsonl: cannot read: Input/output error", output)
+        self.assertEqual(self.kept(), before)
+
+    def test_a_garbled_line_is_set_aside_with_a_warning_and_the_run_goes_on(self):
+        job = self.trained()
+        log = self.root / "a" / "steps.jsonl"
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join([*lines[:5], "x" * 40 + "\n", *lines[6:]]))
+        output = self.run_job(job)
+        self.assertIn("steps.jsonl: line 6", output)
+        self.assertEqual([s["step"] for s in self.steps()], [n for n in range(1, 25) if n != 6])
+        self.assertEqual((self.root / "a" / "steps.jsonl.garbled").read_text(), "x" * 40 + "\n")
+        self.assertTrue([e for e in self.events() if e["event"] == "warning" and "garbled" in e["message"]])
+
+    def test_a_newest_checkpoint_without_its_marker_is_named(self):
+        job = self.trained()
+        (self.root / "a" / "checkpoints" / "step-00000012" / "COMPLETE").unlink()
+        output = self.run_job(job)
+        self.assertRegex(output, r"step-00000012 will not be used: .*COMPLETE")
+        self.assertRegex(output, r"resuming.*step-00000010")
+        self.assertTrue([e for e in self.events() if e["event"] == "warning" and "step-00000012" in e["message"]])
+
+    def test_an_output_uri_is_one_place(self):
+        job = self.job()
+        output = f"output=file://{self.root}/a"
+        self.run_job(job, "--set", output, "--set", "steps=6", cwd=self.root)
+        self.assertEqual([s["step"] for s in self.steps()], list(range(1, 7)))
+        self.assertEqual([p.name for p in self.checkpoints()], ["step-00000005", "step-00000006"])
+        self.assertFalse((self.root / "file:").exists())
+        self.run_job(job, "--set", "steps=7")
+        self.assertIn("there is no storage", self.run_job(job, "--set", "output=s3://bucket/a", status=2))
+
+    def test_planted_links_are_refused_or_replaced_and_their_targets_stay(self):
+        mine = self.root / "mine"
+        mine.write_text("precious")
+        (self.root / "a").mkdir()
+        for name in ("steps.jsonl", "events.jsonl", ".lock"):
+            link = self.root / "a" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(mine)
+            self.assertIn(name, self.run_job(self.job(), status=2))
+            link.unlink()
+        for name in ("job.yaml", "job.yaml.partial", "report.html", "report.html.partial"):
+            (self.root / "a" / name).symlink_to(mine)
+        self.run_job(self.job(), "--set", "steps=6")
+        self.assertEqual(mine.read_text(), "precious")
+        self.assertFalse((self.root / "a" / "report.html").is_symlink())
+
+
+class Saving(RunTest):
+    """What cannot be written is tried again while training goes on."""
+
+    def wait_for(self, process, condition, what, timeout=60):
+        end = time.monotonic() + timeout
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"not within {timeout} s: {what}")
+            if process.poll() is not None:
+                self.fail(f"ended before {what}: {process.communicate()[0]}")
+            time.sleep(0.01)
+
+    def warnings(self, part, name="a"):
+        return [e for e in self.events(name) if e["event"] == "warning" and part in e["message"]]
+
+    def address(self, process):
+        for line in process.stdout:
+            if found := re.search(r"http://([0-9.]+:[0-9]+)/metrics", line):
+                return found.group(1)
+        self.fail("no metrics")
+
+    def test_a_disk_that_is_full_for_a_while_costs_no_step(self):
+        for waits in ("true", "false"):
+            with self.subTest(f"async={waits}"):
+                rules, environment = self.failing_disk()
+                rules.unlink(missing_ok=True)
+                name = f"async-{waits}"
+                process = self.start(self.job(name), "--set", "steps=1000000", "--set", f"checkpoint.async={waits}", env=environment)
+                address = self.address(process)
+                self.wait_for_step(process, 7, name)
+                rules.write_text(f"write {errno.ENOSPC} shard-\n")
+                self.wait_for(process, lambda: self.warnings("could not be written", name), "the failure is an event")
+                # More snapshots than there is memory for: training waits for none of them.
+                self.wait_for_step(process, self.steps(name)[-1]["step"] + 40, name)
+                warning = self.warnings("could not be written", name)[0]["message"]
+                self.assertRegex(warning, "No space left.*the disk is full: free some space.*training goes on for up to 1h")
+                metrics = dict(re.findall(r"^(\S+) (\S+)$", scrape(address), re.M))
+                self.assertGreaterEqual(float(metrics['trainerd_checkpoint_failures_total{part="write"}']), 1)
+                self.assertGreater(float(metrics["trainerd_checkpoint_age_seconds"]), 0)
+                saved = self.checkpoints(name)[-1]
+                rules.unlink()
+                self.wait_for(process, lambda: self.warnings("can be written again", name), "it is saved")
+                self.wait_for(process, lambda: self.checkpoints(name)[-1] != saved, "a newer checkpoint")
+                process.send_signal(signal.SIGTERM)
+                output, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 143, output)
+                steps = [s["step"] for s in self.steps(name)]
+                self.assertEqual(steps, list(range(1, len(steps) + 1)))
+                self.assertEqual(self.checkpoints(name)[-1].name, f"step-{len(steps):08d}")
+                left = sorted(p.name for p in (self.root / name / "checkpoints").iterdir())
+                self.assertEqual(left, [p.name for p in self.checkpoints(name)], "something was left over")
+
+    def test_old_checkpoints_that_cannot_be_removed_or_seen_end_nothing_and_go_later(self):
+        for rule in (f"remove {errno.EIO} .partial-removed", f"look {errno.EIO} /COMPLETE"):
+            with self.subTest(rule):
+                rules, environment = self.failing_disk()
+                rules.unlink(missing_ok=True)
+                name = rule.split()[0]
+                folder = self.root / name / "checkpoints"
+                process = self.start(self.job(name), "--set", "steps=1000000", "--set", "checkpoint.keep=2", env=environment)
+                address = self.address(process)
+                self.wait_for(process, lambda: len(self.checkpoints(name)) == 2, "two checkpoints")
+                rules.write_text(rule + "\n")
+                self.wait_for(process, lambda: self.warnings("could not be removed", name), "the failure is an event")
+                self.assertRegex(scrape(address), r'trainerd_checkpoint_failures_total\{part="clean_up"\} [1-9]')
+                # What cannot be seen is not taken for unfinished and removed.
+                self.assertGreaterEqual(len(self.checkpoints(name)), 2)
+                rules.unlink()
+                step = self.steps(name)[-1]["step"]
+                self.wait_for(process, lambda: self.checkpoints(name)[0].name > f"step-{step:08d}", "they are removed")
+                process.send_signal(signal.SIGTERM)
+                output, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 143, output)
+                self.assertEqual(sorted(folder.iterdir()), self.checkpoints(name))
+                self.assertEqual(self.checkpoints(name)[-1].name, f"step-{self.steps(name)[-1]['step']:08d}")
+
+    def test_a_run_that_cannot_save_for_its_time_to_give_up_ends_with_status_5(self):
+        rules, environment = self.failing_disk()
+        process = self.start(self.job(), "--set", "steps=1000000", "--set", "checkpoint.give_up=1s", env=environment)
+        self.wait_for_step(process, 7)
+        begin = time.monotonic()
+        rules.write_text(f"write {errno.EROFS} shard-\n")
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 5, output)
+        self.assertGreater(time.monotonic() - begin, 1.0)
+        self.assertRegex(output, r"could not be written in \d+ tries over .*Read-only file system.*the last checkpoint is \S+step-\d+")
+        left = sorted((self.root / "a" / "checkpoints").iterdir())
+        self.assertEqual(left, self.checkpoints())
+        rules.unlink()
+        self.assertIn("resuming", self.run_job(self.job(), "--set", f"steps={int(left[-1].name[5:]) + 3}"))
+
+    def test_the_last_checkpoint_of_a_run_is_tried_again_before_it_ends(self):
+        for stop in (False, True):
+            with self.subTest(stop=stop):
+                rules, environment = self.failing_disk()
+                rules.write_text(f"write {errno.EDQUOT} shard-\n")
+                name = f"stop-{stop}"
+                steps = 1000000 if stop else 6
+                process = self.start(self.job(name), "--set", f"steps={steps}", "--set", "checkpoint.every=0", env=environment)
+                if stop:
+                    self.wait_for_step(process, 3, name)
+                    process.send_signal(signal.SIGTERM)
+                self.wait_for(process, lambda: self.warnings("could not be written, try 2", name), "two tries have failed")
+                rules.unlink()
+                output, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 143 if stop else 0, output)
+                self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{self.steps(name)[-1]['step']:08d}"])
+
+    def test_what_an_earlier_run_left_unfinished_is_collected_at_the_start(self):
+        job = self.job()
+        self.run_job(job, "--set", "steps=6")
+        left = self.root / "a" / "checkpoints" / ".partial-step-00000099-of-another-run"
+        left.mkdir()
+        (left / "shard-00000.safetensors").write_text("half")
+        self.run_job(job, "--set", "steps=6")
+        self.assertFalse(left.exists())
+
+    def test_a_full_disk_at_a_rerun_is_named_as_that(self):
+        job = self.job()
+        self.run_job(job, "--set", "steps=6")
+        rules, environment = self.failing_disk()
+        for part in (".lock", "job.yaml", ".partial-probe"):
+            rules.write_text(f"write {errno.ENOSPC} {part}\n")
+            output = self.run_job(job, "--set", "steps=7", status=5, env=environment)
+            self.assertRegex(output, r"disk is full.*free some space")
+            self.assertNotIn("another", output)
+
+
+class Commands(RunTest):
+    """`checkpoint list`, `verify` and `show` of a run, of its checkpoints, and of one."""
+
+    def checkpoint(self, *args, status=0):
+        done = subprocess.run([BINARY, "checkpoint", *args], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout, done.stderr
+
+    def test_a_run_its_checkpoints_and_one_checkpoint_are_taken_alike(self):
+        self.run_job(self.job(), "--set", "steps=12")
+        run = self.root / "a"
+        newest = run / "checkpoints" / "step-00000012"
+        moved = self.root / "exported"
+        shutil.copytree(newest, moved)
+        all_steps = [12, 10, 5]
+        for place in (run, f"{run}/", f"file://{run}", run / "checkpoints"):
+            listed = json.loads(self.checkpoint("list", place, "--json")[0])
+            self.assertEqual([c["step"] for c in listed["checkpoints"]], all_steps)
+            self.assertEqual(listed["incomplete"], [])
+            verified = json.loads(self.checkpoint("verify", place, "--json")[0])["checkpoints"]
+            self.assertEqual([(c["step"], c["complete"], c["shards"]) for c in verified], [(n, True, 1) for n in all_steps])
+            self.assertEqual(json.loads(self.checkpoint("show", place, "--json")[0])["step"], 12)
+            self.assertEqual(len(self.checkpoint("verify", place)[0].splitlines()), 3)
+        for place in (newest, f"{newest}/", moved):
+            self.assertEqual([c["step"] for c in json.loads(self.checkpoint("list", place, "--json")[0])["checkpoints"]], [12])
+            self.assertIn("complete: step 12, 1 shards", self.checkpoint("verify", place)[0])
+            shown = json.loads(self.checkpoint("show", place, "--json")[0])
+            self.assertEqual((shown["step"], shown["seed"], shown["tokens"]), (12, 7, 12 * 4 * 64))
+            self.assertEqual([s["file"] for s in shown["shards"]], ["shard-00000.safetensors"])
+            self.assertEqual({t["name"]: t["shape"] for t in shown["tensors"]}["embed.weight"], [256, 64])
+        # Nothing is written by a look.
+        self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), [f"step-{n:08d}" for n in reversed(all_steps)])
+
+    def test_what_is_damaged_or_unfinished_is_named_beside_what_is_whole(self):
+        self.run_job(self.job(), "--set", "steps=12")
+        folder = self.root / "a" / "checkpoints"
+        (folder / "step-00000012" / "COMPLETE").unlink()
+        with (folder / "step-00000010" / "shard-00000.safetensors").open("r+b") as shard:
+            shard.seek(5000)
+            shard.write(b"x" * 100)
+        listed = json.loads(self.checkpoint("list", self.root / "a", "--json")[0])
+        self.assertEqual(([c["step"] for c in listed["checkpoints"]], [c["step"] for c in listed["incomplete"]]), ([10, 5], [12]))
+        self.assertRegex(self.checkpoint("list", self.root / "a")[0], "step-00000012  incomplete: no file COMPLETE")
+        text, problem = self.checkpoint("verify", self.root / "a", status=5)
+        self.assertIn("step-00000005: complete", text)
+        self.assertRegex(problem, "step-00000010/shard-00000.safetensors: is damaged")
+        verified = json.loads(self.checkpoint("verify", self.root / "a", "--json", status=5)[0])["checkpoints"]
+        self.assertEqual([(c["step"], c["complete"]) for c in verified], [(10, False), (5, True)])
+        self.assertIn("never finished", self.checkpoint("verify", folder / "step-00000012", status=5)[1])
+        self.assertIn("no complete checkpoint", self.checkpoint("verify", self.root, status=5)[1])
+        self.assertIn("no directory", self.checkpoint("list", self.root / "nowhere", status=5)[1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
