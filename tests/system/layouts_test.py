@@ -147,6 +147,8 @@ class Layouts(LayoutTest):
         job = self.job("killed")
         process = self.start(job, *arguments("all"))
         self.wait_for_step(process, 8, "killed")
+        while not self.checkpoints("killed"):
+            time.sleep(0.01)
         process.kill()
         process.communicate()
         self.run_job(job, *arguments("all"))

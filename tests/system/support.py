@@ -222,10 +222,6 @@ class RunTest(unittest.TestCase):
         rules = self.root / "rules"
         return rules, {**self.preloaded("failing", FAILING_DISK), "FAILING_DISK": str(rules)}
 
-    def events(self, name="a"):
-        path = self.root / name / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
     @staticmethod
     def children(pid):
         text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
