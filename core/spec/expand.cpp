@@ -42,9 +42,9 @@ std::string expanded(const std::string& text, const Environment& environment, co
     at = dollar + 1;
     if (dollar == text.size()) break;
     const char next = at < text.size() ? text[at] : '\0';
-    if (next == '$') ++at;
+    if (next == '$' || next == '~') ++at;
     if (next != '{') {
-      out += '$';
+      out += next == '~' ? '~' : '$';
       continue;
     }
     const std::size_t end = text.find('}', at);
@@ -103,7 +103,7 @@ void expand_texts(Node& root, const std::set<std::string>& texts, const Environm
 }
 
 std::string unexpanded(const std::string& text) {
-  std::string out = text.starts_with('~') ? "./" : "";
+  std::string out = text.starts_with('~') ? "$" : "";
   for (const char c : text) out += c == '$' ? std::string("$$") : std::string(1, c);
   return out;
 }

@@ -10,7 +10,7 @@
 
 namespace trainerd::core {
 
-/// Replaces `${NAME}`, `${NAME:-default}` and `$$` (a dollar), and a `~` or `~/` at the start (of a default there, too) by ${HOME}, in the scalars of the keys `texts`
+/// Replaces `${NAME}`, `${NAME:-default}`, `$$` (a dollar) and `$~` (a tilde), and a `~` or `~/` at the start (of a default there, too) by ${HOME}, in the scalars of the keys `texts`
 /// (dotted paths) and in their lists. Variables are of the environment; what is put in is not expanded again. A variable that is not set
 /// and has no default, an unknown `~user` and an unfinished `${` become problems.
 void expand_texts(Node& root, const std::set<std::string>& texts, const Environment& environment, Problems& problems);

@@ -108,7 +108,7 @@ TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
                  "{global: 4}\n") ==
         Lines{"job.yaml:1:1: steps: is required: optimizer steps of the whole run",
               "job.yaml:1:1: data.train: is required: files, directories or glob patterns (`*`, `?`, `[]`, "
-              "`**`) of the training data",
+              "`**`) of the training data; relative ones are in the job file's directory when they exist there",
               "job.yaml:2:1: model.seq_len: is required: tokens of a training sequence",
               "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
 }

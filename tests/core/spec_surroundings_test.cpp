@@ -62,8 +62,8 @@ TEST_CASE("a resolved job is read back without the environment it was made in", 
   const JobSpec made = job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
   CHECK(made.output == "~/${x}$");
   const JobSpec again = parse_job(to_yaml(made), "job.yaml");
-  CHECK(again.data.train == std::vector<std::string>{"a${x}", "./~/${x}$"});  // the same places
-  CHECK(parse_job(to_yaml(again), "job.yaml") == again);
+  CHECK(again == made);
+  CHECK(again.data.train == std::vector<std::string>{"a${x}", "~/${x}$"});
 }
 
 TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name", "[spec]") {
