@@ -3,15 +3,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/commit.h"
 #include "apps/descriptors.h"
@@ -58,29 +56,20 @@ std::optional<double> deadline(const std::string& max_time, double start) {
   return start + *seconds;
 }
 
-/// Ends the process where nothing has to be saved; `screen`: where the log goes, once there is one.
+/// Ends the process where nothing has to be saved; `screen`: where the log goes.
 core::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
   return [screen = std::move(screen)](const core::StopRequest& stop) {
     spdlog::info("{} before training began: stopping", stop.reason);
     spdlog::default_logger()->flush();
-    if (screen) screen->finish();
+    screen->finish();
     // Other threads are at work: nothing of theirs is destroyed.
     std::_Exit(kExitOfSignal + stop.exit_signal);
   };
 }
 
-/// For a shell: an argument with other characters than these is quoted.
-std::string quoted(const std::string& argument) {
-  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("._-/=:,+@%", c) != nullptr; };
-  if (!argument.empty() && std::all_of(argument.begin(), argument.end(), plain)) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 std::string fresh_command(const RunArgs& args) {
-  std::string text = "trainerd run " + quoted(args.job) + " --fresh";
-  for (const std::string& value : args.overrides) text += " --set " + quoted(value);
+  std::string text = "trainerd run " + shell_word(args.job) + " --fresh";
+  for (const std::string& value : args.overrides) text += " --set " + shell_word(value);
   return text;
 }
 
@@ -89,7 +78,15 @@ std::string fresh_command(const RunArgs& args) {
 int run_command(const RunArgs& args) {
   const std::optional<double> end = deadline(args.max_time, base::monotonic_seconds());
   const base::UniqueFd signals = open_stop_signals();
-  std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(nullptr));
+  const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
+  const auto log = std::make_shared<io::RunLog>();
+  core::log_to(screen, log);
+  // The log keeps the screen: its end is not that of its owners.
+  struct Finish {
+    io::Screen& screen;
+    ~Finish() { screen.finish(); }
+  } const finish{*screen};
+  std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(screen));
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   auto [job, rates] = core::job_here(read_job(args.job, overrides));
@@ -100,14 +97,6 @@ int run_command(const RunArgs& args) {
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();
-  const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
-  const auto log = std::make_shared<io::RunLog>();
-  core::log_to(screen, log);
-  // The log keeps the screen: its end is not that of its owners.
-  struct Finish {
-    io::Screen& screen;
-    ~Finish() { screen.finish(); }
-  } const finish{*screen};
   const core::AgentResult result = core::run_agent({.job = job,
                                                     // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
                                                     .executable = "/proc/self/exe",

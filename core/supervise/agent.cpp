@@ -101,8 +101,13 @@ void Agent::plan() {
 
 void Agent::prepare() {
   options_.log->open(output_.log(gang_.node()));
-  resume();
-  if (!already_trained()) check_data();
+  try {
+    resume();
+    if (!already_trained()) check_data();
+  } catch (const std::exception& error) {
+    record_refused(error.what());
+    throw;
+  }
 }
 
 /// Nothing is left to do but the report.

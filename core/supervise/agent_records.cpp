@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "core/plan/memory_use.h"
@@ -133,6 +134,19 @@ void Agent::record_failure(const std::string& error) {
     at = end;
   }
   sinks_.each(&io::MetricsSink::on_notice, notice);
+}
+
+/// An attempt that was refused before anything of the run was touched: one more line or two in the events of a run that has some.
+void Agent::record_refused(const std::string& error) {
+  if (!gang_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
+  try {
+    sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));
+    begun_ = true;
+    record(io::NoticeKind::resume, "an attempt to go on" + (step_ > 0 ? " after step " + std::to_string(step_) : std::string()));
+    record_failure(error);
+  } catch (const std::exception& second) {  // the first error is the one to report
+    spdlog::error("while the failure was recorded: {}", second.what());
+  }
 }
 
 io::RunInfo Agent::run_info() const {

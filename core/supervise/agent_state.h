@@ -146,6 +146,7 @@ class Agent {
   void record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   void record_begin();
   void record_failure(const std::string& error);
+  void record_refused(const std::string& error);
   void watch_outlets();
 
   const AgentOptions& options_;
