@@ -13,7 +13,7 @@ namespace {
 // Of all ranks of a job: 4 EiB, half of what 63 bits count.
 constexpr double kMostBytes = 4.0 * 0x1p60;
 // Of a rank's gradients, each with its own entries in several lists.
-constexpr double kMostBuckets = 1 << 16;
+constexpr double kMostBuckets = 1 << 18;
 
 double number(std::int64_t n) { return static_cast<double>(n); }
 

@@ -102,8 +102,8 @@ TEST_CASE("jobs of absurd sizes are answered or refused within 5 s and 1 GiB", "
       {"model.seq_len=134217728"},
       {"batch.global=16777216", "batch.micro=16777216"},
       {"batch.global=16777216", "batch.micro=1"},
-      {"batch.global=524288", "batch.micro=1"},
-      {"batch.global=262144", "batch.micro=1", "parallel.pp=2", "parallel.schedule=gpipe"},
+      {"batch.global=131072", "batch.micro=1"},
+      {"batch.global=65536", "batch.micro=1", "parallel.pp=2", "parallel.schedule=gpipe"},
       {"parallel.dp=131072", "batch.global=262144"},
       {"model.layers=1024", "parallel.pp=2", "parallel.virtual_stages=512", "parallel.schedule=interleaved", "batch.global=1024", "batch.micro=1"},
       {"parallel.bucket_bytes=1024", "model.hidden=8192", "model.heads=64", "model.ffn=32768"},
@@ -142,8 +142,8 @@ TEST_CASE("what is refused for its size names the key and what is valid", "[cli]
     CHECK_THAT(used.output, Catch::Contains(words));
   };
   says({"model.layers=65536"}, "model.layers: must be at most 1024");
-  says({"batch.global=16777216", "batch.micro=1"}, "batch.global: 16777216 microbatches on 1 pipeline chunk are more than 524288");
-  says({"model.hidden=1048576"}, "parallel.bucket_bytes: a rank's gradients are more than 65536 buckets of 26214400 bytes");
+  says({"batch.global=16777216", "batch.micro=1"}, "batch.global: 16777216 microbatches on 1 pipeline chunk are more than 131072");
+  says({"model.hidden=1048576"}, "parallel.bucket_bytes: a rank's gradients are more than 262144 buckets of 26214400 bytes");
   says({"batch.global=16777216", "batch.micro=16777216", "model.seq_len=134217728"}, "batch.micro: the activations of 16777216 x 134217728 tokens");
   says({"model.layers=1024", "model.hidden=1048576", "model.ffn=4194304", "parallel.dp=131072", "batch.global=262144"}, "model: its parameters");
 }

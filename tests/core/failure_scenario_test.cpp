@@ -79,7 +79,7 @@ TEST_CASE("what is missing is said at once", "[goodput]") {
   CHECK(refusal(job, {}, {}) ==
         "cluster.failures: dgx-b200 has no rates: give one, for example --set "
         "cluster.failures.host_per_1000_node_days=4\n"
-        "--step-seconds: is required: the time of one step\n"
+        "--step-seconds: is required: the time of one step; or add --calibrate, or name a cluster with operator rates\n"
         "cluster.failures.detection_seconds: is required: until a failure is acted on; give it in the "
         "cluster file or with --set\n"
         "cluster.failures.restart_seconds: is required: processes and communicators, up to the restore; give "

@@ -215,7 +215,7 @@ class LayoutsOnCuda(LayoutTest):
                 self.assert_ledger(name)
 
     def test_ranks_that_share_a_device_unasked_are_refused(self):
-        output = self.run_job(self.job("unasked"), *arguments("one", "device=cuda", "parallel.dp=4096", "batch.global=4096", "batch.micro=1"), status=3)
+        output = self.run_job(self.job("unasked"), *arguments("one", "device=cuda", "parallel.dp=64", "batch.global=64", "batch.micro=1"), status=3)
         self.assertIn("cluster.communication to staged", output)
 
     def test_any_rank_that_dies_is_named_and_nobody_hangs(self):

@@ -599,16 +599,15 @@ class Refusals(RunTest):
         self.assertRegex(output, r"last good checkpoint is \S*(step-\d+|none)")
 
     def test_a_job_larger_than_the_node_is_status_3(self):
-        output = self.run_job(self.job(), "--set", "model.layers=4000", "--set", "model.hidden=8192", "--set", "model.ffn=32768",
+        output = self.run_job(self.job(), "--set", "model.layers=1000", "--set", "model.hidden=8192", "--set", "model.ffn=32768",
                               status=3)
         self.assertIn("does not fit", output)
 
-    def test_sizes_beyond_any_machine_are_status_3(self):
-        # Of a batch: 2^51 tokens are too many for a region; 2^46 are for the planner's own memory.
-        for sequences in (1 << 24, 1 << 19)[: 1 if SANITIZED else 2]:
+    def test_a_batch_beyond_any_machine_is_refused_with_its_key(self):
+        for sequences in (1 << 24, 1 << 19):
             output = self.run_job(self.job(), "--set", f"model.seq_len={1 << 27}", "--set", f"batch.global={sequences}",
-                                  "--set", f"batch.micro={sequences}", status=3)
-            self.assertIn("does not fit", output)
+                                  "--set", f"batch.micro={sequences}", status=2)
+            self.assertIn("batch.micro: the activations of", output)
 
 
 if __name__ == "__main__":
