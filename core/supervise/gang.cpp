@@ -37,6 +37,13 @@ std::string random_name() {
   return text.str();
 }
 
+/// What all nodes must agree on. The data may lie elsewhere on each: its content is compared when all ranks are ready.
+std::string shared_job(JobSpec job) {
+  job.data.train.clear();
+  job.data.valid.clear();
+  return to_yaml(job);
+}
+
 /// Where two resolved jobs part, for people.
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
@@ -96,7 +103,7 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
   server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous, [](const std::string& line) { spdlog::warn("{}", line); });
   go_.run = random_name();
-  const std::string yaml = to_yaml(job);
+  const std::string yaml = shared_job(job);
   members_[0].isa = isa_here(job);
   if (!alone()) spdlog::info("node 0 of {} waits for the others at {}", nodes(), options_.rendezvous.text());
   while (!missing().empty()) {
@@ -183,7 +190,7 @@ void Gang::refuse(const std::string& why) {
 
 void Gang::follow(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  const Hello hello{node(), nodes(), version(), this_host(), to_yaml(job), isa_here(job)};
+  const Hello hello{node(), nodes(), version(), this_host(), shared_job(job), isa_here(job)};
   members_[static_cast<std::size_t>(node())].host = hello.host;
   spdlog::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
   for (;;) {
