@@ -202,7 +202,7 @@ class LayoutsOnCuda(LayoutTest):
 
     def setUp(self):
         super().setUp()
-        asked = subprocess.run([BINARY, "validate", self.job("asked"), "--set", "device=cuda"], capture_output=True, text=True)
+        asked = subprocess.run([BINARY, "run", self.job("asked"), "--set", "device=cuda"], capture_output=True, text=True)
         if asked.returncode == 8:
             self.skipTest("no GPU: " + asked.stderr.strip())
 
