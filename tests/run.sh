@@ -28,5 +28,5 @@ fi
 cmake --preset "$preset" -DTRAINERD_TESTS=ON
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
-# One test at a time: several start trainers of their own, and the machine may have two cores.
-ctest --test-dir "build/$preset" --output-on-failure
+# One test at a time but for those that leave a core free: several start trainers of their own, and the machine may have two cores.
+ctest --test-dir "build/$preset" --output-on-failure -j 2
