@@ -37,13 +37,6 @@ std::string random_name() {
   return text.str();
 }
 
-/// What all nodes must agree on. The data may lie elsewhere on each: its content is compared when all ranks are ready.
-std::string shared_job(JobSpec job) {
-  job.data.train.clear();
-  job.data.valid.clear();
-  return to_yaml(job);
-}
-
 /// Where two resolved jobs part, for people.
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
@@ -70,6 +63,12 @@ std::string seconds_text(double seconds) {
 }
 
 }  // namespace
+
+std::string shared_job(JobSpec job) {
+  job.data.train.clear();
+  job.data.valid.clear();
+  return to_yaml(job);
+}
 
 End end_by(const std::exception& error) {
   if (const auto* known = dynamic_cast<const base::Error*>(&error)) return {.failed = true, .kind = known->kind(), .message = known->what()};

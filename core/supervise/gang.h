@@ -101,6 +101,10 @@ class Gang {
   bool finished_ = false;
 };
 
+/// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from node to node: the
+/// content is compared when all ranks are ready.
+std::string shared_job(JobSpec job);
+
 /// The end that an error is.
 End end_by(const std::exception& error);
 

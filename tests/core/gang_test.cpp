@@ -61,7 +61,7 @@ io::TrainingState state_at(std::int64_t step, std::int64_t cursor) {
   return state;
 }
 
-Hello good_hello() { return {1, 2, version(), "gpu7", to_yaml(some_job())}; }
+Hello good_hello() { return {1, 2, version(), "gpu7", shared_job(some_job())}; }
 
 }  // namespace
 
@@ -70,7 +70,7 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK(hello.node == 1);
   CHECK(hello.nodes == 2);
   CHECK(hello.host == "gpu7");
-  CHECK(hello.job_yaml == to_yaml(some_job()));
+  CHECK(hello.job_yaml == shared_job(some_job()));
   const auto crossed = [](const GangMessage& message) { return decode_gang_message(encode(message)); };
   const Go go = std::get<Go>(crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
@@ -105,6 +105,12 @@ TEST_CASE("text that is no message of an agent is a communication error", "[gang
 
 TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[gang]") {
   CHECK(leader_meets(encode(good_hello())) == "all have met");
+  // The same files may lie elsewhere on another node.
+  JobSpec elsewhere = some_job();
+  elsewhere.data.train = {"/scratch/node1/a.txt"};
+  Hello other_place = good_hello();
+  other_place.job_yaml = shared_job(elsewhere);
+  CHECK(leader_meets(encode(other_place)) == "all have met");
   Hello hello = good_hello();
   hello.version = "0.0.1";
   CHECK_THAT(leader_meets(encode(hello)), Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
