@@ -9,7 +9,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/records.h"
 
-// What a run that goes on from a checkpoint finds changed: its data and the keys of its job.
+// What changed between a checkpoint and the run that resumes from it: the data and the keys of the job.
 
 namespace trainerd::core {
 
@@ -30,7 +30,7 @@ std::string data_text(const std::string& files, const std::string& content);
 /// Writes what was seen into the identity of a checkpoint.
 void record_data(const DataSeen& seen, io::TrainingState& state);
 
-/// How a run goes on with its data.
+/// The order of samples that a resumed run continues with.
 struct ResumedData {
   std::int64_t order_start = 0;   ///< the cursor at which the present order of samples began
   std::int64_t order_stream = 0;  ///< its number
