@@ -1,4 +1,4 @@
-#include "core/plan/calibrate.h"
+#include "core/plan/calibrate/calibrate.h"
 
 #include <unistd.h>
 
@@ -7,9 +7,9 @@
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
-#include "core/version.h"
+#include "core/version/version.h"
 #include "io/console/screen.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::apps {
 

@@ -6,8 +6,9 @@
 
 #include "apps/nodes.h"
 #include "apps/output.h"
-#include "core/plan/calibrate.h"
+#include "core/plan/calibrate/calibrate.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 #include "io/checkpoint/checkpoint.h"
 
 namespace trainerd::apps {

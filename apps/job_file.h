@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "core/spec/spec.h"
-#include "parallel/topology.h"
+#include "core/job/job.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::apps {
 

@@ -10,7 +10,7 @@
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "core/spec/problems.h"
-#include "core/version.h"
+#include "core/version/version.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {

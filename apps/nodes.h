@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/run/nodes/gang.h"
 #include "core/spec/surroundings.h"
-#include "core/supervise/gang.h"
 
 namespace trainerd::apps {
 

@@ -1,12 +1,12 @@
-#include "core/plan/plan.h"
+#include "core/plan/predict/plan.h"
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/job_file.h"
 #include "apps/output.h"
-#include "core/plan/search.h"
+#include "core/job/job.h"
+#include "core/plan/search/search.h"
 #include "core/spec/machines.h"
-#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {

@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -14,13 +13,13 @@
 #include "apps/commit.h"
 #include "apps/descriptors.h"
 #include "apps/job_file.h"
-#include "core/run/early_stop.h"
-#include "core/run/log.h"
+#include "core/job/job.h"
+#include "core/run/agent/agent.h"
+#include "core/run/log/log.h"
+#include "core/run/stop/early_stop.h"
 #include "core/spec/machines.h"
-#include "core/spec/spec.h"
-#include "core/supervise/agent.h"
-#include "io/listen_address.h"
-#include "io/text.h"
+#include "io/metrics/listen_address.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -59,8 +58,8 @@ std::optional<double> deadline(const std::string& max_time, double start) {
 /// Ends the process where nothing has to be saved; `screen`: where the log goes.
 core::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
   return [screen = std::move(screen)](const core::StopRequest& stop) {
-    spdlog::info("{} before training began: stopping", stop.reason);
-    spdlog::default_logger()->flush();
+    core::log::info("{} before training began: stopping", stop.reason);
+    core::log::flush();
     screen->finish();
     // Other threads are at work: nothing of theirs is destroyed.
     std::_Exit(kExitOfSignal + stop.exit_signal);
@@ -80,7 +79,7 @@ int run_command(const RunArgs& args) {
   const base::UniqueFd signals = open_stop_signals();
   const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
-  core::log_to(screen, log);
+  core::log::write_to(screen, log);
   // The log keeps the screen: its end is not that of its owners.
   struct Finish {
     io::Screen& screen;

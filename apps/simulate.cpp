@@ -5,14 +5,14 @@
 #include "apps/exit_codes.h"
 #include "apps/job_file.h"
 #include "apps/output.h"
-#include "core/plan/cost_model.h"
-#include "core/plan/failure_scenario.h"
-#include "core/plan/goodput_report.h"
-#include "core/plan/schedule_report.h"
-#include "core/plan/schedule_trace.h"
-#include "core/plan/step_simulation.h"
+#include "core/job/job.h"
+#include "core/plan/cost/cost_model.h"
+#include "core/plan/goodput/failure_scenario.h"
+#include "core/plan/goodput/goodput_report.h"
+#include "core/plan/predict/schedule_report.h"
+#include "core/plan/predict/schedule_trace.h"
+#include "core/plan/simulate/step_simulation.h"
 #include "core/spec/machines.h"
-#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 #include "parallel/schedule/svg.h"
 
@@ -101,7 +101,7 @@ void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parall
 }
 
 void simulate_step(const JobSpec& job, const SimulateArgs& args) {
-  const parallel::ScheduleShape shape = core::schedule_shape(job);
+  const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   const core::StepNoise options{.jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
   if (args.costs.empty()) {
     const parallel::Topology topology = machines_of(job, args.calibrate);

@@ -2,11 +2,11 @@
 #include "apps/exit_codes.h"
 #include "apps/job_file.h"
 #include "apps/output.h"
-#include "core/plan/schedule_report.h"
+#include "core/plan/predict/schedule_report.h"
 #include "core/spec/machines.h"
 #include "core/spec/report.h"
 #include "core/spec/spec.h"
-#include "parallel/placement_svg.h"
+#include "parallel/layout/placement_svg.h"
 #include "parallel/schedule/svg.h"
 
 namespace trainerd::apps {
@@ -14,7 +14,7 @@ namespace {
 
 /// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
 std::string schedule_picture(const core::JobSpec& job) {
-  const parallel::ScheduleShape shape = core::schedule_shape(job);
+  const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}), core::schedule_title(shape));
 }
 

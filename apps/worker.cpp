@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "apps/commands.h"
-#include "core/supervise/worker.h"
-#include "core/supervise/worker_process.h"
+#include "core/run/worker/worker.h"
+#include "core/run/worker/worker_process.h"
 
 namespace trainerd::apps {
 

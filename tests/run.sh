@@ -24,8 +24,13 @@ if [ "$preset" = fuzz ]; then
   exit 0
 fi
 
-[ "$preset" = release ] && ./deploy/install-cuda-deps.sh
-cmake --preset "$preset" -DTRAINERD_TESTS=ON
+# Sanitizer builds compile each source by itself, without precompiled headers: they find what a source forgot to include.
+unity=OFF
+if [ "$preset" = release ]; then
+  unity=ON
+  ./deploy/install-cuda-deps.sh
+fi
+cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY=$unity
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # One test at a time but for those that leave a core free: several start trainers of their own, and the machine may have two cores.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/tensor.h"
+#include "kernels/tensor/tensor.h"
 
 namespace trainerd::core {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/model/batch.h"
-#include "kernels/memory.h"
+#include "kernels/memory/memory.h"
 
 namespace trainerd::core {
 
@@ -17,7 +17,7 @@ struct Homes {
 };
 
 /// What one half-layer (attention or MLP), the embedding or the head leaves between its walks. Tensors that a segment
-/// does not use stay undefined. Letters as in kernels/ops.h.
+/// does not use stay undefined. Letters as in kernels/ops/ops.h.
 struct SegmentState {
   // The norm that opens the segment.
   kernels::Tensor sum_TD;  ///< residual + delta

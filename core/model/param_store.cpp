@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core {
 namespace {

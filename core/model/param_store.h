@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "core/train/options.h"
-#include "kernels/backend.h"
-#include "parallel/buckets.h"
-#include "parallel/grad_reducer.h"
-#include "parallel/param_gatherer.h"
-#include "parallel/shard.h"
+#include "core/job/train_options.h"
+#include "kernels/backend/backend.h"
+#include "parallel/data/buckets.h"
+#include "parallel/data/grad_reducer.h"
+#include "parallel/data/param_gatherer.h"
+#include "parallel/tensor/shard.h"
 
 namespace trainerd::core {
 

@@ -3,9 +3,9 @@
 #include <span>
 #include <vector>
 
-#include "core/model/options.h"
+#include "core/job/model_options.h"
 #include "core/model/param_store.h"
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 
 namespace trainerd::core {
 

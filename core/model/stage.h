@@ -2,11 +2,11 @@
 
 #include <vector>
 
+#include "core/job/model_options.h"
 #include "core/model/batch.h"
 #include "core/model/frame.h"
-#include "core/model/options.h"
 #include "core/model/parameters.h"
-#include "parallel/linear.h"
+#include "parallel/tensor/linear.h"
 
 namespace trainerd::core {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/spec/document.h"
+#include "core/spec/spec.h"
 
 namespace trainerd::core {
 namespace {

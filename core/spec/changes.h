@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/spec/spec.h"
+#include "core/job/job.h"
 
 namespace trainerd::core {
 

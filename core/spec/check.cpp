@@ -8,11 +8,11 @@
 #include "core/spec/cluster.h"
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
-#include "io/listen_address.h"
-#include "kernels/cuda_limits.h"
-#include "parallel/placement.h"
-#include "parallel/schedule/schedule.h"
-#include "parallel/schedule/split.h"
+#include "io/metrics/listen_address.h"
+#include "kernels/target/cuda_limits.h"
+#include "parallel/layout/placement.h"
+#include "parallel/layout/schedule_shape.h"
+#include "parallel/layout/split.h"
 
 namespace trainerd::core {
 namespace {

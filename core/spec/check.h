@@ -2,9 +2,9 @@
 
 #include <optional>
 
+#include "core/job/job.h"
 #include "core/spec/problems.h"
 #include "core/spec/read.h"
-#include "core/spec/spec.h"
 
 namespace trainerd::core {
 

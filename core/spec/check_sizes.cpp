@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/model/options.h"
-#include "kernels/dtype.h"
-#include "parallel/layout.h"
+#include "core/job/model_options.h"
+#include "kernels/tensor/dtype.h"
+#include "parallel/layout/layout.h"
 
 namespace trainerd::core {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/spec/spec.h"
+#include "core/job/job.h"
 
 namespace trainerd::core {
 

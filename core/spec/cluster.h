@@ -6,7 +6,7 @@
 
 #include "core/spec/failures.h"
 #include "core/spec/problems.h"
-#include "parallel/topology.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::core {
 

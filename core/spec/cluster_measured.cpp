@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/op_class.h"
+#include "kernels/ops/op_class.h"
 
 namespace trainerd::core {
 namespace {

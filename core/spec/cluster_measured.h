@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/spec/fields.h"
-#include "parallel/measured_rates.h"
+#include "parallel/layout/measured_rates.h"
 
 namespace trainerd::core {
 

@@ -4,7 +4,7 @@ namespace trainerd::core {
 namespace {
 
 constexpr double kMostNodes = 1 << 20;
-constexpr double kMostSteps = 1e9;
+constexpr double kMaxCadence = 1e9;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, F
         .at_least(0);
     add(name + ".write_seconds", &m.write_seconds, "until the copy counts").at_least(0);
     add(name + ".restore_seconds", &m.restore_seconds, "from that copy").at_least(0);
-    add(name + ".every_steps", &m.every_steps, "cadence; 0: the optimum").between(0, kMostSteps);
+    add(name + ".every_steps", &m.every_steps, "cadence; 0: the optimum").between(0, kMaxCadence);
   };
   add_memory("memory", f.memory);
   add_memory("partner", f.partner);

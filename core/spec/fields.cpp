@@ -1,6 +1,6 @@
 #include "core/spec/fields.h"
 
-#include "parallel/grid.h"
+#include "parallel/layout/grid.h"
 
 namespace trainerd::core {
 namespace {
@@ -18,7 +18,7 @@ constexpr double kMostVocab = 2147483647;  // token ids are int32
 constexpr double kMostSeqLen = 1 << 27;
 constexpr double kMostSequences = 1 << 24;
 constexpr double kMostRanks = parallel::kMostRanks;
-constexpr double kMostSteps = 1e12;
+constexpr double kMaxSteps = 1e12;
 constexpr double kMostOverlapChunks = 64;
 constexpr double kMostThreads = 4096;
 
@@ -174,12 +174,12 @@ void add_optimizer(Table& t, OptimizerOptions& o) {
   t.choice("optimizer.schedule.kind", s.kind, {"constant", "cosine", "linear", "wsd"},
            "course of the learning rate after the warm-up; wsd: constant, then linear over the last `decay` "
            "steps");
-  t.add("optimizer.schedule.warmup", &s.warmup, "steps of linear warm-up").between(0, kMostSteps);
+  t.add("optimizer.schedule.warmup", &s.warmup, "steps of linear warm-up").between(0, kMaxSteps);
   t.add("optimizer.schedule.min_lr", &s.min_lr, "learning rate of the last step")
       .at_least(0)
       .idle_if(s.kind == LrKind::constant, "kind: constant stays at lr");
   t.add("optimizer.schedule.decay", &s.decay, "steps of decay in wsd; 0: a tenth of all steps, at least one")
-      .between(0, kMostSteps)
+      .between(0, kMaxSteps)
       .idle_if(s.kind != LrKind::wsd, "only kind: wsd has a decay phase");
 }
 
@@ -226,7 +226,7 @@ std::vector<Field> fields_of(JobSpec& job) {
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
       .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
-  t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMostSteps).needed();
+  t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_model(t, job.model);
   add_parallel(t, job.parallel);
   add_recompute(t, job.recompute);
@@ -242,23 +242,23 @@ std::vector<Field> fields_of(JobSpec& job) {
   add_data(t, job.data);
   t.add("checkpoint.every", StepsOrDuration{&job.checkpoint.every},
         "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and when stopped")
-      .between(0, kMostSteps);
+      .between(0, kMaxSteps);
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
-      .between(1, kMostSteps);
+      .between(1, kMaxSteps);
   t.add("checkpoint.async", &job.checkpoint.async, "training goes on while a checkpoint is written");
   t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
         "how long checkpoints that cannot be written (a full disk) are tried again while training goes on, before the run ends")
       .at_least(0);
-  t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMostSteps);
+  t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMaxSteps);
   t.add("evaluate.batches", &job.evaluate.batches,
         "global batches of an evaluation, from the start of the validation data; at most the whole batches that it holds")
-      .between(0, kMostSteps)
+      .between(0, kMaxSteps)
       .or_else("required with `every`");
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port 0: any free one; off: none");
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
-      .between(1, kMostSteps)
+      .between(1, kMaxSteps)
       .or_else("none");
   t.add("faults", NotYet{}, "failures to inject").only_if(true, "", "leave it out");
   t.add("cluster.preset", &job.cluster.preset,

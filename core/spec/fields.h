@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/spec/spec.h"
-#include "io/interval.h"
+#include "core/job/job.h"
+#include "io/text/interval.h"
 
 namespace trainerd::core {
 

@@ -1,9 +1,10 @@
 #include "core/spec/machines.h"
 
 #include "core/spec/cluster.h"
+#include "core/spec/spec.h"
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
-#include "kernels/cuda_plugin.h"
-#include "kernels/nvml.h"
+#include "kernels/nvml/nvml.h"
 
 namespace trainerd::core {
 

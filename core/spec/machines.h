@@ -4,9 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "core/spec/spec.h"
-#include "parallel/placement.h"
-#include "parallel/topology.h"
+#include "core/job/job.h"
+#include "core/spec/surroundings.h"
+#include "parallel/layout/placement.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::core {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/spec/write.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::core {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/spec/fields.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::core {
 namespace {

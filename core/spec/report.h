@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/spec/spec.h"
-#include "parallel/placement.h"
+#include "core/job/job.h"
+#include "parallel/layout/placement.h"
 
 namespace trainerd::core {
 

@@ -8,7 +8,7 @@
 #include "core/spec/expand.h"
 #include "core/spec/fields.h"
 #include "core/spec/spec.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::core {
 namespace {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "kernels/base/error.h"
-#include "parallel/observed_communicator.h"
+#include "parallel/comm/observed_communicator.h"
 
 namespace trainerd::core {
 namespace {

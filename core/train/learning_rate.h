@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/train/options.h"
+#include "core/job/train_options.h"
 
 namespace trainerd::core {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "core/model/options.h"
-#include "parallel/communicator.h"
-#include "parallel/data_parallel.h"
-#include "parallel/layout.h"
+#include "core/job/model_options.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/data/data_parallel.h"
+#include "parallel/layout/layout.h"
 
 namespace trainerd::core {
 

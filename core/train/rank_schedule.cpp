@@ -11,12 +11,6 @@ using parallel::Pass;
 
 namespace {
 
-parallel::ScheduleShape shape_of(const JobSpec& job, const parallel::Layout& layout, Pass pass) {
-  return {.kind = layout.options.schedule, .stages = static_cast<int>(layout.options.pp),
-          .virtual_stages = static_cast<int>(layout.options.virtual_stages),
-          .microbatches = static_cast<int>(job.microbatches()), .pass = pass, .early_receives = layout.options.overlap_p2p};
-}
-
 /// By chunk of the rank.
 std::vector<std::array<parallel::SlotTable, kSlotClasses>> color(const std::vector<parallel::Action>& actions,
                                                                  const parallel::ScheduleShape& shape, int pipeline_rank) {
@@ -43,7 +37,7 @@ void take_larger(SlotCounts& counts, const std::vector<std::array<parallel::Slot
 }  // namespace
 
 PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass) {
-  const parallel::ScheduleShape shape = shape_of(job, layout, pass);
+  const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
   PassPlan plan;
   plan.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
   plan.slots = color(plan.actions, shape, static_cast<int>(pipeline_rank));
@@ -60,7 +54,7 @@ std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layo
   std::vector<SlotCounts> all(static_cast<std::size_t>(layout.options.pp),
                               SlotCounts(static_cast<std::size_t>(layout.options.virtual_stages)));
   for (const Pass pass : {Pass::train, Pass::evaluate}) {
-    const parallel::ScheduleShape shape = shape_of(job, layout, pass);
+    const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
     const auto lists = parallel::make_schedules(shape);
     for (std::size_t rank = 0; rank < lists.size(); ++rank) take_larger(all[rank], color(lists[rank], shape, static_cast<int>(rank)));
   }

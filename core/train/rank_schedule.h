@@ -3,9 +3,9 @@
 #include <array>
 #include <vector>
 
-#include "core/spec/spec.h"
+#include "core/job/job.h"
 #include "core/train/step_memory.h"
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 #include "parallel/schedule/slots.h"
 
 namespace trainerd::core {

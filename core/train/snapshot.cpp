@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "core/version.h"
+#include "core/version/version.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {

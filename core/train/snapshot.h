@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "core/job/job.h"
 #include "core/model/param_store.h"
-#include "core/spec/spec.h"
 #include "io/checkpoint/checkpoint.h"
-#include "kernels/target.h"
+#include "kernels/target/target.h"
 
 namespace trainerd::core {
 

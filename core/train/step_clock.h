@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/train/step_trace.h"
-#include "io/records.h"
-#include "kernels/backend.h"
+#include "io/records/records.h"
+#include "kernels/backend/backend.h"
 
 namespace trainerd::core {
 

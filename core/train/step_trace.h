@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "io/records.h"
-#include "io/trace.h"
-#include "parallel/observed_communicator.h"
+#include "io/records/records.h"
+#include "io/records/trace.h"
+#include "parallel/comm/observed_communicator.h"
 #include "parallel/schedule/schedule.h"
 
 namespace trainerd::core {

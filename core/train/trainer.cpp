@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/train/learning_rate.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core {
 namespace {

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "core/job/job.h"
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
 #include "core/model/stage.h"
-#include "core/spec/spec.h"
 #include "core/train/clocked_groups.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
-#include "io/records.h"
-#include "kernels/backend.h"
-#include "parallel/layout.h"
+#include "io/records/records.h"
+#include "kernels/backend/backend.h"
+#include "parallel/layout/layout.h"
 #include "parallel/schedule/schedule.h"
 
 namespace trainerd::core {

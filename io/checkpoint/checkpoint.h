@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "io/checkpoint/safetensors.h"
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::io {
 

@@ -9,7 +9,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
-#include "io/checkpoint/hash.h"
+#include "io/hash/hash.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
@@ -71,8 +71,6 @@ std::string clean_up(Storage& storage, std::int64_t step, std::int64_t keep, con
   });
   return problems.first();
 }
-
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 

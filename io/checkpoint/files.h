@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "io/checkpoint/checkpoint.h"
@@ -13,6 +15,8 @@ inline constexpr const char* kManifestFile = "manifest.json";
 /// Made last; holds the manifest's checksum, so that the chain of checksums starts at the file that says
 /// "whole".
 inline constexpr const char* kMarkerFile = "COMPLETE";
+
+inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 /// The manifest of the checkpoint at the storage's root, checked against the marker. Throws CheckpointError.
 Manifest read_manifest(const Storage& storage);

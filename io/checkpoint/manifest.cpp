@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/json.h"
+#include "io/text/json.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {

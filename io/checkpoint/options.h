@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "io/interval.h"
+#include "io/text/interval.h"
 
 namespace trainerd::io {
 

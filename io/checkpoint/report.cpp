@@ -6,9 +6,9 @@
 
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
-#include "io/json.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
+#include "io/text/json.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "io/json.h"
+#include "io/text/json.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {

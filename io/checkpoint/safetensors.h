@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::io {
 

@@ -6,7 +6,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
-#include "io/checkpoint/hash.h"
+#include "io/hash/hash.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
@@ -18,8 +18,6 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
-
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<const TensorSlice> slices,
                   std::vector<std::byte>& chunk) {

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <string>
 
-#include "io/metrics/line_file.h"
+#include "io/lines/line_file.h"
 
 namespace trainerd::io {
 

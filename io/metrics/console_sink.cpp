@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "io/metrics/sinks.h"
-#include "io/text.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::io {

@@ -2,8 +2,8 @@
 
 #include <cerrno>
 
-#include "io/metrics/line_file.h"
-#include "io/metrics/log_lines.h"
+#include "io/lines/line_file.h"
+#include "io/lines/log_lines.h"
 #include "io/metrics/sinks.h"
 #include "io/storage/file_errors.h"
 #include "kernels/base/atomic_file.h"
@@ -13,11 +13,6 @@
 
 namespace trainerd::io {
 namespace {
-
-base::SpecError failed(const std::string& path, const char* what, int error,
-                       std::source_location where = std::source_location::current()) {
-  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true), where);
-}
 
 std::int64_t step_of(const EventRecord& event) {
   return std::visit([](const auto& record) { return record.step; }, event);
@@ -67,9 +62,9 @@ EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double las
   if (!kept.all)
     if (const int error = base::write_file_atomically(s.path, std::as_bytes(std::span(kept.text)));
         error != 0)
-      throw failed(s.path, "cut it back to the resumed step", error);
+      throw output_error(s.path, "cut it back to the resumed step", error);
   base::UniqueFd fd = base::open_append(s.path);
-  if (!fd) throw failed(s.path, "open", errno);
+  if (!fd) throw output_error(s.path, "open", errno);
   s.file.attach(std::move(fd));
 }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "io/metrics/log_lines.h"
-#include "io/records.h"
+#include "io/lines/log_lines.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

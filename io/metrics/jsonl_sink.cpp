@@ -3,10 +3,10 @@
 
 #include <cerrno>
 
-#include "io/metrics/line_file.h"
-#include "io/metrics/log_lines.h"
+#include "io/lines/line_file.h"
+#include "io/lines/log_lines.h"
+#include "io/lines/step_log.h"
 #include "io/metrics/sinks.h"
-#include "io/metrics/step_log.h"
 #include "io/storage/file_errors.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
@@ -15,11 +15,6 @@
 
 namespace trainerd::io {
 namespace {
-
-base::SpecError failed(const std::string& path, const char* what, int error,
-                       std::source_location where = std::source_location::current()) {
-  return base::spec_error(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true), where);
-}
 
 bool is_regular(int fd) {
   struct stat status {};
@@ -87,15 +82,15 @@ JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_trie
     s.warning = set_aside(s.path, prefix.garbled);
     const std::string kept = without(s.path, prefix);
     if (const int error = base::write_file_atomically(s.path, std::as_bytes(std::span(kept))); error != 0)
-      throw failed(s.path, "write it without its garbled lines", error);
+      throw output_error(s.path, "write it without its garbled lines", error);
   }
   base::UniqueFd fd = base::open_append(s.path);
-  if (!fd) throw failed(s.path, "open", errno);
+  if (!fd) throw output_error(s.path, "open", errno);
   if (prefix.garbled.empty() && is_regular(fd.get()) && base::file_bytes(fd.get()) != prefix.bytes &&
       ::ftruncate(fd.get(), prefix.bytes) != 0)
-    throw failed(s.path, "cut it back to the resumed step", errno);
+    throw output_error(s.path, "cut it back to the resumed step", errno);
   if (prefix.newline_missing && prefix.garbled.empty())
-    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0) throw failed(s.path, "write", error);
+    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0) throw output_error(s.path, "write", error);
   s.file.attach(std::move(fd));
 }
 

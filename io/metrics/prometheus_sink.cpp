@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "io/listen_address.h"
 #include "io/metrics/age_gauge.h"
+#include "io/metrics/listen_address.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"

@@ -1,11 +1,11 @@
 #include <numeric>
 
+#include "io/lines/step_log.h"
 #include "io/metrics/event_log.h"
 #include "io/metrics/report/page.h"
 #include "io/metrics/report/page_writer.h"
 #include "io/metrics/sinks.h"
-#include "io/metrics/step_log.h"
-#include "io/text.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::io {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

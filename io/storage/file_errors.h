@@ -28,6 +28,9 @@ bool is_full_disk(int error);
 /// What to do about an error: "; the disk is full: free some space". `write`: it came from a change, not from
 /// a look.
 std::string remedy_of(int error, bool write);
+/// "path: cannot open: ...", of a file of the run's output.
+base::SpecError output_error(const std::string& path, const char* doing, int error,
+                             std::source_location where = std::source_location::current());
 
 /// Calls `operation`, which returns 0 or an errno value, again while its error is transient, with growing
 /// waits of about 2 s in all. Returns its last result.

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "io/text.h"
+#include "io/text/text.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"

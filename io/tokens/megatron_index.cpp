@@ -11,8 +11,8 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::array<char, 9> kMagic{'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
-constexpr std::int64_t kHeaderBytes = 34;
+constexpr std::array<char, 9> kIndexMagic{'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr std::int64_t kIndexHeaderBytes = 34;
 constexpr std::uint64_t kMostSequences = std::uint64_t{1} << 48;
 
 struct TypeCode {
@@ -28,8 +28,6 @@ constexpr std::array<TypeCode, 9> kTypes{{{"", TokenType::automatic},
                                           {"float64", TokenType::automatic},
                                           {"float32", TokenType::automatic},
                                           {"uint16", TokenType::uint16}}};
-
-std::int64_t width_of(TokenType type) { return type == TokenType::uint8 ? 1 : type == TokenType::uint16 ? 2 : 4; }
 
 class Index {
  public:
@@ -66,8 +64,8 @@ std::string megatron_index_path(const std::string& data_path) {
 
 std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
   const Index index(path);
-  std::array<char, kMagic.size()> magic{};
-  if (index.absent() || !index.read(0, magic) || magic != kMagic) return std::nullopt;
+  std::array<char, kIndexMagic.size()> magic{};
+  if (index.absent() || !index.read(0, magic) || magic != kIndexMagic) return std::nullopt;
   if (const auto version = index.number<std::uint64_t>(9); version != 1)
     throw base::data_error(path + ": Megatron index version " + std::to_string(version) + "; this program reads version 1");
   const auto code = index.number<std::uint8_t>(17);
@@ -80,8 +78,8 @@ std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
   MegatronIndex found{path, type.type, 0};
   if (sequences == 0) return found;
   const auto last = static_cast<std::int64_t>(sequences) - 1;
-  const auto length = index.number<std::int32_t>(kHeaderBytes + 4 * last);
-  const auto offset = index.number<std::int64_t>(kHeaderBytes + 4 * (last + 1) + 8 * last);
+  const auto length = index.number<std::int32_t>(kIndexHeaderBytes + 4 * last);
+  const auto offset = index.number<std::int64_t>(kIndexHeaderBytes + 4 * (last + 1) + 8 * last);
   if (length < 0 || offset < 0 || __builtin_add_overflow(offset, length * width_of(type.type), &found.data_bytes))
     throw base::data_error(path + ": its last sequence has " + std::to_string(length) + " tokens at byte " + std::to_string(offset) +
                            "; make it again");

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "io/checkpoint/hash.h"
-#include "io/text.h"
+#include "io/hash/hash.h"
+#include "io/text/text.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 #include "kernels/base/thread_pool.h"

@@ -13,8 +13,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are read without swapping bytes");
 
-constexpr std::array<unsigned char, 8> kMagic{0x89, 'T', 'R', 'D', 'T', 'O', 'K', '\n'};
-constexpr std::int64_t kHeaderBytes = 64;
+constexpr std::array<unsigned char, 8> kTokenMagic{0x89, 'T', 'R', 'D', 'T', 'O', 'K', '\n'};
+constexpr std::int64_t kTokenHeaderBytes = 64;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::int64_t kLlmcHeaderBytes = 256 * 4;
 
@@ -34,7 +34,7 @@ T field(std::span<const std::byte> head, std::size_t offset) {
 }
 
 bool has_own_magic(std::span<const std::byte> head) {
-  return head.size() >= kMagic.size() && std::memcmp(head.data(), kMagic.data(), kMagic.size()) == 0;
+  return head.size() >= kTokenMagic.size() && std::memcmp(head.data(), kTokenMagic.data(), kTokenMagic.size()) == 0;
 }
 
 const LlmcKind* llmc_kind(std::span<const std::byte> head) {
@@ -57,10 +57,6 @@ void check_size(std::uint64_t tokens, std::int64_t file_bytes, const TokenLayout
                          (cut ? "cut short" : "written over or appended to") + "; make it again");
 }
 
-std::int64_t width_of(TokenType type) {
-  return type == TokenType::uint8 ? 1 : type == TokenType::uint16 ? 2 : 4;
-}
-
 void refuse_foreign(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
   if (const auto kind = foreign_kind(head, file_bytes)) throw base::data_error(path + ": this is " + kind->what + ": " + kind->remedy);
 }
@@ -79,7 +75,7 @@ TokenLayout text_layout(std::span<const std::byte> head, std::int64_t file_bytes
 
 TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
   const auto version = field<std::uint32_t>(head, 8), width = field<std::uint32_t>(head, 12);
-  if (static_cast<std::int64_t>(head.size()) < kHeaderBytes)
+  if (static_cast<std::int64_t>(head.size()) < kTokenHeaderBytes)
     throw base::data_error(path + ": the file ends inside its header; make it again");
   if (version != kVersion)
     throw base::data_error(path + ": token file version " + std::to_string(version) +
@@ -90,9 +86,9 @@ TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes,
   TokenLayout layout{.format = width == 2 ? "trainerd uint16" : "trainerd uint32",
                      .type = width == 2 ? TokenType::uint16 : TokenType::uint32,
                      .token_bytes = width,
-                     .data_offset = kHeaderBytes};
+                     .data_offset = kTokenHeaderBytes};
   check_size(field<std::uint64_t>(head, 16), file_bytes, layout, path);
-  layout.tokens = (file_bytes - kHeaderBytes) / layout.token_bytes;
+  layout.tokens = (file_bytes - kTokenHeaderBytes) / layout.token_bytes;
   return layout;
 }
 
@@ -154,10 +150,10 @@ TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file
 }  // namespace
 
 std::vector<std::byte> token_file_header(std::int64_t token_bytes, std::int64_t tokens) {
-  std::vector<std::byte> header(kHeaderBytes);
+  std::vector<std::byte> header(kTokenHeaderBytes);
   const auto version = kVersion;
   const auto width = static_cast<std::uint32_t>(token_bytes);
-  std::memcpy(header.data(), kMagic.data(), kMagic.size());
+  std::memcpy(header.data(), kTokenMagic.data(), kTokenMagic.size());
   std::memcpy(header.data() + 8, &version, 4);
   std::memcpy(header.data() + 12, &width, 4);
   std::memcpy(header.data() + 16, &tokens, 8);

@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <utility>
 
-#include "io/checkpoint/hash.h"
+#include "io/hash/hash.h"
 #include "io/tokens/fd_cache.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::io {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/cost.h"
-#include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/attention_plan.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
 namespace {

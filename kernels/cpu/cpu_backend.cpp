@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "kernels/base/clock.h"
-#include "kernels/cpu/blocks.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/plan/blocks.h"
 
 namespace trainerd::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/base/thread_pool.h"
 
 namespace trainerd::kernels {

@@ -2,10 +2,10 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::kernels {
 namespace {

@@ -3,7 +3,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/base/error.h"
+#include "kernels/cpu/gemm_cache.h"
 
 // oneDNN's Debian build runs on OpenMP. Our pool is the only source of threads, so each thread that makes or
 // runs a primitive limits its own OpenMP teams to one (a thread-local setting: no team is ever started).

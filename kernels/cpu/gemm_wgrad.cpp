@@ -1,9 +1,10 @@
 #include <cstring>
 
-#include "kernels/cost.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/gemm_plan.h"
+#include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/kernel_tables.h"
+#include "kernels/cpu/plan/gemm_plan.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
 namespace {

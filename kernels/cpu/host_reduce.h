@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::kernels {
 

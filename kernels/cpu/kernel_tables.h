@@ -3,7 +3,7 @@
 #include "kernels/cpu/simd/attention_kernels.h"
 #include "kernels/cpu/simd/gemm_kernels.h"
 #include "kernels/cpu/simd/vector_kernels.h"
-#include "kernels/target.h"
+#include "kernels/target/target.h"
 
 namespace trainerd::kernels {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
 
 namespace trainerd::kernels {

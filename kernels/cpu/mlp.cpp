@@ -1,5 +1,5 @@
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
 
 namespace trainerd::kernels {

@@ -1,7 +1,7 @@
-#include "kernels/cost.h"
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
 namespace {

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::kernels {
 namespace {

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
-#include "kernels/cost.h"
-#include "kernels/op_class.h"
+#include "kernels/backend/backend.h"
+#include "kernels/cost/cost.h"
+#include "kernels/ops/op_class.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
 

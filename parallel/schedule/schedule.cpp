@@ -41,8 +41,6 @@ std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vecto
   return list;
 }
 
-std::string number(int n) { return std::to_string(n); }
-
 void require_possible(const ScheduleShape& shape) {
   if (const std::string problem = schedule_problem(shape); !problem.empty()) throw base::spec_error(problem);
 }
@@ -73,39 +71,14 @@ bool is_receive(ActionKind kind) {
 }
 
 std::string describe(const Action& action) {
-  return std::string(to_string(action.kind)) + " of chunk " + number(action.chunk) + ", microbatch " +
-         number(action.microbatch);
+  return std::string(to_string(action.kind)) + " of chunk " + std::to_string(action.chunk) + ", microbatch " +
+         std::to_string(action.microbatch);
 }
 
 std::size_t group_size(std::span<const Action> rest) {
   std::size_t size = 1;
   while (size < rest.size() && rest[size].joins) ++size;
   return size;
-}
-
-std::string schedule_problem(const ScheduleShape& shape) {
-  if (shape.stages < 1)
-    return "a pipeline has at least one stage, not " + number(shape.stages) + ": set pp to 1";
-  if (shape.microbatches < 1)
-    return "a step has at least one microbatch, not " + number(shape.microbatches) + ": the nearest is 1";
-  if (shape.virtual_stages < 1)
-    return "a stage has at least one chunk, not " + number(shape.virtual_stages) +
-           ": set virtual_stages to 1";
-  if (shape.virtual_stages > 1 && shape.kind != ScheduleKind::interleaved)
-    return number(shape.virtual_stages) +
-           " virtual stages need schedule: interleaved; set it, or set virtual_stages to 1";
-  // The turns of `stages` microbatches must come out even; evaluation has no backward that a short turn would
-  // hold up.
-  const int over = shape.microbatches % shape.stages;
-  if (shape.virtual_stages > 1 && shape.pass == Pass::train && over != 0) {
-    const int below = shape.microbatches - over, above = below + shape.stages;
-    const std::string nearest =
-        below == 0 ? "nearest is " + number(above) : "nearest are " + number(below) + " and " + number(above);
-    return "schedule: interleaved with " + number(shape.stages) + " stages takes a multiple of " +
-           number(shape.stages) + " microbatches, and a step has " + number(shape.microbatches) + ": the " +
-           nearest;
-  }
-  return {};
 }
 
 std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/options.h"
+#include "parallel/layout/schedule_shape.h"
 
 // Pipeline schedules as data. A chunk is named by its place in the model: 0 holds the embedding, the last one
 // the head, and chunk c lives on pipeline rank c % stages.
@@ -44,26 +44,6 @@ std::string describe(const Action& action);
 
 /// How many actions from the first of `rest` on are done as one: a transfer and those that join it, or one.
 std::size_t group_size(std::span<const Action> rest);
-
-enum class Pass : std::uint8_t { train, evaluate };
-
-struct ScheduleShape {
-  ScheduleKind kind = ScheduleKind::one_f_one_b;
-  int stages = 1;          ///< pipeline ranks
-  int virtual_stages = 1;  ///< chunks on each rank; more than one with `interleaved` alone
-  int microbatches = 1;
-  Pass pass = Pass::train;
-  /// Receives are posted before other computations, which then run beside them; else right before their use, for
-  /// ranks that await each transfer where it is posted.
-  bool early_receives = true;
-
-  int chunks() const { return stages * virtual_stages; }
-  /// The last rank hands on to the first.
-  bool ring() const { return stages > 1 && virtual_stages > 1; }
-};
-
-/// Empty when there is such a schedule; otherwise what is wrong and the nearest value that is right.
-std::string schedule_problem(const ScheduleShape& shape);
 
 /// The action list of one rank: a pure function of its arguments, read alike by the executor, the memory plan
 /// and the tests. Throws SpecError with the text of `schedule_problem`.

@@ -20,8 +20,8 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "parallel/gloo/gloo_world.h"
-#include "parallel/shm/shm_world.h"
+#include "parallel/comm/gloo/gloo_world.h"
+#include "parallel/comm/shm/shm_world.h"
 
 namespace trainerd::bench {
 namespace {

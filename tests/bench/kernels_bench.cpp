@@ -19,9 +19,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cost.h"
+#include "kernels/cost/cost.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/plan/gemm.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::bench {
 namespace {

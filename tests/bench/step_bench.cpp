@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "core/rank/device_rank.h"
+#include "core/rank/gemm_peak.h"
 #include "core/spec/machines.h"
-#include "core/train/device_rank.h"
-#include "core/train/gemm_peak.h"
+#include "core/spec/spec.h"
 #include "kernels/base/clock.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 using namespace trainerd;
 

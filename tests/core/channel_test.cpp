@@ -1,4 +1,4 @@
-#include "core/supervise/channel.h"
+#include "core/run/wire/channel.h"
 
 #include <sys/socket.h>
 

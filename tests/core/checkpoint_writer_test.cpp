@@ -1,4 +1,4 @@
-#include "core/supervise/checkpoint_writer.h"
+#include "core/run/agent/checkpoint_writer.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -2,15 +2,15 @@
 
 #include <catch2/catch.hpp>
 
-#include "core/plan/dry_run.h"
+#include "core/rank/device_rank.h"
+#include "core/rank/dry_run.h"
+#include "core/rank/gemm_algorithms.h"
 #include "core/spec/machines.h"
-#include "core/train/device_rank.h"
-#include "core/train/gemm_algorithms.h"
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda_plugin.h"
-#include "parallel/device_peaks.h"
-#include "parallel/linear.h"
+#include "parallel/layout/device_peaks.h"
+#include "parallel/tensor/linear.h"
 #include "train_support.h"
 
 using namespace trainerd;

@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda_plugin.h"
-#include "parallel/staged/staged_communicator.h"
+#include "parallel/comm/staged/staged_communicator.h"
 #include "train_support.h"
 
 using namespace trainerd;

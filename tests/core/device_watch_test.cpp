@@ -1,4 +1,4 @@
-#include "core/supervise/device_watch.h"
+#include "core/run/agent/device_watch.h"
 
 #include <poll.h>
 

@@ -1,12 +1,12 @@
-#include "core/plan/failure_scenario.h"
+#include "core/plan/goodput/failure_scenario.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/plan/goodput_report.h"
+#include "core/plan/goodput/goodput_report.h"
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 constexpr double kDay = 24 * 3600;
@@ -160,4 +160,4 @@ TEST_CASE("storage saves as the job says, in the foreground or behind training",
 }
 
 }  // namespace
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

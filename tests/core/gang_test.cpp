@@ -1,6 +1,6 @@
 // The agents' messages, who is let into a gang, and what it keeps of checkpoints.
 
-#include "core/supervise/gang.h"
+#include "core/run/nodes/gang.h"
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -8,9 +8,10 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "core/supervise/checkpoint_parts.h"
-#include "core/supervise/output_directory.h"
-#include "core/version.h"
+#include "core/run/agent/checkpoint_parts.h"
+#include "core/run/agent/output_directory.h"
+#include "core/spec/spec.h"
+#include "core/version/version.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 

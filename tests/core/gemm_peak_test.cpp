@@ -1,8 +1,8 @@
-#include "core/train/gemm_peak.h"
+#include "core/rank/gemm_peak.h"
 
 #include <catch2/catch.hpp>
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 
 TEST_CASE("a measured peak that a step exceeds is measured again", "[gemm-peak]") {
   int measured = 0;
@@ -31,4 +31,4 @@ TEST_CASE("a maker's figure stays what it is, and so does an unknown one", "[gem
   CHECK(unknown.flops_per_second() == 0);
 }
 
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

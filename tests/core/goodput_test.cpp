@@ -1,10 +1,10 @@
-#include "core/plan/goodput.h"
+#include "core/plan/goodput/goodput.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
-#include "core/plan/goodput_simulation.h"
+#include "core/plan/goodput/goodput_simulation.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core {

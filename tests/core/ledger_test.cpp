@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "parallel/local/local_world.h"
+#include "parallel/comm/local/local_world.h"
 #include "train_support.h"
 
 using namespace trainerd;

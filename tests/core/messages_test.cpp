@@ -1,4 +1,4 @@
-#include "core/supervise/messages.h"
+#include "core/run/wire/messages.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

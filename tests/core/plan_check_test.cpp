@@ -1,9 +1,10 @@
-#include "core/supervise/plan_check.h"
+#include "core/run/worker/plan_check.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/plan/plan.h"
+#include "core/plan/predict/plan.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
 using namespace trainerd;

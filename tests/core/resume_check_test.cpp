@@ -1,6 +1,6 @@
 // What a resumed run finds changed since its checkpoint.
 
-#include "core/run/resume_check.h"
+#include "core/run/worker/resume_check.h"
 
 #include <catch2/catch.hpp>
 

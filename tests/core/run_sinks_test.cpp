@@ -1,4 +1,4 @@
-#include "core/supervise/run_sinks.h"
+#include "core/run/agent/run_sinks.h"
 
 #include <catch2/catch.hpp>
 
@@ -24,20 +24,20 @@ TEST_CASE("a file that begins or ends to fail is told of once, its counts whenev
   std::vector<io::OutletRecord> seen;
   RunSinks sinks;
   sinks.add(std::make_unique<FakeSink>(file, seen));
-  using Lines = std::vector<std::string>;
+  using Warnings = std::vector<std::string>;
   CHECK(sinks.watch().empty());
   REQUIRE(seen.size() == 1);  // its zeros are metrics from the start
   CHECK(sinks.watch().empty());
   CHECK(seen.size() == 1);
   file = {.name = "steps.jsonl", .failures = 1, .waiting = 2, .error = "No space left on device"};
-  CHECK(sinks.watch() == Lines{"steps.jsonl cannot be written: No space left on device; training goes on, its lines wait"});
+  CHECK(sinks.watch() == Warnings{"steps.jsonl cannot be written: No space left on device; training goes on, its lines wait"});
   file.waiting = 3;
   CHECK(sinks.watch().empty());
   CHECK(seen.size() == 3);
   file = {.name = "steps.jsonl", .failures = 1, .waiting = 0, .error = {}};
-  CHECK(sinks.watch() == Lines{"steps.jsonl is written again; nothing lost"});
+  CHECK(sinks.watch() == Warnings{"steps.jsonl is written again; nothing lost"});
   file = {.name = "steps.jsonl", .failures = 2, .dropped = 1, .error = "Input/output error"};
-  CHECK(sinks.watch() == Lines{"steps.jsonl cannot be written: Input/output error; training goes on"});
+  CHECK(sinks.watch() == Warnings{"steps.jsonl cannot be written: Input/output error; training goes on"});
   file.error.clear();
-  CHECK(sinks.watch() == Lines{"steps.jsonl is written again; 1 line lost"});
+  CHECK(sinks.watch() == Warnings{"steps.jsonl is written again; 1 line lost"});
 }

@@ -1,4 +1,4 @@
-#include "core/plan/schedule_trace.h"
+#include "core/plan/predict/schedule_trace.h"
 
 #include <catch2/catch.hpp>
 #include <map>

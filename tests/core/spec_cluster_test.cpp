@@ -4,13 +4,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/plan/calibrate.h"
+#include "core/plan/calibrate/calibrate.h"
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
 #include "core/spec/report.h"
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 const std::string kClusterFile = std::string(TRAINERD_SOURCE_DIR) + "/configs/clusters/dgx-h100.yaml";
@@ -186,33 +186,33 @@ TEST_CASE("the comments of a large world name one group of each axis", "[spec][c
 
 TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][cluster]") {
   const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 2, 2, 4, 2);
-  const auto json = nlohmann::json::parse(job_json(job, place_job(job)));
-  CHECK(json["spec"]["model"]["hidden"] == 64);
-  CHECK(json["spec"]["optimizer"]["betas"] == nlohmann::json::array({0.9, 0.95}));
-  CHECK(json["spec"]["optimizer"]["schedule"]["kind"] == "cosine");
-  CHECK(json["spec"]["parallel"]["schedule"] == "1f1b");
-  CHECK(json["spec"]["precision"] == "fp32");
-  CHECK(json["spec"]["data"]["train"] == nlohmann::json::array({"a.txt"}));
-  CHECK_FALSE(json["spec"].contains("faults"));
-  REQUIRE(json["ranks"].size() == 16);
+  const auto parsed = nlohmann::json::parse(job_json(job, place_job(job)));
+  CHECK(parsed["spec"]["model"]["hidden"] == 64);
+  CHECK(parsed["spec"]["optimizer"]["betas"] == nlohmann::json::array({0.9, 0.95}));
+  CHECK(parsed["spec"]["optimizer"]["schedule"]["kind"] == "cosine");
+  CHECK(parsed["spec"]["parallel"]["schedule"] == "1f1b");
+  CHECK(parsed["spec"]["precision"] == "fp32");
+  CHECK(parsed["spec"]["data"]["train"] == nlohmann::json::array({"a.txt"}));
+  CHECK_FALSE(parsed["spec"].contains("faults"));
+  REQUIRE(parsed["ranks"].size() == 16);
   // Stage 1 shares node 0; stages 2 and 3 change places in node 1, so that 1 and 2 are on one rail.
-  CHECK(json["ranks"][13] ==
+  CHECK(parsed["ranks"][13] ==
         nlohmann::json{
             {"rank", 13}, {"node", 1}, {"device", 1}, {"tp", 1}, {"cp", 0}, {"ep", 0}, {"dp", 0}, {"pp", 3}});
-  CHECK(json["groups"]["pp"] == nlohmann::json{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
-  CHECK(json["groups"]["dp"][0] == nlohmann::json{0, 2});
-  CHECK(json["groups"]["cp"].size() == 16);
-  CHECK(json["links"]["tp"] == nlohmann::json(std::vector<std::string>(8, "nvlink")));
-  CHECK(json["links"]["pp"] == nlohmann::json(std::vector<std::string>(4, "rail")));
-  CHECK(json["links"]["cp"][0] == "none");
+  CHECK(parsed["groups"]["pp"] == nlohmann::json{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
+  CHECK(parsed["groups"]["dp"][0] == nlohmann::json{0, 2});
+  CHECK(parsed["groups"]["cp"].size() == 16);
+  CHECK(parsed["links"]["tp"] == nlohmann::json(std::vector<std::string>(8, "nvlink")));
+  CHECK(parsed["links"]["pp"] == nlohmann::json(std::vector<std::string>(4, "rail")));
+  CHECK(parsed["links"]["cp"][0] == "none");
 }
 
 TEST_CASE("a custom precision is a map in the JSON", "[spec][cluster]") {
   const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
-  const auto json = nlohmann::json::parse(job_json(job, place_job(job)));
-  CHECK(json["spec"]["precision"]["grads"] == "bf16");
-  CHECK(json["spec"]["precision"]["master"] == "fp32");
+  const auto parsed = nlohmann::json::parse(job_json(job, place_job(job)));
+  CHECK(parsed["spec"]["precision"]["grads"] == "bf16");
+  CHECK(parsed["spec"]["precision"]["master"] == "fp32");
 }
 
 }  // namespace
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

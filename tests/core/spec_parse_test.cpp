@@ -4,7 +4,7 @@
 
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 TEST_CASE("a minimal job gets every default", "[spec]") {
@@ -251,4 +251,4 @@ TEST_CASE("print the reference", "[.print-reference]") {
 }
 
 }  // namespace
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

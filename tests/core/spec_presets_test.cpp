@@ -3,7 +3,7 @@
 
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 JobSpec preset_job(const std::string& preset) {
@@ -118,4 +118,4 @@ TEST_CASE("the quickstart job is valid, has about ten million parameters and rea
 }
 
 }  // namespace
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

@@ -1,7 +1,7 @@
 #include "core/spec/machines.h"
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 TEST_CASE("a trace is of steps that there are", "[spec]") {
@@ -341,4 +341,4 @@ TEST_CASE("deep nesting and huge texts are refused in little time", "[spec]") {
 }
 
 }  // namespace
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

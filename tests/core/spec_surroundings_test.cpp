@@ -8,7 +8,7 @@
 #include "core/spec/machines.h"
 #include "spec_test_support.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 namespace {
 
 Surroundings with_variables(const std::map<std::string, std::string>& variables) {
@@ -165,4 +165,4 @@ TEST_CASE("a job for CUDA devices is laid out where there are none when that is 
   CHECK(placed.topology.device.kind == kernels::DeviceKind::cuda);
 }
 
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

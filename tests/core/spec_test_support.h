@@ -7,7 +7,7 @@
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core::test {
+namespace trainerd::core {
 
 /// A whole valid job; tests put their fault on top of it.
 inline const std::string kJob =
@@ -39,4 +39,4 @@ inline std::vector<std::string> with_line(const std::string& line) { return prob
 
 using Lines = std::vector<std::string>;
 
-}  // namespace trainerd::core::test
+}  // namespace trainerd::core

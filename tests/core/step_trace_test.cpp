@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/supervise/trace_files.h"
+#include "core/run/agent/trace_files.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "train_support.h"

@@ -1,9 +1,9 @@
-#include "core/run/stop.h"
+#include "core/run/stop/stop.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/run/evaluation.h"
-#include "core/run/time_limit.h"
+#include "core/run/stop/time_limit.h"
+#include "core/run/worker/evaluation.h"
 #include "kernels/base/error.h"
 #include "spec_test_support.h"
 
@@ -52,7 +52,7 @@ TEST_CASE("a time limit leaves room for the steps until a vote and for the save"
 }
 
 TEST_CASE("an evaluation takes the batches that are asked for, as far as the data has whole ones", "[stop]") {
-  JobSpec job = parse_job(core::test::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
+  JobSpec job = parse_job(core::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
   job.evaluate = {.every = 5, .batches = 4};
   CHECK(evaluation_batches(job, 32) == 4);
   CHECK(evaluation_batches(job, 31) == 3);

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "core/rank/device_rank.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "core/train/device_rank.h"
-#include "parallel/local/local_world.h"
-#include "parallel/staged/staged_communicator.h"
-#include "parallel/topology.h"
+#include "parallel/comm/local/local_world.h"
+#include "parallel/comm/staged/staged_communicator.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::test {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "core/plan/dry_run.h"
+#include "core/rank/dry_run.h"
 #include "core/train/trainer.h"
 #include "kernels/meta/meta_backend.h"
-#include "parallel/meta/meta_communicator.h"
+#include "parallel/comm/meta/meta_communicator.h"
 #include "train_support.h"
 
 using namespace trainerd;

@@ -1,6 +1,6 @@
 // The worker's loop, with the test as its agent.
 
-#include "core/supervise/worker.h"
+#include "core/run/worker/worker.h"
 
 #include <unistd.h>
 
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <thread>
 
-#include "core/supervise/channel.h"
-#include "core/supervise/messages.h"
-#include "core/train/device_rank.h"
+#include "core/rank/device_rank.h"
+#include "core/run/wire/channel.h"
+#include "core/run/wire/messages.h"
 #include "kernels/base/segment.h"
 #include "train_support.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/base/socket.h"
-#include "parallel/rendezvous/store_frames.h"
+#include "parallel/comm/rendezvous/store_frames.h"
 
 // A message to the rendezvous of any bytes, and an endpoint of any text: what is read of them lies inside them, and says the
 // same when it is written again.

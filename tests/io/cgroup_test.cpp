@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "kernels/target.h"
+#include "kernels/target/target.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;

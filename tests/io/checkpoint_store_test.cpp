@@ -5,7 +5,7 @@
 #include <csignal>
 #include <set>
 
-#include "io/checkpoint/hash.h"
+#include "io/hash/hash.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
 #include "tests/io/checkpoint_support.h"

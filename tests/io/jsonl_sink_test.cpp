@@ -2,9 +2,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "io/metrics/earlier_attempt.h"
+#include "io/lines/earlier_attempt.h"
+#include "io/lines/step_log.h"
 #include "io/metrics/sinks.h"
-#include "io/metrics/step_log.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 

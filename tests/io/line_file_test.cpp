@@ -1,4 +1,4 @@
-#include "io/metrics/line_file.h"
+#include "io/lines/line_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

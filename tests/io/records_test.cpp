@@ -3,8 +3,8 @@
 #include <cmath>
 #include <random>
 
-#include "io/records.h"
-#include "io/text.h"
+#include "io/records/records.h"
+#include "io/text/text.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "io/trace.h"
+#include "io/records/trace.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

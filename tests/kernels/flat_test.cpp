@@ -2,7 +2,7 @@
 #include <limits>
 #include <set>
 
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

@@ -6,7 +6,8 @@
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/plan/gemm.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

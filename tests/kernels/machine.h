@@ -15,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cost.h"
+#include "kernels/cost/cost.h"
+#include "kernels/scratch/scratch.h"
 #include "tests/kernels/tolerance.h"
 #include "tests/kernels/world.h"
 

@@ -1,6 +1,6 @@
 // NVML through a stand-in for its library, which is all of it that a machine without a GPU can have.
 
-#include "kernels/nvml.h"
+#include "kernels/nvml/nvml.h"
 
 #include <catch2/catch.hpp>
 

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::test {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/base/thread_pool.h"
 
 namespace trainerd::test {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "kernels/base/error.h"
-#include "parallel/gloo/gloo_world.h"
+#include "parallel/comm/gloo/gloo_world.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/comm_workers.h"
 

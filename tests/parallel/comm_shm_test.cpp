@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "kernels/base/error.h"
-#include "parallel/shm/shm_world.h"
+#include "parallel/comm/shm/shm_world.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/comm_workers.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "tests/parallel/world.h"
 
 namespace trainerd::test {

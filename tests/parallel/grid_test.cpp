@@ -1,4 +1,4 @@
-#include "parallel/grid.h"
+#include "parallel/layout/grid.h"
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -7,10 +7,10 @@
 
 #include "comm_support.h"
 #include "kernels/meta/meta_backend.h"
-#include "parallel/linear.h"
-#include "parallel/local/local_world.h"
-#include "parallel/meta/meta_communicator.h"
-#include "parallel/observed_communicator.h"
+#include "parallel/comm/local/local_world.h"
+#include "parallel/comm/meta/meta_communicator.h"
+#include "parallel/comm/observed_communicator.h"
+#include "parallel/tensor/linear.h"
 
 using namespace trainerd;
 using namespace trainerd::kernels;

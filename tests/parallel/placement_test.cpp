@@ -1,10 +1,10 @@
-#include "parallel/placement.h"
+#include "parallel/layout/placement.h"
 
 #include <catch2/catch.hpp>
 #include <set>
 
 #include "kernels/base/error.h"
-#include "parallel/placement_svg.h"
+#include "parallel/layout/placement_svg.h"
 
 namespace trainerd::parallel {
 namespace {

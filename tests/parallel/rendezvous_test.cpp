@@ -12,9 +12,9 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/socket.h"
-#include "parallel/gloo/gloo_world.h"
-#include "parallel/rendezvous/store_frames.h"
-#include "parallel/rendezvous/tcp_store.h"
+#include "parallel/comm/gloo/gloo_world.h"
+#include "parallel/comm/rendezvous/store_frames.h"
+#include "parallel/comm/rendezvous/tcp_store.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/comm_workers.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 #include "parallel/schedule/slots.h"
 #include "parallel/schedule/timeline.h"
 #include "tests/parallel/schedule_run.h"

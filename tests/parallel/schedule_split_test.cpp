@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/base/error.h"
-#include "parallel/schedule/split.h"
+#include "parallel/layout/split.h"
 
 using namespace trainerd;
 using parallel::split_layers;

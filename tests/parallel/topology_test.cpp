@@ -1,4 +1,4 @@
-#include "parallel/topology.h"
+#include "parallel/layout/topology.h"
 
 #include <sched.h>
 

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/base/thread_pool.h"
-#include "parallel/communicator.h"
-#include "parallel/flight_recorder.h"
-#include "parallel/local/local_world.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/flight_recorder.h"
+#include "parallel/comm/local/local_world.h"
 
 namespace trainerd::test {
 

@@ -6,12 +6,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/plan/calibrate.h"
-#include "core/plan/measured_cost.h"
-#include "core/plan/operator_samples.h"
-#include "core/plan/plan.h"
+#include "core/plan/calibrate/calibrate.h"
+#include "core/plan/calibrate/operator_samples.h"
+#include "core/plan/cost/measured_cost.h"
+#include "core/plan/predict/plan.h"
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
 using namespace trainerd;

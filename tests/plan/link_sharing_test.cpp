@@ -6,10 +6,11 @@
 #include <map>
 #include <vector>
 
-#include "core/plan/layout_parts.h"
-#include "core/plan/link_sharing.h"
-#include "core/plan/stage_records.h"
+#include "core/plan/cost/link_sharing.h"
+#include "core/plan/replay/stage_records.h"
+#include "core/plan/search/layout_parts.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 
 using namespace trainerd;
 using core::PortUse;

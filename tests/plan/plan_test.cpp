@@ -6,14 +6,16 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "core/plan/cost_model.h"
-#include "core/plan/dry_run.h"
-#include "core/plan/plan.h"
+#include "core/plan/cost/cost_model.h"
+#include "core/plan/predict/plan.h"
+#include "core/plan/search/search.h"
+#include "core/rank/dry_run.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 #include "core/train/trainer.h"
 #include "kernels/base/clock.h"
 #include "kernels/meta/meta_backend.h"
-#include "parallel/meta/meta_communicator.h"
+#include "parallel/comm/meta/meta_communicator.h"
 
 using namespace trainerd;
 

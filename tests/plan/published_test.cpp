@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/plan.h"
-#include "core/plan/search.h"
+#include "core/plan/predict/plan.h"
+#include "core/plan/search/search.h"
 #include "core/spec/cluster.h"
 #include "kernels/base/error.h"
 
@@ -37,7 +37,7 @@ YAML::Node software_node(const YAML::Node& file, const YAML::Node& row) {
   return row["software"] ? file["software"][row["software"].as<std::string>()] : YAML::Node(YAML::NodeType::Map);
 }
 
-core::JobSpec job_of(const YAML::Node& file, const YAML::Node& row) {
+core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
   const auto number = [&](const YAML::Node& in, const char* key) { return in[key].as<std::int64_t>(); };
   const YAML::Node m = row["model"];
   core::JobSpec job;
@@ -125,7 +125,7 @@ TEST_CASE("the planner predicts published step times", "[published]") {
   std::vector<Compared> all;
   std::map<std::string, std::vector<Compared>> memory;
   for (const YAML::Node& row : file["rows"]) {
-    const core::JobSpec job = job_of(file, row);
+    const core::JobSpec job = published_job(file, row);
     CAPTURE(job.name);
     const parallel::Topology topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     const core::Plan plan = core::make_plan(job, topology, software_of(file, row));
@@ -182,7 +182,7 @@ TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5
   for (const YAML::Node& row : file["rows"]) {
     if (!row["sweep"]) continue;
     Sweep& sweep = sweeps[row["sweep"].as<std::string>()];
-    core::JobSpec job = job_of(file, row);
+    core::JobSpec job = published_job(file, row);
     job.parallel.allow_tp_across_nodes = true;
     if (sweep.layouts.empty()) sweep.job = job, sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     REQUIRE(job.batch.global == sweep.job.batch.global);

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "core/plan/replay.h"
+#include "core/plan/replay/replay.h"
 #include "parallel/schedule/timeline.h"
 #include "tests/parallel/published_bubbles.h"
 

@@ -8,10 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "core/plan/dry_run.h"
-#include "core/plan/layout_bounds.h"
-#include "core/plan/search.h"
+#include "core/plan/search/layout_bounds.h"
+#include "core/plan/search/search.h"
+#include "core/rank/dry_run.h"
 #include "core/spec/machines.h"
+#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
 using namespace trainerd;
@@ -26,7 +27,7 @@ constexpr bool kTimed = false;  // a sanitizer takes several times as long
 constexpr bool kTimed = true;
 #endif
 
-core::JobSpec job_of(const std::string& model, const std::string& rest) {
+core::JobSpec search_job(const std::string& model, const std::string& rest) {
   return core::parse_job("model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n" + rest, "job.yaml");
 }
 
@@ -61,7 +62,7 @@ std::vector<Case> cases() {
 TEST_CASE("the search finds what planning every layout finds, and no bound is above its plan", "[search]") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
-    const core::JobSpec job = job_of(c.model, c.rest);
+    const core::JobSpec job = search_job(c.model, c.rest);
     parallel::Topology topology = core::job_topology(job);
     const std::vector<core::LayoutChoice> all = core::all_layouts(job, topology, c.space);
     core::LayoutParts parts(job, topology);
@@ -117,7 +118,7 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
 }
 
 TEST_CASE("a search finds the same with any number of threads, and its job is one that the parser takes", "[search]") {
-  const core::JobSpec job = job_of("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
+  const core::JobSpec job = search_job("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
   const parallel::Topology topology = core::job_topology(job);
   const core::SearchResult one = core::search_layouts(job, topology, {.threads = 1}), three = core::search_layouts(job, topology, {.threads = 3});
   REQUIRE(one.best.size() == 10);
@@ -140,7 +141,7 @@ TEST_CASE("a search finds the same with any number of threads, and its job is on
 }
 
 TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory", "[search]") {
-  const core::JobSpec job = job_of("preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 128}\nbatch: {global: 2048, micro: 1}\n");
+  const core::JobSpec job = search_job("preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 128}\nbatch: {global: 2048, micro: 1}\n");
   const auto cpu_seconds = [] {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -159,7 +160,7 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
 }
 
 TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
-  const core::JobSpec job = job_of("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
+  const core::JobSpec job = search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
   const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
   CHECK(result.best.empty());
   REQUIRE_FALSE(result.nearest.empty());
@@ -169,7 +170,7 @@ TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
 }
 
 TEST_CASE("a cluster without rates is searched by memory", "[search]") {
-  const core::JobSpec job = job_of("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
+  const core::JobSpec job = search_job("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
   parallel::Topology topology = core::job_topology(job);
   topology.rates = {};
   const core::SearchResult result = core::search_layouts(job, topology);

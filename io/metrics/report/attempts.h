@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

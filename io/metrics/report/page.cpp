@@ -10,7 +10,7 @@
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/style.h"
 #include "io/metrics/report/tables.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::io {
 namespace {

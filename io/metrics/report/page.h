@@ -5,7 +5,7 @@
 
 #include "io/metrics/report/attempts.h"
 #include "io/metrics/report/series.h"
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

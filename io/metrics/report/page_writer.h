@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "io/records.h"
+#include "io/records/records.h"
 
 namespace trainerd::io {
 namespace {

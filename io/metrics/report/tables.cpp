@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "io/metrics/report/chart.h"
-#include "io/text.h"
+#include "io/text/text.h"
 
 namespace trainerd::io {
 namespace {

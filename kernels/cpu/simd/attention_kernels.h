@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace trainerd::kernels {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 
 #if !defined(TRAINERD_SIMD)
 #error "TRAINERD_SIMD names the instruction set that this source is built for"

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 

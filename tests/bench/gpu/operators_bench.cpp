@@ -20,13 +20,14 @@
 
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/cost.h"
+#include "kernels/cost/cost.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda_plugin.h"
-#include "kernels/op_class.h"
-#include "parallel/linear.h"
+#include "kernels/ops/op_class.h"
+#include "kernels/scratch/scratch.h"
+#include "parallel/tensor/linear.h"
 
 using namespace trainerd;
 using namespace trainerd::kernels;

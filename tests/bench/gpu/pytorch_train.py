@@ -40,7 +40,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-# ---- The generator of kernels/rng.h, in 64-bit integers that wrap ----
+# ---- The generator of kernels/tensor/rng.h, in 64-bit integers that wrap ----
 
 def philox(key, low, high=0):
     """Philox4x32-10 of the counters with these low (int64 tensor) and high (number) halves: four tensors of 32 bits."""

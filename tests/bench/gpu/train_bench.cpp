@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "core/rank/device_rank.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "core/train/device_rank.h"
 #include "core/train/step_clock.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
-#include "kernels/rng.h"
+#include "kernels/tensor/rng.h"
 
 using namespace trainerd;
 using Json = nlohmann::ordered_json;

@@ -1,6 +1,6 @@
 // Attention in bf16 by the library against our own kernels in fp32 on the same values. The reference sees the bf16 inputs exactly.
 
-#include "kernels/cuda_plugin.h"
+#include "kernels/backend/cuda_plugin.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
-#include "kernels/cost.h"
-#include "kernels/cuda_plugin.h"
+#include "kernels/scratch/scratch.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

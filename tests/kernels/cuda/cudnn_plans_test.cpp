@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "kernels/cuda/attention_graph.h"
-#include "kernels/cuda/attention_problem.h"
+#include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/plan/attention_problem.h"
 #include "tests/kernels/cuda/stand_in_runtime.h"
 
 namespace trainerd::test {

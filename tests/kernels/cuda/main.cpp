@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/cuda_plugin.h"
+#include "kernels/backend/cuda_plugin.h"
 
 int main(int argc, char** argv) {
   const std::string why = trainerd::kernels::why_no_cuda();

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/backend/cuda_plugin.h"
+#include "kernels/backend/observed_backend.h"
 #include "kernels/base/error.h"
-#include "kernels/cuda_plugin.h"
-#include "kernels/observed_backend.h"
 #include "tests/kernels/world.h"
 
 namespace trainerd::test {

@@ -1,8 +1,8 @@
 // Launchers that are no operator of their own: parts of the CUDA world's GEMMs.
 
-#include "kernels/cuda/kernels.h"
-#include "kernels/cuda/partials.h"
-#include "kernels/rng.h"
+#include "kernels/cuda/kernels/kernels.h"
+#include "kernels/cuda/plan/partials.h"
+#include "kernels/tensor/rng.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

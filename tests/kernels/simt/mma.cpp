@@ -1,7 +1,7 @@
 // The warp's matrix instructions on the host, by the tables of the PTX ISA (fragments of mma.m16n8k16 with bf16, of ldmatrix x4, rules
 // of cp.async), not by what the kernels make of them.
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/kernels/mma.cuh"
 
 #include <bit>
 #include <vector>

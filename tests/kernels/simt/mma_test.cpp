@@ -1,4 +1,4 @@
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/kernels/mma.cuh"
 
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 #include "tests/kernels/machine.h"
 #include "tests/kernels/simt/simt.h"
 

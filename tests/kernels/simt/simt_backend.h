@@ -1,8 +1,8 @@
 #pragma once
 
-#include "kernels/cost.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/kernels/kernels.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::test {
 

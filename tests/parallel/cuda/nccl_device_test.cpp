@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
-#include "kernels/cuda_plugin.h"
-#include "parallel/nccl/nccl_plugin.h"
+#include "parallel/comm/nccl/nccl_plugin.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/nccl/nccl_ranks.h"
 

@@ -2,10 +2,10 @@
 
 #include <atomic>
 
+#include "kernels/backend/cuda_plugin.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda_plugin.h"
-#include "parallel/local/local_communicator.h"
-#include "parallel/staged/staged_communicator.h"
+#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/staged/staged_communicator.h"
 #include "tests/parallel/world.h"
 
 namespace trainerd::test {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "kernels/base/error.h"
-#include "parallel/nccl/make_world.h"
+#include "parallel/comm/nccl/plugin/make_world.h"
 #include "tests/parallel/world.h"
 
 namespace trainerd::test {

@@ -5,8 +5,8 @@
 
 #include "kernels/base/clock.h"
 #include "nccl.h"
-#include "parallel/local/local_communicator.h"
-#include "parallel/staged/staged_communicator.h"
+#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/staged/staged_communicator.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/nccl/nccl_ranks.h"
 #include "tests/parallel/nccl/stand_in_backend.h"

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "kernels/backend/observed_backend.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda/cuda_stream.h"
-#include "kernels/observed_backend.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
 
 namespace trainerd::test {
 

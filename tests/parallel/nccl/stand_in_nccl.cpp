@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/tensor/dtype.h"
 #include "nccl.h"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "parallel/local/local_communicator.h"
+#include "parallel/comm/local_communicator.h"
 #include "tests/parallel/nccl/nccl_ranks.h"
 #include "tests/parallel/nccl/stand_in_backend.h"
 

@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
+#include "kernels/backend/observed_backend.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/observed_backend.h"
-#include "parallel/staged/staged_communicator.h"
+#include "parallel/comm/staged/staged_communicator.h"
 #include "tests/parallel/comm_support.h"
 
 using namespace trainerd;

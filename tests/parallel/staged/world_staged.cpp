@@ -1,7 +1,7 @@
 // Staged communicators over shared memory within the process, with the CPU as a device whose memory is the host's.
 
 #include "kernels/cpu/cpu_backend.h"
-#include "parallel/staged/staged_communicator.h"
+#include "parallel/comm/staged/staged_communicator.h"
 #include "tests/parallel/world.h"
 
 namespace trainerd::test {

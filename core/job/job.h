@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/job/model_options.h"
+#include "core/job/train_options.h"
+#include "io/checkpoint/options.h"
+#include "io/metrics/options.h"
+#include "io/tokens/options.h"
+#include "kernels/ops/ops.h"
+#include "kernels/target/target.h"
+#include "parallel/layout/options.h"
+
+namespace trainerd::core {
+
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+/// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by timing.
+enum class GemmAlgorithms : std::uint8_t { first, timed };
+
+/// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
+enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
+
+/// A job, composed and checked: every preset merged, every default filled in. Written out whole as `job.yaml`.
+struct JobSpec {
+  std::string name = "job";
+  std::uint64_t seed = 0;
+  std::string output;  ///< directory; default runs/<name>
+  DeviceChoice device = DeviceChoice::automatic;
+  kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
+  GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
+  IsaChoice isa = IsaChoice::automatic;
+  std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
+  ModelOptions model;
+  parallel::ParallelOptions parallel;
+  RecomputeOptions recompute;
+  BatchOptions batch;
+  PrecisionRecipe precision;
+  OptimizerOptions optimizer;
+  std::int64_t steps = 0;
+  io::DataOptions data;
+  io::CheckpointOptions checkpoint;
+  EvaluateOptions evaluate;
+  io::MetricsOptions metrics;
+  TraceOptions trace;
+  parallel::ClusterOptions cluster;
+
+  std::int64_t microbatches() const { return batch.global / (batch.micro * parallel.dp); }
+  std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
+
+  bool operator==(const JobSpec&) const = default;
+};
+
+/// Whether the job's ranks reach each other by NCCL, if there are several.
+inline bool uses_nccl(const JobSpec& job) {
+  return job.device == DeviceChoice::cuda && job.cluster.communication != parallel::Communication::staged;
+}
+/// Whether they do so through host memory, and may share devices.
+inline bool uses_staged(const JobSpec& job) { return job.cluster.communication == parallel::Communication::staged; }
+
+/// The most that the job's kernels may use.
+inline kernels::Isa most_isa(const JobSpec& job) {
+  return job.isa == IsaChoice::automatic ? kernels::Isa::avx512_bf16 : static_cast<kernels::Isa>(static_cast<int>(job.isa) - 1);
+}
+inline IsaChoice choice_of(kernels::Isa isa) { return static_cast<IsaChoice>(static_cast<int>(isa) + 1); }
+
+}  // namespace trainerd::core

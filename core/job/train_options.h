@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/ops.h"
+
+namespace trainerd::core {
+
+/// Sizes in sequences.
+struct BatchOptions {
+  std::int64_t global = 0;  ///< per optimizer step, over all data-parallel ranks
+  std::int64_t micro = 0;   ///< per forward pass of one rank
+
+  bool operator==(const BatchOptions&) const = default;
+};
+
+enum class LrKind : std::uint8_t { constant, cosine, linear, wsd };
+
+/// Learning rate as a function of the step (from 1): linear warm-up over `warmup` steps, then by kind down to `min_lr`
+/// at the last step. wsd: constant, then linear over the last `decay` steps.
+struct LrSchedule {
+  LrKind kind = LrKind::cosine;
+  std::int64_t warmup = 0;
+  double min_lr = 0;
+  std::int64_t decay = 0;  ///< wsd only; 0 means a tenth of all steps
+
+  bool operator==(const LrSchedule&) const = default;
+};
+
+struct OptimizerOptions {
+  std::string name = "adamw";
+  double lr = 3e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none
+  double grad_clip = 1.0;     ///< global norm; 0 turns clipping off
+  LrSchedule schedule;
+
+  bool operator==(const OptimizerOptions&) const = default;
+};
+
+/// Formats of one training recipe. Accumulation inside an operator is fp32 always.
+struct PrecisionRecipe {
+  std::string name = "fp32";  ///< fp32 | bf16 | custom
+  kernels::DType compute = kernels::DType::f32;  ///< activations and GEMM operands
+  kernels::DType params = kernels::DType::f32;   ///< what the forward pass reads
+  kernels::DType grads = kernels::DType::f32;    ///< accumulated parameter gradients
+  kernels::DType reduce = kernels::DType::f32;   ///< gradients on the wire
+  kernels::DType master = kernels::DType::f32;   ///< what the optimizer updates
+  kernels::DType moments = kernels::DType::f32;
+  kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
+
+  bool operator==(const PrecisionRecipe&) const = default;
+};
+
+struct EvaluateOptions {
+  std::int64_t every = 0;    ///< steps; 0 never
+  std::int64_t batches = 0;  ///< global batches of the validation data, from its start
+
+  bool operator==(const EvaluateOptions&) const = default;
+};
+
+/// Steps that leave a trace in the output directory.
+struct TraceOptions {
+  std::vector<std::int64_t> steps;
+
+  bool operator==(const TraceOptions&) const = default;
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,156 @@
+#include "core/plan/cost/cost_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "core/plan/cost/measured_cost.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+using kernels::DType;
+using kernels::OpClass;
+using parallel::Link;
+using parallel::LinkSpeed;
+using parallel::Topology;
+
+/// Seconds of an m x n output over k summands, in tiles of rows x columns, the sums cut into `splits`.
+double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t, double peak) {
+  const double sms = real(std::max(1, t.device.sm_count));
+  const double tiles = std::ceil(real(g.m) / rows) * std::ceil(real(g.n) / columns) * splits;
+  const double depth = real(g.k) / splits + t.rates.gemm.start_depth;
+  return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);
+}
+
+/// The fastest of the library's tiles: the large one, its transpose, half of it, and with the sums cut where tiles are few.
+double gemm_seconds(const OpClass& g, const Topology& t) {
+  const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows, columns = t.rates.gemm.tile_columns;
+  // A smaller tile reads its operands more often for what it makes.
+  constexpr double kHalfTileCost = 1.08;
+  double best = std::min(tiled_seconds(g, rows, columns, 1, t, peak), tiled_seconds(g, columns, rows, 1, t, peak));
+  const double half = std::min(rows, columns);
+  for (const double splits : {1.0, 2.0, 4.0, 8.0})
+    best = std::min(best, kHalfTileCost * tiled_seconds(g, half, half, splits, t, peak));
+  return best;
+}
+
+double attention_seconds(const RecordedOp& op, const Topology& t) {
+  const OpClass& a = op.what;
+  const bool forward = a.kind == OpClass::Kind::attention_forward;
+  const auto& rates = t.rates.attention;
+  const double start = forward ? rates.forward_start : rates.backward_start;
+  const double reached = (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
+  const double scores = real(a.sequences) * real(a.heads) * real(a.length) * real(a.length);
+  // Backward reads and writes scores and their gradients.
+  const double traffic = scores * rates.score_bytes * (forward ? 1 : 2);
+  return op.cost.flops / (peak_flops(t, a.dtype) * reached) + traffic / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+}
+
+const LinkSpeed& speed_of(Link link, const Topology& t) {
+  base::check(link != Link::none && link != Link::shared_memory, "a collective on a cluster has a link with a speed");
+  if (link == Link::nvlink) return t.nvlink;
+  return link == Link::rail ? t.rail : t.network;
+}
+
+double reached(const LinkSpeed& link) { return link.bytes_per_second * link.efficiency; }
+
+std::array<double, kPorts> share(Port port, double part) {
+  std::array<double, kPorts> shares{};
+  shares[static_cast<std::size_t>(port)] = part;
+  return shares;
+}
+
+/// As measured: what it takes with no bytes is latency.
+TransferCost by_host(const std::string& op, std::int64_t bytes, std::int64_t size, const Topology& t) {
+  const double all = measured_collective(op, bytes, size, t.measured), latency = std::min(all, measured_collective(op, 0, size, t.measured));
+  return {latency, all - latency, share(Port::host, 1)};
+}
+
+}  // namespace
+
+double peak_flops(const Topology& t, DType dtype) {
+  if (dtype == DType::bf16) return t.peak.bf16;
+  return t.peak.tf32 > 0 ? t.peak.tf32 : t.peak.fp32;
+}
+
+std::string how_to_get_rates(const parallel::Topology& t) {
+  if (t.name != "local") return "give gemm.efficiency and the others in its YAML file, or name a cluster that has them (--cluster dgx-h100)";
+  return "run `trainerd calibrate --out here.yaml` once and add --cluster here.yaml, or add --calibrate (10 s)";
+}
+
+bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
+  return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
+}
+
+double op_seconds(const RecordedOp& op, const Topology& t) {
+  if (t.measured.known()) return measured_seconds(op, t.measured);
+  const double moved = op.cost.bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+  double made = 0;
+  switch (op.what.kind) {
+    case OpClass::Kind::memory: break;
+    case OpClass::Kind::gemm: made = gemm_seconds(op.what, t); break;
+    case OpClass::Kind::attention_forward:
+    case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
+  }
+  return std::max(made, moved);
+}
+
+GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks) {
+  GroupPlace place{static_cast<std::int64_t>(ranks.size()), 1, Link::none};
+  if (place.size == 1) return place;
+  place.link = placed.link(ranks, parallel::Axis::dp);  // on every axis but pp all talk to all
+  const Topology& t = placed.topology;
+  std::map<std::int64_t, std::int64_t> members;
+  for (const std::int64_t rank : ranks) {
+    const parallel::Slot& slot = placed.placement[rank];
+    const std::int64_t device = slot.node * t.devices_per_node + slot.device;
+    ++members[device / std::max<std::int64_t>(1, t.nvlink_domain > 0 ? t.nvlink_domain : t.devices_per_node)];
+  }
+  place.per_domain = std::min_element(members.begin(), members.end(), [](const auto& a, const auto& b) {
+                       return a.second < b.second;
+                     })->second;
+  return place;
+}
+
+TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& g, const Topology& t) {
+  if (g.size == 1) return {};
+  if (g.link == Link::shared_memory) return by_host(op, bytes, g.size, t);
+  const LinkSpeed& link = speed_of(g.link, t);
+  const bool inside = g.link == Link::nvlink;
+  const double n = real(g.size), domains = inside ? 1 : std::ceil(n / real(g.per_domain));
+  const double cards = t.rails > 0 ? std::max(1.0, std::min(real(g.per_domain), real(t.rails))) : 1;
+  const bool joined = !inside && t.nvlink.bytes_per_second > 0;
+  const double out = joined ? std::min(reached(link) * cards, std::max(reached(t.nvlink), reached(link))) : reached(link);
+  const double hops = inside ? (n - 1) * link.latency_seconds
+                             : (domains - 1) * link.latency_seconds + (n - domains) * t.nvlink.latency_seconds;
+  TransferCost cost{.latency = link.start_seconds + hops, .bandwidth = (n - 1) / n * real(bytes) / out};
+  if (inside) {
+    cost.shares = share(Port::nvlink, 1);
+  } else {
+    cost.shares = share(Port::network, joined ? out / (reached(link) * cards) : 1);
+    // Of the rings through a domain each member hands one to the network, and the others to its neighbours.
+    if (joined) cost.shares[static_cast<std::size_t>(Port::nvlink)] = std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
+  }
+  if (op == "all_reduce") {
+    // A tree between domains, a chain inside; its bandwidth is the ring's.
+    const double depth = std::ceil(std::log2(std::max(domains, 1.0))) * link.latency_seconds +
+                         (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
+    cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
+    cost.bandwidth *= 2;
+  } else if (op == "barrier") {
+    cost.latency = link.start_seconds + 2 * hops;
+    cost.bandwidth = 0;
+  }
+  return cost;
+}
+
+TransferCost message_cost(std::int64_t bytes, Link link, const Topology& t) {
+  if (link == Link::shared_memory) return by_host("message", bytes, 2, t);
+  const LinkSpeed& speed = speed_of(link, t);
+  return {speed.start_seconds + speed.latency_seconds, real(bytes) / reached(speed), share(link == Link::nvlink ? Port::nvlink : Port::network, 1)};
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/plan/cost/group_places.h"
+#include "core/plan/replay/other_software.h"
+#include "core/plan/replay/replay.h"
+#include "core/rank/dry_run.h"
+#include "core/train/step_memory.h"
+#include "kernels/memory/memory.h"
+#include "parallel/layout/layout.h"
+#include "parallel/layout/topology.h"
+
+namespace trainerd::core {
+
+/// One pipeline stage: the memory of its largest rank.
+struct StagePlan {
+  std::vector<parallel::StageSpan> chunks;
+  kernels::MemoryPlan memory;                 ///< by region
+  std::map<std::string, std::int64_t> terms;  ///< bytes by what they are for, over all regions; with `device_overhead`
+  std::int64_t bytes = 0;                     ///< all of them
+};
+
+/// What one device sends and receives in a step in one of its groups, of the stage where that takes longest.
+struct TrafficPlan {
+  std::string group;
+  std::string link;
+  std::int64_t size = 1;
+  std::int64_t calls = 0;
+  double bytes = 0;    ///< of the tensors
+  double seconds = 0;  ///< exposed or not
+};
+
+struct CheckpointPlan {
+  std::int64_t bytes = 0;        ///< of the whole checkpoint
+  double snapshot_seconds = 0;   ///< training stands still; 0: unknown
+  double failure_seconds = 0;    ///< mean time between failures of the job's nodes; 0: unknown
+  double interval_seconds = 0;   ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
+};
+
+/// A change to the job that fits, or when none does, that needs least memory.
+struct NearLayout {
+  std::string change;
+  std::int64_t peak_bytes = 0;
+  bool fits = true;
+  double step_seconds = 0;  ///< 0: not predicted
+};
+
+struct Plan {
+  JobSpec job;
+  parallel::Topology topology;
+  std::string layout;  ///< parallel::describe
+  std::vector<StagePlan> stages;
+  std::int64_t device_bytes = 0;  ///< that a device has
+  std::int64_t peak_bytes = 0;    ///< of the largest stage
+  std::int64_t staging_bytes = 0; ///< of pinned memory that a rank's staged communication holds on its host, at most
+  std::size_t worst_stage = 0;
+  Fit fit;                        ///< of the node whose ranks need most
+  bool fits = false;
+  std::vector<NearLayout> near;  ///< of near_changes
+
+  bool timed = false;  ///< the topology has rates; if not, what follows is 0
+  Replay time;
+  std::vector<TrafficPlan> communication;
+  double tokens_per_second_per_device = 0;
+  double model_tflops_per_device = 0;     ///< by flops_per_token: what is recomputed does not count
+  double hardware_tflops_per_device = 0;  ///< mean over the stages, by operators
+  double mfu = 0;
+  CheckpointPlan checkpoint;
+};
+
+/// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and replays its schedule on
+/// the machines of `topology`. Throws CapacityError or SpecError where the job cannot be laid out on them at all.
+Plan make_plan(const JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
+
+/// A line each, indented.
+std::string near_text(const std::vector<NearLayout>& near);
+
+/// Bytes of memory that there are for a rank: of its device, or its share of the node's.
+std::int64_t device_bytes(const parallel::Topology& topology, std::int64_t ranks);
+
+enum class WhenTooLarge : std::uint8_t { all, memory_alone };
+/// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are. What does not fit may be
+/// spared the rest of its plan.
+Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
+                 const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other = {});
+
+/// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
+std::string plan_text(const Plan& plan, double tokens);
+std::string plan_json(const Plan& plan, double tokens);
+
+}  // namespace trainerd::core

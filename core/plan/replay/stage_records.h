@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/plan/cost/group_places.h"
+#include "core/plan/replay/other_software.h"
+#include "core/plan/replay/replay.h"
+#include "core/rank/record.h"
+#include "core/train/step_memory.h"
+
+namespace trainerd::core {
+
+/// The record of each pipeline rank, and its memory.
+struct StageRecords {
+  std::vector<std::shared_ptr<RankRecord>> of_rank;
+  std::vector<kernels::MemoryPlan> memory;
+};
+/// Pipeline ranks that do the same are recorded once. `slots` are those of count_all_slots.
+StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots);
+
+/// For replaying them on the machines of `topology`, which has rates. `groups` and `records` must outlive it.
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records,
+                         const OtherSoftware& other = {});
+
+}  // namespace trainerd::core

@@ -1,0 +1,120 @@
+#include "core/plan/replay/timed_rank.h"
+
+#include <algorithm>
+#include <array>
+
+namespace trainerd::core {
+namespace {
+
+using io::TimeLedger;
+using Part = double TimeLedger::*;
+
+/// Of a rank or a transfer, by port.
+struct Ports {
+  std::array<bool, kPorts> used{};
+  void add(const TransferCost& cost) {
+    for (std::size_t i = 0; i < kPorts; ++i) used[i] = used[i] || cost.shares[i] > 0;
+  }
+  bool any_of(const TransferCost& cost) const {
+    for (std::size_t i = 0; i < kPorts; ++i)
+      if (used[i] && cost.shares[i] > 0) return true;
+    return false;
+  }
+};
+
+class Compiler {
+ public:
+  Compiler(const ReplayInput& in, int rank) : record_(*in.records[static_cast<std::size_t>(rank)]), own_progress_(in.own_progress), launch_seconds_(in.launch_seconds) {
+    for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
+    for (const RecordedCollective& c : record_.collectives) costs_.push_back(in.collective_cost(rank, c, record_));
+    at_once_.assign(record_.groups.size(), true);
+    for (std::size_t g = 0; g < record_.groups.size(); ++g)
+      if (meets_other_stages(record_.groups[g])) at_once_[g] = false;
+    const auto look = [&](const RecordedSegment& segment) {
+      for (std::size_t i = 0; i < segment.size(); ++i) {
+        if (segment[i].kind != RecordedEvent::Kind::issue) continue;
+        const auto g = static_cast<std::size_t>(group_of(segment[i]));
+        const bool awaited = i + 1 < segment.size() && segment[i + 1].kind == RecordedEvent::Kind::wait &&
+                             segment[i + 1].index == static_cast<int>(g) && segment[i + 1].behind == 0;
+        if (!awaited) at_once_[g] = false;
+      }
+    };
+    look(record_.before), look(record_.after);
+    for (const auto& [key, segment] : record_.actions) look(segment);
+    for (const int peer : neighbours(in.schedule, rank)) messages_.add(in.message_cost(rank, peer)), messages_.add(in.message_cost(peer, rank));
+    others_ = messages_;
+    for (std::size_t i = 0; i < costs_.size(); ++i)
+      if (!stops_rank(record_.collectives[i])) others_.add(costs_[i]);
+  }
+
+  TimedRank timed() const {
+    TimedRank rank{timed(record_.before, &TimeLedger::compute), timed(record_.after, &TimeLedger::optimizer), {}, costs_};
+    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, &TimeLedger::compute);
+    return rank;
+  }
+
+ private:
+  int group_of(const RecordedEvent& e) const { return record_.collectives[static_cast<std::size_t>(e.index)].group; }
+  bool stops_rank(const RecordedCollective& c) const {
+    const auto g = static_cast<std::size_t>(c.group);
+    return at_once_[g] || (!(c.background && own_progress_) && !meets_other_stages(record_.groups[g]));
+  }
+
+  TimedSegment timed(const RecordedSegment& segment, Part work) const {
+    TimedSegment out;
+    const auto pass = [&](double seconds, Part part) {
+      if (out.empty() || out.back().kind != TimedEvent::Kind::pass || out.back().part != part)
+        out.push_back({.kind = TimedEvent::Kind::pass, .part = part});
+      TimedEvent& run = out.back();
+      run.behind_host = std::max(run.behind_host, run.host + launch_seconds_) + seconds;
+      run.host += launch_seconds_;
+      run.seconds += seconds;
+    };
+    for (const RecordedEvent& e : segment) {
+      const auto i = static_cast<std::size_t>(e.index);
+      if (e.kind == RecordedEvent::Kind::op) {
+        pass(op_seconds_[i], work);
+      } else if (e.kind == RecordedEvent::Kind::wait) {
+        if (!at_once_[i]) out.push_back({.kind = TimedEvent::Kind::wait, .group = e.index, .behind = e.behind});
+      } else {
+        const RecordedCollective& c = record_.collectives[i];
+        const bool stops = stops_rank(c);
+        const Part part = part_of(record_.groups[static_cast<std::size_t>(c.group)]);
+        if (stops && others_.any_of(costs_[i]))
+          out.push_back({.kind = TimedEvent::Kind::transfer, .part = part, .host = launch_seconds_, .collective = e.index, .met = messages_.any_of(costs_[i])});
+        else if (stops) pass(costs_[i].seconds(), part);
+        if (!at_once_[static_cast<std::size_t>(c.group)])
+          out.push_back({.kind = TimedEvent::Kind::issue, .group = c.group, .collective = stops ? -1 : e.index});
+      }
+    }
+    return out;
+  }
+
+  const RankRecord& record_;
+  bool own_progress_;
+  double launch_seconds_;
+  std::vector<double> op_seconds_;
+  std::vector<TransferCost> costs_;
+  std::vector<bool> at_once_;  // by group: every collective is awaited by the next event
+  Ports messages_, others_;    // of messages; of those and all else that runs beside the compute stream
+};
+
+}  // namespace
+
+std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank) {
+  std::vector<int> peers;
+  if (shape.ring() || pipeline_rank + 1 < shape.stages) peers.push_back((pipeline_rank + 1) % shape.stages);
+  if (shape.ring() || pipeline_rank > 0) peers.push_back((pipeline_rank + shape.stages - 1) % shape.stages);
+  return peers;
+}
+
+double io::TimeLedger::*part_of(const std::string& group) {
+  if (group == "tp" || group == "kv") return &TimeLedger::exposed_tp;
+  if (group == "world") return &TimeLedger::exposed_world;
+  if (group == "tied" || group == "pp") return &TimeLedger::exposed_pp;
+  return &TimeLedger::exposed_dp;
+}
+
+TimedRank timed_rank(const ReplayInput& input, int pipeline_rank) { return Compiler(input, pipeline_rank).timed(); }
+
+}  // namespace trainerd::core

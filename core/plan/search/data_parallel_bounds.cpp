@@ -1,0 +1,116 @@
+#include "core/plan/search/data_parallel_bounds.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/model/parameters.h"
+#include "core/plan/cost/cost_model.h"
+#include "kernels/memory/memory.h"
+
+namespace trainerd::core {
+namespace {
+
+using Seconds = DataParallelSeconds;
+
+constexpr std::array kAllSeconds = {&Seconds::reduce_inner, &Seconds::reduce_outer, &Seconds::reduce_inner_again, &Seconds::reduce_outer_again,
+                                    &Seconds::gather_inner, &Seconds::gather_outer, &Seconds::gather_inner_walks, &Seconds::gather_outer_walks,
+                                    &Seconds::gather_gradients};
+
+void add(Seconds& sum, double times, const Seconds& of) {
+  for (const auto field : kAllSeconds) sum.*field += times * (of.*field);
+}
+
+}  // namespace
+
+const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp) {
+  return sections_.get(tp, [&] {
+    const auto of = [&](const parallel::StageSpan& span) {
+      std::map<std::size_t, std::int64_t> units;
+      for (const ParamInfo& info : declare_parameters(parts_.job().model, {&span, 1}, 1, false).infos)
+        if (!info.vectors) units[info.unit] += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
+      std::vector<parallel::Section> sections;
+      for (const auto& [unit, elements] : units) sections.push_back({sections.size(), elements});
+      return sections;
+    };
+    Sections s{of({.first_layer = 0, .layers = 1, .embedding = false, .head = false}),
+               of({.first_layer = 0, .layers = 0, .embedding = true, .head = false}),
+               of({.first_layer = 0, .layers = 0, .embedding = false, .head = true})};
+    return s;
+  });
+}
+
+double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, const DataParallelUnits& units) {
+  const parallel::DataParallelLevels& levels = parts_.levels(c);
+  const PrecisionRecipe& p = parts_.job().precision;
+  const double parts = real(levels.replicas ? levels.inner : levels.size), shard = elements / parts;
+  const double params = real(kernels::size_of(p.params)), grads = real(kernels::size_of(p.grads));
+  const double master = p.params == p.master ? 0 : real(kernels::size_of(p.master));
+  const bool tied = parts_.job().model.tie_embeddings;
+  // What is gathered or reduced lies whole while it is used; in the background, two of it.
+  const Sections& s = sections(c.tp);
+  std::int64_t largest = 0;
+  const auto add_largest = [&](bool held, const std::vector<parallel::Section>& sections) {
+    for (const parallel::Section& section : sections) largest = std::max(largest, held ? section.elements : 0);
+  };
+  add_largest(units.layers > 0, s.layer);
+  add_largest(units.embedding && !tied, s.embedding);
+  add_largest(units.head && !tied, s.head);
+  const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
+  double bytes = (master + 2 * real(kernels::size_of(p.moments))) * (c.zero >= 1 ? shard : elements);
+  bytes += grads * ((c.zero >= 2 ? ring(parts_.job().parallel.overlap_grad_reduce) : elements) + (parts > 1 ? shard : 0));
+  return bytes + params * (c.zero >= 3 ? shard + ring(parts_.job().parallel.overlap_param_gather) : elements);
+}
+
+DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutChoice& c, const GroupPlace& inner, const GroupPlace* outer) {
+  const parallel::Topology& t = parts_.topology();
+  const parallel::DataParallelLevels& levels = parts_.levels(c);
+  const PrecisionRecipe& p = parts_.job().precision;
+  const bool tied = parts_.job().model.tie_embeddings;
+  const std::int64_t grads = kernels::size_of(p.grads), params = kernels::size_of(p.params);
+  const std::int64_t bucket = c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes;
+  const std::int64_t parts = levels.replicas ? levels.inner : levels.size;
+  const auto of = [&](const std::vector<parallel::Section>& sections, bool table) {
+    Seconds s;
+    for (const parallel::Bucket& b : parallel::plan_buckets(sections, bucket / grads, parts).buckets) {
+      const std::int64_t piece = b.size / levels.inner;
+      const double reduce = collective_seconds("reduce_scatter", b.size * grads, inner, t);
+      const double gather = collective_seconds("all_gather", b.size * params, inner, t);
+      double reduce_outer = 0, gather_outer = 0;
+      if (outer != nullptr && levels.replicas) {
+        reduce_outer = collective_seconds("all_reduce", piece * grads, *outer, t);
+      } else if (outer != nullptr) {
+        reduce_outer = collective_seconds("reduce_scatter", piece * grads, *outer, t);
+        gather_outer = collective_seconds("all_gather", piece * params, *outer, t);
+      }
+      const double walks = table ? 1 : 2;
+      // A tied table's gradient is whole at the end of the step alone.
+      const double again = table && tied ? 0 : 1;
+      add(s, 1, {.reduce_inner = reduce, .reduce_outer = reduce_outer, .reduce_inner_again = again * reduce,
+                 .reduce_outer_again = again * reduce_outer, .gather_inner = gather, .gather_outer = gather_outer,
+                 .gather_inner_walks = walks * gather, .gather_outer_walks = walks * gather_outer,
+                 .gather_gradients = collective_seconds("all_gather", b.size * grads, inner, t)});
+    }
+    return s;
+  };
+  const Sections& s = sections(c.tp);
+  return {of(s.layer, false), of(s.embedding, true), of(s.head, true)};
+}
+
+DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const DataParallelUnits& units,
+                                                const std::map<std::string, GroupPlace>& places) {
+  const auto one = places.find("dp"), far = places.find("dp_outer");
+  const GroupPlace& inner = one != places.end() ? one->second : places.at("dp_inner");
+  const GroupPlace* outer = far != places.end() ? &far->second : nullptr;
+  const GroupPlace none;
+  const GroupPlace& o = outer != nullptr ? *outer : none;
+  const UnitSeconds& unit = units_.get({c.tp, c.dp, inner.size, c.bucket_bytes, inner.per_domain, inner.link, o.per_domain, o.link},
+                                       [&] { return unit_seconds(c, inner, outer); });
+  Seconds sum;
+  add(sum, real(units.layers), unit.layer);
+  // A rank with both ends of a tied table holds it once.
+  if (units.embedding) add(sum, 1, unit.embedding);
+  if (units.head && !(units.embedding && parts_.job().model.tie_embeddings)) add(sum, 1, unit.head);
+  return sum;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,267 @@
+#include "core/plan/search/layout_bounds.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "core/model/parameters.h"
+#include "core/plan/cost/cost_model.h"
+#include "core/rank/dry_run.h"
+#include "core/train/rank_schedule.h"
+#include "kernels/tensor/dtype.h"
+
+namespace trainerd::core {
+namespace {
+
+using parallel::ActionKind;
+using parallel::ScheduleKind;
+
+constexpr int kEmbedding = 1, kHead = 2;
+
+int ends_of(const parallel::StageSpan& span) { return (span.embedding ? kEmbedding : 0) + (span.head ? kHead : 0); }
+
+bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleKind::zb_h1; }
+
+constexpr std::array kSums = {&ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
+                              &ChunkCosts::update, &ChunkCosts::norm, &ChunkCosts::elements};
+
+/// a + k b, but for the scratch: that is a maximum.
+ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
+  for (const auto field : kSums) a.*field += k * (b.*field);
+  for (std::size_t i = 0; i < kSlotClasses; ++i) a.slot_bytes[i] += k * b.slot_bytes[i];
+  return a;
+}
+
+ChunkCosts least(ChunkCosts a, const ChunkCosts& b) {
+  for (const auto field : kSums) a.*field = std::min(a.*field, b.*field);
+  for (std::size_t i = 0; i < kSlotClasses; ++i) a.slot_bytes[i] = std::min(a.slot_bytes[i], b.slot_bytes[i]);
+  a.scratch_bytes = std::min(a.scratch_bytes, b.scratch_bytes);
+  return a;
+}
+
+}  // namespace
+
+/// One pipeline rank.
+struct LayoutBounds::Stage {
+  double fill = 0, work = 0, drain = 0;  ///< seconds: before its first computation, all of its own, after its last
+  double tail = 0;                       ///< of its own work, what may follow the start of a reduction of gradients
+  double late = 0;                       ///< of its own work, what does not hold up the drain
+  double first_forward = 0;
+  double update = 0, norm = 0, elements = 0;
+  double bytes = 0;  ///< but for parameters, gradients and the optimizer's state
+  DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
+};
+
+struct LayoutBounds::Chain {
+  std::vector<Stage> stages;
+};
+
+LayoutBounds::LayoutBounds(LayoutParts& parts)
+    : parts_(parts), data_parallel_(parts), timed_(has_rates(parts.topology(), parts.job().precision.compute)) {}
+
+/// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
+ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) const {
+  const parallel::Topology& t = parts_.topology();
+  const bool alone = ends == kEmbedding + kHead;
+  LayoutChoice small = c;
+  small.pp = alone ? 1 : 3, small.dp = 1, small.zero = small.zero_group = 0, small.virtual_stages = 1;
+  small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
+  small.recompute = {kind, 1};
+  small.bucket_bytes = parallel::default_bucket_bytes(1);
+  JobSpec job = with_choice(parts_.job(), small);
+  job.batch.global = 3 * c.micro;  // a first, a middle and a last one
+  const std::int64_t stage = ends == 0 ? 1 : ends == kHead ? 2 : 0;
+  parallel::Layout layout;
+  layout.options = job.parallel;
+  layout.grid = parallel::make_grids(job.parallel).dense;
+  std::int64_t first = 0;
+  for (std::int64_t s = 0; s < small.pp; ++s) {
+    const std::int64_t n = s == stage ? layers : 1;
+    layout.chunks.push_back({.first_layer = first, .layers = n, .embedding = s == 0, .head = s + 1 == small.pp});
+    first += n;
+  }
+  job.model.layers = first;
+  const SlotCounts slots = count_slots(job, layout, stage);
+  const RankRecord record = record_rank(job, layout, representative(layout, stage), t.device, slots);
+
+  ChunkCosts costs;
+  for (const auto& region : record.memory.regions) {
+    if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
+    if (region.name == "persistent")
+      costs.elements = static_cast<double>(region.terms.at("gradients")) / static_cast<double>(kernels::size_of(job.precision.grads));
+    for (std::size_t i = 0; i < kSlotClasses; ++i)
+      if (region.name == to_string(static_cast<SlotClass>(i)))
+        costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.front()[i];
+  }
+  if (!timed_) return costs;
+  const auto seconds_of = [&](const RecordedSegment& segment, const char* only) {
+    double seconds = 0;
+    for (const RecordedEvent& e : segment) {
+      const auto i = static_cast<std::size_t>(e.index);
+      if (e.kind == RecordedEvent::Kind::op && (only == nullptr || std::strcmp(record.ops[i].op, only) == 0))
+        seconds += op_seconds(record.ops[i], t);
+      if (e.kind != RecordedEvent::Kind::issue || only != nullptr) continue;
+      const RecordedCollective& call = record.collectives[i];
+      if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == "tp")
+        seconds += collective_seconds(call.op, call.bytes, tp, t);
+    }
+    return seconds;
+  };
+  std::map<ActionKind, double> fastest;  // the first microbatch assigns gradients, others add to them
+  for (const auto& [key, segment] : record.actions) {
+    const double seconds = seconds_of(segment, nullptr);
+    const auto [at, fresh] = fastest.try_emplace(key.kind, seconds);
+    if (!fresh) at->second = std::min(at->second, seconds);
+  }
+  costs.forward = fastest[ActionKind::forward];
+  costs.backward = fastest[ActionKind::backward];
+  costs.backward_input = fastest[ActionKind::backward_input];
+  costs.backward_weight = fastest[ActionKind::backward_weight];
+  costs.update = seconds_of(record.after, "adamw_update");
+  costs.norm = seconds_of(record.after, "block_square_sums");
+  return costs;
+}
+
+const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) {
+  const ProbeKey key{c.tp, c.sequence_parallel, c.micro, kind, makes_weights_apart(c), ends, layers, tp.per_domain, tp.link};
+  return probes_.get(key, [&] { return record_probe(c, tp, kind, ends, layers); });
+}
+
+ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::StageSpan& span) {
+  const int ends = ends_of(span);
+  const RecomputeOptions r = c.recompute;
+  if (span.layers == 0) return probe(c, tp, RecomputeKind::none, ends, 0);
+  std::int64_t again = r.kind == RecomputeKind::none ? 0 : span.layers;
+  if (r.kind == RecomputeKind::full && r.every > 1)
+    again = (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
+  const bool alike = again == 0 || again == span.layers;
+  const RecomputeKind kind = again == 0 ? RecomputeKind::none : r.kind;
+  if (alike && span.layers <= 2) return probe(c, tp, kind, ends, span.layers);
+  const auto layer = [&](RecomputeKind k) { return plus(probe(c, tp, k, 0, 3), -1, probe(c, tp, k, 0, 2)); };
+  const auto rest = [&](RecomputeKind k) { return plus(probe(c, tp, k, ends, 2), -2, layer(k)); };
+  if (alike) return plus(rest(kind), static_cast<double>(span.layers), layer(kind));
+  return plus(plus(least(rest(RecomputeKind::none), rest(kind)), static_cast<double>(span.layers - again), layer(RecomputeKind::none)),
+              static_cast<double>(again), layer(kind));
+}
+
+LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
+  const parallel::Topology& t = parts_.topology();
+  const JobSpec job = with_choice(parts_.job(), c);
+  const GroupPlaces& places = parts_.places(c);
+  const std::vector<parallel::StageSpan>& chunks = parts_.chunks(c);
+  const std::vector<SlotCounts>& slots = parts_.slots(c);
+  const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
+  const bool apart = makes_weights_apart(c);
+  // Stages whose tensor-parallel groups lie unlike each other are taken for the best that there is.
+  GroupPlace tp = places.at(0, "tp");
+  for (std::int64_t r = 1; r < c.pp; ++r) {
+    const GroupPlace& other = places.at(r, "tp");
+    tp.per_domain = std::max(tp.per_domain, other.per_domain), tp.link = std::min(tp.link, other.link);
+  }
+  Chain chain;
+  double filled = 0, drained = 0;
+  for (std::int64_t r = 0; r < c.pp; ++r) {
+    Stage& s = chain.stages.emplace_back();
+    if (timed_ && r > 0) {
+      filled += message_seconds(flow_bytes(job), places.link(r - 1, r), t);
+      drained += message_seconds(flow_bytes(job), places.link(r, r - 1), t);
+    }
+    s.fill = filled, s.drain = drained;
+    double scratch = 0, top_backward = 0, all_backward = 0;
+    std::array<double, kSlotClasses> shared{};  // of one slot
+    for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
+      const parallel::StageSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
+      const ChunkCosts k = costs_of(c, tp, span);
+      const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
+      s.work += m * (k.forward + backward);
+      s.update += k.update, s.norm += k.norm, s.elements += k.elements;
+      top_backward = backward, all_backward += backward;
+      for (std::size_t i = 0; i < kSlotClasses; ++i) {
+        if (shared_by_chunks(static_cast<SlotClass>(i))) shared[i] = std::max(shared[i], k.slot_bytes[i]);
+        else s.bytes += k.slot_bytes[i] * slots[static_cast<std::size_t>(r)][static_cast<std::size_t>(v)][i];
+      }
+      scratch = std::max(scratch, k.scratch_bytes);
+      if (c.pp > 1) s.bytes += 2 * flow * ((span.head ? 0 : 1) + (span.embedding ? 0 : 1));
+      s.units.add(span);
+      if (v > 0) continue;
+      s.first_units.add(span);
+      s.first_forward = k.forward;
+      filled += k.forward;
+      drained += apart ? k.backward_input : k.backward;
+      // ZB-H1: rank r makes its weights' gradients r microbatches late.
+      if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
+    }
+    for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += shared[i] * slots[static_cast<std::size_t>(r)][0][i];
+    // The last turn of the backwards: the last microbatch of the top chunk, then a turn of microbatches of each chunk below it.
+    s.tail = top_backward + static_cast<double>(c.pp) * (all_backward - top_backward) + s.late;
+    s.bytes += scratch + static_cast<double>(device_overhead(t));
+  }
+  return chain;
+}
+
+LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
+  const parallel::DataParallelLevels& levels = parts_.levels(c);
+  const GroupPlaces& places = parts_.places(c);
+  const JobSpec& job = parts_.job();
+  const double m = static_cast<double>(parts_.microbatches(c));
+  const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
+  LayoutBound bound;
+  double end = 0, stream = 0, least_after = -1;
+  for (std::int64_t r = 0; r < c.pp; ++r) {
+    const Stage& s = chain.stages[static_cast<std::size_t>(r)];
+    const auto bytes = static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.units));
+    // Ranks that share their node's memory make up for each other.
+    const bool own = parts_.topology().device_memory_bytes > 0;
+    bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
+    if (!timed_) continue;
+    double work = s.work, after = (c.zero > 0 ? s.update / static_cast<double>(parts) : s.update) + s.norm / static_cast<double>(parts);
+    if (c.dp > 1) {
+      const DataParallelSeconds all = data_parallel_.seconds(c, s.units, places.of(r)), first = data_parallel_.seconds(c, s.first_units, places.of(r));
+      const double reductions = c.zero >= 2 ? m : 1;
+      const double reduced = std::max(all.reduce_inner, all.reduce_outer);
+      DataParallelSeconds streams;
+      // What is not in the background stops the rank.
+      if (job.parallel.overlap_grad_reduce) {
+        end = std::max(end, s.fill + work - s.tail + reduced);
+        streams.reduce_inner = all.reduce_inner + (reductions - 1) * all.reduce_inner_again;
+        streams.reduce_outer = all.reduce_outer + (levels.replicas ? 0 : (reductions - 1) * all.reduce_outer_again);
+      } else {
+        work += all.reduce_inner + all.reduce_outer;
+      }
+      if (c.zero == 0) {
+        after += all.gather_gradients;
+      } else if (c.zero < 3 && job.parallel.overlap_param_gather) {
+        streams.gather_inner = all.gather_inner, streams.gather_outer = all.gather_outer;
+        end = std::max(end, std::max(first.gather_inner, first.gather_outer) + work - s.first_forward + s.drain - s.late);
+      } else if (c.zero < 3) {
+        after += all.gather_inner + all.gather_outer;
+      } else if (job.parallel.overlap_param_gather) {
+        streams.gather_inner = m * all.gather_inner_walks, streams.gather_outer = m * all.gather_outer_walks;
+      } else {
+        work += m * (all.gather_inner_walks + all.gather_outer_walks);
+      }
+      stream = std::max({stream, streams.reduce_inner + streams.gather_inner, streams.reduce_outer + streams.gather_outer});
+    }
+    end = std::max({end, s.fill + work, s.fill + work - s.late + s.drain});
+    least_after = least_after < 0 ? after : std::min(least_after, after);
+  }
+  bound.seconds = std::max(end + std::max(0.0, least_after), stream);
+  return bound;
+}
+
+std::vector<LayoutBound> LayoutBounds::of(std::span<const LayoutChoice> choices) {
+  std::vector<LayoutBound> bounds;
+  bounds.reserve(choices.size());
+  const auto shared = [](LayoutChoice c) {
+    c.zero = c.zero_group = c.bucket_bytes = 0;
+    return c;
+  };
+  Chain chain;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i == 0 || !(shared(choices[i]) == shared(choices[i - 1]))) chain = chain_of(choices[i]);
+    bounds.push_back(bound(choices[i], chain));
+  }
+  return bounds;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "core/plan/search/data_parallel_bounds.h"
+#include "core/plan/search/layout_parts.h"
+#include "core/rank/record.h"
+
+namespace trainerd::core {
+
+/// What a layout takes at least.
+struct LayoutBound {
+  double seconds = 0;
+  std::int64_t bytes = 0;
+};
+
+/// What a chunk of layers costs, embedding or head included.
+struct ChunkCosts {
+  double forward = 0, backward = 0, backward_input = 0, backward_weight = 0;  ///< seconds of a microbatch, tensor-parallel sums included
+  double update = 0, norm = 0;                                               ///< seconds for all elements
+  std::array<double, kSlotClasses> slot_bytes{};
+  double scratch_bytes = 0;
+  double elements = 0;  ///< of the flat arrays
+};
+
+/// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers: what a chunk computes,
+/// keeps and sends to its tensor-parallel peers grows by the same with each layer, and depends on none of dp, zero, buckets and
+/// schedule but on whether the schedule makes weights' gradients apart. Seconds are the longest of the paths
+///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains through them),
+///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
+///   - the gather of a first chunk's parameters, then what the rank computes,
+///   - a data-parallel stream's own collectives,
+/// with the update and the norm's collectives over all ranks.
+class LayoutBounds {
+ public:
+  explicit LayoutBounds(LayoutParts& parts);
+  /// Fast for layouts that follow each other as in `all_layouts`.
+  std::vector<LayoutBound> of(std::span<const LayoutChoice> choices);
+
+ private:
+  struct Stage;
+  struct Chain;
+  /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp group is
+  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, RecomputeKind, bool, int, std::int64_t, std::int64_t, parallel::Link>;
+
+  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers);
+  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) const;
+  ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::StageSpan& span);
+  Chain chain_of(const LayoutChoice& c);
+  LayoutBound bound(const LayoutChoice& c, const Chain& chain);
+
+  LayoutParts& parts_;
+  DataParallelBounds data_parallel_;
+  const bool timed_;
+  SharedMemo<ProbeKey, ChunkCosts> probes_;
+};
+
+}  // namespace trainerd::core

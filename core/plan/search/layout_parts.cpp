@@ -1,0 +1,41 @@
+#include "core/plan/search/layout_parts.h"
+
+#include "core/rank/dry_run.h"
+#include "core/train/rank_schedule.h"
+#include "parallel/layout/split.h"
+
+namespace trainerd::core {
+
+/// A layout of the same grid.
+const parallel::Layout& LayoutParts::like(const LayoutChoice& c) {
+  return layouts_.get(grid_of(c), [&] {
+    return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, model_costs(job_.model), microbatches(c));
+  });
+}
+
+parallel::Layout LayoutParts::layout(const LayoutChoice& c) {
+  parallel::Layout layout = like(c);
+  layout.options = with_choice(job_, c).parallel;
+  if (c.bucket_bytes == 0) layout.options.bucket_bytes = parallel::default_bucket_bytes(c.dp);
+  layout.chunks = chunks(c);
+  return layout;
+}
+
+const GroupPlaces& LayoutParts::places(const LayoutChoice& c) {
+  return places_.get(grid_of(c), [&] { return GroupPlaces(job_.model, layout(c), topology_); });
+}
+
+const std::vector<parallel::StageSpan>& LayoutParts::chunks(const LayoutChoice& c) {
+  return chunks_.get({c.pp, c.pp * c.virtual_stages}, [&] {
+    const parallel::ModelCosts costs = model_costs(job_.model);
+    return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding, costs.head);
+  });
+}
+
+const std::vector<SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
+  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c)}, [&] {
+    return count_all_slots(with_choice(job_, c), layout(c));
+  });
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/plan/cost/group_places.h"
+#include "core/plan/search/layout_space.h"
+#include "core/train/step_memory.h"
+
+namespace trainerd::core {
+
+/// Values by key, each made once by whichever thread asks first.
+template <class Key, class Value>
+class SharedMemo {
+ public:
+  template <class Make>
+  const Value& get(const Key& key, const Make& make) {
+    Entry* entry = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      entry = &entries_[key];
+    }
+    std::call_once(entry->made, [&] { entry->value = std::make_unique<const Value>(make()); });
+    return *entry->value;
+  }
+
+ private:
+  struct Entry {
+    std::once_flag made;
+    std::unique_ptr<const Value> value;
+  };
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;  // entries stay where they are
+};
+
+/// What layouts of one job have in common. Safe to use from several threads.
+class LayoutParts {
+ public:
+  LayoutParts(const JobSpec& job, const parallel::Topology& topology) : job_(job), topology_(topology) {}
+
+  const JobSpec& job() const { return job_; }
+  const parallel::Topology& topology() const { return topology_; }
+  std::int64_t microbatches(const LayoutChoice& c) const { return job_.batch.global / (c.micro * c.dp); }
+  /// As parallel::resolve_layout makes it.
+  parallel::Layout layout(const LayoutChoice& choice);
+  const parallel::DataParallelLevels& levels(const LayoutChoice& choice) { return like(choice).dp_levels; }
+  const GroupPlaces& places(const LayoutChoice& choice);
+  const std::vector<parallel::StageSpan>& chunks(const LayoutChoice& choice);
+  const std::vector<SlotCounts>& slots(const LayoutChoice& choice);
+
+ private:
+  using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
+  using Shape = std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;
+  static Grid grid_of(const LayoutChoice& c) { return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0}; }
+
+  const parallel::Layout& like(const LayoutChoice& choice);
+
+  const JobSpec& job_;
+  const parallel::Topology& topology_;
+  SharedMemo<Grid, parallel::Layout> layouts_;
+  SharedMemo<Grid, GroupPlaces> places_;
+  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::StageSpan>> chunks_;  // by stages, all chunks
+  SharedMemo<Shape, std::vector<SlotCounts>> slots_;
+};
+
+}  // namespace trainerd::core

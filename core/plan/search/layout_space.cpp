@@ -1,0 +1,226 @@
+#include "core/plan/search/layout_space.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/model/parameters.h"
+#include "core/spec/check_sizes.h"
+#include "parallel/layout/layout.h"
+#include "parallel/layout/placement.h"
+#include "parallel/layout/schedule_shape.h"
+#include "parallel/layout/split.h"
+
+namespace trainerd::core {
+namespace {
+
+using parallel::ScheduleKind;
+
+std::vector<std::int64_t> divisors(std::int64_t of) {
+  std::vector<std::int64_t> low, high;
+  for (std::int64_t d = 1; d * d <= of; ++d) {
+    if (of % d != 0) continue;
+    low.push_back(d);
+    if (d != of / d) high.push_back(of / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+template <class T>
+std::vector<T> or_given(const std::vector<T>& given, std::vector<T> otherwise) {
+  return given.empty() ? std::move(otherwise) : given;
+}
+
+/// With the job's own value, each once.
+template <class T>
+std::vector<T> with_own(std::vector<T> values, const T& own) {
+  if (std::find(values.begin(), values.end(), own) == values.end()) values.push_back(own);
+  return values;
+}
+
+class Enumerator {
+ public:
+  Enumerator(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space)
+      : job_(job), topology_(topology), space_(space), own_(choice_of(job)) {}
+
+  std::vector<LayoutChoice> all() {
+    const parallel::ParallelOptions& p = job_.parallel;
+    const std::int64_t ranks = p.tp * p.pp * p.dp;
+    for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
+      if (ranks % tp != 0 || !tensor_parallel_problem(job_.model, tp).empty()) continue;
+      for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
+        if (ranks % (tp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty()) continue;
+        at_.tp = tp, at_.pp = pp, at_.dp = ranks / tp / pp;
+        if (job_.batch.global % at_.dp != 0 || !tp_stays()) continue;
+        micros();
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool tp_stays() const {
+    if (job_.parallel.allow_tp_across_nodes || at_.tp == 1) return true;
+    if (at_.tp > (topology_.nvlink_domain > 0 ? topology_.nvlink_domain : topology_.devices_per_node)) return false;
+    const JobSpec job = with_choice(job_, at_);
+    return parallel::PlacedGrid(parallel::make_grids(job.parallel).dense, topology_).tp_problem().empty();
+  }
+
+  void micros() {
+    const std::int64_t sequences = job_.batch.global / at_.dp;
+    std::vector<std::int64_t> micros;
+    for (std::int64_t m = 1; m <= sequences; m *= 2) micros.push_back(m);
+    for (const std::int64_t micro : or_given(space_.micro, with_own(micros, own_.micro))) {
+      if (sequences % micro != 0) continue;
+      at_.micro = micro;
+      for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
+        if (sequence_parallel && (at_.tp == 1 || micro * job_.model.seq_len % at_.tp != 0)) continue;
+        at_.sequence_parallel = sequence_parallel;
+        for (const RecomputeOptions& recompute : recomputes()) {
+          at_.recompute = recompute;
+          schedules(sequences / micro);
+        }
+      }
+    }
+  }
+
+  std::vector<RecomputeOptions> recomputes() const {
+    std::vector<RecomputeOptions> kinds{{RecomputeKind::none, 1}, {RecomputeKind::selective, 1}};
+    for (std::int64_t every = 1; every <= 4 && every <= job_.model.layers; ++every) kinds.push_back({RecomputeKind::full, every});
+    return or_given(space_.recompute, with_own(kinds, own_.recompute));
+  }
+
+  /// A number of chunks that leaves no chunk with fewer layers is the same but for more messages.
+  std::vector<std::int64_t> virtual_stages() const {
+    std::vector<std::int64_t> counts{1};
+    for (std::int64_t layers = job_.model.layers; layers >= 1; --layers) {
+      const std::int64_t v = (job_.model.layers + at_.pp * layers - 1) / (at_.pp * layers);
+      if (v > counts.back()) counts.push_back(v);
+    }
+    const std::int64_t most = (job_.model.layers + 2) / at_.pp;  // embedding and head alone
+    if (most > counts.back()) counts.push_back(most);
+    return with_own(counts, own_.virtual_stages);
+  }
+
+  void schedules(std::int64_t microbatches) {
+    using enum ScheduleKind;
+    for (const ScheduleKind kind : or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, interleaved})) {
+      at_.schedule = kind;
+      // One stage has one order of computations, unless weights' gradients are made apart, which gains nothing there.
+      if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
+      if (microbatches > kMostComputations / at_.pp) continue;
+      if (kind != interleaved) {
+        at_.virtual_stages = 1;
+        states();
+        continue;
+      }
+      for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
+        // Interleaved with one chunk is 1F1B.
+        if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) || (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty()) continue;
+        if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v), static_cast<int>(microbatches), parallel::Pass::train}).empty()) continue;
+        at_.virtual_stages = v;
+        states();
+      }
+    }
+  }
+
+  std::vector<std::int64_t> groups(std::int64_t zero) const {
+    if (zero == 0) return {0};
+    std::vector<std::int64_t> sizes{0};
+    const std::int64_t domain = std::max(topology_.nvlink_domain, std::int64_t{1}) / at_.tp;
+    for (const std::int64_t size : with_own<std::int64_t>({domain, 8, 32, 128}, own_.zero_group))
+      if (size > 1 && size < at_.dp && at_.dp % size == 0) sizes = with_own(sizes, size);
+    return sizes;
+  }
+
+  void states() {
+    for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
+      // A rank alone shards nothing: one value stands for all.
+      if (at_.dp == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
+      at_.zero = zero;
+      for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
+        if (group != 0 && (zero == 0 || group == 1 || at_.dp % group != 0)) continue;
+        at_.zero_group = group;
+        for (const std::int64_t bucket : or_given(space_.bucket_bytes, {own_.bucket_bytes})) {
+          at_.bucket_bytes = bucket;
+          found_.push_back(at_);
+        }
+      }
+    }
+  }
+
+  const JobSpec& job_;
+  const parallel::Topology& topology_;
+  const LayoutSpace& space_;
+  const LayoutChoice own_;
+  LayoutChoice at_;
+  std::vector<LayoutChoice> found_;
+};
+
+std::string text(const RecomputeOptions& r) {
+  switch (r.kind) {
+    case RecomputeKind::none: return "none";
+    case RecomputeKind::selective: return "selective";
+    case RecomputeKind::full: break;
+  }
+  return r.every == 1 ? "full" : "full, every: " + std::to_string(r.every);
+}
+
+}  // namespace
+
+LayoutChoice choice_of(const JobSpec& job) {
+  const parallel::ParallelOptions& p = job.parallel;
+  return {.tp = p.tp, .pp = p.pp, .dp = p.dp, .zero = p.zero, .zero_group = p.zero_group, .bucket_bytes = p.bucket_bytes,
+          .micro = job.batch.micro, .virtual_stages = p.virtual_stages, .sequence_parallel = p.sequence_parallel,
+          .schedule = p.schedule, .recompute = job.recompute};
+}
+
+JobSpec with_choice(const JobSpec& job, const LayoutChoice& c) {
+  JobSpec chosen = job;
+  parallel::ParallelOptions& p = chosen.parallel;
+  p.tp = c.tp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group, p.bucket_bytes = c.bucket_bytes;
+  p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
+  if (p.tp == 1) p.tp_overlap_chunks = 1;
+  chosen.batch.micro = c.micro;
+  chosen.recompute = c.recompute;
+  return chosen;
+}
+
+std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoice& to) {
+  std::vector<std::string> keys;
+  const auto number = [&](const char* key, std::int64_t LayoutChoice::*value) {
+    if (from.*value != to.*value) keys.push_back(std::string(key) + ": " + std::to_string(to.*value));
+  };
+  number("parallel.tp", &LayoutChoice::tp);
+  number("parallel.pp", &LayoutChoice::pp);
+  if (from.dp != to.dp && !keys.empty()) keys.back() += ", parallel.dp: " + std::to_string(to.dp);
+  number("parallel.zero", &LayoutChoice::zero);
+  number("parallel.zero_group", &LayoutChoice::zero_group);
+  number("parallel.bucket_bytes", &LayoutChoice::bucket_bytes);
+  if (from.sequence_parallel != to.sequence_parallel)
+    keys.push_back(std::string("parallel.sequence_parallel: ") + (to.sequence_parallel ? "true" : "false"));
+  number("batch.micro", &LayoutChoice::micro);
+  if (from.schedule != to.schedule) keys.push_back(std::string("parallel.schedule: ") + parallel::to_string(to.schedule));
+  if (from.virtual_stages != to.virtual_stages) {
+    const std::string chunks = "parallel.virtual_stages: " + std::to_string(to.virtual_stages);
+    // They go with the schedule.
+    if (from.schedule != to.schedule) keys.back() += ", " + chunks;
+    else keys.push_back(chunks);
+  }
+  if (!(from.recompute == to.recompute)) keys.push_back("recompute: {kind: " + text(to.recompute) + "}");
+  return keys;
+}
+
+std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
+  const bool chunks = a.schedule != b.schedule || a.virtual_stages != b.virtual_stages;
+  return static_cast<std::size_t>((a.tp != b.tp) + (a.pp != b.pp) + (a.zero != b.zero) + (a.zero_group != b.zero_group) +
+                                  (a.bucket_bytes != b.bucket_bytes) + (a.sequence_parallel != b.sequence_parallel) +
+                                  (a.micro != b.micro) + chunks + !(a.recompute == b.recompute));
+}
+
+std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space) {
+  return Enumerator(job, topology, space).all();
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,218 @@
+#include "core/plan/search/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "core/plan/cost/cost_model.h"
+#include "core/plan/search/layout_bounds.h"
+#include "core/rank/dry_run.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr double kFar = std::numeric_limits<double>::infinity();
+
+std::int64_t ranks_of(const JobSpec& job) { return job.parallel.tp * job.parallel.pp * job.parallel.dp; }
+
+bool timed(const JobSpec& job, const parallel::Topology& t) {
+  return has_rates(t, job.precision.compute);
+}
+
+/// Runs `work` on every thread; throws the first error.
+template <class Work>
+void on_threads(int threads, const Work& work) {
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < threads; ++i) helpers.emplace_back(guarded);
+    guarded();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+enum class Goal : std::uint8_t { time, memory };
+
+/// The best of some layouts of a job.
+class Search {
+ public:
+  Search(LayoutParts& parts, LayoutBounds& bounds, std::span<const LayoutChoice> choices, std::size_t keep, int threads)
+      : parts_(parts), choices_(choices), keep_(keep), threads_(threads), bounds_(choices.size()) {
+    // Layouts that follow each other share much: threads take runs of them.
+    constexpr std::size_t kRun = 256;
+    std::atomic<std::size_t> next{0};
+    on_threads(threads_, [&] {
+      for (std::size_t begin = next.fetch_add(kRun); begin < choices_.size(); begin = next.fetch_add(kRun)) {
+        const auto run = bounds.of(choices_.subspan(begin, std::min(kRun, choices_.size() - begin)));
+        std::copy(run.begin(), run.end(), bounds_.begin() + static_cast<std::ptrdiff_t>(begin));
+      }
+    });
+  }
+
+  std::vector<RankedLayout> best(Goal goal) {
+    std::vector<std::size_t> order;
+    const std::int64_t most = device_bytes(parts_.topology(), ranks_of(parts_.job()));
+    for (std::size_t i = 0; i < choices_.size(); ++i)
+      if (goal == Goal::memory || bounds_[i].bytes <= most) order.push_back(i);
+    if (goal == Goal::time) too_large_ = static_cast<std::int64_t>(choices_.size() - order.size());
+    const bool by_time = goal == Goal::time && timed(parts_.job(), parts_.topology());
+    // Without times, what gives up least memory is taken to give up least speed.
+    const auto bound_of = [&](std::size_t i) {
+      const auto bytes = static_cast<double>(bounds_[i].bytes);
+      return goal == Goal::memory ? bytes : by_time ? bounds_[i].seconds : -bytes;
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bound_of(a) < bound_of(b); });
+
+    std::vector<Found> found;  // the best so far
+    std::atomic<std::size_t> next{0};
+    std::atomic<double> enough{kFar};
+    std::mutex mutex;
+    // Without times the first that fit are taken: by one thread, so that they are the same each time.
+    on_threads(goal == Goal::time && !by_time ? 1 : threads_, [&] {
+      for (std::size_t at = next.fetch_add(1); at < order.size(); at = next.fetch_add(1)) {
+        if (bound_of(order[at]) > enough) return;
+        const auto layout = plan(choices_[order[at]]);
+        if (!layout || (goal == Goal::time && !layout->fits)) continue;
+        const double value = goal == Goal::memory ? static_cast<double>(layout->peak_bytes) : by_time ? layout->step_seconds : static_cast<double>(at);
+        const std::lock_guard lock(mutex);
+        Found f{value, layout->peak_bytes, order[at], *layout};
+        found.insert(std::upper_bound(found.begin(), found.end(), f), f);
+        if (found.size() > keep_) found.pop_back();
+        // Equal ones are looked at, as their memory decides.
+        if (found.size() == keep_) enough = goal == Goal::time && !by_time ? -kFar : found.back().value;
+      }
+    });
+    std::vector<RankedLayout> ranked;
+    for (Found& f : found) ranked.push_back(f.layout);
+    return ranked;
+  }
+
+  std::int64_t too_large() const { return too_large_; }
+  std::int64_t planned() const { return planned_; }
+
+ private:
+  struct Found {
+    double value;
+    std::int64_t peak_bytes;
+    std::size_t index;
+    RankedLayout layout;
+    bool operator<(const Found& b) const { return std::tie(value, peak_bytes, index) < std::tie(b.value, b.peak_bytes, b.index); }
+  };
+
+  std::optional<RankedLayout> plan(const LayoutChoice& c) {
+    // Buckets change memory by next to nothing.
+    constexpr double kFarTooLarge = 1.01;
+    LayoutChoice alike = c;
+    alike.bucket_bytes = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::find(hopeless_.begin(), hopeless_.end(), alike) != hopeless_.end()) return std::nullopt;
+    }
+    ++planned_;
+    try {
+      const Plan p = plan_layout(with_choice(parts_.job(), c), parts_.topology(), parts_.layout(c), parts_.slots(c), parts_.places(c),
+                                 WhenTooLarge::memory_alone);
+      if (!p.fits && static_cast<double>(p.peak_bytes) > kFarTooLarge * static_cast<double>(p.device_bytes)) {
+        const std::lock_guard lock(mutex_);
+        hopeless_.push_back(alike);
+      }
+      return RankedLayout{c, p.fits, p.peak_bytes, p.time.step_seconds, p.tokens_per_second_per_device, p.mfu, p.time.bubble};
+    } catch (const base::CapacityError&) {
+      return std::nullopt;  // larger than any machine
+    }
+  }
+
+  LayoutParts& parts_;
+  std::span<const LayoutChoice> choices_;
+  std::size_t keep_;
+  int threads_;
+  std::vector<LayoutBound> bounds_;
+  std::int64_t too_large_ = 0;
+  std::atomic<std::int64_t> planned_{0};
+  std::mutex mutex_;
+  std::vector<LayoutChoice> hopeless_;
+};
+
+int threads_of(const SearchOptions& options) {
+  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology, const SearchOptions& options) {
+  const double start = base::monotonic_seconds();
+  require_room_for_ranks(job, topology);
+  const std::vector<LayoutChoice> choices = options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
+  if (choices.empty())
+    throw base::spec_error("--search: no layout of " + std::to_string(ranks_of(job)) +
+                           " ranks exists: batch.global is no multiple of any data-parallel size that heads and layers leave");
+  LayoutParts parts(job, topology);
+  LayoutBounds bounds(parts);
+  Search search(parts, bounds, choices, options.keep, threads_of(options));
+  SearchResult result;
+  result.timed = timed(job, topology);
+  result.best = search.best(Goal::time);
+  if (result.best.empty()) result.nearest = search.best(Goal::memory);
+  result.layouts = static_cast<std::int64_t>(choices.size());
+  result.too_large = search.too_large();
+  result.planned = search.planned();
+  result.device_bytes = device_bytes(topology, ranks_of(job));
+  result.seconds = base::monotonic_seconds() - start;
+  return result;
+}
+
+std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep) {
+  const LayoutChoice own = choice_of(job);
+  std::vector<std::vector<LayoutChoice>> by_changes;
+  for (const LayoutChoice& c : all_layouts(job, topology)) {
+    const std::size_t n = changes(own, c);
+    if (by_changes.size() <= n) by_changes.resize(n + 1);
+    by_changes[n].push_back(c);
+  }
+  LayoutParts parts(job, topology);
+  LayoutBounds bounds(parts);
+  for (std::size_t n = 1; n < by_changes.size(); ++n) {
+    auto fitting = Search(parts, bounds, by_changes[n], keep, threads_of({})).best(Goal::time);
+    if (!fitting.empty()) return fitting;
+  }
+  return {};
+}
+
+std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep) {
+  const std::vector<LayoutChoice> all = all_layouts(job, topology);
+  LayoutParts parts(job, topology);
+  LayoutBounds bounds(parts);
+  return Search(parts, bounds, all, keep, threads_of({})).best(Goal::memory);
+}
+
+std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology, NoneFits otherwise) {
+  constexpr std::size_t kEnough = 3;
+  const LayoutChoice own = choice_of(job);
+  std::vector<NearLayout> changes;
+  std::vector<RankedLayout> layouts = near_layouts(job, topology, kEnough);
+  if (layouts.empty() && otherwise == NoneFits::smallest) layouts = smallest_layouts(job, topology, kEnough);
+  for (const RankedLayout& near : layouts) {
+    std::string change;
+    for (const std::string& key : differences(own, near.choice)) change += (change.empty() ? "" : ", ") + key;
+    changes.push_back({change, near.peak_bytes, near.fits, near.step_seconds});
+  }
+  return changes;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,54 @@
+#include "core/rank/device_rank.h"
+
+#include <utility>
+
+#include "core/rank/gemm_algorithms.h"
+#include "kernels/backend/cuda_plugin.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "parallel/comm/local_communicator.h"
+
+namespace trainerd::core {
+namespace {
+
+std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool, std::int64_t rank) {
+  if (topology.device.kind == kernels::DeviceKind::cuda) return kernels::open_cuda_plugin().make_backend(topology.device_of(rank));
+  return std::make_unique<kernels::CpuBackend>(topology.device, pool);
+}
+
+}  // namespace
+
+parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology) {
+  return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+}
+
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank,
+                 const Meet& meet, Observe observe, const std::string& gemm_algorithms)
+    : layout_(layout),
+      plan_(dry_run(job, layout_, rank, topology.device)),
+      pool_(topology.device.threads),
+      backend_(make_backend(topology, pool_, rank)) {
+  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
+  const bool timed = job.gemm_algorithms == GemmAlgorithms::timed;
+  if (timed && rank == 0)
+    gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, topology.device)) : gemm_algorithms;
+  const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+  memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
+  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
+  if (timed) {
+    gemm_algorithms_ = share_text(gemm_algorithms_, backend(), groups_->world());
+    backend().use_gemms(gemm_algorithms_);
+  }
+  trainer_ = std::make_unique<Trainer>(job, layout_, backend(), *groups_, *memory_);
+}
+
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe)
+    : DeviceRank(job, layout_of(job, topology), topology, 0,
+              [](kernels::Backend& backend) -> MakeGroup {
+                return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {
+                  base::check(ranks.size() == 1, "a rank alone has no peers");
+                  return parallel::make_single_rank(backend);
+                };
+              },
+              std::move(observe)) {}
+
+}  // namespace trainerd::core

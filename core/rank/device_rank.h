@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "core/rank/dry_run.h"
+#include "core/train/trainer.h"
+#include "kernels/backend/backend.h"
+#include "kernels/backend/observed_backend.h"
+#include "kernels/base/thread_pool.h"
+
+namespace trainerd::core {
+
+/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised.
+class DeviceRank {
+ public:
+  /// How a rank meets the others, given its own backend.
+  using Meet = std::function<MakeGroup(kernels::Backend&)>;
+  using Observe = std::function<void(const kernels::ObservedCall&)>;
+
+  /// `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
+  /// where the job asks for timed ones.
+  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank, const Meet& meet,
+          Observe observe = {}, const std::string& gemm_algorithms = {});
+  /// The only rank of its world.
+  DeviceRank(const JobSpec& job, const parallel::Topology& topology,
+          Observe observe = {});
+
+  Trainer& trainer() { return *trainer_; }
+  StepMemory& memory() { return *memory_; }
+  kernels::Backend& backend() { return observed_ ? *observed_ : *backend_; }
+  const DryRun& plan() const { return plan_; }
+  const parallel::Layout& layout() const { return layout_; }
+  const RankGroups& groups() const { return *groups_; }
+  /// The choices that all ranks use; empty where the job asks for none.
+  const std::string& gemm_algorithms() const { return gemm_algorithms_; }
+
+ private:
+  parallel::Layout layout_;
+  DryRun plan_;
+  base::ThreadPool pool_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<kernels::Backend> observed_;
+  std::string gemm_algorithms_;
+  std::unique_ptr<StepMemory> memory_;
+  std::unique_ptr<RankGroups> groups_;  // before the memory that a communication under way reads and writes
+  std::unique_ptr<Trainer> trainer_;
+};
+
+/// The layout of a job on a topology.
+parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology);
+
+}  // namespace trainerd::core

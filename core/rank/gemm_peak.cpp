@@ -1,0 +1,70 @@
+#include "core/rank/gemm_peak.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/clock.h"
+#include "kernels/cost/cost.h"
+#include "kernels/memory/memory.h"
+#include "kernels/scratch/scratch.h"
+
+namespace trainerd::core {
+
+using namespace kernels;
+
+namespace {
+
+double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
+  constexpr double kSeconds = 0.1;
+  constexpr int kLeastRepeats = 5;
+  const auto from = backend.make_event(), to = backend.make_event();
+  double best = std::numeric_limits<double>::infinity();
+  int repeats = 0;
+  backend.linear_fprop(stream, gemm);  // first use makes the primitive
+  const double start = base::monotonic_seconds();
+  for (; base::monotonic_seconds() - start < kSeconds || repeats < kLeastRepeats; ++repeats) {
+    backend.record(stream, *from);
+    backend.linear_fprop(stream, gemm);
+    backend.record(stream, *to);
+    backend.wait_host(*to);
+    best = std::min(best, backend.elapsed_seconds(*from, *to));
+  }
+  return best;
+}
+
+}  // namespace
+
+double measure_gemm_peak(Backend& backend, DType dtype) {
+  constexpr std::int64_t kSize = 1024;
+  const std::int64_t matrix = kSize * kSize * size_of(dtype);
+  const Tensor shape{nullptr, dtype, {kSize, kSize}};
+  const PrepareWeight prepare{.plain_NC = shape, .role = GemmRole::fprop, .tokens = kSize, .out = {}};
+  const std::int64_t prepared = backend.prepared_bytes(prepare);
+  LinearFprop gemm{.x_TC = shape, .weight = {shape, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = shape};
+  const std::int64_t scratch_size =
+      align_up(std::max(scratch_bytes(gemm, backend.target()), scratch_bytes(prepare, backend.target())));
+  const Buffer buffer =
+      backend.allocate(MemoryKind::device, 3 * align_up(matrix) + align_up(prepared) + 2 * scratch_size);
+  Arena arena("gemm_peak", buffer.data(), buffer.bytes());
+  const Tensor x = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
+  const Tensor w = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
+  const Tensor y = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
+  const auto stream = backend.make_stream("gemm_peak", &arena);
+  gemm = {.x_TC = x, .weight = {w, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y};
+  double best = best_seconds(backend, *stream, gemm);
+  if (prepared > 0) {
+    gemm.weight.prepared = arena.take(DType::u8, {prepared}, MemoryTerm::workspace);
+    backend.prepare_weight(
+        *stream, {.plain_NC = w, .role = GemmRole::fprop, .tokens = kSize, .out = gemm.weight.prepared});
+    best = std::min(best, best_seconds(backend, *stream, gemm));
+  }
+  return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
+}
+
+bool PeakRate::raise_to(double reached) {
+  if (!measured() || peak_ <= 0 || reached <= peak_) return false;
+  peak_ = std::max({peak_, reached, measure_()});
+  return true;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,144 @@
+#include "core/rank/record.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "core/train/snapshot.h"
+#include "core/train/trainer.h"
+#include "kernels/base/error.h"
+#include "kernels/meta/meta_backend.h"
+#include "parallel/comm/meta/meta_communicator.h"
+
+namespace trainerd::core {
+namespace {
+
+/// The job with as few microbatches as show everything that many do: a first, a last and one between, and as many as fill the
+/// pipeline in whole turns.
+JobSpec shortened(const JobSpec& job) {
+  constexpr std::int64_t kTurns = 3;
+  const std::int64_t pp = job.parallel.pp, enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
+  JobSpec few = job;
+  few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
+  return few;
+}
+
+/// Collects the events of the stream and cuts them at the actions.
+class Recorder {
+ public:
+  explicit Recorder(std::int64_t microbatches, std::int64_t stages) : microbatches_(microbatches), stages_(stages) {}
+
+  void start() { into_ = &record_.before; }
+  void next(std::span<const parallel::Action> actions) {
+    if (into_ == nullptr) return;
+    if (actions.empty()) {
+      into_ = &record_.after;
+    } else if (parallel::is_send(actions.front().kind) || parallel::is_receive(actions.front().kind)) {
+      into_ = &unused_;
+    } else {
+      const parallel::Action& a = actions.front();
+      // Of the middle microbatches the last one is kept: by then the pipeline is full.
+      into_ = &record_.actions[{a.chunk / static_cast<int>(stages_), a.kind, turn_of(a.microbatch, microbatches_)}];
+      into_->clear();
+    }
+  }
+  void op(const kernels::MetaCall& call) {
+    if (into_ == nullptr) return;
+    const auto key = std::make_tuple(std::string(call.op), call.what, call.cost.flops, call.cost.bytes);
+    const auto [at, fresh] = ops_.try_emplace(key, static_cast<std::int32_t>(record_.ops.size()));
+    if (fresh) record_.ops.push_back({call.op, call.what, call.cost});
+    into_->push_back({RecordedEvent::Kind::op, at->second, 0});
+  }
+  void collective(const std::string& group, const parallel::MetaCollective& c) {
+    if (c.group_size == 1) return;
+    const int g = group_index(group);
+    if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
+    // Transfers are in the schedule's lists, with their peers.
+    if (into_ == nullptr || std::strcmp(c.op, "exchange") == 0) return;
+    if (c.moment == parallel::CommMoment::wait) {
+      into_->push_back({RecordedEvent::Kind::wait, g, issued_[static_cast<std::size_t>(g)] - c.sequence});
+      return;
+    }
+    const RecordedCollective call{g, c.op, c.label, c.bytes, c.progress == parallel::Progress::background};
+    const auto [at, fresh] = collectives_.try_emplace(call, static_cast<std::int32_t>(record_.collectives.size()));
+    if (fresh) record_.collectives.push_back(call);
+    into_->push_back({RecordedEvent::Kind::issue, at->second, 0});
+  }
+  RankRecord take() { return std::move(record_); }
+  void stop() { into_ = nullptr; }
+
+ private:
+  int group_index(const std::string& name) {
+    const auto at = std::find(record_.groups.begin(), record_.groups.end(), name);
+    if (at != record_.groups.end()) return static_cast<int>(at - record_.groups.begin());
+    record_.groups.push_back(name);
+    issued_.push_back(0);
+    return static_cast<int>(record_.groups.size()) - 1;
+  }
+
+  RankRecord record_;
+  RecordedSegment* into_ = nullptr;
+  RecordedSegment unused_;
+  std::vector<std::int64_t> issued_;  // sequence of the last one, by group
+  std::map<std::tuple<std::string, kernels::OpClass, double, double>, std::int32_t> ops_;
+  std::map<RecordedCollective, std::int32_t> collectives_;
+  std::int64_t microbatches_, stages_;
+};
+
+}  // namespace
+
+Turn turn_of(std::int64_t microbatch, std::int64_t microbatches) {
+  if (microbatch + 1 == microbatches) return Turn::last;
+  return microbatch == 0 ? Turn::first : Turn::middle;
+}
+
+std::int64_t RankRecord::times(const ActionKey& key, std::int64_t microbatches) {
+  return key.turn == Turn::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
+}
+
+double RankRecord::flops(std::int64_t microbatches) const {
+  const auto of = [&](const RecordedSegment& segment) {
+    double sum = 0;
+    for (const RecordedEvent& event : segment)
+      if (event.kind == RecordedEvent::Kind::op) sum += ops[static_cast<std::size_t>(event.index)].cost.flops;
+    return sum;
+  };
+  double sum = of(before) + of(after);
+  for (const auto& [key, segment] : actions) sum += static_cast<double>(times(key, microbatches)) * of(segment);
+  return sum;
+}
+
+RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target,
+                       const SlotCounts& slots, std::span<const SlotCounts> alike) {
+  const JobSpec few = shortened(job);
+  Recorder recorder(few.microbatches(), layout.options.pp);
+  kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
+  const RankGroups groups(layout, rank, job.model, [&](const std::string& name, const std::vector<std::int64_t>& ranks) {
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    return parallel::make_meta_communicator(mine, static_cast<std::int64_t>(ranks.size()),
+                                            [&recorder, name](const parallel::MetaCollective& c) { recorder.collective(name, c); });
+  });
+  StepMemory memory(slots);
+  Trainer trainer(few, layout, backend, groups, memory);
+  trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
+  trainer.initialise();
+  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+  trainer.step(1, read, {});
+  recorder.start();
+  trainer.step(2, read, {});
+  recorder.stop();
+  // Evaluation may need more memory than training.
+  if (job.evaluate.every > 0) trainer.evaluate(read);
+  RankRecord record = recorder.take();
+  record.memory = memory.plan();
+  for (const SlotCounts& counts : alike) record.memory_alike.push_back(memory.plan_with(counts));
+  record.snapshot_bytes = Snapshot(trainer.params()).bytes();
+  return record;
+}
+
+std::int64_t flow_bytes(const JobSpec& job) {
+  const std::int64_t whole = job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+  return job.parallel.sequence_parallel ? whole / job.parallel.tp : whole;
+}
+
+}  // namespace trainerd::core

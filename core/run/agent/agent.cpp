@@ -1,0 +1,443 @@
+#include "core/run/agent/agent.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <new>
+#include <span>
+#include <stdexcept>
+
+#include "core/plan/cost/units.h"
+#include "core/plan/predict/plan.h"
+#include "core/plan/search/search.h"
+#include "core/rank/device_rank.h"
+#include "core/run/agent/agent_state.h"
+#include "core/run/log/log.h"
+#include "core/run/stop/early_stop.h"
+#include "core/run/worker/evaluation.h"
+#include "core/spec/machines.h"
+#include "core/spec/spec.h"
+#include "core/train/snapshot.h"
+#include "core/version/version.h"
+#include "io/lines/earlier_attempt.h"
+#include "io/metrics/event_log.h"
+#include "io/text/text.h"
+
+namespace trainerd::core {
+namespace {
+
+// How long the other ranks have, after the first failure, to say what they know of it.
+constexpr double kLastWordsSeconds = 1.0;
+
+// How long a node waits, after that, for the leader's word on what it was.
+constexpr double kVerdictSeconds = 5.0;
+
+// How long a failed run tries to write the snapshots that are whole.
+constexpr double kEndSeconds = 20.0;
+
+// A shared file system may show another node's file late: NFS remembers what is not there.
+constexpr double kSharedSeconds = 30.0;
+
+std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+                                  const NodeRanks& here, bool leads) {
+  const auto too_large = [] {
+    return base::capacity_error(
+        "the job does not fit: planning it takes more memory than this host has; make the model, the "
+        "batch or model.seq_len smaller");
+  };
+  try {
+    require_room_for_ranks(job, topology);
+    std::vector<DryRun> plans;
+    const std::int64_t end = leads ? layout.grid.ranks() : here.first + here.count;
+    for (std::int64_t rank = here.first; rank < end; ++rank) plans.push_back(dry_run(job, layout, rank, topology.device));
+    try {
+      require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots, here.first);
+    } catch (const base::CapacityError& e) {
+      throw base::capacity_error(e.what() + ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
+    }
+    return plans;
+  } catch (const std::bad_alloc&) {
+    throw too_large();
+  } catch (const std::length_error&) {
+    throw too_large();
+  }
+}
+
+}  // namespace
+
+Agent::Agent(const AgentOptions& options, Gang& gang)
+    : options_(options),
+      job_(options.job),
+      gang_(gang),
+      output_(gang.leads() ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside : OutputDirectory::Earlier::kept) : OutputDirectory::marked(job_.output, gang.go().run, std::min(kSharedSeconds, gang.timeout_seconds()))),
+      topology_(job_topology(job_)),
+      layout_(layout_of(job_, topology_)),
+      here_(node_ranks(layout_, topology_, gang.node())),
+      plans_(checked_plans(job_, layout_, topology_, here_, gang.leads())),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, gang.go().run),
+      writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
+      parts_(layout_.grid.ranks()),
+      traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
+      stop_(gang.stop()) {
+  announce();
+  if (gang.leads()) plan();
+}
+
+/// What the run is held against, once it trains.
+void Agent::plan() {
+  Planned planned;
+  for (std::int64_t rank = here_.first; rank < here_.first + here_.count; ++rank)
+    planned.bytes[rank] = plans_[static_cast<std::size_t>(rank - here_.first)].memory.total_bytes();
+  if (options_.rates) {
+    const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
+    if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
+  }
+  if (planned.step_seconds) log::info("planned: {} per step", duration(*planned.step_seconds));
+  planned_ = std::move(planned);
+}
+
+void Agent::prepare() {
+  options_.log->open(output_.log(gang_.node()));
+  try {
+    resume();
+    if (!already_trained()) check_data();
+  } catch (const std::exception& error) {
+    record_refused(error.what());
+    throw;
+  }
+}
+
+/// Nothing is left to do but the report.
+bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
+
+void Agent::resume() {
+  if (!gang_.leads()) {
+    const Go& go = gang_.go();
+    if (go.last_good != "none") start_.resume_path = go.last_good;
+    last_good_ = go.last_good;
+    start_.step = step_ = go.step;
+    start_.cursor = go.cursor;
+    start_.tokens = go.tokens;
+    start_.order_start = go.order_start;
+    start_.order_stream = go.order_stream;
+    start_.evaluate_first = go.evaluate_first;
+    return;
+  }
+  if (!output_.moved_to().empty()) log::info("the output of an earlier run was moved to {}", output_.moved_to());
+  if (const std::string problem = store_.collect_partial(); !problem.empty()) warn_early("what an earlier run left unfinished is still there: " + problem);
+  const auto rejected = [this](const std::string& path, const std::string& why) {
+    warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
+  };
+  auto found = store_.newest_valid(rejected);
+  for (const io::StoredCheckpoint& incomplete : store_.incomplete())
+    if (!found || incomplete.step > found->where.step)
+      warn_early("checkpoint " + incomplete.path + " will not be used: it has no file COMPLETE, so it was never finished");
+  if (!found) return refuse_records();
+  const io::TrainingState& state = found->manifest.state;
+  require_same_identity(found->where.path, state.identity, job_);
+  start_.resume_path = last_good_ = found->where.path;
+  start_.step = step_ = state.step;
+  start_.cursor = state.cursor;
+  start_.tokens = state.tokens;
+  log::info("resuming from {} (step {})", found->where.path, state.step);
+  if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
+  resumed_ = std::move(found->manifest.state);
+  start_.evaluate_first = evaluation_missing();
+}
+
+/// Whether the run ended between the checkpoint and the record of the evaluation after its step.
+bool Agent::evaluation_missing() const {
+  if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
+  bool missing = true;
+  io::read_event_log(output_.events(), step_, [&](const io::EventRecord& event) {
+    const auto* evaluation = std::get_if<io::EvaluationRecord>(&event);
+    if (evaluation != nullptr && evaluation->step == step_) missing = false;
+  });
+  return missing;
+}
+
+/// Before anything of an earlier run is touched: data that is refused leaves it as it was.
+void Agent::check_data() {
+  const double begin = base::monotonic_seconds();
+  data_ = look_at_data(job_);
+  log::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content), io::short_duration(base::monotonic_seconds() - begin));
+  start_.data_content = data_.content;
+  if (!resumed_) return;
+  ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
+  start_.order_start = resumed.order_start;
+  start_.order_stream = resumed.order_stream;
+  std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
+}
+
+/// The leader's word to the other nodes.
+void Agent::begin() {
+  if (!gang_.leads() || gang_.alone()) return;
+  output_.mark(gang_.go().run);
+  gang_.begin({.last_good = last_good_, .step = step_, .cursor = start_.cursor, .tokens = start_.tokens,
+               .order_start = start_.order_start, .order_stream = start_.order_stream, .evaluate_first = start_.evaluate_first});
+}
+
+/// A run that was killed after its last checkpoint and before its report gets the report now.
+AgentResult Agent::already_done() {
+  log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
+  if (gang_.leads() && !output_.report_is_current()) {
+    io::RunInfo info = run_info();
+    info.device = resumed_->environment["processor"];
+    info.threads = std::atoi(resumed_->environment["threads"].c_str());
+    const auto report = report_sink();
+    report->on_start(info);
+    report->on_finish({step_, 0, "done"});
+    log::info("the report was written from the logs: {}", output_.report());
+  }
+  return {step_, 0};
+}
+
+void Agent::start_workers() {
+  if (here_.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job_, layout_, here_));
+  start_.job_yaml = to_yaml(job_);
+  if (job_.gemm_algorithms == GemmAlgorithms::timed && here_.first == 0) start_.gemm_algorithms = output_.gemm_algorithms();
+  if (!gang_.alone()) {
+    start_.rendezvous = gang_.store().text();
+    start_.interface = gang_.interface();
+  } else if (uses_nccl(job_) && here_.count > 1) {
+    store_server_ = std::make_unique<parallel::StoreServer>(base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
+    start_.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
+  }
+  for (std::int64_t i = 0; i < here_.count; ++i) start_worker(here_.first + i);
+  // Asked for while this node waited for the others.
+  if (stop_)
+    for (Worker& worker : workers_) tell(worker, Stop{});
+}
+
+void Agent::start_worker(std::int64_t rank) {
+  Worker& worker = workers_.emplace_back();
+  worker.rank = rank;
+  std::vector<int> fds;
+  for (int i = 0; i < kSnapshots; ++i) {
+    const std::string name = "trainerd-snapshot-" + std::to_string(rank) + "-" + std::to_string(i);
+    worker.segments.push_back(std::make_shared<base::Segment>(
+        base::Segment::create(name, plans_[static_cast<std::size_t>(rank - here_.first)].snapshot_bytes)));
+    fds.push_back(worker.segments.back()->fd());
+  }
+  auto [ours, theirs] = Channel::make_pair();
+  worker.channel.emplace(std::move(ours));
+  worker.process.emplace(options_.executable, rank, std::move(theirs), fds, world_ ? world_->fd() : -1);
+  Start start = start_;
+  start.rank = rank;
+  start.reports = rank == here_.first;
+  worker.channel->send(encode(AgentMessage{start}));
+}
+
+AgentResult Agent::run() {
+  if (already_trained()) {
+    begin();
+    return already_done();
+  }
+  open_sinks();
+  if (gang_.leads()) {
+    output_.write_job(job_);
+    if (stopped_before_start()) return {step_, stop_->exit_signal};
+  }
+  begin();
+  if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
+  begin_time_limit();
+  try {
+    start_workers();
+    supervise();
+    drain_writer();
+  } catch (const std::exception& error) {
+    gang_.finish(end_by(error));
+    end_failed(error.what());
+    throw;
+  }
+  // At once: the report may be for a disk that is slow or gone.
+  if (killed_) {
+    record_begin();
+    record(io::NoticeKind::stop, fmt::format("stopped at once by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
+    return {step_, stop_->exit_signal};
+  }
+  if (!gang_.leads()) return {step_, gang_.end()->stop_signal};
+  const bool stopped = finished_.at(0).stopped;
+  const int signal = stopped ? stop_->exit_signal : 0;
+  gang_.finish({.stop_signal = signal});
+  if (stopped)
+    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
+  else
+    record(io::NoticeKind::finish, fmt::format("all {} steps are done; the last checkpoint is {}", step_, last_good_));
+  finish(stopped ? "stopped by " + stop_->reason : "done");
+  return {step_, signal};
+}
+
+/// Leaves as much as possible behind an error, which stays the one that is reported.
+void Agent::end_failed(const std::string& error) {
+  kill_workers();
+  drain_quietly();
+  if (!killed_) record_failure(error);
+  // A run that never began leaves the report of the one before it alone.
+  if (!all_ready() || killed_) return;
+  try {
+    finish(error.substr(0, error.find('\n')));
+  } catch (const std::exception& second) {
+    log::error("at the end of the run: {}", second.what());
+  }
+}
+
+bool Agent::workers_left() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.channel_open || worker.alive; });
+}
+
+/// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it says so.
+bool Agent::working() const {
+  if (gang_.alone()) return workers_left();
+  if (!gang_.leads()) return !gang_.over();
+  return workers_left() || std::cmp_less(finished_.size(), layout_.grid.ranks()) || !parts_.none() || writer_.pending() > 0;
+}
+
+void Agent::kill_workers() {
+  for (Worker& worker : workers_)
+    if (worker.process) worker.process->kill();
+}
+
+void Agent::supervise() {
+  while (working()) {
+    std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
+    for (const Worker& worker : workers_) {
+      fds.push_back({worker.channel_open ? worker.channel->fd() : -1, POLLIN, 0});
+      fds.push_back({worker.alive ? worker.process->pidfd() : -1, POLLIN, 0});
+    }
+    const std::size_t devices = fds.size();
+    fds.push_back({devices_ ? devices_->event_fd() : -1, POLLIN, 0});
+    const std::size_t gang = fds.size();
+    gang_.watch(fds);
+    const double patience = kLastWordsSeconds + (gang_.leads() ? 0 : kVerdictSeconds);
+    const auto left = failure_ ? std::optional(failed_at_ + patience - base::monotonic_seconds()) : time_left();
+    if (failure_ && *left <= 0) break;
+    if (::poll(fds.data(), fds.size(), left ? static_cast<int>(std::min(1000 * *left, 1e9)) + 1 : -1) < 0) continue;
+    if (fds[0].revents != 0) on_signal();
+    check_time_limit();
+    if (killed_) return;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      // Messages before the end: what the worker said last is still in the socket.
+      if (fds[2 + 2 * i].revents != 0)
+        on_message(workers_[i]);
+      else if (fds[3 + 2 * i].revents != 0)
+        on_worker_end(workers_[i]);
+    }
+    if (fds[1].revents != 0) on_saved();
+    if (fds[devices].revents != 0) on_devices();
+    for (const Gang::Event& event : gang_.take(std::span(fds).subspan(gang))) on_gang(event);
+    if (killed_) return;
+  }
+  kill_workers();
+  const bool told = !gang_.leads() && gang_.over();
+  if (told && gang_.end()->failed) {
+    drain_quietly();
+    base::throw_error(gang_.end()->kind, gang_.end()->message);
+  }
+  if (told || !failure_) return;
+  // The others first: this disk may be slow. What it still holds may become a checkpoint.
+  gang_.finish({.failed = true, .kind = failure_->kind, .message = with_last_checkpoint(*failure_)});
+  drain_quietly();
+  base::throw_error(failure_->kind, with_last_checkpoint(*failure_));
+}
+
+std::string Agent::with_last_checkpoint(const Failure& failure) const {
+  if (failure.kind == base::ErrorKind::diverged) return failure.message + "; the last good checkpoint is " + last_good_;
+  if (failure.kind != base::ErrorKind::comm) return failure.message;
+  return failure.message + "; the last checkpoint is " + last_good_ + "; run the job again to go on from there";
+}
+
+/// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the one that is the
+/// cause may be heard after those that only missed it.
+void Agent::fail(Failure failure) {
+  if (!failure_) {
+    failed_at_ = base::monotonic_seconds();
+    if (world_) parallel::abort_shm(*world_, failure.message);
+  }
+  if (!gang_.leads()) gang_.tell(NodeFailed{failure.kind, failure.message, failure.weight});
+  if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
+}
+
+void Agent::tell(Worker& worker, const AgentMessage& message) {
+  if (!worker.channel_open) return;
+  try {
+    worker.channel->send(encode(message));
+  } catch (const base::CommError&) {
+    // The worker has ended; its end is handled where it is seen.
+  }
+}
+
+void Agent::on_worker_end(Worker& worker) {
+  worker.alive = false;
+  const std::string how = worker.process->wait();
+  if ((finished_.contains(worker.rank) && how.empty()) || (failure_ && how == "exit status 1")) return;
+  fail({base::ErrorKind::comm,
+        "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
+            (how.empty() ? "itself before it was done" : how) + " after step " + std::to_string(step_),
+        1});
+}
+
+/// Lets every snapshot that is whole reach the disk. An error while one is written is thrown here at the
+/// latest.
+void Agent::drain_writer() {
+  while (writer_.pending() > 0 && !killed_) {
+    std::array<pollfd, 2> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (fds[0].revents != 0) on_signal();
+    if (fds[1].revents != 0) on_saved();
+  }
+}
+
+/// The same where another error is on its way: what goes wrong here is told and does not take its place.
+void Agent::drain_quietly() {
+  // Without the leader no checkpoint of several nodes becomes complete.
+  if (!gang_.leads()) return writer_.abandon();
+  writer_.end_within(kEndSeconds);
+  while (writer_.pending() > 0 && !killed_) {
+    try {
+      drain_writer();
+    } catch (const std::exception& error) {  // its job is done with: the next one is another's
+      log::error("while the last checkpoint was written: {}", error.what());
+    }
+  }
+}
+
+AgentResult run_agent(const AgentOptions& options) {
+  std::optional<Gang> gang;
+  if (options.gang)
+    gang.emplace(*options.gang, options.job, options.signal_fd);
+  else
+    gang.emplace();
+  if (gang->over()) return {0, gang->end()->stop_signal};
+  try {
+    AgentOptions here = options;
+    // Of the job that workers get: where a node has less, it limits the others.
+    if (!gang->alone() && options.job.device != DeviceChoice::cuda && gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
+      here.job.isa = choice_of(gang->isa());
+    // The other nodes leave when this one says so; a signal to one of them is passed on when it has planned.
+    std::optional<EarlyStop> early;
+    if (gang->leads())
+      early.emplace(options.signal_fd, [&](const StopRequest& stop) {
+        gang->finish({.stop_signal = stop.exit_signal});
+        options.leave(stop);
+      });
+    Agent agent(here, *gang);
+    agent.prepare();
+    early.reset();
+    const AgentResult result = agent.run();
+    gang->finish({.stop_signal = result.stop_signal});
+    return result;
+  } catch (const std::exception& error) {
+    gang->finish(end_by(error));
+    options.log->add("error", error.what());
+    options.log->finish();
+    throw;
+  }
+}
+
+}  // namespace trainerd::core

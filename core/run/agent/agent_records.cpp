@@ -1,0 +1,185 @@
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "core/plan/predict/memory_use.h"
+#include "core/run/agent/agent_state.h"
+#include "core/run/log/log.h"
+#include "core/spec/spec.h"
+#include "core/version/version.h"
+#include "io/lines/earlier_attempt.h"
+#include "io/text/text.h"
+
+namespace trainerd::core {
+namespace {
+
+/// "text: book.txt, more/*.txt".
+std::string data_text(const io::DataOptions& data) {
+  if (data.format == io::DataFormat::synthetic) return "synthetic";
+  std::string files;
+  for (const std::string& path : data.train) files += (files.empty() ? "" : ", ") + path;
+  return (data.format == io::DataFormat::text ? "text: " : "token files: ") + files;
+}
+
+}  // namespace
+
+/// The first line of a run is about the run.
+void Agent::announce() {
+  const ModelOptions& m = job_.model;
+  log::info("trainerd {}{}: {}: {}, {} parameters, {}, {} steps of {} tokens", version(), options_.commit.empty() ? "" : " (" + options_.commit + ")", job_.name,
+               m.preset.empty() ? "transformer" : m.preset, io::short_number(static_cast<double>(count_parameters(m).total)), layout_text(), job_.steps,
+               io::with_commas(job_.tokens_per_step()));
+}
+
+/// This host's name, and how many others there are.
+std::string Agent::hosts_text() const {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return gang_.alone() ? name.data() : fmt::format("{} and {} more", name.data(), gang_.nodes() - 1);
+}
+
+/// "tp1 pp1 dp2 on 2 CPU ranks".
+std::string Agent::layout_text() const {
+  std::string axes;
+  for (const parallel::Axis axis : {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp, parallel::Axis::dp}) {
+    const bool usual = axis != parallel::Axis::cp && axis != parallel::Axis::ep;
+    if (usual || layout_.grid.size(axis) > 1) axes += fmt::format("{}{} ", parallel::to_string(axis), layout_.grid.size(axis));
+  }
+  const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
+  const std::int64_t ranks = layout_.grid.ranks();
+  return fmt::format("{}on {} {} {}{}", axes, ranks, cpu ? "CPU" : "GPU", ranks == 1 ? "rank" : "ranks",
+                     gang_.alone() ? "" : fmt::format(" of {} nodes", gang_.nodes()));
+}
+
+std::unique_ptr<io::ReportSink> Agent::report_sink() const {
+  return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(), to_yaml(job_));
+}
+
+void Agent::serve_metrics(const io::MetricsOptions& metrics) {
+  auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
+  if (prometheus->moved()) log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port", metrics.listen);
+  log::info("metrics at http://{}/metrics", prometheus->address());
+  metrics_file_.emplace(output_.metrics(gang_.node()), prometheus->address(), job_.name, gang_.node());
+  sinks_.add(std::move(prometheus));
+}
+
+void Agent::open_sinks() {
+  // The other nodes of a job may lie on this host, where node 0 has the job's port.
+  if (gang_.leads() || !options_.metrics_listen.empty()) {
+    io::MetricsOptions metrics = job_.metrics;
+    if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
+    if (metrics.serves()) serve_metrics(metrics);
+  }
+  if (!gang_.leads()) {
+    log::info("node {} of {} trains ranks {} to {}; {} reports", gang_.node(), gang_.nodes(), here_.first,
+                 here_.first + here_.count - 1, gang_.name_of(0));
+    return;
+  }
+  earlier_ = io::read_earlier_attempt(output_.steps(), step_);
+  auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
+  auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
+  for (const std::string& warning : {steps->warning(), events->warning()})
+    if (!warning.empty()) warn_early(warning);
+  sinks_.add(std::move(steps));
+  sinks_.add(std::move(events));
+  sinks_.add(report_sink());
+  sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen, *options_.log));
+  for (const std::string& warning : early_warnings_) record(io::NoticeKind::warning, warning);
+}
+
+/// To the log and to every sink.
+void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
+  const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
+  log::write(calm ? log::Level::info : log::Level::warn, message);
+  for (const std::string& detail : details) log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);
+  record(kind, message, std::move(details));
+}
+
+/// To every sink alone.
+void Agent::record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
+  sinks_.each(&io::MetricsSink::on_notice, io::NoticeRecord{kind, step_, message, std::move(details), base::wall_seconds()});
+}
+
+/// Once: by the first step, or before the reason why there is none.
+void Agent::record_begin() {
+  if (std::exchange(begun_, true)) return;
+  io::NoticeRecord notice{io::NoticeKind::start, step_, "training starts", {}, base::wall_seconds(), earlier_};
+  if (step_ > 0) {
+    notice.kind = io::NoticeKind::resume;
+    notice.message = "training goes on after step " + std::to_string(step_) + ", from " + start_.resume_path;
+  }
+  if (earlier_ && earlier_->last_step > step_) {
+    notice.details.push_back(std::to_string(earlier_->last_step - step_) + " steps after that checkpoint are done again (" +
+                             io::short_duration(earlier_->lost_seconds) + ")");
+    log::warn("{}", notice.details.back());
+  }
+  sinks_.each(&io::MetricsSink::on_notice, notice);
+}
+
+void Agent::watch_outlets() {
+  for (const std::string& warning : sinks_.watch()) notify(io::NoticeKind::warning, warning);
+}
+
+/// In the events alone: the screen gets it as the process ends.
+void Agent::record_failure(const std::string& error) {
+  record_begin();
+  io::NoticeRecord notice{io::NoticeKind::failure, step_, error.substr(0, error.find('\n')), {}, base::wall_seconds()};
+  for (std::size_t at = notice.message.size(); at < error.size();) {
+    const std::size_t end = std::min(error.find('\n', at + 1), error.size());
+    notice.details.push_back(error.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  sinks_.each(&io::MetricsSink::on_notice, notice);
+}
+
+/// An attempt that was refused before anything of the run was touched: one more line or two in the events of a run that has some.
+void Agent::record_refused(const std::string& error) {
+  if (!gang_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
+  try {
+    sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));
+    begun_ = true;
+    record(io::NoticeKind::resume, "an attempt to go on" + (step_ > 0 ? " after step " + std::to_string(step_) : std::string()));
+    record_failure(error);
+  } catch (const std::exception& second) {  // the first error is the one to report
+    log::error("while the failure was recorded: {}", second.what());
+  }
+}
+
+io::RunInfo Agent::run_info() const {
+  io::RunInfo info;
+  info.name = job_.name;
+  info.output = output_.path();
+  info.parameters = count_parameters(job_.model).total;
+  info.steps = job_.steps;
+  info.start_step = step_;
+  info.start_tokens = start_.tokens;
+  info.tokens_per_step = job_.tokens_per_step();
+  info.flops_per_token = flops_per_token(job_.model);
+  info.precision = job_.precision.name;
+  std::map<std::string, std::int64_t> regions;  // of all ranks
+  for (const DryRun& plan : plans_) {
+    info.memory_planned_bytes += plan.memory.total_bytes();
+    for (const auto& region : plan.memory.regions) regions[region.name] += region.bytes;
+  }
+  info.memory_regions.assign(regions.begin(), regions.end());
+  info.memory_uses = memory_by_use(plans_);
+  info.version = version();
+  info.commit = options_.commit;
+  info.command = options_.command;
+  info.layout = layout_text();
+  info.host = hosts_text();
+  info.data = data_text(job_.data);
+  return info;
+}
+
+void Agent::finish(const std::string& outcome) {
+  const io::RunSummary summary{step_, base::monotonic_seconds() - begin_, outcome};
+  sinks_.finish(summary);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,95 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/run/agent/agent_state.h"
+#include "core/run/log/log.h"
+#include "core/run/stop/early_stop.h"
+#include "kernels/base/error.h"
+
+// How a run ends before its last step: by a signal to any of its agents, or by its time limit.
+
+namespace trainerd::core {
+
+namespace {
+
+// Of a node's storage, until a save was measured.
+constexpr double kGuessedBytesPerSecond = 200e6;
+
+}  // namespace
+
+/// A scheduler signals every node, and a rank may have signals of its own: each is the same request.
+void Agent::request_stop(const StopRequest& request) {
+  if (stop_) {
+    log::info("{}: the run is stopping already, by {}", request.reason, stop_->reason);
+    return;
+  }
+  stop_ = request;
+  if (!gang_.leads()) gang_.tell(StopAsked{request});
+  // A rank that is not ready may be minutes away from its first vote.
+  if (gang_.leads() && !all_ready()) return stop_at_once(request, request.reason + " before training began: stopping");
+  log::info("{}: finishing the step, saving, stopping", request.reason);
+  for (Worker& worker : workers_) tell(worker, Stop{});
+}
+
+/// Waits for nothing: no step, no save, no other node.
+void Agent::stop_at_once(const StopRequest& request, const std::string& message) {
+  killed_ = true;
+  stop_ = request;
+  log::warn("{}; the last checkpoint is {}", message, last_good_);
+  kill_workers();
+  writer_.abandon();
+  if (gang_.leads()) gang_.finish({.stop_signal = request.exit_signal});
+  else gang_.finish({.failed = true, .message = gang_.name_of(gang_.node()) + " was stopped at once by " + request.reason});
+}
+
+void Agent::on_signal() {
+  const int signal = read_signal(options_.signal_fd);
+  if (signal == 0) return;
+  switch (signals_.on_signal(signal, base::monotonic_seconds())) {
+    case StopSignals::Meaning::stop: return request_stop(stop_request(signal));
+    case StopSignals::Meaning::same_request:
+      log::info("{} again: the run is stopping already; SIGQUIT, or SIGINT twice with a second between, stops it at once", signal_name(signal));
+      return;
+    case StopSignals::Meaning::stop_at_once: return stop_at_once(stop_request(signal), signal_name(signal) + ": stopping at once");
+  }
+}
+
+/// Verifying a checkpoint and planning take a while; a stop that came meanwhile is not answered with a step.
+bool Agent::stopped_before_start() {
+  std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}};
+  gang_.watch(fds);
+  ::poll(fds.data(), fds.size(), 0);
+  if (fds[0].revents != 0)
+    if (const int signal = read_signal(options_.signal_fd); signal != 0) stop_ = stop_request(signal);
+  for (const Gang::Event& event : gang_.take(std::span(fds).subspan(1)))
+    if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr) stop_ = asked->request;
+    else on_gang(event);
+  if (!stop_) return false;
+  log::info("{} before training began: stopping", stop_->reason);
+  record_begin();
+  record(io::NoticeKind::stop, "stopped by " + stop_->reason + " before training began");
+  return true;
+}
+
+void Agent::begin_time_limit() {
+  if (!options_.deadline) return;
+  const std::int64_t bytes = std::accumulate(plans_.begin(), plans_.end(), std::int64_t{0}, [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
+  const auto nodes = static_cast<double>(gang_.leads() ? gang_.nodes() : 1);  // whose plans these are
+  time_limit_.emplace(TimeLimit::Options{.deadline = *options_.deadline,
+                                         .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
+                                         .first_save_seconds = static_cast<double>(bytes) / nodes / kGuessedBytesPerSecond});
+}
+
+/// Seconds until the time limit asks for a stop; none when nothing will.
+std::optional<double> Agent::time_left() const {
+  if (!time_limit_ || stop_) return std::nullopt;
+  return std::max(0.0, time_limit_->stop_at(!saving_.empty()) - base::monotonic_seconds());
+}
+
+void Agent::check_time_limit() {
+  if (const auto left = time_left(); left && *left <= 0) request_stop({.reason = "the time limit"});
+}
+
+}  // namespace trainerd::core

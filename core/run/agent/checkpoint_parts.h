@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/run/agent/checkpoint_writer.h"
+
+namespace trainerd::core {
+
+/// Checkpoints that several nodes write: what has been written of each, until all of it has.
+class CheckpointParts {
+ public:
+  explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
+
+  /// What the leader says of the checkpoint of a step.
+  void begin(const io::TrainingState& state) {
+    if (!dropped_.contains(state.step)) parts_[state.step].state = state;
+  }
+  /// Shards that a node has written, of ranks from `first_rank` on. The completion's job once all have been.
+  std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank, std::vector<io::WrittenShard> shards,
+                                           double snapshot_seconds, double write_seconds) {
+    if (dropped_.contains(step)) return std::nullopt;
+    Parts& parts = parts_[step];
+    for (io::WrittenShard& shard : shards) parts.shards[first_rank++] = std::move(shard);
+    parts.snapshot_seconds = std::max(parts.snapshot_seconds, snapshot_seconds);
+    parts.write_seconds = std::max(parts.write_seconds, write_seconds);
+    if (!parts.state || static_cast<std::int64_t>(parts.shards.size()) < ranks_) return std::nullopt;
+    CheckpointWriter::Job job{.part = CheckpointWriter::Part::completion, .state = *parts.state};
+    for (auto& [rank, shard] : parts.shards) job.written.push_back(std::move(shard));
+    job.snapshot_seconds = parts.snapshot_seconds;
+    job.write_seconds = parts.write_seconds;
+    parts_.erase(step);
+    return job;
+  }
+  /// It will not be completed: parts that are still on their way are ignored.
+  void drop(std::int64_t step) {
+    parts_.erase(step);
+    dropped_.insert(step);
+  }
+  /// Whether nothing is waited for.
+  bool none() const { return parts_.empty(); }
+
+ private:
+  struct Parts {
+    std::optional<io::TrainingState> state;
+    std::map<std::int64_t, io::WrittenShard> shards;  ///< by rank
+    double snapshot_seconds = 0, write_seconds = 0;   ///< of the slowest node
+  };
+  std::int64_t ranks_;
+  std::map<std::int64_t, Parts> parts_;  ///< by step
+  std::set<std::int64_t> dropped_;
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,204 @@
+#include "core/run/agent/output_directory.h"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <thread>
+#include <variant>
+
+#include "core/spec/spec.h"
+#include "io/lines/step_log.h"
+#include "io/metrics/event_log.h"
+#include "io/metrics/report/page.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/storage.h"
+#include "kernels/base/atomic_file.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "kernels/base/output_file.h"
+
+namespace trainerd::core {
+namespace {
+
+[[noreturn]] void unwritable(const std::string& path, int error) {
+  if (io::is_full_disk(error))
+    throw base::checkpoint_error("the output directory's disk is full: " + path + ": " +
+                                 base::errno_text(error) + "; free some space");
+  if (error == ELOOP || error == EINVAL)
+    throw base::spec_error(
+        path + " is not a regular file; remove it: nothing is written through links in the output directory");
+  throw base::spec_error("the output directory cannot be written: " + path + ": " + base::errno_text(error) +
+                         "; set `output` to one that can");
+}
+
+constexpr auto kLookAgain = std::chrono::milliseconds(50);
+
+std::string lock_file(const std::string& path) { return path + "/.lock"; }
+
+/// Of a small file; empty where it is not there. Another error is returned in `error`, after looks for about
+/// 2 s.
+std::string text_of(const std::string& path, int& error) {
+  std::string text;
+  error = io::with_retries([&]() -> int {
+    const base::UniqueFd fd = base::open_read(path);
+    const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
+    if (bytes < 0) return errno;
+    text.resize(static_cast<std::size_t>(bytes));
+    const std::int64_t n = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
+    if (n < 0) return errno;
+    text.resize(static_cast<std::size_t>(n));
+    return 0;
+  });
+  if (error != 0) text.clear();
+  if (io::is_absence(error)) error = 0;
+  return text;
+}
+
+/// Whether the open file is the one at `path`: a directory may have been moved since.
+bool is_at(int fd, const std::string& path) {
+  struct stat open {
+  }, there{};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &there) == 0 && open.st_dev == there.st_dev &&
+         open.st_ino == there.st_ino;
+}
+
+std::string time_stamp() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S", &parts)};
+}
+
+// Empty when there is no such file.
+std::string content_of(const std::string& path) {
+  int error = 0;
+  std::string text = text_of(path, error);
+  if (error != 0)
+    throw base::spec_error(path + ": cannot read: " + base::errno_text(error) + io::remedy_of(error, false));
+  return text;
+}
+
+}  // namespace
+
+OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier) : path_(io::local_path(path)) {
+  lock();
+  if (earlier == Earlier::moved_aside) move_aside();
+}
+
+void OutputDirectory::lock() {
+  const std::string file = lock_file(path_);
+  // Another run may have moved the directory aside between the opening and the lock.
+  for (int tries = 0; tries < 10; ++tries) {
+    std::error_code error;
+    std::filesystem::create_directories(path_, error);
+    if (error) unwritable(path_, error.value());
+    lock_ = base::open_shared(file);
+    if (!lock_) unwritable(file, errno);
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+      throw base::spec_error("another run is using " + path_ +
+                             "; wait for it, or set `output` to another directory");
+    if (is_at(lock_.get(), file)) return;
+  }
+}
+
+void OutputDirectory::move_aside() {
+  std::error_code error;
+  // Of a link the directory that it leads to: the new one is to lie on the same disk.
+  const std::filesystem::path real = std::filesystem::canonical(path_, error);
+  bool empty = true;
+  if (!error) {
+    for (std::filesystem::directory_iterator entry(real, error), end; !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename();
+      std::error_code unknown;
+      empty &=
+          name == ".lock" || (name == "checkpoints" && std::filesystem::is_empty(entry->path(), unknown));
+    }
+  }
+  if (error) unwritable(path_, error.value());
+  if (empty) return;
+  std::string to = real.string() + ".old-" + time_stamp();
+  while (std::filesystem::exists(to, error)) to += "-again";
+  if (::rename(real.c_str(), to.c_str()) != 0)
+    throw base::spec_error("--fresh: cannot rename " + real.string() + " to " + to + ": " +
+                           base::errno_text(errno) +
+                           "; move it yourself, or set `output` to another directory");
+  moved_to_ = to;
+  std::filesystem::create_directories(real, error);
+  if (error) unwritable(real, error.value());
+  lock();
+}
+
+std::optional<std::int64_t> OutputDirectory::recorded_step() const {
+  constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  std::optional<std::int64_t> last;
+  const auto see = [&last](std::int64_t step) { last = std::max(last.value_or(0), step); };
+  const io::StepLogPrefix log =
+      io::read_step_log(steps(), kAll, [&](const io::StepRecord& record) { see(record.step); });
+  if (!log.garbled.empty()) see(0);
+  io::read_event_log(events(), kAll, [&](const io::EventRecord& event) {
+    if (const auto* checkpoint = std::get_if<io::CheckpointRecord>(&event)) see(checkpoint->step);
+  });
+  return last;
+}
+
+OutputDirectory OutputDirectory::marked(const std::string& path, const std::string& run, double seconds) {
+  const std::string directory = io::local_path(path);
+  const double deadline = base::monotonic_seconds() + seconds;
+  int error = 0;
+  while (text_of(lock_file(directory), error) != run) {
+    if (base::monotonic_seconds() > deadline)
+      throw base::spec_error(
+          "this node does not see node 0's output directory " + directory +
+          (error == 0 ? "" : " (" + base::errno_text(error) + ")") +
+          ": set `output` to a directory that all nodes share (NFS, Lustre), by the same path");
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  return {directory, Unlocked{}};
+}
+
+void OutputDirectory::mark(const std::string& run) const {
+  int error = ::ftruncate(lock_.get(), 0) == 0 ? 0 : errno;
+  if (error == 0 && ::lseek(lock_.get(), 0, SEEK_SET) < 0) error = errno;
+  if (error == 0) error = base::write_all(lock_.get(), std::as_bytes(std::span(run)));
+  // A shared file system may keep it to itself until then.
+  if (error == 0 && ::fsync(lock_.get()) != 0) error = errno;
+  if (error != 0) unwritable(lock_file(path_), error);
+}
+
+void OutputDirectory::write(const std::string& path, const std::string& text) const {
+  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
+    unwritable(path, error);
+}
+
+void OutputDirectory::write_job(const JobSpec& job) const { write(path_ + "/job.yaml", to_yaml(job)); }
+
+std::string OutputDirectory::written_job() const { return content_of(path_ + "/job.yaml"); }
+
+std::string OutputDirectory::gemm_algorithms() const { return content_of(gemm_algorithms_file()); }
+
+void OutputDirectory::write_gemm_algorithms(const std::string& text) const {
+  write(gemm_algorithms_file(), text);
+}
+
+bool OutputDirectory::report_is_current() const {
+  std::error_code error;
+  const auto report_time = std::filesystem::last_write_time(report(), error);
+  if (error) return false;
+  int unread = 0;
+  if (text_of(report(), unread).find(io::kRunningTag) != std::string::npos || unread != 0) return false;
+  const auto steps_time = std::filesystem::last_write_time(steps(), error);
+  return error || report_time >= steps_time;
+}
+
+}  // namespace trainerd::core

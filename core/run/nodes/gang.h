@@ -1,0 +1,111 @@
+#pragma once
+
+#include <poll.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/run/nodes/gang_messages.h"
+#include "core/run/wire/channel.h"
+#include "kernels/base/socket.h"
+#include "parallel/comm/rendezvous/tcp_store.h"
+#include "parallel/layout/topology.h"
+
+namespace trainerd::core {
+
+struct GangOptions {
+  parallel::NodeSet nodes;
+  base::Endpoint rendezvous;     ///< of node 0's agent, as every node can reach it
+  double timeout_seconds = 300;  ///< until the last node has come
+  std::string interface;         ///< network interface, name or address that this node's workers are reached by; empty: that of its route to node 0
+};
+
+/// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous, judges
+/// who belongs to the job, and hears of everything; the others hold a connection to it, whose end is the end of
+/// the node at its other side.
+class Gang {
+ public:
+  /// A node alone.
+  Gang() = default;
+  /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws CommError
+  /// naming who did not come, SpecError naming who does not belong. A signal ends the wait (`stopped`).
+  Gang(const GangOptions& options, const JobSpec& job, int signal_fd);
+  ~Gang();
+  Gang(const Gang&) = delete;
+  Gang& operator=(const Gang&) = delete;
+
+  std::int64_t node() const { return options_.nodes.node; }
+  std::int64_t nodes() const { return options_.nodes.nodes; }
+  double timeout_seconds() const { return options_.timeout_seconds; }
+  bool leads() const { return node() == 0; }
+  bool alone() const { return nodes() == 1; }
+  /// "node 1 (gpu-07)".
+  std::string name_of(std::int64_t node) const;
+  /// Whether the run was stopped before it began, or over before (`end`).
+  bool over() const { return end_.has_value(); }
+  const std::optional<End>& end() const { return end_; }
+  /// What a signal to this agent asked for while it waited for the leader, which knows of it.
+  const std::optional<StopRequest>& stop() const { return stop_; }
+  /// The best instruction set that every node's CPU has and the job allows. Of several nodes.
+  kernels::Isa isa() const { return go_.isa; }
+  /// The leader's.
+  const Go& go() const { return go_; }
+  void begin(Go go);
+
+  /// What this node's workers need to meet those of other nodes.
+  base::Endpoint store() const;
+  std::string interface() const;
+
+  struct Event {
+    std::int64_t node = 0;
+    std::optional<GangMessage> message;  ///< none: the node is lost
+  };
+  /// Appends the descriptors to poll.
+  void watch(std::vector<pollfd>& fds) const;
+  /// What came, by the descriptors that `watch` appended.
+  std::vector<Event> take(std::span<const pollfd> fds);
+
+  /// To the leader, or from it to all. One who is gone is noticed where it is seen.
+  void tell(const GangMessage& message);
+  /// Tells the others that it is over, and gives them time to hear it.
+  void finish(const End& end);
+
+ private:
+  struct Member {
+    std::string host;
+    std::optional<Channel> channel;
+    kernels::Isa isa = kernels::Isa::portable;
+  };
+  void lead(const JobSpec& job, int signal_fd);
+  void follow(const JobSpec& job, int signal_fd);
+  void await_go(int signal_fd);
+  void admit(parallel::StoreServer::Joined joined, const std::string& job_yaml);
+  void refuse(const std::string& why);
+  void turn_away();
+  std::vector<Event> heard(std::span<const pollfd> fds);
+  std::string missing() const;
+  void agree_on_isa();
+  std::string host_of(std::int64_t node) const;
+
+  GangOptions options_;
+  std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
+  std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
+  std::optional<End> end_;
+  Go go_;
+  std::optional<StopRequest> stop_;
+  bool finished_ = false;
+};
+
+/// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from node to node: the
+/// content is compared when all ranks are ready.
+std::string shared_job(JobSpec job);
+
+/// The end that an error is.
+End end_by(const std::exception& error);
+
+}  // namespace trainerd::core

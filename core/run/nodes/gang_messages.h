@@ -1,0 +1,100 @@
+#pragma once
+
+// What the agents of a job's nodes say to each other. Node 0's leads. Plain structs; on the wire one JSON object
+// each.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/run/stop/stop.h"
+#include "io/checkpoint/checkpoint.h"
+#include "kernels/base/error.h"
+#include "kernels/target/target.h"
+
+namespace trainerd::core {
+
+/// A node's first words, by which the leader judges whether it belongs to the job.
+struct Hello {
+  std::int64_t node = 0;
+  std::int64_t nodes = 1;
+  std::string version;
+  std::string host;
+  std::string job_yaml;  ///< resolved
+  kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
+};
+
+// ---- From the leader ----
+
+/// All have met: begin.
+struct Go {
+  std::string run = {};   ///< a name that no other run has
+  std::string last_good = {};  ///< the checkpoint to load, or "none"
+  std::int64_t step = 0;
+  std::int64_t cursor = 0;
+  std::int64_t tokens = 0;
+  std::int64_t order_start = 0;   ///< the cursor at which the order of samples began
+  std::int64_t order_stream = 0;  ///< its number
+  kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
+  bool evaluate_first = false;  ///< see `Start`
+};
+/// Every shard of the step's checkpoint is on the disk and it counts.
+struct Completed {
+  std::int64_t step = 0;
+  std::string path;
+};
+/// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the leader.
+struct SaveDropped {
+  std::int64_t step = 0;
+};
+/// A try to write the step's checkpoint failed; it is tried again. Also to the leader.
+struct SaveFailed {
+  std::int64_t step = 0;
+  std::string message;
+  double retry_seconds = 0;
+  int failures = 0;  ///< in a row
+};
+/// The run is over for every node.
+struct End {
+  bool failed = false;
+  base::ErrorKind kind = base::ErrorKind::comm;  ///< of a failed one
+  std::string message = {};
+  int stop_signal = 0;  ///< of one that is not: what stopped it; 0: it is done
+};
+
+// ---- To the leader ----
+
+/// What a worker told its agent (`WorkerMessage`), passed on.
+struct RankSaid {
+  std::int64_t rank = 0;
+  std::string text;
+};
+struct ShardsSaved {
+  std::int64_t step = 0;
+  std::int64_t first_rank = 0;
+  std::vector<io::ShardInfo> shards;  ///< by rank
+  double snapshot_seconds = 0;
+  double write_seconds = 0;
+};
+/// `weight`: how much it tells of the cause.
+struct NodeFailed {
+  base::ErrorKind kind = base::ErrorKind::comm;
+  std::string message;
+  int weight = 0;
+};
+/// The node's agent was asked to stop.
+struct StopAsked {
+  StopRequest request;
+};
+
+using GangMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
+
+std::string encode(const Hello& hello);
+std::string encode(const GangMessage& message);
+/// Throws CommError on text that is none. Of another version no more than node, host and version is read.
+Hello decode_hello(const std::string& text);
+/// Throws CommError on text that is not such a message.
+GangMessage decode_gang_message(const std::string& text);
+
+}  // namespace trainerd::core

@@ -1,0 +1,164 @@
+#include "core/run/wire/messages.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/tensor/dtype.h"
+
+namespace trainerd::core {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const io::TensorSlice& s) {
+  return {{"name", s.name},
+          {"dtype", kernels::name_of(s.dtype)},
+          {"logical", s.logical_shape},
+          {"begin", s.begin},
+          {"shape", s.shape},
+          {"stored", s.stored}};
+}
+
+io::TensorSlice slice_from(const json& j) {
+  const auto dtype = kernels::parse_dtype(j.at("dtype").get<std::string>());
+  if (!dtype) throw base::comm_error("a slice of unknown dtype came on the control channel: " + j.dump());
+  return {j.at("name"), *dtype, j.at("logical"), j.at("begin"), j.at("shape"), j.at("stored")};
+}
+
+json body(const Start& m) {
+  return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
+          {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
+          {"evaluate_first", m.evaluate_first},
+          {"rendezvous", m.rendezvous}, {"interface", m.interface},
+          {"gemm_algorithms", m.gemm_algorithms}, {"data_content", m.data_content},
+          {"order_start", m.order_start}, {"order_stream", m.order_stream}};
+}
+json body(const Stop&) { return {{"type", "stop"}}; }
+json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
+json body(const SnapshotDelayed& m) { return {{"type", "snapshot_delayed"}, {"segment", m.segment}}; }
+json body(const Ready& m) {
+  json slices = json::array();
+  for (const io::TensorSlice& s : m.slices) slices.push_back(to_json(s));
+  return {{"type", "ready"},
+          {"device", m.device},
+          {"threads", m.threads},
+          {"peak_flops", m.peak_flops},
+          {"memory_planned_bytes", m.memory_planned_bytes},
+          {"memory_regions", m.memory_regions},
+          {"slices", slices},
+          {"environment", m.environment},
+          {"data_fingerprint", m.data_fingerprint},
+          {"gemm_algorithms", m.gemm_algorithms},
+          {"pci_bus_id", m.pci_bus_id},
+          {"data_tokens", m.data_tokens}};
+}
+json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
+json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
+json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
+json body(const io::EvaluationProgress& m) {
+  return {{"type", "evaluating"}, {"step", m.step}, {"done", m.done}, {"batches", m.batches}};
+}
+json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
+json body(const SnapshotReady& m) {
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
+          {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
+}
+json body(const StepTrace& m) {
+  json slices = json::array();
+  for (const io::TraceSlice& s : m.slices)
+    slices.push_back({s.name, s.category, s.process, s.row, s.start_seconds, s.seconds, s.numbers, s.label});
+  return {{"type", "trace"}, {"step", m.step}, {"slices", slices}, {"last", m.last}};
+}
+json body(const MemoryUsed& m) { return {{"type", "memory"}, {"bytes", m.bytes}}; }
+json body(const Failed& m) {
+  return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
+}
+json body(const Finished& m) { return {{"type", "finished"}, {"step", m.step}, {"stopped", m.stopped}}; }
+
+template <class Message>
+std::string dump(const Message& message) {
+  // Text from outside (paths, library messages) need not be UTF-8: replaced, never thrown on.
+  return std::visit(
+      [](const auto& m) { return body(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
+}
+
+template <class Decode>
+auto decoded(const std::string& text, const Decode& decode) {
+  try {
+    const json j = json::parse(text);
+    return decode(j, j.at("type").get<std::string>());
+  } catch (const json::exception& e) {
+    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
+  } catch (const base::DataError& e) {  // of a record inside
+    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
+  }
+}
+
+[[noreturn]] void unknown(const std::string& type) {
+  throw base::comm_error("a message of unknown type '" + type + "' came on the control channel");
+}
+
+}  // namespace
+
+std::string encode(const AgentMessage& message) { return dump(message); }
+std::string encode(const WorkerMessage& message) { return dump(message); }
+
+AgentMessage decode_agent_message(const std::string& text) {
+  return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
+    if (type == "start")
+      return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
+                   j.at("tokens"), j.at("reports"), j.at("evaluate_first"), j.at("rendezvous"), j.at("interface"),
+                   j.at("gemm_algorithms"), j.at("data_content"), j.at("order_start"), j.at("order_stream")};
+    if (type == "stop") return Stop{};
+    if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
+    if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
+    unknown(type);
+  });
+}
+
+WorkerMessage decode_worker_message(const std::string& text) {
+  return decoded(text, [](const json& j, const std::string& type) -> WorkerMessage {
+    if (type == "ready") {
+      Ready m{j.at("device"),         j.at("threads"),
+              j.at("peak_flops"),     j.at("memory_planned_bytes"),
+              j.at("memory_regions"), {},
+              j.at("environment"),    j.at("data_fingerprint"),
+              j.at("gemm_algorithms"),
+              j.at("pci_bus_id"),     j.at("data_tokens")};
+      for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
+      return m;
+    }
+    if (type == "step") return io::parse_step_record(j.at("line"));
+    if (type == "evaluation") {
+      const io::EventRecord event = io::parse_event_record(j.at("line"));
+      if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&event)) return *evaluation;
+      unknown("evaluation/checkpoint");
+    }
+    if (type == "notice") {
+      const io::EventRecord event = io::parse_event_record(j.at("line"));
+      if (const auto* notice = std::get_if<io::NoticeRecord>(&event)) return *notice;
+      unknown("notice/record");
+    }
+    if (type == "snapshot")
+      return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
+                           j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+    if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
+    if (type == "stop_needed") return StopNeeded{j.at("reason")};
+    if (type == "memory") return MemoryUsed{j.at("bytes")};
+    if (type == "trace") {
+      StepTrace m{j.at("step"), {}, j.at("last")};
+      for (const json& s : j.at("slices"))
+        m.slices.push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4), s.at(5), s.at(6), s.at(7)});
+      return m;
+    }
+    if (type == "failed") {
+      Failed m;
+      if (!base::parse_error_kind(j.at("kind"), m.kind)) unknown("failed/" + j.at("kind").get<std::string>());
+      m.message = j.at("message");
+      return m;
+    }
+    if (type == "finished") return Finished{j.at("step"), j.at("stopped")};
+    unknown(type);
+  });
+}
+
+}  // namespace trainerd::core

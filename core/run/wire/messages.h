@@ -1,0 +1,108 @@
+#pragma once
+
+// What agent and worker say to each other. Plain structs; on the wire one JSON object each.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/records/records.h"
+#include "io/records/trace.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+// ---- Agent to worker ----
+
+/// The first message: what to train and where to begin.
+struct Start {
+  std::int64_t rank = 0;
+  std::string job_yaml;     ///< resolved
+  std::string resume_path;  ///< of the checkpoint to load; empty: begin from the seed
+  std::int64_t step = 0;    ///< steps done by that checkpoint
+  std::int64_t cursor = 0;
+  std::int64_t tokens = 0;
+  bool reports = true;  ///< tells its agent of every step and evaluation
+  bool evaluate_first = false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
+  // Where ranks of several nodes meet; empty when all are on one.
+  std::string rendezvous = {};  ///< host:port
+  std::string interface = {};   ///< name or address by which this node's ranks are reached
+  std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
+  std::string data_content = {};     ///< of the training data, as this node's agent has found it
+  std::int64_t order_start = 0;      ///< the cursor at which the order of samples began
+  std::int64_t order_stream = 0;     ///< its number
+};
+/// Vote to stop: finish the step all ranks agree on, save, end.
+struct Stop {};
+/// The bytes of a snapshot segment are on disk, or given up for newer ones: the segment may be filled again.
+struct SnapshotSaved {
+  int segment = 0;
+};
+/// They cannot be written now and will be tried again: a rank that waits for them goes on. The segment stays taken.
+struct SnapshotDelayed {
+  int segment = 0;
+};
+
+// ---- Worker to agent ----
+
+/// Memory is allocated, data is open, state is there: the first step follows.
+struct Ready {
+  std::string device;
+  int threads = 0;
+  double peak_flops = 0;  ///< 0: unknown
+  std::int64_t memory_planned_bytes = 0;
+  std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  std::vector<io::TensorSlice> slices;  ///< of every snapshot this worker will fill
+  std::map<std::string, std::string> environment;
+  std::string data_fingerprint;
+  std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
+  std::string pci_bus_id = {};  ///< of the rank's GPU; empty on a CPU
+  std::int64_t data_tokens = 0;  ///< of an epoch
+};
+/// The most that this rank's step has taken of its planned memory so far; once a run.
+struct MemoryUsed {
+  std::int64_t bytes = 0;
+};
+struct SnapshotReady {
+  int segment = 0;
+  std::int64_t bytes = 0;
+  std::int64_t step = 0;
+  std::int64_t cursor = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;  ///< that training stood still
+};
+/// A part of what a traced step was on this rank, in order; `last` ends it.
+struct StepTrace {
+  std::int64_t step = 0;
+  std::vector<io::TraceSlice> slices;
+  bool last = false;
+};
+/// This process was signalled to stop on its own: it has used up its CPU time.
+struct StopNeeded {
+  std::string reason;
+};
+struct Failed {
+  base::ErrorKind kind = base::ErrorKind::device;
+  std::string message;
+};
+/// No more steps; the last snapshot may not be on the disk yet. `stopped`: by vote, before the last step or the evaluation after it.
+struct Finished {
+  std::int64_t step = 0;
+  bool stopped = false;
+};
+
+using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed>;
+using WorkerMessage =
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady,
+                 StopNeeded, Failed, Finished>;
+
+std::string encode(const AgentMessage& message);
+std::string encode(const WorkerMessage& message);
+// Throw CommError on text that is not such a message: the two ends are one binary, so that is a broken peer.
+AgentMessage decode_agent_message(const std::string& text);
+WorkerMessage decode_worker_message(const std::string& text);
+
+}  // namespace trainerd::core

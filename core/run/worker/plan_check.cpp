@@ -1,0 +1,54 @@
+#include "core/run/worker/plan_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trainerd::core {
+namespace {
+
+/// Fewer say little.
+constexpr std::int64_t kFewest = 3;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+}  // namespace
+
+PlanCheck::PlanCheck(Planned planned, std::int64_t start_step, std::int64_t steps)
+    : planned_(std::move(planned)), first_(start_step + kComparedSteps.first), last_(std::min(start_step + kComparedSteps.second, steps)) {}
+
+void PlanCheck::add(const io::StepRecord& record) {
+  if (record.step >= first_ && record.step <= last_) records_.push_back(record);
+}
+
+std::optional<io::PredictionRecord> PlanCheck::take() {
+  if (taken_ || last_ - first_ + 1 < kFewest) return std::nullopt;
+  if (records_.empty() || records_.back().step < last_ || used_.size() < planned_.bytes.size()) return std::nullopt;
+  taken_ = true;
+  io::PredictionRecord record{first_, last_, {}};
+  const auto over = [](double measured, double predicted) { return predicted > 0 ? measured / predicted - 1 : 0; };
+  if (planned_.step_seconds) {
+    std::vector<double> seconds;
+    for (const io::StepRecord& r : records_) seconds.push_back(r.step_seconds);
+    const double measured = median(seconds), step = *planned_.step_seconds;
+    record.terms.push_back({"step_seconds", step, measured, over(measured, step)});
+    const auto planned = io::parts(planned_.time);
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      std::vector<double> part;
+      for (const io::StepRecord& r : records_) part.push_back(io::parts(r.time)[i].seconds);
+      const double took = median(part);
+      if (planned[i].seconds > 0 || took > 0.001 * step) record.terms.push_back({planned[i].name, planned[i].seconds, took, (took - planned[i].seconds) / step});
+    }
+  }
+  double planned = 0, used = 0;
+  for (const auto& [rank, bytes] : planned_.bytes) planned += static_cast<double>(bytes);
+  for (const auto& [rank, bytes] : used_) used += static_cast<double>(bytes);
+  record.terms.push_back({"memory_bytes", planned, used, over(used, planned)});
+  return record;
+}
+
+}  // namespace trainerd::core

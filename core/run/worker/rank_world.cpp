@@ -1,0 +1,115 @@
+#include "core/run/worker/rank_world.h"
+
+#include <algorithm>
+
+#include "core/train/rank_groups.h"
+#include "kernels/base/error.h"
+#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/nccl/nccl_plugin.h"
+#include "parallel/comm/staged/staged_communicator.h"
+
+namespace trainerd::core {
+namespace {
+
+// All agents have met when workers start: this long one may take to start and to make its memory.
+constexpr double kMeetSeconds = 300;
+// The watchdog of NCCL looks for who is missing among others' words: node 0's agent has them, or is gone.
+constexpr double kLateSeconds = 2;
+
+}  // namespace
+
+bool NodeRanks::have_all(const std::vector<std::int64_t>& ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(), [&](std::int64_t rank) { return has(rank); });
+}
+
+NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node) {
+  // Placement fills node after node.
+  const std::int64_t first = std::min(node * topology.devices_per_node, layout.grid.ranks());
+  return {first, std::min(topology.devices_per_node, layout.grid.ranks() - first)};
+}
+
+parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout, const NodeRanks& here) {
+  // Pipeline neighbours send one flow at a time; a longer message than its ring is sent in parts.
+  constexpr std::int64_t kLargestRing = std::int64_t{8} << 20;
+  const std::int64_t flow = job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+  parallel::ShmLayout shared;
+  shared.ranks = layout.grid.ranks();
+  if (uses_nccl(job)) return shared;
+  for (const GroupRanks& group : all_groups(layout, job.model)) {
+    if (group.ranks.size() == 1 || !here.have_all(group.ranks)) continue;
+    parallel::ShmGroup& made = shared.groups.emplace_back();
+    made.name = group.name;
+    made.ranks = group.ranks;
+    if (group.name == "pp") made.ring_bytes = std::min(kLargestRing, kernels::align_up(2 * flow, 4096));
+  }
+  return shared;
+}
+
+RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options)
+    : options_(std::move(options)),
+      nccl_(uses_nccl(job)),
+      staged_(uses_staged(job)),
+      ranks_(layout.grid.ranks()),
+      here_(options_.here),
+      host_(staged_ ? std::make_unique<Host>() : nullptr) {
+  if (options_.shared)
+    shared_ = std::make_unique<parallel::ShmWorld>(base::Segment::attach(std::move(options_.shared)),
+                                                   shared_memory_layout(job, layout, here_), options_.rank,
+                                                   parallel::ShmOptions{.spin_seconds = options_.spin_seconds});
+  for (GroupRanks& group : all_groups(layout, job.model)) groups_.push_back({group.name, std::move(group.ranks)});
+  if (options_.rendezvous.empty()) return;
+  const auto endpoint = base::parse_endpoint(options_.rendezvous);
+  base::check(endpoint.has_value(), "the agent gives its workers the rendezvous as host:port");
+  store_ = std::make_unique<parallel::TcpStore>(*endpoint, kMeetSeconds);
+  if (nccl_) late_store_ = std::make_unique<parallel::TcpStore>(*endpoint, kLateSeconds);
+  else
+    gloo_ = std::make_unique<parallel::GlooWorld>(
+        *store_, options_.rank, parallel::GlooOptions{.host = options_.interface, .rendezvous_seconds = kMeetSeconds});
+}
+
+std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend, const std::string& name,
+                                                                const std::vector<std::int64_t>& members) {
+  if (members.size() == 1) return parallel::make_single_rank(backend);
+  if (staged_) return parallel::make_staged(on_host(host_->backend, name, members), backend);
+  if (!nccl_) return on_host(backend, name, members);
+  if (!nccl_world_) meet_by_nccl();
+  return nccl_world_->communicator(backend, members, name, nullptr);
+}
+
+std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend, const std::string& name,
+                                                           const std::vector<std::int64_t>& members) {
+  if (!here_.have_all(members)) {
+    base::check(gloo_ != nullptr, "a group that crosses nodes has a rendezvous");
+    return gloo_->communicator(backend, members, name);
+  }
+  base::check(shared_ != nullptr, "ranks of one node share memory");
+  return shared_->communicator(backend, members, name);
+}
+
+void RankWorld::meet_by_nccl() {
+  constexpr const char* kIdKey = "nccl/id";
+  base::check(store_ != nullptr, "ranks that use NCCL have a rendezvous");
+  const parallel::NcclPlugin plugin = parallel::open_nccl_plugin();
+  if (options_.rank == 0) store_->set(kIdKey, plugin.unique_id());
+  // Who does not come is named here: NCCL would not say.
+  parallel::meet(*store_, "nccl", static_cast<int>(options_.rank), static_cast<int>(ranks_), kMeetSeconds);
+  parallel::NcclOptions nccl;
+  nccl.device = options_.device;
+  nccl.rank = options_.rank;
+  nccl.ranks = ranks_;
+  nccl.id = parallel::wait_for(*store_, kIdKey, kMeetSeconds);
+  nccl.groups = groups_;
+  nccl.start_seconds = kMeetSeconds;
+  nccl.store = late_store_.get();
+  if (shared_) {
+    nccl.ended = [this] { return shared_->ended(); };
+    nccl.end = [this](std::string_view why) { shared_->abort(why); };
+  }
+  nccl_world_ = plugin.make_world(std::move(nccl));
+}
+
+void RankWorld::require_alive() const {
+  if (nccl_world_) nccl_world_->throw_if_ended();
+}
+
+}  // namespace trainerd::core

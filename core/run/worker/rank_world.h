@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/rank/device_rank.h"
+#include "kernels/base/fd.h"
+#include "kernels/base/socket.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "parallel/comm/gloo/gloo_world.h"
+#include "parallel/comm/nccl/nccl_world.h"
+#include "parallel/comm/rendezvous/tcp_store.h"
+#include "parallel/comm/shm/shm_world.h"
+#include "parallel/layout/layout.h"
+
+namespace trainerd::core {
+
+/// The ranks of one node: they follow each other.
+struct NodeRanks {
+  std::int64_t first = 0;
+  std::int64_t count = 1;
+
+  bool has(std::int64_t rank) const { return rank >= first && rank < first + count; }
+  bool have_all(const std::vector<std::int64_t>& ranks) const;
+};
+NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node);
+
+/// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for what it moves; with NCCL
+/// the news of its end alone. Agent and workers work it out alike.
+parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout, const NodeRanks& here);
+
+/// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups that are not, and on a
+/// CUDA device by NCCL, or by the former two with `staged` before them. Outlives its communicators.
+class RankWorld {
+ public:
+  struct Options {
+    std::int64_t rank = 0;
+    NodeRanks here;
+    base::UniqueFd shared;      ///< the node's memory; none for a rank alone on it
+    double spin_seconds = 0;    ///< of ShmOptions
+    std::string rendezvous;     ///< host:port of the store; empty: all ranks are here, and NCCL is not used
+    int device = 0;             ///< a CUDA device's number
+    std::string interface;      ///< by which the other nodes reach this one
+  };
+  RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options);
+
+  /// All members of a group make it at a time; all ranks make those they share in one order.
+  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend, const std::string& name,
+                                                       const std::vector<std::int64_t>& members);
+  /// Throws CommError when the world has ended: with NCCL the device may have gone on with any numbers.
+  void require_alive() const;
+
+ private:
+  std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend, const std::string& name,
+                                                  const std::vector<std::int64_t>& members);
+  void meet_by_nccl();
+
+  /// What host tensors of `staged` are checked by.
+  struct Host {
+    base::ThreadPool pool{1};
+    kernels::CpuBackend backend{kernels::detect_cpu(1), pool};
+  };
+  Options options_;
+  bool nccl_, staged_;
+  std::vector<parallel::NcclGroup> groups_;  ///< of all ranks
+  std::int64_t ranks_;
+  NodeRanks here_;
+  std::unique_ptr<Host> host_;
+  std::unique_ptr<parallel::ShmWorld> shared_;
+  std::unique_ptr<parallel::TcpStore> store_;
+  std::unique_ptr<parallel::TcpStore> late_store_;  ///< of the watchdog, which waits for nobody
+  std::unique_ptr<parallel::GlooWorld> gloo_;
+  std::unique_ptr<parallel::NcclWorld> nccl_world_;
+};
+
+}  // namespace trainerd::core

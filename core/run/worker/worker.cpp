@@ -1,0 +1,429 @@
+#include "core/run/worker/worker.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/rank/device_rank.h"
+#include "core/rank/gemm_peak.h"
+#include "core/run/wire/channel.h"
+#include "core/run/wire/messages.h"
+#include "core/run/worker/evaluation.h"
+#include "core/run/worker/plan_check.h"
+#include "core/run/worker/rank_world.h"
+#include "core/run/worker/resume_check.h"
+#include "core/run/worker/snapshot_segments.h"
+#include "core/run/worker/worker_process.h"
+#include "core/spec/machines.h"
+#include "core/spec/spec.h"
+#include "core/train/snapshot.h"
+#include "io/text/text.h"
+#include "io/tokens/token_source.h"
+#include "kernels/base/clock.h"
+
+namespace trainerd::core {
+namespace {
+
+/// The agent went away: there is nobody to tell, and nothing to finish for.
+struct AgentGone {};
+
+/// A step on its way.
+struct Launched {
+  std::int64_t step = 0, tokens = 0;  ///< of the run up to its end
+  bool traced = false;
+  double carried_stall = 0;  ///< seconds that its start waited for a checkpoint
+};
+
+// Between two reports of how far an evaluation is.
+constexpr double kProgressSeconds = 1;
+
+class Worker {
+ public:
+  /// `world` is the memory that the ranks of the job share; none for a rank alone.
+  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late)
+      : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)), late_(late) {}
+  void run();
+
+ private:
+  void build(const Start& start);
+  DeviceRank::Meet meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
+  void tell(const WorkerMessage& message);
+  void handle(const AgentMessage& message);
+  void listen(bool wait);
+  void launch(std::int64_t step);
+  bool settle(std::size_t left);
+  StepReport await_report(const Launched& launched, io::StepRecord& record);
+  bool traces(std::int64_t step) const;
+  bool saves(std::int64_t step) const { return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0); }
+  bool time_to_save() const;
+  double mfu_of(const io::StepRecord& record);
+  void save(std::int64_t step, io::StepRecord& record);
+  void send_snapshot();
+  void send_trace(const io::StepRecord& record, double begin);
+  struct Evaluated {
+    bool complete = true;  ///< else a stop came before the last batch, and there is no record
+    bool stop = false;     ///< any rank asked for it meanwhile
+  };
+  Evaluated evaluate(std::int64_t step);
+  void open_validation();
+  ReadSample reader(io::TokenSource& source, std::int64_t cursor) const;
+
+  Channel& agent_;
+  SnapshotSegments segments_;
+  base::UniqueFd world_fd_;
+  std::int64_t first_step_ = 0;  ///< done by the checkpoint that the run goes on from
+  std::optional<std::size_t> late_;  ///< reports come this many steps late
+  std::int64_t rank_number_ = 0;
+  bool reports_ = true;
+  JobSpec job_;
+  bool stop_asked_ = false;
+  std::int64_t cursor_ = 0, tokens_ = 0;
+  std::int64_t saved_step_ = 0;  ///< of the last snapshot
+  double saved_at_ = 0;          ///< when it was made, or training began
+  std::int64_t evaluation_batches_ = 0;
+  std::optional<PeakRate> peak_;
+  std::unique_ptr<RankWorld> world_;
+  std::unique_ptr<DeviceRank> rank_;
+  Trainer* trainer_ = nullptr;  ///< the rank's
+  std::unique_ptr<Snapshot> snapshot_;
+  std::optional<io::TokenSource> train_, valid_;
+  std::deque<Launched> launched_;  ///< not reported yet
+  double begin_ = 0;               ///< of the step that is reported next
+  int next_segment_ = 0;
+  std::optional<SnapshotReady> filled_;
+  std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
+  double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
+};
+
+void Worker::tell(const WorkerMessage& message) {
+  try {
+    agent_.send(encode(message));
+  } catch (const base::CommError&) {
+    throw AgentGone{};
+  }
+}
+
+void Worker::handle(const AgentMessage& message) {
+  if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
+  if (const auto* saved = std::get_if<SnapshotSaved>(&message)) segments_.set_free(saved->segment, true);
+  if (const auto* delayed = std::get_if<SnapshotDelayed>(&message)) segments_.set_delayed(delayed->segment);
+}
+
+void Worker::listen(bool wait) {
+  while (wait || agent_.ready()) {
+    const std::optional<std::string> text = agent_.receive();
+    if (!text) throw AgentGone{};
+    handle(decode_agent_message(*text));
+    wait = false;
+  }
+  if (cpu_time_is_up()) tell(StopNeeded{"SIGXCPU"});
+}
+
+DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
+  // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
+  constexpr double kSpinSeconds = 100e-6;
+  const NodeRanks here = node_ranks(layout, topology, rank_number_ / topology.devices_per_node);
+  const bool own_cores = here.count * topology.device.threads <= kernels::detect_cpu().threads;
+  world_ = std::make_unique<RankWorld>(job_, layout,
+                                       RankWorld::Options{.rank = rank_number_,
+                                                          .here = here,
+                                                          .shared = std::move(world_fd_),
+                                                          .spin_seconds = own_cores ? kSpinSeconds : 0.0,
+                                                          .rendezvous = start.rendezvous,
+                                                          .device = topology.device_of(rank_number_),
+                                                          .interface = start.interface});
+  return [this](kernels::Backend& backend) -> MakeGroup {
+    return [this, &backend](const std::string& name, const std::vector<std::int64_t>& members) {
+      return world_->communicator(backend, name, members);
+    };
+  };
+}
+
+void Worker::build(const Start& start) {
+  job_ = parse_job(start.job_yaml, "job.yaml");
+  rank_number_ = start.rank;
+  reports_ = start.reports;
+  if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic) kernels::limit_gemm_library(most_isa(job_));
+  const parallel::Topology topology = job_topology(job_);
+  const parallel::Layout layout = layout_of(job_, topology);
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, meet(start, layout, topology),
+                                       DeviceRank::Observe{}, start.gemm_algorithms);
+  trainer_ = &rank_->trainer();
+  if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
+  const DryRun& plan = rank_->plan();
+  // A GPU's peak is its maker's; nobody prints one for a CPU.
+  const bool bf16 = job_.precision.compute == kernels::DType::bf16;
+  const auto measure = [this] { return measure_gemm_peak(rank_->backend(), job_.precision.compute); };
+  if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
+  else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
+  snapshot_ = std::make_unique<Snapshot>(trainer_->params());
+  base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
+
+  train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
+                 io::SampleOrder::shuffled);
+  train_->start_order(start.order_start, start.order_stream);
+  if (job_.evaluate.every > 0) open_validation();
+
+  if (start.resume_path.empty()) {
+    trainer_->initialise();
+  } else {
+    trainer_->initialise_tables();
+    io::CheckpointReader reader(start.resume_path);
+    snapshot_->load(trainer_->params(), rank_->backend(), trainer_->stream(), reader);
+    trainer_->publish();
+  }
+  cursor_ = start.cursor;
+  tokens_ = start.tokens;
+
+  Ready ready;
+  ready.device = topology.device.name;
+  ready.threads = topology.device.threads;
+  ready.peak_flops = peak_->flops_per_second();
+  ready.memory_planned_bytes = plan.memory.total_bytes();
+  for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
+  ready.slices = snapshot_->slices();
+  ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
+  ready.data_fingerprint = data_text(train_->fingerprint(), start.data_content);
+  ready.data_tokens = train_->tokens();
+  if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
+  ready.pci_bus_id = rank_->backend().target().pci_bus_id;
+  tell(ready);
+}
+
+void Worker::open_validation() {
+  valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::in_order, io::kValidStream);
+  evaluation_batches_ = evaluation_batches(job_, valid_->samples());
+  if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
+  tell(io::NoticeRecord{io::NoticeKind::warning, 0,
+                        "evaluate.batches: " + std::to_string(job_.evaluate.batches) + " global batches are more than the validation data holds: an evaluation takes all " +
+                            std::to_string(evaluation_batches_) + " whole ones",
+                        {}});
+}
+
+/// Rank 0's clock decides for all.
+bool Worker::time_to_save() const {
+  return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 && base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
+}
+
+ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
+  return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) { source.read(cursor + sample, tokens); };
+}
+
+bool Worker::traces(std::int64_t step) const {
+  return std::find(job_.trace.steps.begin(), job_.trace.steps.end(), step) != job_.trace.steps.end();
+}
+
+void Worker::launch(std::int64_t step) {
+  Launched launched{.step = step,
+                    .tokens = tokens_ + job_.tokens_per_step(),
+                    .traced = traces(step),
+                    .carried_stall = std::exchange(carried_stall_, 0.0)};
+  // A step that waited for the checkpoint before it to reach the disk began when that wait did.
+  if (launched_.empty()) begin_ = base::monotonic_seconds() - launched.carried_stall;
+  checkpoint_stalls_.clear();
+  if (launched.carried_stall > 0)
+    checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin_, .seconds = launched.carried_stall});
+  trainer_->keep_trace(launched.traced);
+  trainer_->launch(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
+  cursor_ += job_.batch.global;
+  tokens_ = launched.tokens;
+  launched_.push_back(launched);
+}
+
+StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
+  StepReport report = trainer_->report();
+  world_->require_alive();
+  // The rank that has the culprit names it; the agent ends the others.
+  while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
+  if (report.skipped)
+    throw base::diverged_error(
+        "step " + std::to_string(launched.step) + ": " +
+        (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
+        " is not finite; the step updated nothing");
+  record.step = launched.step;
+  record.tokens = launched.tokens;
+  record.loss = report.loss;
+  record.grad_norm = report.grad_norm;
+  record.learning_rate = report.learning_rate;
+  record.time = report.time;
+  record.time.checkpoint = launched.carried_stall;
+  const kernels::BackendCounters counters = rank_->backend().counters();
+  record.widened_gemms = counters.widened_gemms;
+  record.reference_gemms = counters.reference_gemms;
+  record.own_attention = counters.own_attention;
+  return report;
+}
+
+/// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save, which all ranks see
+/// at the same step; the last has been saved then. True when the vote is to stop.
+bool Worker::settle(std::size_t left) {
+  bool stop = false, checkpoint = false;
+  while (launched_.size() > (stop || checkpoint ? 0 : left)) {
+    const Launched launched = launched_.front();
+    launched_.pop_front();
+    io::StepRecord record;
+    const StepReport report = await_report(launched, record);
+    stop = stop || report.vote.stop;
+    checkpoint = checkpoint || report.vote.checkpoint;
+    if (launched_.empty() && (stop || checkpoint)) save(launched.step, record);
+    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
+    // parts.
+    const double begin = begin_;
+    begin_ = base::monotonic_seconds();
+    record.step_seconds = begin_ - begin;
+    record.time.other = 0;
+    record.time.other = record.step_seconds - record.time.sum();
+    record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
+    if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
+    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
+    if (reports_) tell(record);
+    if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps)) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
+    if (launched.traced) send_trace(record, begin);
+    if (filled_) send_snapshot();
+  }
+  return stop;
+}
+
+/// Of the rank's peak. Only the rank that reports may stop for a measurement.
+double Worker::mfu_of(const io::StepRecord& record) {
+  const double reached = record.tokens_per_second * flops_per_token(job_.model) / static_cast<double>(rank_->layout().grid.ranks());
+  const double before = peak_->flops_per_second();
+  if (reports_ && peak_->raise_to(reached)) {
+    tell(io::NoticeRecord{.kind = io::NoticeKind::warning,
+                          .step = record.step,
+                          .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
+                                     io::with_unit(peak_->flops_per_second(), "FLOP/s") + " a rank, not " + io::with_unit(before, "FLOP/s"),
+                          .details = {}});
+    begin_ = base::monotonic_seconds();
+  }
+  return reached / peak_->flops_per_second();
+}
+
+void Worker::save(std::int64_t step, io::StepRecord& record) {
+  const double start = base::monotonic_seconds();
+  const int segment = next_segment_;
+  while (!segments_.free(segment)) listen(true);
+  snapshot_->fill(trainer_->params(), rank_->backend(), trainer_->stream(), segments_.bytes(segment));
+  segments_.set_free(segment, false);
+  next_segment_ = (segment + 1) % segments_.size();
+  const double stall = base::monotonic_seconds() - start;
+  record.time.checkpoint += stall;
+  checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
+  saved_step_ = step;
+  saved_at_ = start;
+  filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
+}
+
+void Worker::send_snapshot() {
+  tell(*filled_);
+  const int segment = filled_->segment;
+  filled_.reset();
+  const double start = base::monotonic_seconds();
+  while (!job_.checkpoint.async && !segments_.free(segment) && !segments_.delayed(segment)) listen(true);
+  carried_stall_ = base::monotonic_seconds() - start;
+}
+
+/// The ledger's stretches where they were in the step, which began at `begin`.
+void Worker::send_trace(const io::StepRecord& record, double begin) {
+  constexpr std::size_t kPart = 10'000;  // slices of a message
+  std::vector<io::TraceSlice> slices = trainer_->trace();
+  slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
+  std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
+  slices = filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
+  for (std::size_t at = 0; at < slices.size(); at += kPart) {
+    const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::size_t count = std::min(kPart, slices.size() - at);
+    tell(StepTrace{record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
+  }
+}
+
+Worker::Evaluated Worker::evaluate(std::int64_t step) {
+  const double start = base::monotonic_seconds();
+  double sum = 0, told = start;
+  bool stop = false;
+  for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
+    listen(false);
+    const Trainer::Evaluation batch = trainer_->evaluate(reader(*valid_, b * job_.batch.global), stop_asked_);
+    world_->require_alive();
+    sum += batch.loss;
+    stop = batch.stop;
+    if (stop && b + 1 < evaluation_batches_) return {.complete = false, .stop = true};
+    if (!reports_ || base::monotonic_seconds() - told < kProgressSeconds) continue;
+    told = base::monotonic_seconds();
+    tell(io::EvaluationProgress{step, b + 1, evaluation_batches_});
+  }
+  if (reports_)
+    tell(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_), evaluation_batches_ * job_.tokens_per_step(),
+                              base::monotonic_seconds() - start});
+  return {.complete = true, .stop = stop};
+}
+
+void Worker::run() {
+  const std::optional<std::string> first = agent_.receive();
+  if (!first) throw AgentGone{};
+  const AgentMessage message = decode_agent_message(*first);
+  const auto* start = std::get_if<Start>(&message);
+  base::check(start != nullptr, "a worker's first message is its start");
+  build(*start);
+
+  std::int64_t step = first_step_ = saved_step_ = start->step;
+  Evaluated evaluated = start->evaluate_first ? evaluate(step) : Evaluated{};
+  bool stop = evaluated.stop;
+  saved_at_ = base::monotonic_seconds();
+  while (step < job_.steps && !stop) {
+    listen(false);
+    // A traced step begins on a device that has nothing left to do.
+    if (traces(step + 1) && settle(0)) {
+      stop = true;
+      break;
+    }
+    launch(++step);
+    stop = settle(saves(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
+    if (!evaluation_due(job_, step)) continue;
+    // A stop does not wait for an evaluation: the next run makes up for it.
+    evaluated = stop ? Evaluated{.complete = false, .stop = true} : evaluate(step);
+    stop = evaluated.stop;
+  }
+  if (saved_step_ != step) {
+    io::StepRecord told_already;
+    save(step, told_already);
+    send_snapshot();
+  }
+  tell(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
+  while (!segments_.all_free()) listen(true);
+}
+
+}  // namespace
+
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late) {
+  Channel agent(std::move(control));
+  const auto fail = [&](base::ErrorKind kind, const std::string& message) {
+    try {
+      agent.send(encode(WorkerMessage{Failed{kind, message}}));
+    } catch (const base::Error&) {
+      // Nobody is left to tell.
+    }
+    return 1;
+  };
+  try {
+    Worker worker(agent, std::move(segments), std::move(world), late);
+    worker.run();
+    return 0;
+  } catch (const AgentGone&) {
+    return 1;
+  } catch (const base::Error& error) {
+    return fail(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(
+        base::ErrorKind::capacity,
+        "a rank does not fit: its worker ran out of host memory; free some, or make batch.micro smaller");
+  } catch (const std::exception& error) {
+    return fail(base::ErrorKind::device, std::string("the worker failed: ") + error.what());
+  }
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,142 @@
+#include "core/run/worker/worker_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr int kFirstDescriptor = 3;
+// What people, terminals and schedulers send, often to every process of a job. The agent decides for its
+// worker.
+constexpr std::array<int, 6> kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+/// Frees the two attribute objects of posix_spawn however the constructor ends.
+struct SpawnSetup {
+  posix_spawn_file_actions_t actions{};
+  posix_spawnattr_t attributes{};
+  SpawnSetup() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+  }
+  ~SpawnSetup() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
+                             const std::vector<int>& segments, int world) {
+  SpawnSetup setup;
+  // Sources are moved out of the way first: a target number may be another source's.
+  std::vector<base::UniqueFd> high;
+  std::vector<int> sources{control.get()};
+  sources.insert(sources.end(), segments.begin(), segments.end());
+  if (world >= 0) sources.push_back(world);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    high.emplace_back(::fcntl(sources[i], F_DUPFD_CLOEXEC, 64));
+    if (!high.back())
+      throw base::device_error("cannot hand a descriptor to the worker: " + base::errno_text(errno));
+    ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(),
+                                       kFirstDescriptor + static_cast<int>(i));
+  }
+  // Stop signals are held back until the worker has said that it ignores them.
+  sigset_t held, defaults;
+  sigemptyset(&held);
+  for (const int signal : kStopSignals) sigaddset(&held, signal);
+  sigaddset(&held, SIGXCPU);  // stays blocked: the worker looks for it between steps
+  sigfillset(&defaults);
+  ::posix_spawnattr_setsigmask(&setup.attributes, &held);
+  ::posix_spawnattr_setsigdefault(&setup.attributes, &defaults);
+  ::posix_spawnattr_setpgroup(&setup.attributes, 0);
+  ::posix_spawnattr_setflags(&setup.attributes,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+
+  std::string name = "trainerd: rank " + std::to_string(rank), rank_flag = "--rank", rank_number = std::to_string(rank), worker = "worker", control_flag = "--control",
+              control_fd = std::to_string(kFirstDescriptor), segments_flag = "--segments",
+              count = std::to_string(segments.size()), world_flag = "--world", has_world = world >= 0 ? "1" : "0",
+              parent_flag = "--parent", parent = std::to_string(::getpid());
+  char* const argv[] = {name.data(),          worker.data(),     control_flag.data(), control_fd.data(),
+                        segments_flag.data(), count.data(),      world_flag.data(),   has_world.data(),
+                        parent_flag.data(),   parent.data(),     rank_flag.data(),    rank_number.data(),
+                        nullptr};
+  const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
+  if (rc != 0)
+    throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
+  pidfd_ = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) {
+    const int error = errno;
+    kill();
+    wait();
+    throw base::device_error("cannot watch the worker (pidfd_open): " + base::errno_text(error));
+  }
+}
+
+WorkerProcess::~WorkerProcess() {
+  if (reaped_) return;
+  kill();
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+}
+
+void WorkerProcess::kill() {
+  if (!reaped_ && pid_ > 0) ::kill(pid_, SIGKILL);
+}
+
+std::string WorkerProcess::wait() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+  reaped_ = true;
+  if (WIFSIGNALED(status))
+    return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
+  return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
+}
+
+void leave_signals_to_agent() {
+  for (const int signal : kStopSignals) ::signal(signal, SIG_IGN);
+  // As in the agent: a reader that went away and a file-size limit are errors of a write, not ends of a
+  // process.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+void name_rank(std::int64_t rank) {
+  constexpr std::size_t kMostLetters = 15;
+  const std::string number = std::to_string(rank);
+  for (const char* front : {"trainerd:rank ", "trainerd:rank", "trainerd:r", "rank "})
+    if (const std::string name = front + number; name.size() <= kMostLetters) {
+      ::prctl(PR_SET_NAME, name.c_str());
+      return;
+    }
+}
+
+bool cpu_time_is_up() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGXCPU);
+  const timespec now{};
+  return ::sigtimedwait(&set, nullptr, &now) == SIGXCPU;
+}
+
+bool die_with_parent(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent may have died before the line above took hold.
+  return ::getppid() == parent;
+}
+
+}  // namespace trainerd::core

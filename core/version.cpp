@@ -1,7 +1,0 @@
-#include "core/version.h"
-
-namespace trainerd::core {
-
-std::string version() { return TRAINERD_VERSION; }
-
-}  // namespace trainerd::core

@@ -1,0 +1,52 @@
+#include "io/lines/earlier_attempt.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "io/lines/log_lines.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+/// The step of a line as `to_json_line` writes it, without parsing all of it; 0: none.
+std::int64_t step_at_the_front(std::string_view line) {
+  constexpr std::string_view kFront = "{\"step\":";
+  std::int64_t step = 0;
+  if (line.starts_with(kFront)) std::from_chars(line.data() + kFront.size(), line.data() + line.size(), step);
+  return step;
+}
+
+std::optional<StepRecord> parsed(const std::string& line) {
+  try {
+    return parse_step_record(line);
+  } catch (const base::DataError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path, std::int64_t start_step) {
+  std::optional<EarlierAttempt> earlier;
+  std::string last_kept;
+  read_log_lines(steps_path, [&](const std::string& line, bool) {
+    const std::int64_t step = step_at_the_front(line);
+    if (step > 0 && step <= start_step) {
+      last_kept = line;
+      return true;
+    }
+    const std::optional<StepRecord> lost = parsed(line);
+    if (!lost || lost->step <= start_step) return true;
+    if (!earlier) earlier.emplace();
+    earlier->last_step = lost->step;
+    earlier->lost_seconds += lost->step_seconds;
+    earlier->wall_time = lost->wall_time;
+    return true;
+  });
+  if (earlier) return earlier;
+  if (const auto kept = parsed(last_kept)) return EarlierAttempt{.last_step = kept->step, .lost_seconds = 0, .wall_time = kept->wall_time};
+  return std::nullopt;
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,192 @@
+#include "io/records/records.h"
+
+#include <cmath>
+#include <limits>
+
+#include "io/text/json.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+// JSON has no NaN or infinity: the writer puts null there, and null is read back as NaN.
+double real_member(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& value = member(object, key);
+  if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!value.is_number()) throw JsonError("\"" + std::string(key) + "\" is not a number");
+  return value.get<double>();
+}
+
+TimeLedger ledger_of(const nlohmann::json& time) {
+  TimeLedger ledger{.compute = real_member(time, "compute"),
+                    .bubble = real_member(time, "bubble"),
+                    .data_wait = real_member(time, "data_wait"),
+                    .optimizer = real_member(time, "optimizer"),
+                    .checkpoint = real_member(time, "checkpoint"),
+                    .other = real_member(time, "other")};
+  // A log begun before the axes were told apart has one figure, of gradients and parameters above all.
+  if (time.contains("exposed_communication")) {
+    ledger.exposed_dp = real_member(time, "exposed_communication");
+    return ledger;
+  }
+  ledger.exposed_tp = real_member(time, "exposed_tp");
+  ledger.exposed_dp = real_member(time, "exposed_dp");
+  ledger.exposed_pp = real_member(time, "exposed_pp");
+  ledger.exposed_world = real_member(time, "exposed_world");
+  return ledger;
+}
+
+constexpr const char* kEvaluation = "evaluation";
+constexpr const char* kCheckpoint = "checkpoint";
+
+constexpr std::array<const char*, 7> kNotices{"start", "resume", "change", "warning", "stop", "failure", "finish"};
+
+std::vector<std::string> strings_of(const nlohmann::json& list) {
+  if (!list.is_array()) throw JsonError("\"details\" is not a list");
+  std::vector<std::string> strings;
+  for (const nlohmann::json& item : list) {
+    if (!item.is_string()) throw JsonError("an item of \"details\" is not a string");
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
+// To the millisecond.
+void add_wall_time(nlohmann::ordered_json& line, double wall_time) {
+  if (wall_time > 0) line["wall_time"] = std::round(1000 * wall_time) / 1000;
+}
+
+double wall_time_of(const nlohmann::json& line) { return line.contains("wall_time") ? real_member(line, "wall_time") : 0; }
+
+nlohmann::ordered_json object_of(const EarlierAttempt& r) {
+  nlohmann::ordered_json object{{"last_step", r.last_step}, {"lost_seconds", r.lost_seconds}};
+  add_wall_time(object, r.wall_time);
+  return object;
+}
+
+EarlierAttempt earlier_of(const nlohmann::json& object) {
+  return {.last_step = int_member(object, "last_step"), .lost_seconds = real_member(object, "lost_seconds"), .wall_time = wall_time_of(object)};
+}
+
+nlohmann::ordered_json object_of(const EvaluationRecord& r) {
+  nlohmann::ordered_json line{
+      {"event", kEvaluation}, {"step", r.step}, {"loss", r.loss}, {"tokens", r.tokens}, {"seconds", r.seconds}};
+  add_wall_time(line, r.wall_time);
+  return line;
+}
+
+nlohmann::ordered_json object_of(const CheckpointRecord& r) {
+  nlohmann::ordered_json line{{"event", kCheckpoint},
+                              {"step", r.step},
+                              {"bytes", r.bytes},
+                              {"snapshot_seconds", r.snapshot_seconds},
+                              {"write_seconds", r.write_seconds},
+                              {"path", r.path}};
+  add_wall_time(line, r.wall_time);
+  return line;
+}
+
+nlohmann::ordered_json object_of(const NoticeRecord& r) {
+  nlohmann::ordered_json line{{"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
+  if (r.earlier) line["earlier"] = object_of(*r.earlier);
+  add_wall_time(line, r.wall_time);
+  return line;
+}
+
+}  // namespace
+
+const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
+
+std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger) {
+  return {{{"compute", "", ledger.compute},
+           {"exposed_tp", "tp", ledger.exposed_tp},
+           {"exposed_dp", "dp", ledger.exposed_dp},
+           {"exposed_pp", "pp", ledger.exposed_pp},
+           {"exposed_world", "world", ledger.exposed_world},
+           {"bubble", "", ledger.bubble},
+           {"data_wait", "", ledger.data_wait},
+           {"optimizer", "", ledger.optimizer},
+           {"checkpoint", "", ledger.checkpoint},
+           {"other", "", ledger.other}}};
+}
+
+std::string to_json_line(const StepRecord& record) {
+  nlohmann::ordered_json
+      line;  // numbers are written with the shortest digits that read back to the same bits
+  line["step"] = record.step;
+  line["tokens"] = record.tokens;
+  line["loss"] = record.loss;
+  line["grad_norm"] = record.grad_norm;
+  line["learning_rate"] = record.learning_rate;
+  line["step_seconds"] = record.step_seconds;
+  line["tokens_per_second"] = record.tokens_per_second;
+  if (record.mfu) line["mfu"] = *record.mfu;
+  nlohmann::ordered_json& time = line["time"];
+  for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
+  line["widened_gemms"] = record.widened_gemms;
+  line["reference_gemms"] = record.reference_gemms;
+  if (record.own_attention > 0) line["own_attention"] = record.own_attention;
+  add_wall_time(line, record.wall_time);
+  return to_text(line);
+}
+
+StepRecord parse_step_record(const std::string& text) {
+  try {
+    const nlohmann::json line = parse_json(text);
+    StepRecord record;
+    record.step = int_member(line, "step");
+    record.tokens = int_member(line, "tokens");
+    record.loss = real_member(line, "loss");
+    record.grad_norm = real_member(line, "grad_norm");
+    record.learning_rate = real_member(line, "learning_rate");
+    record.step_seconds = real_member(line, "step_seconds");
+    record.tokens_per_second = real_member(line, "tokens_per_second");
+    if (line.contains("mfu")) record.mfu = real_member(line, "mfu");
+    const nlohmann::json& time = member(line, "time");
+    record.time = ledger_of(time);
+    record.widened_gemms = int_member(line, "widened_gemms");
+    if (line.contains("reference_gemms")) record.reference_gemms = int_member(line, "reference_gemms");
+    if (line.contains("own_attention")) record.own_attention = int_member(line, "own_attention");
+    record.wall_time = wall_time_of(line);
+    return record;
+  } catch (const JsonError& e) {
+    throw base::data_error(std::string("not a line of steps.jsonl: ") + e.what());
+  }
+}
+
+std::string to_json_line(const EventRecord& record) {
+  return std::visit([](const auto& r) { return to_text(object_of(r)); }, record);
+}
+
+EventRecord parse_event_record(const std::string& text) {
+  try {
+    const nlohmann::json line = parse_json(text);
+    const std::string event = string_member(line, "event");
+    if (event == kEvaluation)
+      return EvaluationRecord{.step = int_member(line, "step"),
+                              .loss = real_member(line, "loss"),
+                              .tokens = int_member(line, "tokens"),
+                              .seconds = real_member(line, "seconds"),
+                              .wall_time = wall_time_of(line)};
+    if (event == kCheckpoint)
+      return CheckpointRecord{.step = int_member(line, "step"),
+                              .bytes = int_member(line, "bytes"),
+                              .snapshot_seconds = real_member(line, "snapshot_seconds"),
+                              .write_seconds = real_member(line, "write_seconds"),
+                              .path = string_member(line, "path"),
+                              .wall_time = wall_time_of(line)};
+    for (std::size_t kind = 0; kind < kNotices.size(); ++kind)
+      if (event == kNotices[kind])
+        return NoticeRecord{.kind = static_cast<NoticeKind>(kind),
+                            .step = int_member(line, "step"),
+                            .message = string_member(line, "message"),
+                            .details = strings_of(member(line, "details")),
+                            .wall_time = wall_time_of(line),
+                            .earlier = line.contains("earlier") ? std::optional(earlier_of(member(line, "earlier"))) : std::nullopt};
+    throw JsonError("there is no event \"" + event + "\"");
+  } catch (const JsonError& e) {
+    throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());
+  }
+}
+
+}  // namespace trainerd::io

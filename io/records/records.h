@@ -1,0 +1,193 @@
+#pragma once
+
+// Plain records that go from a worker to the agent and from there to every sink. No pointers, no models.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/nvml/nvml.h"
+
+namespace trainerd::io {
+
+/// The parts of the time ledger (DESIGN section 4). They sum to the step's time. Communication is exposed
+/// while the compute stream hands an operation over or awaits it; each stall is charged to the axis whose
+/// group it awaited.
+struct TimeLedger {
+  double compute = 0;
+  double exposed_tp = 0;     ///< tensor parallel, replicated key and value heads included
+  double exposed_dp = 0;     ///< gradients and parameters
+  double exposed_pp = 0;     ///< handing flows to pipeline neighbours, and a tied embedding's gradient
+  double exposed_world = 0;  ///< gradient norm, loss and votes of all ranks
+  double bubble = 0;         ///< awaiting a pipeline neighbour's flow, its way here included
+  double data_wait = 0;
+  double optimizer = 0;
+  double checkpoint = 0;
+  double other = 0;
+  double sum() const {
+    return compute + exposed_tp + exposed_dp + exposed_pp + exposed_world + bubble + data_wait + optimizer +
+           checkpoint + other;
+  }
+};
+
+struct LedgerPart {
+  const char* name = "";  ///< in steps.jsonl
+  const char* axis = "";  ///< of exposed communication
+  double seconds = 0;
+};
+inline constexpr std::size_t kLedgerParts = 10;
+/// In the order above.
+std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger);
+
+/// One optimizer step. Seconds are wall time; `step` counts from 1.
+struct StepRecord {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  ///< trained on so far, this step included
+  double loss = 0;          ///< mean over the global batch's tokens, natural log
+  double grad_norm = 0;     ///< before clipping
+  double learning_rate = 0;
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  std::optional<double> mfu;  ///< absent when the device's peak is unknown
+  TimeLedger time;
+  std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
+  std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served
+  double wall_time = 0;            ///< when it was done, Unix seconds; 0: a log from before this was kept
+};
+
+struct EvaluationRecord {
+  std::int64_t step = 0;
+  double loss = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double wall_time = 0;
+};
+
+/// How far an evaluation is that takes a while; told of several times before its record.
+struct EvaluationProgress {
+  std::int64_t step = 0;  ///< that it follows
+  std::int64_t done = 0;  ///< global batches
+  std::int64_t batches = 0;
+};
+
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;
+  double snapshot_seconds = 0;  ///< training stood still
+  double write_seconds = 0;     ///< hash, write, fsync, rename
+  std::string path;
+  double wall_time = 0;
+};
+
+/// A try of a checkpoint that failed. The run goes on.
+struct CheckpointFailureRecord {
+  enum class What : unsigned char { write, clean_up };
+  std::int64_t step = 0;
+  What what = What::write;  ///< clean_up: the checkpoint is complete, older ones could not be removed
+};
+
+/// What the plan said against what was measured.
+struct PredictionTerm {
+  std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
+  double predicted = 0;
+  double measured = 0;
+  double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the predicted step
+};
+/// Once a run: medians over some of its first steps.
+struct PredictionRecord {
+  std::int64_t first_step = 0, last_step = 0;
+  std::vector<PredictionTerm> terms;
+};
+
+enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, failure, finish };
+/// "start", "resume", ...: the `event` of its line.
+const char* name_of(NoticeKind kind);
+
+/// How far the attempt before a resume had come.
+struct EarlierAttempt {
+  std::int64_t last_step = 0;  ///< that it logged
+  double lost_seconds = 0;     ///< of the steps after the checkpoint, which are done again
+  double wall_time = 0;        ///< of its last step
+};
+
+/// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was degraded, how it ended.
+struct NoticeRecord {
+  NoticeKind kind = NoticeKind::warning;
+  std::int64_t step = 0;             ///< the last step done
+  std::string message;               ///< one line
+  std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
+  double wall_time = 0;
+  std::optional<EarlierAttempt> earlier = {};  ///< of a start or resume after another attempt
+};
+
+/// What happens beside the steps: a line of events.jsonl.
+using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecord>;
+
+/// The GPU of one rank at one moment.
+struct DeviceRecord {
+  std::int64_t rank = 0;
+  kernels::DeviceReading reading;
+};
+
+/// How a file or stream of output keeps up with what is written to it.
+struct OutletRecord {
+  std::string name;           ///< "steps.jsonl", "console"
+  std::int64_t failures = 0;  ///< writes that failed
+  std::int64_t waiting = 0;   ///< lines to be written
+  std::int64_t dropped = 0;   ///< lines that will not be
+  std::string error;          ///< why lines wait; empty: the last write succeeded
+
+  bool operator==(const OutletRecord&) const = default;
+};
+
+/// What is known before the first step.
+struct RunInfo {
+  std::string name;
+  std::string output;
+  std::string device;
+  int threads = 0;
+  std::int64_t parameters = 0;
+  std::int64_t steps = 0;
+  std::int64_t start_step = 0;  ///< steps already done, by the checkpoint resumed from
+  std::int64_t start_tokens = 0;  ///< trained on by then
+  std::int64_t tokens_per_step = 0;
+  double flops_per_token = 0;
+  std::optional<double> peak_flops;  ///< of the device at the compute precision, dense
+  std::string precision;
+  std::int64_t memory_planned_bytes = 0;
+  std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  std::vector<std::pair<std::string, std::int64_t>> memory_uses = {};  ///< the same bytes by what is kept there: parameters, gradients, ...
+  std::string version;
+  std::string commit = {};
+  std::string command = {};  ///< the command line
+  std::string host = {};
+  std::string layout = {};         ///< "tp1 pp1 dp2 on 2 CPU ranks"
+  std::string data = {};           ///< files and format
+  std::int64_t data_tokens = 0;    ///< of an epoch; 0: not known
+  bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
+};
+
+/// How a run ended.
+struct RunSummary {
+  std::int64_t step = 0;
+  double wall_seconds = 0;
+  std::string outcome;  ///< "done", "stopped by SIGTERM", or the error's first line
+};
+
+// steps.jsonl: one JSON object a line, one line a step, with the names above and `time` as an object.
+std::string to_json_line(const StepRecord& record);
+/// Throws DataError on text that is not such a line.
+StepRecord parse_step_record(const std::string& line);
+
+// events.jsonl: one JSON object a line, `event` ("evaluation", "checkpoint" or a notice's kind) and the names above.
+std::string to_json_line(const EventRecord& record);
+/// Throws DataError on text that is not such a line.
+EventRecord parse_event_record(const std::string& line);
+
+}  // namespace trainerd::io

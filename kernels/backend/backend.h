@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/memory/memory.h"
+#include "kernels/ops/op_class.h"
+#include "kernels/ops/ops.h"
+#include "kernels/target/target.h"
+
+namespace trainerd::kernels {
+
+/// An ordered queue of device work with its own scratch stack. On the CPU and in the meta world work is done at once.
+/// Operators take scratch from the stack and give it back before they return; it is empty between actions.
+class Stream {
+ public:
+  Stream(std::string name, Arena* scratch) : name_(std::move(name)), scratch_(scratch) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  const std::string& name() const { return name_; }
+  Arena& scratch() const { return *scratch_; }
+
+ private:
+  std::string name_;
+  Arena* scratch_;
+};
+
+/// A point in a stream's work.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+enum class MemoryKind : std::uint8_t { device, host };
+
+/// Things that happened which change numbers or speed and must be seen: exported as counters, never only logged.
+struct BackendCounters {
+  std::int64_t widened_gemms = 0;  ///< GEMMs on bf16 operands computed in fp32 because the machine has no bf16 GEMM
+  std::int64_t reference_gemms = 0;  ///< GEMMs that oneDNN computed by its reference loops, for want of a kernel
+  std::int64_t own_attention = 0;  ///< attention calls on a GPU by our own slow kernels, for want of a library's
+};
+
+/// Memory and math of one device. One virtual for each operator at the largest useful fusion; arguments in ops.h.
+/// Shapes and dtypes are checked by the caller's construction; a broken one throws std::logic_error.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const Target& target() const = 0;
+  virtual BackendCounters counters() const { return {}; }
+
+  // Memory. `allocate` throws CapacityError. Fresh memory reads as zero.
+  virtual Buffer allocate(MemoryKind kind, std::int64_t bytes) = 0;
+  virtual void copy(Stream&, const Tensor& from, const Tensor& to) = 0;  ///< same dtype and numel
+  virtual void fill_zero(Stream&, const Tensor& x) = 0;
+  /// As `copy`, between the device and memory of `allocate(host)`, from any thread that has called `enter_thread`.
+  virtual void transfer(Stream&, const Tensor& from, const Tensor& to) = 0;
+  /// Host to device; the source may be reused when this returns.
+  virtual void write(Stream&, std::span<const std::byte> from, const Tensor& to) = 0;
+  /// As `write` of the tensors `to`, one after the other, from the bytes that `make` puts into `staging`. A world without values neither
+  /// makes nor holds them, whatever their size.
+  virtual void write_made(Stream&, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                          const std::function<void(std::span<std::byte>)>& make);
+  /// Device to host, complete when this returns. One of the few declared ways a value comes up (DESIGN section 4).
+  virtual void read_back(Stream&, const Tensor& from, std::span<std::byte> to) = 0;
+
+  // Streams and events.
+  virtual std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void record(Stream&, Event&) = 0;
+  virtual void wait(Stream&, const Event&) = 0;
+  virtual void wait_host(const Event&) = 0;
+  virtual double elapsed_seconds(const Event& from, const Event& to) = 0;
+  /// Comes first on a thread, other than the one that made the backend, that calls `transfer`, `record`, `wait` or `wait_host`
+  /// (all else is for that one alone). A stream is used by one thread at a time.
+  virtual void enter_thread() = 0;
+
+  // GEMM.
+  /// Bytes of the prepared form for a role; 0 when the plain form serves as well.
+  virtual std::int64_t prepared_bytes(const PrepareWeight&) const = 0;
+  virtual void prepare_weight(Stream&, const PrepareWeight&) = 0;
+  virtual void linear_fprop(Stream&, const LinearFprop&) = 0;
+  virtual void linear_dgrad(Stream&, const LinearDgrad&) = 0;
+  virtual void linear_wgrad(Stream&, const LinearWgrad&) = 0;
+  virtual void linear_swiglu(Stream&, const LinearSwiglu&) = 0;
+  virtual void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) = 0;
+
+  /// The library's quickest algorithm for each of a step's GEMMs, measured on the device, as text for `use_gemms`. Before memory is
+  /// planned on: takes device memory for the largest and gives it back. Throws DeviceError where there is nothing to choose.
+  virtual std::string time_gemms(std::span<const OpClass> gemms);
+  /// From now on GEMMs run by these choices. Throws DeviceError when they were made with another library or device.
+  virtual void use_gemms(const std::string& choices);
+
+  // MLP, embedding, norm.
+  virtual void glu_forward(Stream&, const GluForward&) = 0;
+  virtual void glu_backward(Stream&, const GluBackward&) = 0;
+  virtual void gelu_forward(Stream&, const GeluForward&) = 0;
+  virtual void gelu_backward(Stream&, const GeluBackward&) = 0;
+  virtual void embedding_forward(Stream&, const EmbeddingForward&) = 0;
+  virtual void embedding_backward(Stream&, const EmbeddingBackward&) = 0;
+  virtual void add_norm_forward(Stream&, const AddNormForward&) = 0;
+  virtual void add_norm_backward(Stream&, const AddNormBackward&) = 0;
+
+  // Attention.
+  virtual void rope_table(Stream&, const RopeTable&) = 0;
+  virtual void qk_norm_rope_forward(Stream&, const QkNormRopeForward&) = 0;
+  virtual void qk_norm_rope_backward(Stream&, const QkNormRopeBackward&) = 0;
+  virtual void attention_forward(Stream&, const AttentionForward&) = 0;
+  virtual void attention_backward(Stream&, const AttentionBackward&) = 0;
+
+  // Loss.
+  virtual void ce_stats(Stream&, const CeStats&) = 0;
+  virtual void ce_rescale(Stream&, const CeRescale&) = 0;
+  virtual void ce_finish(Stream&, const CeFinish&) = 0;
+
+  // Elementwise, reductions, update.
+  virtual void add(Stream&, const Add&) = 0;
+  virtual void scale(Stream&, const Scale&) = 0;
+  virtual void cast(Stream&, const Cast&) = 0;
+  virtual void block_square_sums(Stream&, const BlockSquareSums&) = 0;
+  virtual void total_square_sum(Stream&, const TotalSquareSum&) = 0;
+  virtual void ordered_sum(Stream&, const OrderedSum&) = 0;
+  virtual void tensor_hash(Stream&, const TensorHash&) = 0;
+  virtual void step_control(Stream&, const StepControl&) = 0;
+  virtual void adamw_update(Stream&, const AdamwUpdate&) = 0;
+  virtual void init_normal(Stream&, const InitNormal&) = 0;
+};
+
+inline void Backend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>& staging,
+                                const std::function<void(std::span<std::byte>)>& make) {
+  std::size_t bytes = 0;
+  for (const Tensor& t : to) bytes += static_cast<std::size_t>(t.bytes());
+  staging.resize(bytes);
+  make(staging);
+  std::span<const std::byte> rest(staging);
+  for (const Tensor& t : to) {
+    write(s, rest.first(static_cast<std::size_t>(t.bytes())), t);
+    rest = rest.subspan(static_cast<std::size_t>(t.bytes()));
+  }
+}
+inline std::string Backend::time_gemms(std::span<const OpClass>) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
+inline void Backend::use_gemms(const std::string&) { throw base::device_error("no choice of GEMM algorithms on " + target().name); }
+
+}  // namespace trainerd::kernels

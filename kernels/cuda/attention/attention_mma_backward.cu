@@ -1,0 +1,250 @@
+// The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2), in three kernels so that
+// every sum has one owner and one order, without atomics: the row sums of dO O; dK and dV by tiles of keys; dQ by tiles of queries.
+// The scores and the gradients of the weights are made in both: 7 products instead of 5, FLOPs 14 s^2 E a head (half when causal).
+// Bytes: each of q, k, v, dO once as the block's own rows and once for each tile of the other side, from L2 but for the first; dq, dk,
+// dv once. Floor: FLOPs / rate of mma.sync.
+//
+// A warp's own rows are those of the fragments of A and of the sums, so scores (transposed for dK and dV) become weights, are
+// narrowed and multiply again in the registers of one thread. The other side's tile of 32 rows is doubled: one barrier a tile, the
+// next arrives meanwhile. Heads of 128:
+//   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes or 2.5 clocks each; 97 KB of
+//           shared memory, one block (8 warps) on an SM by its registers
+//   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each; 96 KB of shared memory, two
+//           blocks (8 warps) on an SM of 227 KB
+// Heads of 64 and less: 4 warps of 32 rows in both, 49 KB and less. All within the 99 KB of a block on sm_86, sm_89 and sm_120.
+
+#include "kernels/cuda/attention/attention_mma.cuh"
+#include "kernels/cuda/kernels/math.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+/// One head of a token by Lanes threads, 8 elements each. Bytes: out and dout once; floor = bytes / memory bandwidth.
+template <int Lanes>
+__global__ void __launch_bounds__(kAttentionThreads)
+    mma_row_sums_kernel(const Bf16* out, const Bf16* dout, float* sums_HT, std::int64_t tokens, std::int64_t heads, int E) {
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / Lanes;
+  const int e = static_cast<int>(threadIdx.x) % Lanes * 8;
+  float sum = 0.0f;
+  if (i < tokens * heads && e < E) {
+    float o[8], d[8];
+    load<8>(out + i * E + e, o);
+    load<8>(dout + i * E + e, d);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum += o[j] * d[j];
+  }
+  sum = row_reduce<Lanes>(sum, Plus{});
+  if (i < tokens * heads && e == 0) sums_HT[i % heads * tokens + i / heads] = sum;
+}
+
+struct MmaGradients {
+  const Bf16* qkv;
+  const Bf16* dout;
+  const float* lse_HT;
+  const float* row_sums_HT;
+  Bf16* dqkv;
+};
+
+/// A block's own two tiles of rows, then the two tiles of the other side twice, then its numbers a row twice.
+template <int Columns, int M_, int Warps, int Numbers>
+struct BackwardTile {
+  using P = Panel<Columns>;
+  static constexpr int kM = M_, kThreads = 32 * Warps, kOwn = 16 * M_ * Warps, kOther = 32;
+  static constexpr int kTiles = P::bytes(2 * kOwn + 4 * kOther), kBytes = kTiles + 2 * Numbers * kOther * 4;
+  __device__ static SharedAddress own(int which, int row = 0) { return dynamic_shared() + P::bytes(which * kOwn + row); }
+  __device__ static SharedAddress other(int stage, int which) {
+    return dynamic_shared() + P::bytes(2 * kOwn + (stage * 2 + which) * kOther);
+  }
+  __device__ static SharedAddress numbers(int stage, int which, int row = 0) {
+    return dynamic_shared() + static_cast<SharedAddress>(kTiles + ((stage * Numbers + which) * kOther + row) * 4);
+  }
+};
+template <int Columns>
+using KeyTile = BackwardTile<Columns, Columns <= 64 ? 2 : 1, Columns <= 64 ? 4 : 8, 2>;
+template <int Columns>
+using QueryTile = BackwardTile<Columns, 2, 4, 0>;
+
+/// The queries' side of one step of a block that owns keys.
+template <class Tile>
+__device__ inline void copy_queries(const MmaShape& p, const MmaGradients& g, const MmaPlace& at, int stage, int head, int query0) {
+  using P = typename Tile::P;
+  constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
+  const int E = p.head_size, out_columns = p.heads * E, i = thread_now();
+  copy_rows<P, N, kThreads>(Tile::other(stage, 0), row_of(g.qkv, at, 0, p.columns) + head * E, query0, at.length, p.columns, E);
+  copy_rows<P, N, kThreads>(Tile::other(stage, 1), row_of(g.dout, at, 0, out_columns) + head * E, query0, at.length, out_columns, E);
+  if (i >= 2 * N) return;
+  const int row = query0 + i % N;
+  copy_async_4(Tile::numbers(stage, i / N, i % N), (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.begin + row,
+               row < at.length);
+}
+
+// Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing. Keys past it are
+// rows that nobody stores.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape p, MmaGradients g) {
+  using P = typename Tile::P;
+  constexpr int M = Tile::kM, N = Tile::kOther;
+  const MmaPlace at(p, p.kv_heads, Tile::kOwn, false);
+  if (at.empty()) return;
+  const int E = p.head_size;
+  const Bf16* k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), k, at.first, at.length, p.columns, E);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), k + p.value_offset(), at.first, at.length, p.columns, E);
+
+  float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
+  clear(dk);
+  clear(dv);
+  const float c = p.scale * kLog2e;
+  const int start = p.causal ? at.first : 0;
+  int head = at.head * p.group;
+  const int heads_end = head + p.group;
+  copy_queries<Tile>(p, g, at, 0, head, start);
+  for (int stage = 0, query0 = start; head < heads_end; stage ^= 1) {
+    const bool last = query0 + N >= at.length;
+    const int next_head = last ? head + 1 : head, next_query0 = last ? start : query0 + N;
+    wait_copies();
+    __syncthreads();  // these queries are here, and the tile before has been read
+    if (next_head < heads_end) copy_queries<Tile>(p, g, at, stage ^ 1, next_head, next_query0);
+    const FragmentPlace<M> fragment;
+    const int warp_first = at.first + fragment.warp_row;
+    if (!p.causal || query0 + N > warp_first) {
+      const SharedAddress q = Tile::other(stage, 0) + P::lane(), dout = Tile::other(stage, 1) + P::lane();
+      float weights[M][N / 8][4], dweights[M][N / 8][4];
+      clear(weights);
+      multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), q);
+      const bool masked = p.causal && query0 < warp_first + 16 * M - 1;
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+        float lse[2];
+        load_shared(Tile::numbers(stage, 0, n * 8 + fragment.column), lse);
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int key = warp_first + m * 16 + fragment.row + i / 2 * 8, query = query0 + n * 8 + fragment.column + i % 2;
+            const float weight = exp2_fast(fmaf(weights[m][n][i], c, -kLog2e * lse[i % 2]));
+            weights[m][n][i] = masked && key > query ? 0.0f : weight;
+          }
+      }
+      std::uint32_t narrowed[M][N / 16][4];
+      narrow_fragments(narrowed, weights);
+      multiply_fragments<P>(dv, narrowed, dout);
+      clear(dweights);
+      multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(), dout);
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+        float row_sum[2];
+        load_shared(Tile::numbers(stage, 1, n * 8 + fragment.column), row_sum);
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
+      }
+      narrow_fragments(narrowed, dweights);
+      multiply_fragments<P>(dk, narrowed, q);
+    }
+    head = next_head;
+    query0 = next_query0;
+  }
+  const FragmentPlace<M> fragment;
+  const int warp_row = fragment.warp_row, warp_first = at.first + warp_row;
+  float scale[M][2], one[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) scale[m][0] = scale[m][1] = p.scale, one[m][0] = one[m][1] = 1.0f;
+  Bf16* const to = row_of(g.dqkv, at, warp_first, p.columns) + p.key_column(at.head);
+  store_rows<P>(Tile::own(0, warp_row), dk, scale, to, at.length - warp_first, p.columns, E);
+  store_rows<P>(Tile::own(1, warp_row), dv, one, to + p.value_offset(), at.length - warp_first, p.columns, E);
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, MmaGradients g) {
+  using P = typename Tile::P;
+  constexpr int M = Tile::kM, N = Tile::kOther;
+  const MmaPlace at(p, p.heads, Tile::kOwn, p.causal);
+  if (at.empty()) return;
+  constexpr int kThreads = Tile::kThreads;
+  const int E = p.head_size, out_columns = p.heads * E;
+  const Bf16 *q = row_of(g.qkv, at, 0, p.columns) + at.head * E, *dout = row_of(g.dout, at, 0, out_columns) + at.head * E;
+  const Bf16 *k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head / p.group), *v = k + p.value_offset();
+  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), q, at.first, at.length, p.columns, E);
+  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), dout, at.first, at.length, out_columns, E);
+  copy_rows<P, N, kThreads>(Tile::other(0, 0), k, 0, at.length, p.columns, E);
+  copy_rows<P, N, kThreads>(Tile::other(0, 1), v, 0, at.length, p.columns, E);
+
+  float dq[M][P::kColumns / 8][4], shift[M][2], row_sum[M][2];
+  clear(dq);
+  const int first_row = at.first + FragmentPlace<M>().warp_row + FragmentPlace<M>().row;
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = first_row + m * 16 + h * 8;
+      const std::int64_t number = at.head * p.tokens + at.begin + query;
+      shift[m][h] = query < at.length ? kLog2e * g.lse_HT[number] : 0.0f;
+      row_sum[m][h] = query < at.length ? g.row_sums_HT[number] : 0.0f;
+    }
+  const float c = p.scale * kLog2e;
+  const int end = p.causal ? min(at.length, at.first + Tile::kOwn) : at.length;
+  for (int stage = 0, key0 = 0; key0 < end; key0 += N, stage ^= 1) {
+    wait_copies();
+    __syncthreads();  // these keys are here, and the tile before has been read
+    if (key0 + N < end) {
+      copy_rows<P, N, kThreads>(Tile::other(stage ^ 1, 0), k, key0 + N, at.length, p.columns, E);
+      copy_rows<P, N, kThreads>(Tile::other(stage ^ 1, 1), v, key0 + N, at.length, p.columns, E);
+    }
+    const FragmentPlace<M> fragment;
+    const int warp_first = at.first + fragment.warp_row;
+    if (p.causal && key0 >= warp_first + 16 * M) continue;
+    float weights[M][N / 8][4], dweights[M][N / 8][4];
+    clear(weights);
+    multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), Tile::other(stage, 0) + P::lane());
+    clear(dweights);
+    multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(), Tile::other(stage, 1) + P::lane());
+    const bool masked = key0 + N > at.length || (p.causal && key0 + N > warp_first + 1);
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int query = warp_first + fragment.row + m * 16 + i / 2 * 8, key = key0 + n * 8 + fragment.column + i % 2;
+          const float weight = exp2_fast(fmaf(weights[m][n][i], c, -shift[m][i / 2]));
+          const bool hidden = masked && (key >= at.length || (p.causal && key > query));
+          dweights[m][n][i] = hidden ? 0.0f : weight * (dweights[m][n][i] - row_sum[m][i / 2]);
+        }
+    std::uint32_t narrowed[M][N / 16][4];
+    narrow_fragments(narrowed, dweights);
+    multiply_fragments<P>(dq, narrowed, Tile::other(stage, 0) + P::lane());
+  }
+  const int warp_row = FragmentPlace<M>().warp_row, warp_first = at.first + warp_row;
+  float scale[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) scale[m][0] = scale[m][1] = p.scale;
+  store_rows<P>(Tile::own(0, warp_row), dq, scale, row_of(g.dqkv, at, warp_first, p.columns) + at.head * E, at.length - warp_first,
+                p.columns, E);
+}
+
+}  // namespace
+
+bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
+  if (!mma_serves(where, a, 128, a.dout_THE, a.dqkv)) return false;
+  auto* const row_sums = reinterpret_cast<float*>(where.scratch);
+  const MmaGradients g{at<Bf16>(a.qkv), at<Bf16>(a.dout_THE), a.lse_HT.as<float>(), row_sums, at<Bf16>(a.dqkv)};
+  with_columns(a.heads.head_size, [&](auto columns) {
+    constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
+    using Keys = KeyTile<kColumns>;
+    using Queries = QueryTile<kColumns>;
+    const MmaShape by_keys = mma_shape(a, Keys::kOwn), by_queries = mma_shape(a, Queries::kOwn);
+    const std::int64_t tokens = by_keys.tokens, heads = by_keys.heads;
+    launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads, "mma_attention_row_sums",
+           mma_row_sums_kernel<kLanes>, at<Bf16>(a.out_THE), at<Bf16>(a.dout_THE), row_sums, tokens, heads,
+           by_keys.head_size);
+    launch(where, {.x = by_keys.tiles * a.sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes}, Keys::kThreads,
+           "mma_attention_key_value", mma_key_value_kernel<Keys>, by_keys, g);
+    launch(where, {.x = by_queries.tiles * a.sequences * heads, .shared_bytes = Queries::kBytes}, Queries::kThreads, "mma_attention_query",
+           mma_query_kernel<Queries>, by_queries, g);
+  });
+  return true;
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,124 @@
+// The one file that includes cuDNN's front end: it takes half a minute to compile.
+
+#include "kernels/cuda/cudnn/attention_graph.h"
+
+#include <cudnn_frontend.h>
+
+#include <unordered_map>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
+
+/// [sequences, heads, tokens, head_size] in rows of `columns` elements.
+fe::graph::Tensor_attributes described(const AttentionProblem& p, const char* name, Uid uid, std::int64_t heads, std::int64_t columns) {
+  return fe::graph::Tensor_attributes().set_name(name).set_uid(uid).set_dim({p.sequences, heads, p.tokens, p.head_size}).set_stride(
+      {p.tokens * columns, p.head_size, columns, 1});
+}
+
+/// As above, for a tensor that the graph writes.
+void place(const AttentionProblem& p, const Attributes& x, const char* name, Uid uid, std::int64_t heads, std::int64_t columns) {
+  x->set_output(true).set_name(name).set_uid(uid).set_dim({p.sequences, heads, p.tokens, p.head_size}).set_stride(
+      {p.tokens * columns, p.head_size, columns, 1});
+}
+
+std::vector<std::int64_t> stats_dim(const AttentionProblem& p) { return {p.sequences, p.heads, p.tokens, 1}; }
+std::vector<std::int64_t> stats_stride(const AttentionProblem& p) { return {p.heads * p.tokens, p.tokens, 1, 1}; }
+
+void add_forward(fe::graph::Graph& graph, const AttentionProblem& p) {
+  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.qkv_columns));
+  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.qkv_columns));
+  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.qkv_columns));
+  auto [out, stats] = graph.sdpa(
+      q, k, v,
+      fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_causal_mask(p.causal).set_attn_scale(p.scale));
+  place(p, out, "out", kOut, p.heads, p.out_columns);
+  stats->set_output(true).set_uid(kStats).set_data_type(fe::DataType_t::FLOAT).set_dim(stats_dim(p)).set_stride(stats_stride(p));
+}
+
+void add_backward(fe::graph::Graph& graph, const AttentionProblem& p) {
+  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.qkv_columns));
+  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.qkv_columns));
+  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.qkv_columns));
+  const Attributes out = graph.tensor(described(p, "out", kOut, p.heads, p.out_columns));
+  const Attributes dout = graph.tensor(described(p, "dout", kDout, p.heads, p.out_columns));
+  const Attributes stats = graph.tensor(fe::graph::Tensor_attributes()
+                                            .set_name("stats")
+                                            .set_uid(kStats)
+                                            .set_data_type(fe::DataType_t::FLOAT)
+                                            .set_dim(stats_dim(p))
+                                            .set_stride(stats_stride(p)));
+  auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, stats,
+                                          fe::graph::SDPA_backward_attributes()
+                                              .set_name("backward")
+                                              .set_causal_mask(p.causal)
+                                              .set_attn_scale(p.scale)
+                                              .set_deterministic_algorithm(p.deterministic));
+  place(p, dq, "dq", kDq, p.heads, p.qkv_columns);
+  place(p, dk, "dk", kDk, p.kv_heads, p.qkv_columns);
+  place(p, dv, "dv", kDv, p.kv_heads, p.qkv_columns);
+}
+
+class FrontEndGraph final : public AttentionGraph {
+ public:
+  FrontEndGraph(const AttentionProblem& problem) : backward_(problem.backward) {
+    graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (problem.backward)
+      add_backward(graph_, problem);
+    else
+      add_forward(graph_, problem);
+  }
+
+  /// Empty when a plan was made, else what the library said.
+  std::string build(const AttentionDevice& device) {
+    if (device.handle == nullptr) {
+      auto properties = std::make_shared<fe::DeviceProperties>();
+      if (auto e = properties->deserialize(device.description); e.is_bad()) return e.get_message();
+      graph_.set_device_properties(properties);
+      graph_.set_sm_version(device.sm_version);
+    }
+    if (auto e = graph_.validate(); e.is_bad()) return e.get_message();
+    if (auto e = graph_.build_operation_graph(device.handle); e.is_bad()) return e.get_message();
+    if (auto e = graph_.create_execution_plans({fe::HeurMode_t::A}); e.is_bad()) return e.get_message();
+    if (auto e = graph_.check_support(); e.is_bad()) return e.get_message();
+    if (auto e = graph_.build_plans(); e.is_bad()) return e.get_message();
+    if (auto e = graph_.get_workspace_size(workspace_); e.is_bad()) return e.get_message();
+    return "";
+  }
+
+  std::int64_t workspace_bytes() const override { return workspace_; }
+
+  void run(cudnnContext* handle, const AttentionPointers& p, std::byte* workspace) override {
+    const auto address = [](const std::byte* at) { return static_cast<void*>(const_cast<std::byte*>(at)); };
+    std::unordered_map<std::int64_t, void*> tensors{
+        {kQ, address(p.q)}, {kK, address(p.k)}, {kV, address(p.v)}, {kOut, p.out}, {kStats, p.stats}};
+    if (backward_) tensors.insert({{kDout, address(p.dout)}, {kDq, p.dq}, {kDk, p.dk}, {kDv, p.dv}});
+    if (auto e = graph_.execute(handle, tensors, workspace); e.is_bad())
+      throw base::device_error("running attention: cuDNN says " + e.get_message());
+  }
+
+ private:
+  fe::graph::Graph graph_;
+  bool backward_;
+  std::int64_t workspace_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem, const AttentionDevice& device, std::string* why) {
+  auto graph = std::make_unique<FrontEndGraph>(problem);
+  const std::string said = graph->build(device);
+  if (said.empty()) return graph;
+  if (why != nullptr) *why = said;
+  return nullptr;
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,10 @@
+// Builds without cuDNN or its front end: attention by our own kernels alone.
+
+#include "kernels/cuda/cudnn/attention_library.h"
+
+namespace trainerd::kernels::cuda {
+
+std::string attention_library_name() { return ""; }
+std::unique_ptr<AttentionLibrary> make_attention_library(const Target&) { return nullptr; }
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,189 @@
+#include "kernels/cuda/gemm/gemm_library.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cuda/plan/gemm_problem.h"
+#include "kernels/cuda/runtime/check.h"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+cudaDataType_t type_of(DType dtype) {
+  base::check(dtype == DType::f32 || dtype == DType::bf16, "a GEMM is on fp32 or bf16");
+  return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/// A column-major matrix without gaps.
+cublasLtMatrixLayout_t make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+        "describing a matrix");
+  return layout;
+}
+
+template <class Value>
+void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+  check(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "describing a GEMM");
+}
+
+template <class Value>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "what is asked of a GEMM");
+}
+
+}  // namespace
+
+struct GemmPlan {
+  cublasLtMatmulDesc_t descriptor = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C lies like D
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace = 0;
+
+  GemmPlan() = default;
+  GemmPlan(const GemmPlan&) = delete;
+  GemmPlan& operator=(const GemmPlan&) = delete;
+  ~GemmPlan() {
+    if (d != nullptr) cublasLtMatrixLayoutDestroy(d);
+    if (b != nullptr) cublasLtMatrixLayoutDestroy(b);
+    if (a != nullptr) cublasLtMatrixLayoutDestroy(a);
+    if (descriptor != nullptr) cublasLtMatmulDescDestroy(descriptor);
+  }
+};
+
+std::uint32_t alignment_of(const std::byte* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+std::string gemm_library_name() {
+  const std::size_t version = cublasLtGetVersion();  // 130002 is 13.0.2
+  return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+}
+
+GemmLibrary::GemmLibrary() { check(cublasLtCreate(&handle_), "opening cuBLASLt"); }
+
+GemmLibrary::~GemmLibrary() {
+  plans_.clear();
+  cublasLtDestroy(handle_);
+}
+
+std::unique_ptr<GemmPlan> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
+  auto plan = std::make_unique<GemmPlan>();
+  // COMPUTE_32F is fp32 proper on fp32 operands: TF32 has a compute type of its own.
+  check(cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
+  const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a));
+  set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_b));
+  if (p.has_bias) {
+    // The bias has the type of D, the library's default. The heuristic looks at the pointer's alignment.
+    set(plan->descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  plan->a = p.transpose_a ? make_layout(p.in, p.k, p.m) : make_layout(p.in, p.m, p.k);
+  plan->b = p.transpose_b ? make_layout(p.in, p.n, p.k) : make_layout(p.in, p.k, p.n);
+  plan->d = make_layout(p.out, p.m, p.n);
+  return plan;
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p, const GemmPlan& plan) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "what is asked of a GEMM");
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
+      preference, &cublasLtMatmulPreferenceDestroy);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kGemmWorkspace));
+  // A split of k is added up in fp32: in bf16, or in the output itself, every part would be rounded.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_a);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_b);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_d);
+
+  constexpr int kAsked = 8;
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kAsked);
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d,
+                                                               preference, kAsked, results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm for a GEMM");
+  results.resize(static_cast<std::size_t>(found));
+  std::erase_if(results, [](const cublasLtMatmulHeuristicResult_t& r) {
+    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kGemmWorkspace);
+  });
+  if (results.empty())
+    throw base::device_error(gemm_library_name() + " has no algorithm for a GEMM of " + cuda::describe(p) +
+                             "; report it, with the name of the device");
+  return results;
+}
+
+GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
+  if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
+  auto plan = describe(p, bias);
+  if (const auto chosen = chosen_.find(p); chosen != chosen_.end()) {
+    static_assert(sizeof(plan->algorithm) == sizeof(chosen->second.algorithm));
+    std::memcpy(&plan->algorithm, chosen->second.algorithm.data(), sizeof(plan->algorithm));
+    plan->workspace = static_cast<std::size_t>(chosen->second.workspace_bytes);
+    cublasLtMatmulHeuristicResult_t result{};
+    if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d, &plan->algorithm, &result) !=
+            CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > plan->workspace)
+      throw base::device_error(gemm_library_name() + " does not take the algorithm that was chosen for a GEMM of " + cuda::describe(p) +
+                               ": remove gemm-algorithms.txt from the output directory to have them timed again");
+  } else {
+    const cublasLtMatmulHeuristicResult_t first = candidates(p, *plan).front();
+    plan->algorithm = first.algo;
+    plan->workspace = first.workspaceSize;
+  }
+  return *plans_.emplace(p, std::move(plan)).first->second;
+}
+
+void GemmLibrary::run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
+  std::byte* workspace =
+      args.scratch + (static_cast<std::uintptr_t>(align_up(static_cast<std::int64_t>(address), kGemmWorkspaceAlignment)) - address);
+  const float one = 1.0f, beta = args.c != nullptr ? 1.0f : 0.0f;
+  const std::byte* c = args.c != nullptr ? args.c : args.d;
+  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d, args.d, plan.d,
+                       &plan.algorithm, workspace, plan.workspace, stream),
+        "running a GEMM");
+}
+
+void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& args) {
+  p.has_c = args.c != nullptr;
+  p.has_bias = args.bias != nullptr;
+  p.align_a = alignment_of(args.a);
+  p.align_b = alignment_of(args.b);
+  p.align_c = alignment_of(p.has_c ? args.c : args.d);
+  p.align_d = alignment_of(args.d);
+  p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
+  GemmPlan& plan = plan_of(p, args.bias);
+  if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  run(stream, plan, args);
+}
+
+GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args, const Measure& measure) {
+  constexpr int kRounds = 5;
+  constexpr double kGain = 0.98;
+  const auto plan = describe(p, args.bias);
+  const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan);
+  std::vector<double> quickest(results.size(), std::numeric_limits<double>::infinity());
+  // In turns, so that a change of the clock rate meets all.
+  for (int round = 0; round < kRounds; ++round)
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      plan->algorithm = results[i].algo;
+      plan->workspace = results[i].workspaceSize;
+      quickest[i] = std::min(quickest[i], measure([&] { run(stream, *plan, args); }));
+    }
+  const std::size_t best = static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
+  const cublasLtMatmulHeuristicResult_t& result = results[quickest[best] < kGain * quickest[0] ? best : 0];
+  GemmChoice choice{.problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};
+  std::memcpy(choice.algorithm.data(), &result.algo, sizeof(result.algo));
+  return choice;
+}
+
+void GemmLibrary::use(std::span<const GemmChoice> choices) {
+  plans_.clear();
+  for (const GemmChoice& choice : choices) chosen_[choice.problem] = choice;
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/plan/gemm_choices.h"
+#include "kernels/tensor/tensor.h"
+
+namespace trainerd::kernels::cuda {
+
+/// The memory of one call. `c` may be `d`; null without one.
+struct GemmArguments {
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* c = nullptr;
+  std::byte* d = nullptr;
+  const std::byte* bias = nullptr;
+  std::byte* scratch = nullptr;  ///< kGemmScratch bytes
+};
+
+/// Largest power of two, up to 256, that an address is a multiple of.
+std::uint32_t alignment_of(const std::byte* address);
+
+/// "cuBLASLt 13.0.2"
+std::string gemm_library_name();
+
+struct GemmPlan;  // descriptors and the chosen algorithm of one problem
+
+/// cuBLASLt with its plans by problem. The algorithm is the one that was chosen by timing, where choices are used, and else the
+/// first that the library's heuristic offers within the workspace: the same in every run of one library version on one device. fp32 operands are multiplied in fp32, never in TF32; bf16 ones
+/// are added up in fp32, in parts that are added in fp32 where an algorithm splits k. One plan costs about a tenth of a
+/// millisecond on the host, once.
+class GemmLibrary {
+ public:
+  GemmLibrary();
+  ~GemmLibrary();
+  GemmLibrary(const GemmLibrary&) = delete;
+  GemmLibrary& operator=(const GemmLibrary&) = delete;
+
+  /// D is assigned, or added to C. Throws DeviceError when the library has no algorithm for the problem.
+  void run(cudaStream_t stream, GemmProblem problem, const GemmArguments& args);
+
+  /// Seconds of one call on the stream, its end awaited.
+  using Measure = std::function<double(const std::function<void()>& call)>;
+  /// The quickest of the heuristic's first eight algorithms for a problem with aligned operands; the first, unless another gains
+  /// more than 2%. What `args` point to is overwritten.
+  GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args, const Measure& measure);
+  /// From now on these are run where they apply. Throws DeviceError when the library does not know one.
+  void use(std::span<const GemmChoice> choices);
+
+ private:
+  GemmPlan& plan_of(const GemmProblem& problem, const std::byte* bias);
+  std::unique_ptr<GemmPlan> describe(const GemmProblem& problem, const std::byte* bias) const;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem, const GemmPlan& plan) const;
+  void run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<GemmProblem, GemmChoice> chosen_;
+  std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;
+};
+
+}  // namespace trainerd::kernels::cuda

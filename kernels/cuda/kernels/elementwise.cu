@@ -1,0 +1,117 @@
+// Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a bytes of
+//   add 3 n, scale 2 n elements; cast n elements of each dtype; accumulate 4 n + 4 n.
+
+#include "kernels/cuda/kernels/flat.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+template <class T>
+struct AddBody {
+  const T* a;
+  const T* b;
+  T* out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float x[N], y[N];
+    load<N>(a + i, x);
+    load<N>(b + i, y);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] += y[k];
+    store<N>(out + i, x);
+  }
+};
+
+template <class T>
+struct ScaleBody {
+  T* x;
+  float factor;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(x + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] *= factor;
+    store<N>(x + i, v);
+  }
+};
+
+template <class From, class To>
+struct CastBody {
+  const From* in;
+  To* out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(in + i, v);
+    store<N>(out + i, v);
+  }
+};
+
+template <bool kAdd>
+struct AccumulateBody {
+  const float* x;
+  Bf16* out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(x + i, v);
+    if constexpr (kAdd) {
+      float before[N];
+      load<N>(out + i, before);
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] += before[k];
+    }
+    store<N>(out + i, v);
+  }
+};
+
+}  // namespace
+
+void add(const Launch& where, const Add& a) {
+  base::check(
+      a.a.dtype == a.out.dtype && a.b.dtype == a.out.dtype && a.a.numel() == a.out.numel() && a.b.numel() == a.out.numel(),
+      "add: all three alike");
+  with_type(a.out.dtype, "add: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch_flat<kVec<T>>(where, a.out.numel(), aligned(a.a, a.b, a.out), "add",
+                         AddBody<T>{at<T>(a.a), at<T>(a.b), at<T>(a.out)});
+  });
+}
+
+void scale(const Launch& where, const Scale& a) {
+  with_type(a.x.dtype, "scale: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x), "scale", ScaleBody<T>{at<T>(a.x), a.factor});
+  });
+}
+
+void cast(const Launch& where, const Cast& a) {
+  base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
+  if (a.in.numel() == 0) return;
+  if (a.in.dtype == a.out.dtype)
+    return check(cudaMemcpyAsync(a.out.data, a.in.data, static_cast<std::size_t>(a.in.bytes()), cudaMemcpyDeviceToDevice,
+                                 where.stream),
+                 "cast: a copy");
+  with_type(a.in.dtype, "cast: between fp32 and bf16", [&](auto from) {
+    with_type(a.out.dtype, "cast: between fp32 and bf16", [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      // Equal dtypes were copied above.
+      if constexpr (!std::is_same_v<From, To>)
+        launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast", CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
+    });
+  });
+}
+
+void accumulate(const Launch& where, const Accumulate& a) {
+  base::check(a.x.dtype == DType::f32 && a.out.dtype == DType::bf16 && a.x.numel() == a.out.numel(),
+              "accumulate: fp32 into as much bf16");
+  const bool vectors = aligned(a.x, a.out);
+  if (a.mode == WriteMode::accumulate)
+    launch_flat<8>(where, a.x.numel(), vectors, "accumulate", AccumulateBody<true>{at<float>(a.x), at<Bf16>(a.out)});
+  else
+    launch_flat<8>(where, a.x.numel(), vectors, "accumulate", AccumulateBody<false>{at<float>(a.x), at<Bf16>(a.out)});
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,157 @@
+// The MLP's activation functions. Floor = bytes / memory bandwidth, bytes in elements of the activations' dtype:
+//   glu forward 3 T F (gate, up -> act), backward 5 T F (dact, gate, up -> dgate, dup) and T F more with act,
+//   gelu forward 2 T F, backward 3 T F.
+
+#include "kernels/cuda/kernels/flat.cuh"
+#include "kernels/cuda/kernels/math.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Where a thread of a (row, run of columns) block stands: `chunks` blocks for each row.
+template <int N>
+struct Place {
+  std::int64_t row, column;
+  __device__ explicit Place(unsigned chunks)
+      : row(blockIdx.x / chunks), column((static_cast<std::int64_t>(blockIdx.x % chunks) * kThreads + threadIdx.x) * N) {}
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
+  const Place<N> place(chunks);
+  if (place.column >= ffn) return;
+  const T* gate = gate_up + place.row * 2 * ffn + place.column;
+  float g[N], u[N];
+  load<N>(gate, g);
+  load<N>(gate + ffn, u);
+#pragma unroll
+  for (int k = 0; k < N; ++k) u[k] *= g[k] * sigmoid_for<T>(g[k]);
+  store<N>(act + place.row * ffn + place.column, u);
+}
+
+// dgate_up may be gate_up: a thread has read all it needs before it writes, and no other reads what it writes.
+template <class T, int N, bool kAct>
+__global__ void __launch_bounds__(kThreads)
+    glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up, T* act, std::int64_t ffn, unsigned chunks) {
+  const Place<N> place(chunks);
+  if (place.column >= ffn) return;
+  const std::int64_t wide = place.row * 2 * ffn + place.column, narrow = place.row * ffn + place.column;
+  float g[N], u[N], d[N], out[N];
+  load<N>(gate_up + wide, g);
+  load<N>(gate_up + wide + ffn, u);
+  load<N>(dact + narrow, d);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float s = sigmoid_for<T>(g[k]), silu = g[k] * s;
+    out[k] = silu * u[k];
+    // silu' = s (1 + g (1 - s)) = s + silu (1 - s)
+    g[k] = d[k] * u[k] * fmaf(silu, 1.0f - s, s);
+    u[k] = d[k] * silu;
+  }
+  store<N>(dgate_up + wide, g);
+  store<N>(dgate_up + wide + ffn, u);
+  if constexpr (kAct) store<N>(act + narrow, out);
+}
+
+/// 2 u for GELU's tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is sigmoid(2 u).
+__host__ __device__ inline float gelu_twice_u(float x) { return x * fmaf(x * x, 0.044715f, 1.0f) * 1.5957691216057308f; }
+
+template <class T>
+struct GeluForwardBody {
+  const T* x;
+  T* act;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(x + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] *= sigmoid_for<T>(gelu_twice_u(v[k]));
+    store<N>(act + i, v);
+  }
+};
+
+template <class T>
+struct GeluBackwardBody {
+  const T* dact;
+  const T* x;
+  T* dx;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N], d[N];
+    load<N>(x + i, v);
+    load<N>(dact + i, d);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float s = sigmoid_for<T>(gelu_twice_u(v[k]));
+      // d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+      const float slope = fmaf(v[k] * v[k], 0.134145f, 1.0f) * 1.5957691216057308f;
+      d[k] *= fmaf(v[k] * s * (1.0f - s), slope, s);
+    }
+    store<N>(dx + i, d);
+  }
+};
+
+/// Calls `f` with the vector width and the blocks of a row.
+template <class T, class F>
+void with_width(bool vectors, std::int64_t ffn, const F& f) {
+  if (vectors && ffn % kVec<T> == 0)
+    f(std::integral_constant<int, kVec<T>>{}, ceil_div(ffn, kVec<T> * kThreads));
+  else
+    f(std::integral_constant<int, 1>{}, ceil_div(ffn, kThreads));
+}
+
+}  // namespace
+
+void glu_forward(const Launch& where, const GluForward& a) {
+  const std::int64_t rows = a.act_TF.size(0), ffn = a.act_TF.size(1);
+  base::check(a.gate_up_T2F.numel() == 2 * rows * ffn && a.gate_up_T2F.dtype == a.act_TF.dtype,
+              "glu: gate_up must be [T, 2F], in the dtype of act");
+  with_type(a.act_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    with_width<T>(aligned(a.gate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
+      launch(where, {rows * chunks}, kThreads, "glu_forward", glu_forward_kernel<T, decltype(n)::value>,
+             at<T>(a.gate_up_T2F), at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+    });
+  });
+}
+
+void glu_backward(const Launch& where, const GluBackward& a) {
+  const std::int64_t rows = a.dact_TF.size(0), ffn = a.dact_TF.size(1);
+  base::check(a.gate_up_T2F.numel() == 2 * rows * ffn && a.dgate_up_T2F.numel() == 2 * rows * ffn &&
+                  a.gate_up_T2F.dtype == a.dact_TF.dtype && a.dgate_up_T2F.dtype == a.dact_TF.dtype &&
+                  (!a.act_TF.defined() || (a.act_TF.dtype == a.dact_TF.dtype && a.act_TF.numel() == rows * ffn)),
+              "glu: gate_up must be [T, 2F], and all in the dtype of dact");
+  with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    with_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
+      constexpr int N = decltype(n)::value;
+      launch(where, {rows * chunks}, kThreads, "glu_backward",
+             a.act_TF.defined() ? glu_backward_kernel<T, N, true> : glu_backward_kernel<T, N, false>, at<T>(a.dact_TF),
+             at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+    });
+  });
+}
+
+void gelu_forward(const Launch& where, const GeluForward& a) {
+  base::check(a.act_TF.dtype == a.x_TF.dtype && a.act_TF.numel() == a.x_TF.numel(), "gelu: act must be as x");
+  with_type(a.x_TF.dtype, "gelu: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch_flat<kVec<T>>(where, a.x_TF.numel(), aligned(a.x_TF, a.act_TF), "gelu_forward",
+                         GeluForwardBody<T>{at<T>(a.x_TF), at<T>(a.act_TF)});
+  });
+}
+
+void gelu_backward(const Launch& where, const GeluBackward& a) {
+  base::check(a.dx_TF.dtype == a.x_TF.dtype && a.dx_TF.numel() == a.x_TF.numel() && a.dact_TF.dtype == a.x_TF.dtype &&
+                  a.dact_TF.numel() == a.x_TF.numel(),
+              "gelu: dx and dact must be as x");
+  with_type(a.x_TF.dtype, "gelu: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch_flat<kVec<T>>(where, a.x_TF.numel(), aligned(a.dact_TF, a.x_TF, a.dx_TF), "gelu_backward",
+                         GeluBackwardBody<T>{at<T>(a.dact_TF), at<T>(a.x_TF), at<T>(a.dx_TF)});
+  });
+}
+
+}  // namespace trainerd::kernels::cuda

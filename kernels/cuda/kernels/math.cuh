@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/tensor/dtype.h"
+
+namespace trainerd::kernels::cuda {
+
+/// 2^x by the special function unit: two units in the last place, denormals flushed.
+__host__ __device__ inline float exp2_fast(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return ::exp2f(x);
+#endif
+}
+
+/// e^x. What is stored in bf16 needs no more than 2^-20 of relative error; fp32 takes the exact library function.
+template <class T>
+__host__ __device__ inline float exp_for(float x) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    return exp2_fast(x * 1.4426950408889634f);
+  else
+    return ::expf(x);
+}
+
+template <class T>
+__host__ __device__ inline float sigmoid_for(float x) {
+  const float e = 1.0f + exp_for<T>(-x);
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, Bf16>) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(e));
+    return y;
+  }
+#endif
+  return 1.0f / e;
+}
+
+}  // namespace trainerd::kernels::cuda

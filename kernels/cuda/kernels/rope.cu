@@ -1,0 +1,360 @@
+// Rotation of query and key heads, after an optional RMS norm of each. Floor = bytes / memory bandwidth, bytes in elements
+// of qkv for each token: forward 2 (H + 2 K) E, in place 2 (H + K) E; backward 2 (H + K) E and (H + K) E more with norms.
+
+#include <cmath>
+
+#include "kernels/cuda/kernels/partials.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
+#include "kernels/cuda/kernels/vec.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kMostThreads = 256;
+
+/// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs of N elements
+/// of the lower half of the head, lanes * N apart, and on their partners in the upper half. Element i of `low` is rotated
+/// with element i of `high`. A head of odd size (which is never rotated) has one partner less.
+template <int N, int V>
+struct HeadLanes {
+  std::int64_t half, size;  ///< half: elements of the lower half
+  int lanes, lane, group, groups;
+
+  __device__ HeadLanes(std::int64_t head_size, int lanes_of_head)
+      : half((head_size + 1) / 2),
+        size(head_size),
+        lanes(lanes_of_head),
+        lane(static_cast<int>(threadIdx.x) % lanes_of_head),
+        group(static_cast<int>(threadIdx.x) / lanes_of_head),
+        groups(static_cast<int>(blockDim.x) / lanes_of_head) {}
+  __device__ std::int64_t column(int v) const { return (static_cast<std::int64_t>(v) * lanes + lane) * N; }
+  __device__ bool has_low(int v) const { return column(v) < half; }
+  __device__ bool has_high(int v) const { return half + column(v) < size; }
+
+  template <class T>
+  __device__ void load_head(const T* head, float (&low)[V][N], float (&high)[V][N]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) low[v][k] = high[v][k] = 0.0f;
+      if (has_low(v)) load<N>(head + column(v), low[v]);
+      if (has_high(v)) load<N>(head + half + column(v), high[v]);
+    }
+  }
+  template <class T>
+  __device__ void store_head(T* head, const float (&low)[V][N], const float (&high)[V][N]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (has_low(v)) store<N>(head + column(v), low[v]);
+      if (has_high(v)) store<N>(head + half + column(v), high[v]);
+    }
+  }
+  /// Sum over the group's lanes; every lane of the warp takes part.
+  __device__ float group_sum(float x) const {
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullWarp, x, offset);
+    return x;
+  }
+};
+
+template <int N, int V>
+__device__ inline float square_sum(const float (&low)[V][N], const float (&high)[V][N]) {
+  float total = 0.0f;
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+#pragma unroll
+    for (int k = 0; k < N; ++k) total = fmaf(low[v][k], low[v][k], fmaf(high[v][k], high[v][k], total));
+  return total;
+}
+
+template <class T, class W>
+struct RopeForward {
+  const T* in;
+  T* out;  ///< may be `in`: a head is read whole by the lanes that write it, and they meet no other's
+  const std::int32_t* positions;
+  const float* table;  ///< null: no rotation
+  const W* q_weight;   ///< null: no norm
+  const W* k_weight;
+  std::int64_t heads, kv_heads, head_size;
+  int lanes;
+  float eps, inverse_size;
+};
+
+/// One block for each token.
+template <class T, class W, int N, int V>
+__global__ void __launch_bounds__(kMostThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
+  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
+  float cosine[V][N], sine[V][N];
+  if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+  const std::int64_t rotated = a.heads + a.kv_heads, all = a.in == a.out ? rotated : rotated + a.kv_heads;
+  // All groups make as many rounds, since the sums need whole warps.
+  for (std::int64_t first = 0; first < all; first += at.groups) {
+    const std::int64_t head = first + at.group;
+    float low[V][N], high[V][N];
+    if (head < all) at.load_head(a.in + row + head * a.head_size, low, high);
+    if (a.q_weight != nullptr) {
+      const float squares = at.group_sum(head < all ? square_sum(low, high) : 0.0f);
+      if (head < rotated) {
+        const float rstd = rsqrtf(fmaf(squares, a.inverse_size, a.eps));
+        float w_low[V][N], w_high[V][N];
+        at.load_head(head < a.heads ? a.q_weight : a.k_weight, w_low, w_high);
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+#pragma unroll
+          for (int k = 0; k < N; ++k) {
+            low[v][k] = low[v][k] * rstd * w_low[v][k];
+            high[v][k] = high[v][k] * rstd * w_high[v][k];
+          }
+      }
+    }
+    if (head >= all) continue;
+    if (a.table != nullptr && head < rotated) {
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          const float x = low[v][k], y = high[v][k], c = cosine[v][k], s = sine[v][k];
+          low[v][k] = fmaf(-y, s, x * c);
+          high[v][k] = fmaf(y, c, x * s);
+        }
+    }
+    at.store_head(a.out + row + head * a.head_size, low, high);
+  }
+}
+
+template <class T, class W>
+struct RopeBackward {
+  const T* in;  ///< read with norm weights only
+  T* dqkv;
+  const std::int32_t* positions;
+  const float* table;
+  const W* q_weight;
+  const W* k_weight;
+  float* q_partial;
+  float* k_partial;
+  std::int64_t tokens, tokens_of_part, stride;
+  std::int64_t heads, kv_heads, head_size;
+  int lanes;
+  float eps, inverse_size;
+};
+
+/// Adds the groups' sums of one weight's gradient in the order of the warps and writes the block's part.
+template <int N, int V>
+__device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N], float (&high)[V][N], float* part) {
+  __shared__ float sums[kLargestCudaHead];
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      for (int offset = at.lanes; offset < 32; offset *= 2) {
+        low[v][k] += __shfl_xor_sync(kFullWarp, low[v][k], offset);
+        high[v][k] += __shfl_xor_sync(kFullWarp, high[v][k], offset);
+      }
+  for (int warp = 0; warp < warps_of_block(); ++warp) {
+    __syncthreads();  // the warp before, and the readers of another weight's sums, are done
+    if (warp != warp_id() || lane_id() >= at.lanes) continue;
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const std::int64_t column = at.column(v) + k;
+        if (at.has_low(v)) sums[column] = (warp == 0 ? 0.0f : sums[column]) + low[v][k];
+        if (at.has_high(v)) sums[at.half + column] = (warp == 0 ? 0.0f : sums[at.half + column]) + high[v][k];
+      }
+  }
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < at.size; i += blockDim.x) part[i] = sums[i];
+}
+
+/// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place. A block takes
+/// the tokens of its part: one token where there is no norm.
+template <class T, class W, int N, int V, bool kNorm>
+__global__ void __launch_bounds__(kMostThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
+  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
+  const std::int64_t begin = blockIdx.x * a.tokens_of_part,
+                     end = begin + a.tokens_of_part < a.tokens ? begin + a.tokens_of_part : a.tokens;
+  float dq_low[kNorm ? V : 1][N] = {}, dq_high[kNorm ? V : 1][N] = {}, dk_low[kNorm ? V : 1][N] = {},
+                           dk_high[kNorm ? V : 1][N] = {};
+  for (std::int64_t token = begin; token < end; ++token) {
+    float cosine[V][N], sine[V][N];
+    if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+    for (std::int64_t first = 0; first < rotated; first += at.groups) {
+      const std::int64_t head = first + at.group, place = token * columns + head * a.head_size;
+      const bool on = head < rotated;
+      float low[V][N] = {}, high[V][N] = {};
+      if (on) at.load_head(a.dqkv + place, low, high);
+      if (a.table != nullptr) {
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+#pragma unroll
+          for (int k = 0; k < N; ++k) {
+            const float x = low[v][k], y = high[v][k], c = cosine[v][k], s = sine[v][k];
+            low[v][k] = fmaf(y, s, x * c);
+            high[v][k] = fmaf(-x, s, y * c);
+          }
+      }
+      if constexpr (kNorm) {
+        float x_low[V][N] = {}, x_high[V][N] = {}, w_low[V][N] = {}, w_high[V][N] = {};
+        const bool query = head < a.heads;
+        if (on) {
+          at.load_head(a.in + place, x_low, x_high);
+          at.load_head(query ? a.q_weight : a.k_weight, w_low, w_high);
+        }
+        const float squares = at.group_sum(square_sum(x_low, x_high));
+        float products = 0.0f;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+#pragma unroll
+          for (int k = 0; k < N; ++k)
+            products = fmaf(low[v][k] * w_low[v][k], x_low[v][k], fmaf(high[v][k] * w_high[v][k], x_high[v][k], products));
+        products = at.group_sum(products);
+        const float rstd = rsqrtf(fmaf(squares, a.inverse_size, a.eps)), mean = products * a.inverse_size * rstd * rstd;
+        const float to_q = on && query ? 1.0f : 0.0f, to_k = on && !query ? 1.0f : 0.0f;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+#pragma unroll
+          for (int k = 0; k < N; ++k) {
+            const float weight_low = low[v][k] * x_low[v][k] * rstd, weight_high = high[v][k] * x_high[v][k] * rstd;
+            dq_low[v][k] += to_q != 0.0f ? weight_low : 0.0f;
+            dq_high[v][k] += to_q != 0.0f ? weight_high : 0.0f;
+            dk_low[v][k] += to_k != 0.0f ? weight_low : 0.0f;
+            dk_high[v][k] += to_k != 0.0f ? weight_high : 0.0f;
+            low[v][k] = fmaf(-x_low[v][k], mean, low[v][k] * w_low[v][k]) * rstd;
+            high[v][k] = fmaf(-x_high[v][k], mean, high[v][k] * w_high[v][k]) * rstd;
+          }
+      }
+      if (on) at.store_head(a.dqkv + place, low, high);
+    }
+  }
+  if constexpr (kNorm) {
+    write_part(at, dq_low, dq_high, a.q_partial + blockIdx.x * a.stride);
+    write_part(at, dk_low, dk_high, a.k_partial + blockIdx.x * a.stride);
+  }
+}
+
+__global__ void rope_table_kernel(float* table, std::int64_t positions, std::int64_t size, double theta) {
+  const std::int64_t half = size / 2, i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= positions * half) return;
+  const std::int64_t position = i / half, pair = i % half;
+  const double angle =
+      static_cast<double>(position) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(size));
+  table[position * size + pair] = static_cast<float>(cos(angle));
+  table[position * size + half + pair] = static_cast<float>(sin(angle));
+}
+
+void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T, const Tensor& rope_table_SE,
+                 const Tensor& q_weight_E, const Tensor& k_weight_E) {
+  base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead, "qk norm: a head is larger than kLargestCudaHead");
+  base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
+  base::check(!rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size &&
+                                           rope_table_SE.dtype == DType::f32 && positions_T.dtype == DType::i32 &&
+                                           positions_T.numel() == qkv.size(0)),
+              "rope: the head size must be even, the table fp32 and as wide as a head, and each token has a position");
+  base::check(q_weight_E.defined() == k_weight_E.defined() &&
+                  (!q_weight_E.defined() || (q_weight_E.dtype == k_weight_E.dtype && q_weight_E.numel() == heads.head_size &&
+                                             k_weight_E.numel() == heads.head_size)),
+              "qk norm: both weights or none, of one dtype and as long as a head");
+}
+
+/// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The largest head is
+/// one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
+template <class T, class F>
+void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
+  const bool wide = vectors && head_size % (2 * kVec<T>) == 0;
+  const std::int64_t runs = ceil_div((head_size + 1) / 2, wide ? kVec<T> : 1);
+  int lanes = 1;
+  while (lanes < 32 && lanes < runs) lanes *= 2;
+  if (wide)
+    f(std::integral_constant<int, kVec<T>>{}, std::integral_constant<int, 1>{}, lanes);
+  else
+    f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
+}
+
+}  // namespace
+
+void rope_table(const Launch& where, const RopeTable& a) {
+  const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
+  base::check(e % 2 == 0, "rope: the head size must be even");
+  launch(where, {ceil_div(positions * (e / 2), 128)}, 128, "rope_table", rope_table_kernel, a.table_SE.as<float>(),
+         positions, e, static_cast<double>(a.theta));
+}
+
+void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
+  check_heads(a.heads, a.qkv_in, a.positions_T, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  base::check(a.qkv_out.dtype == a.qkv_in.dtype && a.qkv_out.numel() == a.qkv_in.numel(), "qk norm: out must be as in");
+  const bool in_place = a.qkv_in.data == a.qkv_out.data;
+  if (in_place && !a.rope_table_SE.defined() && !a.q_weight_E.defined()) return;
+  const std::int64_t heads = a.heads.heads + (in_place ? 1 : 2) * a.heads.kv_heads;
+  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  with_type(a.qkv_in.dtype, "qk norm: fp32 or bf16", [&](auto t) {
+    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
+      using T = decltype(t);
+      using W = decltype(w);
+      with_head_shape<T>(vectors, a.heads.head_size, [&](auto n, auto v, int lanes) {
+        launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kMostThreads), "qk_norm_rope_forward",
+               qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
+               RopeForward<T, W>{.in = at<T>(a.qkv_in),
+                                 .out = at<T>(a.qkv_out),
+                                 .positions = at<std::int32_t>(a.positions_T),
+                                 .table = at<float>(a.rope_table_SE),
+                                 .q_weight = at<W>(a.q_weight_E),
+                                 .k_weight = at<W>(a.k_weight_E),
+                                 .heads = a.heads.heads,
+                                 .kv_heads = a.heads.kv_heads,
+                                 .head_size = a.heads.head_size,
+                                 .lanes = lanes,
+                                 .eps = a.eps,
+                                 .inverse_size = 1.0f / static_cast<float>(a.heads.head_size)});
+      });
+    });
+  });
+}
+
+void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
+  check_heads(a.heads, a.dqkv, a.positions_T, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const bool norm = a.q_weight_E.defined();
+  if (!norm && !a.rope_table_SE.defined()) return;
+  const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size;
+  base::check(!norm || (a.dq_weight_E.numel() == e && a.dk_weight_E.numel() == e && a.qkv_in.dtype == a.dqkv.dtype &&
+                        a.qkv_in.numel() == a.dqkv.numel()),
+              "qk norm: shapes of the input and of the weights' gradients");
+  const RowParts parts = norm ? row_parts(tokens) : RowParts{1, tokens};
+  auto* q_partial = reinterpret_cast<float*>(where.scratch);
+  float* k_partial = norm ? q_partial + parts.count * partial_stride(e) : nullptr;
+  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  with_type(a.dqkv.dtype, "qk norm: fp32 or bf16", [&](auto t) {
+    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
+      using T = decltype(t);
+      using W = decltype(w);
+      with_head_shape<T>(vectors, e, [&](auto n, auto v, int lanes) {
+        constexpr int N = decltype(n)::value, V = decltype(v)::value;
+        launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kMostThreads),
+               "qk_norm_rope_backward",
+               norm ? qk_norm_rope_backward_kernel<T, W, N, V, true> : qk_norm_rope_backward_kernel<T, W, N, V, false>,
+               RopeBackward<T, W>{.in = at<T>(a.qkv_in),
+                                  .dqkv = at<T>(a.dqkv),
+                                  .positions = at<std::int32_t>(a.positions_T),
+                                  .table = at<float>(a.rope_table_SE),
+                                  .q_weight = at<W>(a.q_weight_E),
+                                  .k_weight = at<W>(a.k_weight_E),
+                                  .q_partial = q_partial,
+                                  .k_partial = k_partial,
+                                  .tokens = tokens,
+                                  .tokens_of_part = parts.rows,
+                                  .stride = partial_stride(e),
+                                  .heads = a.heads.heads,
+                                  .kv_heads = a.heads.kv_heads,
+                                  .head_size = e,
+                                  .lanes = lanes,
+                                  .eps = a.eps,
+                                  .inverse_size = 1.0f / static_cast<float>(e)});
+      });
+    });
+  });
+  if (!norm) return;
+  sum_partials(where, q_partial, parts.count, a.dq_weight_E, a.mode);
+  sum_partials(where, k_partial, parts.count, a.dk_weight_E, a.mode);
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/plan/embedding_plan.h"
+
+namespace trainerd::kernels::cuda {
+
+/// Table rows in rising order and the tokens that ask for them, equal rows in rising order of tokens. In the call's scratch.
+struct SortedTokens {
+  const std::int32_t* rows;
+  const std::int32_t* tokens;
+};
+SortedTokens sort_tokens(const Launch&, const std::int32_t* ids, std::int64_t first_row, std::int64_t held,
+                         const SortPlan& plan);
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,200 @@
+// The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight and both
+// moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and parameters; 14 with all of the state
+// in bf16. Stochastic rounding adds a Philox call for four elements (about 20 instructions each), under what memory takes.
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/kernels/vec.cuh"
+#include "kernels/tensor/rng.h"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+/// Elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones beside them; 16 of a state that is all in bf16.
+template <class W, class M>
+constexpr int kWidth = sizeof(W) + sizeof(M) == 4 ? 8 : 4;
+constexpr std::int64_t kTile = 4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
+constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (25 kB of the 32 kB there are)
+
+struct Ranges {
+  int count;
+  UpdateRange range[kRangesOfLaunch];
+  std::int64_t first_tile[kRangesOfLaunch + 1];  ///< blocks before each range
+};
+
+struct Adamw {
+  const void* grads;
+  void* master;
+  void* moment1;
+  void* moment2;
+  void* params;  ///< may be null
+  const StepControlValues* control;
+  float lr, beta1, beta2, eps;
+  float correction1, correction2;  ///< 1 / (1 - beta^t)
+  bool vectors;
+  bool stochastic;
+  std::int64_t step;
+};
+
+/// The words of `rounding_bits` for the elements [i, i + N) of a range.
+template <int N>
+__device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std::int64_t step, std::uint32_t (&words)[N]) {
+  const std::int64_t first = range.first + i;
+  if (N % 4 == 0 && range.columns == range.stride && first % 4 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+      const auto bits = philox(range.key, static_cast<std::uint64_t>(first + k) >> 2, static_cast<std::uint64_t>(step));
+      words[k] = bits[0];
+      if constexpr (N % 4 == 0) words[k + 1] = bits[1], words[k + 2] = bits[2], words[k + 3] = bits[3];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const std::int64_t at = range.columns == range.stride ? first + k
+                                                            : range.first + (i + k) / range.columns * range.stride + (i + k) % range.columns;
+      words[k] = rounding_bits(range.key, static_cast<std::uint64_t>(at), step);
+    }
+  }
+}
+
+/// Rounds to what T holds, by 16 random bits where T is bf16.
+template <class T>
+__device__ inline float rounded_by(float x, std::uint32_t random16) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+    return (u & 0x7f800000u) == 0x7f800000u ? x : std::bit_cast<float>((u + random16) & 0xffff0000u);
+  } else {
+    return x;
+  }
+}
+
+/// Elements [i, i + N) of the flat arrays, in `range`.
+template <class G, class P, class W, class M, int N>
+__device__ inline void update(const Adamw& a, const UpdateRange& range, std::int64_t i, float factor) {
+  float g[N], w[N], m[N], v[N];
+  const float decay = range.weight_decay;
+  load<N>(static_cast<const G*>(a.grads) + i, g);
+  load<N>(static_cast<const W*>(a.master) + i, w);
+  load<N>(static_cast<const M*>(a.moment1) + i, m);
+  load<N>(static_cast<const M*>(a.moment2) + i, v);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float grad = g[k] * factor;
+    m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
+    v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * grad * grad);
+    const float step = fmaf(decay, w[k], m[k] * a.correction1 / (sqrtf(v[k] * a.correction2) + a.eps));
+    w[k] = fmaf(-a.lr, step, w[k]);
+  }
+  if (a.params != nullptr) store<N>(static_cast<P*>(a.params) + i, w);
+  if constexpr (sizeof(W) == 2 || sizeof(M) == 2) {
+    if (a.stochastic) {
+      std::uint32_t words[N];
+      draw_words<N>(range, i - range.begin, a.step, words);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        w[k] = rounded_by<W>(w[k], words[k] & 0xffffu);
+        v[k] = rounded_by<M>(v[k], words[k] >> 16);
+      }
+    }
+  }
+  store<N>(static_cast<M*>(a.moment1) + i, m);
+  store<N>(static_cast<M*>(a.moment2) + i, v);
+  store<N>(static_cast<W*>(a.master) + i, w);
+}
+
+template <class G, class P, class W, class M>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
+  if (a.control->skip != 0) return;
+  const float factor = a.control->grad_factor;
+  // The last range whose tiles begin at or before this block: empty ranges are passed over.
+  int low = 0, high = ranges.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (ranges.first_tile[middle] <= blockIdx.x)
+      low = middle;
+    else
+      high = middle;
+  }
+  const UpdateRange& range = ranges.range[low];
+  const std::int64_t range_begin = range.begin, range_end = range_begin + range.count;
+  constexpr int N = kWidth<W, M>;
+  const std::int64_t tile = (range_begin / kTile + (blockIdx.x - ranges.first_tile[low])) * kTile;
+  const std::int64_t begin = tile > range_begin ? tile : range_begin,
+                     end = tile + kTile < range_end ? tile + kTile : range_end;
+  for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kThreads * N) {
+    if (a.vectors && i >= begin && i + N <= end) {
+      update<G, P, W, M, N>(a, range, i, factor);
+    } else {
+      for (std::int64_t k = i; k < i + N; ++k)
+        if (k >= begin && k < end) update<G, P, W, M, 1>(a, range, k, factor);
+    }
+  }
+}
+
+__global__ void step_control_kernel(const double* square_sum, const double* loss, const std::int32_t* nonfinite,
+                                    double clip_norm, StepControlValues* values) {
+  const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
+  StepControlValues v;
+  v.nonfinite = *nonfinite;
+  v.grad_norm = sqrt(*square_sum);
+  v.skip = finite(*square_sum) && finite(*loss) ? 0 : 1;
+  if (v.skip == 0)
+    v.grad_factor = clip_norm > 0 && v.grad_norm > clip_norm ? static_cast<float>(clip_norm / v.grad_norm) : 1.0f;
+  *values = v;
+}
+
+}  // namespace
+
+void step_control(const Launch& where, const StepControl& a) {
+  base::check(a.values.bytes() == sizeof(StepControlValues), "step control: the output is one StepControlValues");
+  launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
+         a.nonfinite.as<std::int32_t>(), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
+}
+
+void adamw_update(const Launch& where, const AdamwUpdate& a) {
+  base::check(a.control.bytes() == sizeof(StepControlValues), "adamw: the control is one StepControlValues");
+  check_ranges(a);
+
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(a.step))));
+  };
+  const Adamw args{.grads = a.grads.data,
+                   .master = a.master.data,
+                   .moment1 = a.moment1.data,
+                   .moment2 = a.moment2.data,
+                   .params = at<void>(a.params),
+                   .control = reinterpret_cast<const StepControlValues*>(a.control.data),
+                   .lr = a.lr,
+                   .beta1 = a.beta1,
+                   .beta2 = a.beta2,
+                   .eps = a.eps,
+                   .correction1 = correction(a.beta1),
+                   .correction2 = correction(a.beta2),
+                   .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params),
+                   .stochastic = a.rounding == Rounding::stochastic,
+                   .step = a.step};
+  for (std::size_t first = 0; first < a.ranges.size(); first += kRangesOfLaunch) {
+    Ranges ranges{};
+    for (std::size_t i = first; i < a.ranges.size() && ranges.count < kRangesOfLaunch; ++i, ++ranges.count) {
+      const UpdateRange& range = a.ranges[i];
+      const std::int64_t tiles = range.count == 0 ? 0 : ceil_div(range.begin + range.count, kTile) - range.begin / kTile;
+      ranges.range[ranges.count] = range;
+      ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
+    }
+    const auto launch_as = [&](auto g, auto p, auto w, auto m) {
+      launch(where, {ranges.first_tile[ranges.count]}, kThreads, "adamw_update",
+             adamw_kernel<decltype(g), decltype(p), decltype(w), decltype(m)>, args, ranges);
+    };
+    with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
+      with_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
+        if (a.master.dtype == DType::bf16) return launch_as(g, Bf16{}, Bf16{}, m);
+        with_type(a.params.dtype, "adamw: fp32 or bf16 parameters", [&](auto p) { launch_as(g, p, float{}, m); });
+      });
+    });
+  }
+}
+
+}  // namespace trainerd::kernels::cuda

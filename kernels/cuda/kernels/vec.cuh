@@ -1,0 +1,154 @@
+#pragma once
+
+// Elements in memory to floats in registers and back, 16 bytes at a time. Everything is rounded to nearest even once.
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/tensor/dtype.h"
+
+namespace trainerd::kernels::cuda {
+
+/// Elements of one 16-byte access.
+template <class T>
+constexpr int kVec = 16 / static_cast<int>(sizeof(T));
+
+/// Two floats as bf16, the first in the low half.
+__host__ __device__ inline std::uint32_t pack_bf16(float low, float high) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#else
+  return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
+#endif
+}
+
+__host__ __device__ inline float widen(float x) { return x; }
+__host__ __device__ inline float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+
+template <class T>
+__host__ __device__ inline T narrow(float x) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    return Bf16{static_cast<std::uint16_t>(pack_bf16(x, 0.0f) & 0xffffu)};
+  else
+    return x;
+}
+
+/// N elements of T as they lie in memory; 8, 16 or 32 bytes, or a single element.
+template <class T, int N>
+struct Raw {
+  static constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;
+  static_assert(kWords == 2 || kWords % 4 == 0);
+  std::uint32_t words[kWords];
+};
+template <class T>
+struct Raw<T, 1> {
+  T element;
+};
+
+/// The address must be a multiple of 16 bytes, or of all bytes where they are fewer.
+template <int N, class T>
+__device__ inline Raw<T, N> fetch(const T* p) {
+  Raw<T, N> raw;
+  if constexpr (N == 1) {
+    raw.element = *p;
+  } else if constexpr (Raw<T, N>::kWords == 2) {
+    const uint2 w = *reinterpret_cast<const uint2*>(p);
+    raw.words[0] = w.x;
+    raw.words[1] = w.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < Raw<T, N>::kWords; i += 4) {
+      const uint4 w = *reinterpret_cast<const uint4*>(reinterpret_cast<const std::uint32_t*>(p) + i);
+      raw.words[i] = w.x;
+      raw.words[i + 1] = w.y;
+      raw.words[i + 2] = w.z;
+      raw.words[i + 3] = w.w;
+    }
+  }
+  return raw;
+}
+
+template <int N, class T>
+__device__ inline void unpack(const Raw<T, N>& raw, float (&x)[N]) {
+  if constexpr (N == 1) {
+    x[0] = widen(raw.element);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if constexpr (std::is_same_v<T, Bf16>)
+        x[i] = std::bit_cast<float>(i % 2 == 0 ? raw.words[i / 2] << 16 : raw.words[i / 2] & 0xffff0000u);
+      else
+        x[i] = std::bit_cast<float>(raw.words[i]);
+    }
+  }
+}
+
+template <class T, int N>
+__device__ inline Raw<T, N> pack(const float (&x)[N]) {
+  Raw<T, N> raw;
+  if constexpr (N == 1) {
+    raw.element = narrow<T>(x[0]);
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) raw.words[i / 2] = pack_bf16(x[i], x[i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw.words[i] = std::bit_cast<std::uint32_t>(x[i]);
+  }
+  return raw;
+}
+
+// Vector stores to global memory, by their own instruction: a plain one may come apart into its elements.
+__device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y) : "memory");
+#else
+  *static_cast<uint2*>(p) = make_uint2(x, y);
+#endif
+}
+__device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y, std::uint32_t z, std::uint32_t w) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+#else
+  *static_cast<uint4*>(p) = make_uint4(x, y, z, w);
+#endif
+}
+
+/// To global memory alone.
+template <int N, class T>
+__device__ inline void put(T* p, const Raw<T, N>& raw) {
+  if constexpr (N == 1) {
+    *p = raw.element;
+  } else if constexpr (Raw<T, N>::kWords == 2) {
+    store_words(p, raw.words[0], raw.words[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Raw<T, N>::kWords; i += 4)
+      store_words(reinterpret_cast<std::uint32_t*>(p) + i, raw.words[i], raw.words[i + 1], raw.words[i + 2],
+                  raw.words[i + 3]);
+  }
+}
+
+template <int N, class T>
+__device__ inline void load(const T* p, float (&x)[N]) {
+  unpack<N>(fetch<N>(p), x);
+}
+template <int N, class T>
+__device__ inline void store(T* p, const float (&x)[N]) {
+  put<N>(p, pack<T>(x));
+}
+/// Stores, and leaves in `x` what a reader of the memory would see.
+template <int N, class T>
+__device__ inline void store_and_round(T* p, float (&x)[N]) {
+  const Raw<T, N> raw = pack<T>(x);
+  put<N>(p, raw);
+  unpack<N>(raw, x);
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+// Which cuBLASLt algorithm runs a matrix product, as text that is kept with a run. Host code without CUDA.
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/op_class.h"
+#include "kernels/tensor/tensor.h"
+
+namespace trainerd::kernels::cuda {
+
+/// A matrix product as cuBLASLt sees it, column-major: D[m, n] = op(A) op(B) (+ C) (+ bias over the rows m).
+///
+/// Ours are row-major and contiguous. A row-major X[r, c] is, byte for byte, the column-major X^T[c, r] with leading dimension c.
+/// So out[R, Q] = left[R, k] right[k, Q] is computed as out^T = right^T left^T: A is the right operand, B the left one, m = Q,
+/// n = R. An operand that is stored as its own transpose has its op turned:
+///   fprop  y[T, N]  = x w^T     A = w (T), B = x  (N), m = N, n = T, k = C
+///   dgrad  dx[T, C] = dy w      A = w (N), B = dy (N), m = C, n = T, k = N
+///   wgrad  dw[N, C] = dy^T x    A = x (N), B = dy (T), m = C, n = N, k = T
+struct GemmProblem {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  DType in = DType::f32, out = DType::f32;
+  bool has_c = false, has_bias = false;
+  /// Largest powers of two, up to 256, that the addresses are multiples of: they limit the choice of algorithms.
+  std::uint32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256, align_bias = 256;
+  auto operator<=>(const GemmProblem&) const = default;
+};
+
+/// The product that an operator's GEMM is, on operands that lie at multiples of 256 bytes.
+GemmProblem problem_of(const OpClass& gemm);
+
+/// "m 4096, n 512, k 128, bf16 to f32, A transposed"
+std::string describe(const GemmProblem& problem);
+
+struct GemmChoice {
+  GemmProblem problem;
+  std::array<std::uint64_t, 8> algorithm{};  ///< cublasLtMatmulAlgo_t, as the library made it
+  std::int64_t workspace_bytes = 0;
+  bool operator==(const GemmChoice&) const = default;
+};
+
+/// A line for the library and the device, then one for each choice.
+std::string to_text(const std::string& made_with, const std::vector<GemmChoice>& choices);
+/// Throws DeviceError: not such a text, or made with another library or device than `made_with`.
+std::vector<GemmChoice> parse_choices(const std::string& text, const std::string& made_with);
+
+}  // namespace trainerd::kernels::cuda

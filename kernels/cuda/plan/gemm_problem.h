@@ -1,0 +1,52 @@
+#pragma once
+
+// The GEMMs of the CUDA world: how a role becomes a matrix product as cuBLASLt takes it, and what scratch it needs. Shapes and
+// the target alone, shared by the operators (gemm.cpp) and the planner (scratch_gemm.cpp).
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/plan/partials.h"
+#include "kernels/memory/memory.h"
+#include "kernels/ops/ops.h"
+
+namespace trainerd::kernels::cuda {
+
+/// Workspace that a GEMM may use: 32 MiB, what NVIDIA asks for on Hopper. Rounded up so that it can begin at a multiple of 256.
+constexpr std::int64_t kGemmWorkspace = std::int64_t{32} << 20;
+constexpr std::int64_t kGemmWorkspaceAlignment = 256;
+constexpr std::int64_t kGemmScratch = kGemmWorkspace + kGemmWorkspaceAlignment;
+
+/// Whether a weight gradient has to pass through fp32 scratch: cuBLASLt does not round fp32 products to bf16.
+constexpr bool wgrad_through_scratch(const LinearWgrad& a) {
+  return a.x_TC.data.dtype == DType::f32 && a.dweight_NC.dtype == DType::bf16;
+}
+
+/// Scratch of linear_fprop: [workspace | bias in the dtype of y, when it has another].
+struct FpropScratch {
+  std::int64_t bias = kGemmScratch, total = kGemmScratch;
+  explicit FpropScratch(const LinearFprop& a) {
+    if (a.bias_N.defined() && a.bias_N.dtype != a.y_TN.dtype) total += align_up(a.bias_N.numel() * size_of(a.y_TN.dtype));
+  }
+};
+
+/// Scratch of linear_wgrad: [workspace | weight gradient in fp32, when it passes through scratch]. The partial sums of the bias
+/// gradient lie in the workspace's place, which they may outgrow, before the GEMM takes it.
+struct WgradScratch {
+  std::int64_t dweight = kGemmScratch, total = 0;
+  explicit WgradScratch(const LinearWgrad& a) {
+    if (a.dbias_N.defined()) dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
+    total = dweight;
+    if (wgrad_through_scratch(a)) total += align_up(a.dweight_NC.numel() * 4);
+  }
+};
+
+/// Scratch of linear_dgrad_swiglu: [workspace | gradient of the activation].
+struct DgradSwigluScratch {
+  std::int64_t dact = kGemmScratch, total = kGemmScratch;
+  explicit DgradSwigluScratch(const LinearDgradSwiglu& a) {
+    total += align_up(a.dy_TD.data.size(0) * a.weight.plain_NC.size(1) * size_of(a.dy_TD.data.dtype));
+  }
+};
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,31 @@
+#pragma once
+
+// How sums over rows are cut into partial sums: by the shape alone, so that a result depends neither on the device nor on
+// timing, and host-only, since the planner sizes scratch by it.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/memory/memory.h"
+
+namespace trainerd::kernels::cuda {
+
+/// Rows [i * rows, ...) make part i; one block each. Four for each multiprocessor of the largest H200-class device
+/// (132) keep it busy, and with fewer than 16 rows writing the partial sums would cost too much.
+struct RowParts {
+  std::int64_t rows = 0;
+  std::int64_t count = 0;
+};
+constexpr RowParts row_parts(std::int64_t rows) {
+  constexpr std::int64_t kMost = 528, kLeastRows = 16;
+  const std::int64_t size = std::max(kLeastRows, (rows + kMost - 1) / kMost);
+  return {size, (rows + size - 1) / size};
+}
+
+/// Floats from one row of partial sums to the next.
+constexpr std::int64_t partial_stride(std::int64_t columns) { return align_up(columns * 4) / 4; }
+constexpr std::int64_t partial_bytes(std::int64_t rows, std::int64_t columns) {
+  return row_parts(rows).count * partial_stride(columns) * 4;
+}
+
+}  // namespace trainerd::kernels::cuda

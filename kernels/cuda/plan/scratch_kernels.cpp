@@ -1,0 +1,24 @@
+#include "kernels/cuda/plan/embedding_plan.h"
+#include "kernels/cuda/plan/hash_plan.h"
+#include "kernels/cuda/plan/partials.h"
+#include "kernels/cuda/plan/scratch.h"
+
+namespace trainerd::kernels::cuda {
+
+std::int64_t kernel_scratch_bytes(const EmbeddingBackward& a, const Target&) {
+  return SortPlan(a.rows_T.numel(), a.dtable_VD.size(0)).bytes();
+}
+
+std::int64_t kernel_scratch_bytes(const AddNormBackward& a, const Target&) {
+  return (a.dbias_D.defined() ? 2 : 1) * partial_bytes(a.sum_TD.size(0), a.sum_TD.size(1));
+}
+
+std::int64_t kernel_scratch_bytes(const QkNormRopeBackward& a, const Target&) {
+  return a.q_weight_E.defined() ? 2 * partial_bytes(a.dqkv.size(0), a.heads.head_size) : 0;
+}
+
+std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) { return (a.x.numel() + 1023) / 1024 * 8; }
+
+std::int64_t kernel_scratch_bytes(const TensorHash& a, const Target&) { return hash_blocks(a.x.bytes()) * 8; }
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,52 @@
+# One plugin beside the executable, opened when a job asks for a CUDA device (kernels/backend/cuda_plugin.h). It holds its own copy of
+# what it needs of kernels/, hidden, and shows one function.
+if(NOT TRAINERD_BUILD_CUDA)
+  return()
+endif()
+
+trainerd_room(kernels/cuda/runtime TYPE OBJECT USES kernels/backend LIBRARIES CUDA::cudart_static)
+trainerd_room(kernels/cuda/kernels TYPE OBJECT USES kernels/cuda/plan kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
+trainerd_room(kernels/cuda/attention TYPE OBJECT USES kernels/cuda/kernels LIBRARIES CUDA::cudart_static)
+trainerd_room(kernels/cuda/gemm TYPE OBJECT USES kernels/cuda/plan kernels/cuda/runtime LIBRARIES CUDA::cudart_static CUDA::cublasLt)
+# cuDNN and its header-only front end (deploy/install-cuda-deps.sh): without either, attention is by our own kernels, which the plan
+# and a counter show.
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/build/cuda-deps/include)
+if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR)
+  message(STATUS "attention on CUDA: cuDNN")
+  set(TRAINERD_CUDNN ON)
+  set(cudnn_sources attention_cudnn.cpp attention_graph.cpp)
+else()
+  message(STATUS "attention on CUDA: our own kernels alone (cuDNN or its front end was not found)")
+  set(TRAINERD_CUDNN OFF)
+  set(cudnn_sources attention_none.cpp)
+endif()
+set(TRAINERD_CUDNN ${TRAINERD_CUDNN} PARENT_SCOPE)
+list(TRANSFORM cudnn_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/cudnn/)
+trainerd_room(kernels/cuda/cudnn TYPE OBJECT SOURCES ${cudnn_sources} USES kernels/target LIBRARIES CUDA::cudart_static)
+target_compile_options(trainerd_kernels_cuda_cudnn PRIVATE -O1)  # it describes work; half the time to compile
+if(TRAINERD_CUDNN)
+  target_include_directories(trainerd_kernels_cuda_cudnn SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR})
+endif()
+trainerd_room(kernels/cuda/backend TYPE OBJECT USES kernels/cuda/attention kernels/cuda/cudnn kernels/cuda/gemm
+              LIBRARIES CUDA::cudart_static CUDA::cublasLt)
+
+add_library(trainerd_cuda MODULE)
+foreach(room runtime kernels attention gemm cudnn backend)
+  target_sources(trainerd_cuda PRIVATE $<TARGET_OBJECTS:trainerd_kernels_cuda_${room}>)
+endforeach()
+set_target_properties(trainerd_cuda PROPERTIES
+  LINKER_LANGUAGE CUDA
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+  INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib"
+  CUDA_RUNTIME_LIBRARY Static)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/backend/plugin.cpp TARGET_DIRECTORY trainerd_kernels_cuda_backend
+                            PROPERTIES COMPILE_DEFINITIONS TRAINERD_INTERFACE_HASH="${interface_hash}")
+target_link_libraries(trainerd_cuda PRIVATE trainerd_options trainerd_kernels_backend CUDA::cudart_static CUDA::cublasLt)
+
+if(TRAINERD_CUDNN)
+  target_link_libraries(trainerd_cuda PRIVATE ${CUDNN_LIBRARY})
+endif()
+# RPATH, not RUNPATH: what the CUDA libraries open in their turn is looked for in the same places.
+target_link_options(trainerd_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--disable-new-dtags -Wl,--no-undefined)

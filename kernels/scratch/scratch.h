@@ -1,0 +1,35 @@
+#pragma once
+
+// Scratch of every operator, by the host alone, with no device library: what the meta world counts and what a real backend takes
+// its scratch by. The two agree because they are the same functions.
+
+#include <cstdint>
+
+#include "kernels/ops/ops.h"
+#include "kernels/target/target.h"
+
+namespace trainerd::kernels {
+
+/// Bytes of the target's own form of a weight for a role; 0 when it has none.
+std::int64_t prepared_bytes(const PrepareWeight&, const Target&);
+
+/// Scratch of one call on the stream's stack. An operator without an overload here needs none.
+template <class Args>
+std::int64_t scratch_bytes(const Args&, const Target&) {
+  return 0;
+}
+std::int64_t scratch_bytes(const PrepareWeight&, const Target&);
+std::int64_t scratch_bytes(const LinearFprop&, const Target&);
+std::int64_t scratch_bytes(const LinearDgrad&, const Target&);
+std::int64_t scratch_bytes(const LinearWgrad&, const Target&);
+std::int64_t scratch_bytes(const LinearSwiglu&, const Target&);
+std::int64_t scratch_bytes(const LinearDgradSwiglu&, const Target&);
+std::int64_t scratch_bytes(const EmbeddingBackward&, const Target&);
+std::int64_t scratch_bytes(const AddNormBackward&, const Target&);
+std::int64_t scratch_bytes(const QkNormRopeBackward&, const Target&);
+std::int64_t scratch_bytes(const AttentionForward&, const Target&);
+std::int64_t scratch_bytes(const AttentionBackward&, const Target&);
+std::int64_t scratch_bytes(const OrderedSum&, const Target&);
+std::int64_t scratch_bytes(const TensorHash&, const Target&);
+
+}  // namespace trainerd::kernels

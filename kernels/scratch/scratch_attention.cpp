@@ -1,0 +1,62 @@
+#include "kernels/cpu/plan/attention_plan.h"
+#include "kernels/cuda/plan/scratch.h"
+#include "kernels/scratch/scratch.h"
+
+namespace trainerd::kernels {
+
+std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_seqlen,
+                               std::int64_t head_size, std::byte* base, AttentionScratch& s) {
+  const bool backward = pass == AttentionPass::backward;
+  const std::int64_t per_word = 4 / size_of(dtype);
+  const std::int64_t S = align_up(max_seqlen, 64), E16 = align_up(head_size, 16);
+  const std::int64_t head_words = (head_size + per_word - 1) / per_word, panels = align_up(head_size, 64);
+  ScratchLayout layout;
+  const auto words = [&](std::uint32_t*& p, std::int64_t count) {
+    const std::int64_t begin = layout.take(count * 4);
+    p = base == nullptr ? nullptr : reinterpret_cast<std::uint32_t*>(base + begin);
+  };
+  const auto floats = [&](float*& p, std::int64_t count) {
+    const std::int64_t begin = layout.take(count * 4);
+    p = base == nullptr ? nullptr : reinterpret_cast<float*>(base + begin);
+  };
+  s.max_keys = S;
+  words(s.keys_by_head, S * head_words);
+  words(s.queries, kQueryBlock * head_words);
+  floats(s.sums, kQueryBlock * E16);
+  floats(s.row_max, kQueryBlock);
+  floats(s.row_sum, kQueryBlock);
+  floats(s.scores, 6 * kKeyBlock);
+  if (!backward) {
+    words(s.values, panels * S / per_word);
+    words(s.probs, 6 * kKeyStride / per_word);
+    return layout.total();
+  }
+  words(s.values_by_head, S * head_words);
+  words(s.keys, panels * S / per_word);
+  floats(s.dkeys, S * E16);
+  floats(s.dvalues, S * E16);
+  words(s.douts, kQueryBlock * head_words);
+  words(s.queries_packed, panels * kQueryBlock / per_word);
+  words(s.douts_packed, panels * kQueryBlock / per_word);
+  floats(s.dprobs, 6 * kKeyBlock);
+  words(s.probs, kQueryBlock / per_word * kKeyStride);
+  words(s.dscores, kQueryBlock * kKeyStride / per_word);
+  if (per_word == 2) words(s.dscores_paired, kQueryBlock / per_word * kKeyStride);
+  return layout.total();
+}
+
+std::int64_t scratch_bytes(const AttentionForward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
+  AttentionScratch unused;
+  return target.threads * lay_out_attention(AttentionPass::forward, a.qkv.dtype, a.max_seqlen,
+                                            a.heads.head_size, nullptr, unused);
+}
+
+std::int64_t scratch_bytes(const AttentionBackward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
+  AttentionScratch unused;
+  return target.threads * lay_out_attention(AttentionPass::backward, a.qkv.dtype, a.max_seqlen,
+                                            a.heads.head_size, nullptr, unused);
+}
+
+}  // namespace trainerd::kernels

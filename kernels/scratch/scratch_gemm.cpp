@@ -1,0 +1,50 @@
+#include "kernels/cpu/plan/gemm.h"
+#include "kernels/cpu/plan/gemm_plan.h"
+#include "kernels/cuda/plan/scratch.h"
+#include "kernels/memory/memory.h"
+#include "kernels/scratch/scratch.h"
+
+namespace trainerd::kernels {
+
+// Packing pays by what it saves in each call (2 to 5% of a GEMM with 256-row blocks, 15% with the smaller
+// blocks of the fused operators) against 0.1 ns an element once a step: from about a hundred tokens on. Only
+// whole panels are packed: padded ones would have to be zeroed anew by oneDNN at every call.
+std::int64_t prepared_bytes(const PrepareWeight& p, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return 0;
+  const DType dtype = p.plain_NC.dtype;
+  if (p.role == GemmRole::wgrad || widened(dtype, target)) return 0;
+  if (target.isa < Isa::avx512 && !own_linear(dtype, target)) return 0;
+  const std::int64_t N = p.plain_NC.size(0), C = p.plain_NC.size(1);
+  const std::int64_t columns = p.role == GemmRole::fprop ? N : C, depth = p.role == GemmRole::fprop ? C : N;
+  if (columns % 64 != 0 || depth % 32 != 0 || p.tokens < 128) return 0;
+  return p.plain_NC.bytes();
+}
+
+std::int64_t scratch_bytes(const PrepareWeight&, const Target&) { return 0; }
+
+std::int64_t scratch_bytes(const LinearFprop& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
+  return LinearScratch(shape_of(a), target).total();
+}
+
+std::int64_t scratch_bytes(const LinearDgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
+  return LinearScratch(shape_of(a), target).total();
+}
+
+std::int64_t scratch_bytes(const LinearWgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
+  return WgradScratch(a, target).total();
+}
+
+std::int64_t scratch_bytes(const LinearSwiglu& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
+  return LinearScratch(shape_of(fprop_of(a)), target).total();
+}
+
+std::int64_t scratch_bytes(const LinearDgradSwiglu& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::gemm_scratch_bytes(a, target);
+  return DgradSwigluScratch(a, target).total();
+}
+
+}  // namespace trainerd::kernels

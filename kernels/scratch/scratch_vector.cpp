@@ -1,0 +1,35 @@
+#include "kernels/cpu/plan/blocks.h"
+#include "kernels/cuda/plan/scratch.h"
+#include "kernels/memory/memory.h"
+#include "kernels/scratch/scratch.h"
+
+namespace trainerd::kernels {
+
+std::int64_t scratch_bytes(const EmbeddingBackward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
+  // Where each table row's tokens end, and the tokens ordered by row: int32 each.
+  return (a.dtable_VD.size(0) + a.rows_T.numel()) * 4;
+}
+
+std::int64_t scratch_bytes(const AddNormBackward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
+  const std::int64_t sums = a.dbias_D.defined() ? 2 : 1;
+  return sum_blocks(a.sum_TD.size(0)).count * sums * align_up(a.sum_TD.size(1) * 4);
+}
+
+std::int64_t scratch_bytes(const QkNormRopeBackward& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
+  if (!a.q_weight_E.defined()) return 0;
+  return sum_blocks(a.dqkv.size(0)).count * 2 * align_up(a.heads.head_size * 4);
+}
+
+std::int64_t scratch_bytes(const OrderedSum& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
+  return (a.x.numel() + kOrderedSumBlock - 1) / kOrderedSumBlock * 8;
+}
+
+std::int64_t scratch_bytes(const TensorHash& a, const Target& target) {
+  return target.kind == DeviceKind::cuda ? cuda::kernel_scratch_bytes(a, target) : 0;
+}
+
+}  // namespace trainerd::kernels

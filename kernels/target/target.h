@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernels/tensor/dtype.h"
+
+namespace trainerd::kernels {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+/// Instruction set that the CPU's kernels use; each has those before it. `portable` is what every x86-64 or
+/// other host runs, `avx2` has FMA, `avx512` is F, BW, DQ and VL, `avx512_bf16` also BF16 and VBMI.
+enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
+
+const char* to_string(DeviceKind kind);
+const char* to_string(Isa isa);
+/// The instruction set called `text`; false, and `isa` unchanged, when there is none.
+bool parse_isa(std::string_view text, Isa& isa);
+
+/// What costs, scratch sizes and kernel choices depend on. A plain value: the meta world is given one and behaves
+/// (in memory and counts) as a backend on that device would.
+struct Target {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string name = "cpu";
+  Isa isa = Isa::portable;
+  /// Whether GEMMs on bf16 operands run on bf16 instructions. When not, a bf16 job computes in fp32 and counts it.
+  bool bf16_gemm = false;
+  bool amx = false;  ///< those instructions are AMX's
+  int threads = 1;
+  std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
+
+  // CUDA devices alone.
+  int sm_version = 0;             ///< compute capability as in sm_90: 90
+  int sm_count = 0;               ///< streaming multiprocessors
+  std::string pci_bus_id;         ///< "0000:65:00.0"
+  std::string attention_library;  ///< name and version; empty: our own attention kernels
+
+  /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
+  bool runs_behind_host() const { return kind == DeviceKind::cuda; }
+};
+
+/// The CPU this process runs on, with at most `most` of its instruction sets and of those that oneDNN may use
+/// (ONEDNN_MAX_CPU_ISA). `threads` 0 means one for each core the process may use, by its affinity and its
+/// control group's quota (rounded up).
+Target detect_cpu(int threads = 0, Isa most = Isa::avx512_bf16);
+
+/// Limits oneDNN in this process to `most`. Before anything else here asks for a CPU: oneDNN looks once. Throws
+/// DeviceError after that.
+void limit_gemm_library(Isa most);
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,63 @@
+#include "parallel/comm/local_communicator.h"
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+namespace {
+
+using kernels::Stream;
+using kernels::Tensor;
+
+/// Already ordered on the stream it was called with.
+class DoneWork final : public Work {
+ public:
+  void wait(Stream&) override {}
+  void wait_host(double) override {}
+};
+
+class SingleRank final : public Communicator {
+ public:
+  explicit SingleRank(kernels::Backend& backend) : backend_(backend) {}
+  std::int64_t rank() const override { return 0; }
+  std::int64_t size() const override { return 1; }
+
+  std::unique_ptr<Work> all_reduce(Stream&, const Tensor&, ReduceOp, const CommOptions& options) override { return done(options); }
+  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+    return copied(s, x, out, options);
+  }
+  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+    return copied(s, x, out, options);
+  }
+  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+    return copied(s, x, out, options);
+  }
+  std::unique_ptr<Work> broadcast(Stream&, const Tensor&, std::int64_t root, const CommOptions& options) override {
+    base::check(root == 0, "the root of a broadcast is a rank of the group");
+    return done(options);
+  }
+  std::unique_ptr<Work> barrier(Stream&, const CommOptions& options) override { return done(options); }
+  std::unique_ptr<Work> exchange(Stream&, std::span<const Transfer> sends, std::span<const Transfer> receives,
+                                 const CommOptions& options) override {
+    base::check(sends.empty() && receives.empty(), "a group of one has no peers to exchange with");
+    return done(options);
+  }
+  void abort() override { aborted_ = true; }
+
+ private:
+  std::unique_ptr<Work> done(const CommOptions& options) const {
+    if (aborted_) throw base::comm_error(std::string("the communicator was aborted before ") + options.label);
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<Work> copied(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) {
+    if (x.data != out.data) backend_.copy(s, x, out);
+    return done(options);
+  }
+  kernels::Backend& backend_;
+  bool aborted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_rank(kernels::Backend& backend) { return std::make_unique<SingleRank>(backend); }
+
+}  // namespace trainerd::parallel

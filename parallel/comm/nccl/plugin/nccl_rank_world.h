@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/nccl/plugin/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_world.h"
+
+namespace trainerd::parallel {
+
+/// NcclWorld by NCCL: the communicator over all ranks, those split from it, and the watchdog.
+class NcclRankWorld final : public NcclWorld {
+ public:
+  explicit NcclRankWorld(NcclOptions options);
+  ~NcclRankWorld() override;
+
+  std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const std::vector<std::int64_t>& group_ranks,
+                                             const std::string& name, FlightRecorder* recorder) override;
+  void abort(std::string_view why) override { end(why); }
+  void throw_if_ended() const override { throw_if_ended("communication"); }
+
+  // For its communicators.
+  const NcclOptions& options() const { return options_; }
+  bool ended() const { return ended_; }
+  void throw_if_ended(const std::string& what) const;
+  /// The first caller's text is kept. Any thread; waits for seconds at most.
+  void end(std::string_view why);
+  std::string late_text(const NcclWait& wait, double seconds);
+  void watch(NcclCommunicator* communicator);
+  void forget(NcclCommunicator* communicator);
+
+ private:
+  /// Groups of one rank need no communicator, but in a world of one.
+  bool wanted(const NcclGroup& group) const { return group.ranks.size() > 1 || options_.ranks == 1; }
+  ncclConfig_t config(const std::string& name);
+  void join();
+  void split();
+  void watchdog();
+  /// What the watchdog has to do about an operation that waits.
+  void look_at(const NcclWait& wait, double now);
+  std::string word_key(const NcclWait& wait, std::int64_t rank) const;
+  void leave_word(const NcclWait& wait);
+
+  NcclOptions options_;
+  // What NCCL has pointers to, there until it has ended: where it writes what it makes, and names.
+  std::deque<ncclComm_t> made_;
+  std::deque<std::string> names_;
+  std::vector<std::shared_ptr<NcclLink>> links_;  ///< the first is of the whole world
+  std::map<std::string, std::pair<std::vector<std::int64_t>, std::shared_ptr<NcclLink>>> groups_;  ///< by name, until asked for
+
+  /// Under way since the end, on threads of their own.
+  struct Aborts {
+    std::mutex mutex;
+    std::condition_variable none;
+    std::size_t left = 0;
+  };
+  mutable std::mutex end_mutex_;
+  std::string why_;
+  std::shared_ptr<Aborts> aborts_;
+  std::atomic<bool> ended_{false};
+
+  std::mutex watch_mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;
+  std::vector<NcclCommunicator*> watched_;
+  std::map<std::string, std::uint64_t> words_;  ///< the last number of each group that word was left of; the watchdog's
+  std::thread watchdog_;
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernels/tensor/tensor.h"
+#include "parallel/comm/communicator.h"
+
+namespace trainerd::parallel {
+
+enum class OpKind : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  barrier,
+  exchange
+};
+const char* to_string(OpKind kind);
+
+/// What a rank says it is about to do; the members of a group must say the same.
+struct OpRecord {
+  /// Of the group's collectives, from 1; in a message, of those from its sender to its receiver.
+  std::uint64_t sequence = 0;
+  std::int64_t bytes = 0;  ///< of the input tensor
+  std::uint64_t label_hash = 0;
+  std::int32_t root = 0;
+  OpKind kind = OpKind::barrier;
+  kernels::DType dtype = kernels::DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  kernels::DType accumulate = kernels::DType::f32;
+  std::array<char, 40> label{};  ///< cut to fit, ends with a zero
+
+  void set_label(std::string_view text);
+  bool agrees_with(const OpRecord& other) const;
+};
+/// `all_reduce "gradients" of 4096 bytes fp32`
+std::string describe(const OpRecord& record);
+
+/// A collective on its way through an engine.
+struct Operation {
+  OpRecord record;
+  kernels::Tensor x;
+  kernels::Tensor out;
+  std::uint64_t flight = 0;  ///< its order in the flight recorder
+};
+
+/// One receive of an exchange.
+struct MessageTicket {
+  std::int64_t peer = 0;
+  std::uint64_t index = 0;  ///< among the receives from that peer
+};
+
+}  // namespace trainerd::parallel

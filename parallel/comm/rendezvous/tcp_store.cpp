@@ -1,0 +1,141 @@
+#include "parallel/comm/rendezvous/tcp_store.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "parallel/comm/rendezvous/store_frames.h"
+
+namespace trainerd::parallel {
+namespace {
+
+// Beyond what the server may take by itself: its machine may be busy.
+constexpr double kAnswerSeconds = 30;
+constexpr auto kRetryInterval = std::chrono::milliseconds(50);
+
+struct Answer {
+  char what = 0;
+  std::string value;
+};
+
+bool send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+bool receive_exactly(int fd, char* out, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t n = ::recv(fd, out + done, bytes - done, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+/// One request and its answer; none when the server is gone or is no store.
+std::optional<Answer> converse(int fd, const std::string& request, double seconds) {
+  base::watch_peer(fd, seconds + kAnswerSeconds);
+  char length[4];
+  if (!send_all(fd, request) || !receive_exactly(fd, length, sizeof(length))) return std::nullopt;
+  const std::size_t bytes = frames::read_length({length, sizeof(length)});
+  if (bytes < 1 || bytes > StoreLimits{}.frame_bytes) return std::nullopt;
+  std::string body(bytes, '\0');
+  if (!receive_exactly(fd, body.data(), bytes)) return std::nullopt;
+  return Answer{body[0], body.substr(1)};
+}
+
+/// A connection that has been greeted.
+base::UniqueFd open_connection(const base::Endpoint& server, double seconds, std::string& why) {
+  base::UniqueFd fd = base::try_connect(server, seconds, why);
+  if (!fd) return fd;
+  const auto answer = converse(fd.get(), frames::request(frames::kGreet, {}, frames::kGreeting), 0);
+  if (answer && answer->what == frames::kDone) return fd;
+  why = "what listens there is no rendezvous";
+  return base::UniqueFd();
+}
+
+base::CommError unreachable(const base::Endpoint& server, const std::string& why) {
+  return base::comm_error("the rendezvous at " + server.text() + " does not answer (" + why +
+                          "); see what became of node 0's agent, which serves it");
+}
+
+}  // namespace
+
+TcpStore::TcpStore(const base::Endpoint& server, double deadline_seconds)
+    : server_(server), deadline_seconds_(deadline_seconds) {
+  const double deadline = base::monotonic_seconds() + deadline_seconds;
+  std::string why;
+  for (;;) {
+    const double left = deadline - base::monotonic_seconds();
+    base::UniqueFd fd = open_connection(server_, std::max(left, 0.1), why);
+    if (fd) {
+      idle_.push_back(std::move(fd));
+      return;
+    }
+    if (left <= 0) throw unreachable(server_, why);
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+}
+
+TcpStore::~TcpStore() = default;
+
+std::optional<std::string> TcpStore::ask(char request, const std::string& key, std::string_view value, double seconds) {
+  base::check(key.size() <= frames::kLongestKey && 5 + key.size() + value.size() <= StoreLimits{}.frame_bytes,
+              "what goes to the rendezvous fits in a frame");
+  base::UniqueFd fd;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      fd = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  std::string why = "the connection ended";
+  if (!fd) fd = open_connection(server_, deadline_seconds_, why);
+  if (!fd) throw unreachable(server_, why);
+  const auto answer = converse(fd.get(), frames::request(request, key, value), seconds);
+  if (!answer) throw unreachable(server_, "the connection ended");
+  if (answer->what == frames::kError)
+    throw base::comm_error("the rendezvous at " + server_.text() + " refused a request: " + answer->value);
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(fd));
+  }
+  if (answer->what == frames::kNothing) return std::nullopt;
+  return answer->value;
+}
+
+void TcpStore::set(const std::string& key, const std::string& value) { ask(frames::kSet, key, value, 0); }
+
+std::optional<std::string> TcpStore::get(const std::string& key) { return ask(frames::kGet, key, {}, 0); }
+
+std::optional<std::string> TcpStore::wait(const std::string& key, double seconds) {
+  const auto milliseconds = static_cast<std::int64_t>(1e3 * std::clamp(seconds, 0.0, 1e9));
+  return ask(frames::kWait, key, std::to_string(milliseconds), std::max(seconds, 0.0));
+}
+
+std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
+  return std::stoll(ask(frames::kAdd, key, std::to_string(amount), 0).value());
+}
+
+base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds, std::string& why) {
+  base::UniqueFd fd = open_connection(server, seconds, why);
+  if (!fd) return fd;
+  const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), 0);
+  if (answer && answer->what == frames::kDone) return fd;
+  why = "the connection ended";
+  return base::UniqueFd();
+}
+
+}  // namespace trainerd::parallel

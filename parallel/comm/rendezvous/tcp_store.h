@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/fd.h"
+#include "kernels/base/socket.h"
+#include "parallel/comm/rendezvous/store.h"
+
+// A store that one process serves to all over TCP. Every message is a frame: four bytes of length (little
+// endian), then at most kLargestFrame bytes. A request is a letter and its fields, an answer a letter and a
+// value; a connection begins with a greeting, so that what is no client of ours is dropped at its first bytes.
+
+namespace trainerd::parallel {
+
+struct StoreLimits {
+  std::size_t frame_bytes = std::size_t{1} << 20;
+  std::size_t stored_bytes = std::size_t{256} << 20;  ///< keys and values together
+  double greeting_seconds = 10;                       ///< a connection that says nothing is closed
+};
+
+/// Serves a store on a thread of its own. No byte that a client sends ends it: what is no request of a client
+/// is told to `log` (from that thread) and its connection closed.
+class StoreServer {
+ public:
+  /// Port 0: any free one. Throws CommError when the port cannot be had.
+  StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log, const StoreLimits& limits = {});
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  std::uint16_t port() const;
+
+  /// A connection that a peer handed over (`join_store`), and what it said of itself. Blocking, and nobody
+  /// else's from then on.
+  struct Joined {
+    base::UniqueFd socket;
+    std::string text;
+  };
+  /// One of those that came, if there is one.
+  std::optional<Joined> take_joined();
+  /// Readable when `take_joined` has something.
+  int event_fd() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A client. Any number of threads; each request takes a connection of its own.
+class TcpStore final : public Store {
+ public:
+  /// Connects, again and again until `deadline_seconds` have passed: then CommError.
+  TcpStore(const base::Endpoint& server, double deadline_seconds);
+  ~TcpStore() override;
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key) override;
+  std::optional<std::string> wait(const std::string& key, double seconds) override;
+  /// Adds to the number under `key` (0 if there is none) and gives the sum. Throws CommError when the value is
+  /// no number.
+  std::int64_t add(const std::string& key, std::int64_t amount);
+
+ private:
+  std::optional<std::string> ask(char request, const std::string& key, std::string_view value, double seconds);
+  base::Endpoint server_;
+  double deadline_seconds_;
+  std::mutex mutex_;
+  std::vector<base::UniqueFd> idle_;
+};
+
+/// Hands the connection over to whoever holds the server, with `text`: it is no client's from then on. One
+/// attempt: an empty descriptor, and `why`, when no store answers within `seconds`.
+base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds, std::string& why);
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/comm/shm/group_context.h"
+#include "parallel/comm/shm/mailbox.h"
+
+namespace trainerd::parallel {
+
+/// The collectives of one rank in one group, run to their end in the calling thread; one thread at a time.
+///
+/// Data passes in chunks through the members' slots. A step is: fill my slot, meet (all slots are filled),
+/// read the others'. Steps take the two slots in turn: who fills a slot again has met the others in the step
+/// between, and they came to that meeting after they had read it. So one meeting a step is enough. Summands
+/// are added in rank order whichever rank adds them: all_reduce has the bits of reduce_scatter and
+/// all_gather.
+class Collectives {
+ public:
+  /// `mailbox` is flushed while this rank waits.
+  Collectives(const GroupContext& context, Mailbox& mailbox);
+
+  /// Throws CommError: a peer did not come in time, said something else, or the world was ended.
+  void run(const Operation&);
+  /// The meeting this rank came to last; any thread.
+  std::uint64_t meeting() const { return meeting_.load(std::memory_order_relaxed); }
+
+ private:
+  void meet(const Operation&);
+  void compare_records(const OpRecord& mine);
+  void all_reduce(const Operation&);
+  void all_reduce_small(const Operation&);
+  void all_gather(const Operation&);
+  void reduce_scatter(const Operation&);
+  void all_to_all(const Operation&);
+  void broadcast(const Operation&);
+  /// This step's slot of a member.
+  std::byte* slot(std::int64_t member) const { return context_.group.slot(step_, member); }
+  void reduce(const Operation&, std::byte* out, std::int64_t bytes);
+
+  const GroupContext& context_;
+  Mailbox& mailbox_;
+  std::vector<const std::byte*> inputs_;  ///< of a reduction, by rank
+  std::atomic<std::uint64_t> meeting_{0};
+  std::uint64_t step_ = 0;
+  bool compared_ = false;  ///< this operation's records
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/comm/shm/region.h"
+
+namespace trainerd::parallel {
+
+/// One rank's view of one group: the shared memory, who is who, and how long to wait.
+struct GroupContext {
+  WorldRegion world;
+  GroupRegion group;
+  std::string name;                 ///< of the group, for errors
+  std::vector<std::int64_t> ranks;  ///< world rank of each member
+  std::int64_t rank = 0;            ///< this one's place in `ranks`
+  double deadline_seconds = 0;      ///< longest wait for a peer
+  double spin_seconds = 0;          ///< polling before a sleep
+
+  std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
+  std::int64_t world_rank(std::int64_t member) const { return ranks[static_cast<std::size_t>(member)]; }
+  Bell& bell(std::int64_t member) const { return world.bell(world_rank(member)); }
+  Bell& bell() const { return bell(rank); }
+
+  /// `all_reduce (sum) "gradients" of 8 bytes fp32 (number 7 of group dp)`
+  std::string describe(const OpRecord& record) const;
+  /// "rank 3, rank 5": the world ranks of those that have not come to meeting `meeting`; empty when all have.
+  std::string missing(std::uint64_t meeting) const;
+
+  /// Ends the world with this text and throws it as CommError.
+  [[noreturn]] void fail(const std::string& text) const;
+  /// Throws the CommError of an operation that an abort ended; `missing` as above.
+  [[noreturn]] void throw_ended(const OpRecord& record, const std::string& missing) const;
+  void throw_if_ended(const OpRecord& record) const;
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "parallel/comm/op_record.h"
+#include "parallel/comm/shm/bell.h"
+
+// The memory that the ranks of one node share: one WorldRegion, and one GroupRegion for each group. Both are
+// views over memory that someone else owns, that is aligned to 64 bytes and that started as zeros. There is
+// no lock in them, so a rank that dies at any moment leaves nothing locked.
+
+namespace trainerd::parallel {
+
+/// The state of the whole world: whether it has ended, and where each rank sleeps.
+class WorldRegion {
+ public:
+  static std::int64_t bytes(std::int64_t ranks);
+  WorldRegion(std::byte* base, std::int64_t ranks) : base_(base), ranks_(ranks) {}
+
+  Bell& bell(std::int64_t rank) const;
+  bool aborted() const;
+  /// Why the world ended: the text of the first abort.
+  std::string abort_text() const;
+  /// Ends every operation of every rank. The first caller's text is kept. Any thread, any process.
+  void abort(std::string_view why) const;
+
+ private:
+  struct Head;
+  Head& head() const;
+  std::byte* base_;
+  std::int64_t ranks_;
+};
+
+/// Sizes of one group's shared memory. Each rank has two slots of `chunk_bytes`, which its collectives pass
+/// through; each ordered pair has a ring of `ring_bytes` for messages (0: the group does not exchange).
+struct GroupShape {
+  std::int64_t size = 1;
+  std::int64_t chunk_bytes = 0;
+  std::int64_t ring_bytes = 0;
+};
+
+class GroupRegion {
+ public:
+  struct alignas(64) Member {
+    std::atomic<std::uint64_t> arrived;  ///< meetings this rank has come to: says who is missing
+    std::atomic<std::uint32_t> taken;    ///< the rank has made its communicator
+    std::array<OpRecord, 2> posted;      ///< by parity of the sequence: one is read while the next is written
+  };
+  /// Byte counts that only rise; a message begins and ends at a multiple of kAlignment.
+  struct Ring {
+    alignas(64) std::atomic<std::uint64_t> written;
+    alignas(64) std::atomic<std::uint64_t> read;
+    std::atomic<std::uint32_t>
+        wants_room;  ///< the sender has more, and wants its bell rung when there is room
+  };
+
+  /// `shape` with its sizes rounded up to what the layout needs.
+  static GroupShape rounded(const GroupShape& shape);
+  /// Bytes of a group of a rounded shape.
+  static std::int64_t bytes(const GroupShape& shape);
+  GroupRegion(std::byte* base, const GroupShape& rounded_shape);
+
+  const GroupShape& shape() const { return shape_; }
+  /// Arrivals of all ranks at all meetings: meeting m is complete at m * size.
+  std::atomic<std::uint64_t>& arrivals() const {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_);
+  }
+  Member& member(std::int64_t rank) const;
+  std::byte* slot(std::uint64_t parity, std::int64_t rank) const;
+  Ring& ring(std::int64_t from, std::int64_t to) const;
+  std::byte* ring_data(std::int64_t from, std::int64_t to) const;
+
+ private:
+  std::int64_t ring_index(std::int64_t from, std::int64_t to) const;
+  std::byte* base_;
+  GroupShape shape_;
+};
+
+}  // namespace trainerd::parallel

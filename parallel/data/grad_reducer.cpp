@@ -1,0 +1,159 @@
+#include "parallel/data/grad_reducer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+
+using namespace kernels;
+
+GradReducer::GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units, bool sharded,
+                         DType dtype, Backend& backend, Arena& persistent)
+    : groups_(groups),
+      plan_(plan),
+      units_(std::move(units)),
+      sharded_(sharded),
+      backend_(backend),
+      slot_of_unit_(plan.units.size(), nullptr),
+      reduced_(plan.units.size(), 0) {
+  base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
+  if (!sharded_) flat_ = persistent.take(dtype, {plan_.elements}, MemoryTerm::gradients);
+  parts_ = plan_.parts == 1 ? flat_ : persistent.take(dtype, {plan_.shard_elements()}, MemoryTerm::gradients);
+  if (sharded_) take_rings(dtype, persistent);
+  else pending_.reserve(plan_.buckets.size());
+}
+
+void GradReducer::take_rings(DType dtype, Arena& persistent) {
+  // While one unit is reduced in the background, the next one's gradients are made.
+  const std::size_t slots = groups_.gradients == Progress::background ? 2 : 1;
+  const auto add_ring = [&](std::int64_t elements, std::size_t count, bool adds) {
+    Ring& ring = rings_.emplace_back();
+    for (std::size_t i = 0; i < count; ++i) {
+      Slot& slot = ring.slots.emplace_back();
+      slot.whole = persistent.take(dtype, {elements}, MemoryTerm::gradients);
+      if (adds) slot.sums = persistent.take(dtype, {elements / plan_.parts}, MemoryTerm::gradients);
+    }
+  };
+  std::array<std::int64_t, 2> largest{};
+  std::array<bool, 2> adds{};
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].ring == GradUnit::Ring::own) continue;
+    const auto ring = static_cast<std::size_t>(units_[u].ring);
+    largest[ring] = std::max(largest[ring], plan_.units[u].size);
+    adds[ring] = adds[ring] || units_[u].reductions > 1;
+  }
+  for (std::size_t ring = 0; ring < 2; ++ring) add_ring(largest[ring], slots, adds[ring]);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const bool own = units_[u].ring == GradUnit::Ring::own;
+    ring_of_unit_.push_back(own ? rings_.size() : static_cast<std::size_t>(units_[u].ring));
+    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1);
+  }
+}
+
+Tensor GradReducer::part(std::size_t bucket) const {
+  return parts_.rows(plan_.shard_begin(bucket), plan_.buckets[bucket].size / plan_.parts);
+}
+
+void GradReducer::begin_step() {
+  base::check(pending_.empty() && std::count(slot_of_unit_.begin(), slot_of_unit_.end(), nullptr) ==
+                                      static_cast<std::ptrdiff_t>(slot_of_unit_.size()),
+              "the gradients of the step before are reduced");
+  std::fill(reduced_.begin(), reduced_.end(), 0);
+}
+
+Tensor GradReducer::open(Stream& stream, std::size_t unit) {
+  const Unit& u = plan_.units[unit];
+  if (!sharded_) return flat_.rows(u.begin, u.size);
+  if (slot_of_unit_[unit] == nullptr) {
+    Ring& ring = rings_[ring_of_unit_[unit]];
+    Slot& slot = ring.slots[ring.next];
+    ring.next = (ring.next + 1) % ring.slots.size();
+    base::check(std::find(slot_of_unit_.begin(), slot_of_unit_.end(), &slot) == slot_of_unit_.end(),
+                "units of a ring are reduced one after the other");
+    settle(stream, slot.pending);
+    slot_of_unit_[unit] = &slot;
+  }
+  return slot_of_unit_[unit]->whole.rows(0, u.size);
+}
+
+template <class Do>
+void GradReducer::for_pending(const Do& act) {
+  for (Ring& ring : rings_)
+    for (std::size_t i = 0; i < ring.slots.size(); ++i) act(ring.slots[(ring.next + i) % ring.slots.size()].pending);
+  act(pending_);
+}
+
+void GradReducer::reduce(Stream& stream, std::size_t unit) {
+  const Tensor whole = open(stream, unit);
+  const Unit& u = plan_.units[unit];
+  const bool adds = reduced_[unit] > 0, last = ++reduced_[unit] == units_[unit].reductions;
+  base::check(reduced_[unit] <= units_[unit].reductions, "a unit is reduced as often as was said");
+  Slot* slot = std::exchange(slot_of_unit_[unit], nullptr);
+  if (plan_.parts == 1) return;
+  // With two levels, what is done inside goes on outside while the next is done inside.
+  if (groups_.outer != nullptr)
+    for_pending([&](std::vector<Pending>& pending) {
+      for (Pending& p : pending)
+        if (p.work && p.inside) advance(stream, p);
+    });
+  std::vector<Pending>& pending = slot == nullptr ? pending_ : slot->pending;
+  for (std::size_t i = u.buckets; i-- > 0;) {
+    const std::size_t b = u.first_bucket + i;
+    const std::int64_t at = plan_.buckets[b].begin - u.begin, size = plan_.buckets[b].size;
+    Pending p{.bucket = b, .whole = whole.rows(at, size), .out = part(b), .last = last, .inside = true, .work = {}};
+    if (adds) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
+    const Tensor out = groups_.shards_outside() ? groups_.piece(p.whole) : p.out;
+    p.work = groups_.inner->reduce_scatter(stream, p.whole, out, {.label = "gradients", .progress = groups_.gradients});
+    pending.push_back(std::move(p));
+  }
+}
+
+void GradReducer::advance(Stream& stream, Pending& p) {
+  p.work->wait(stream);
+  p.work.reset();
+  const CommOptions options{.label = "gradients", .progress = groups_.gradients};
+  if (p.inside && groups_.shards_outside()) {
+    p.work = groups_.outer->reduce_scatter(stream, groups_.piece(p.whole), p.out, options);
+  } else if (p.inside || groups_.shards_outside()) {
+    const Tensor sum = part(p.bucket);
+    if (p.out.data != sum.data) backend_.add(stream, {sum, p.out, sum});
+    if (groups_.replicas && p.last) p.work = groups_.outer->all_reduce(stream, sum, ReduceOp::sum, options);
+  }
+  p.inside = false;
+}
+
+void GradReducer::settle(Stream& stream, std::vector<Pending>& pending) {
+  for (Pending& p : pending)
+    while (p.work) advance(stream, p);
+  pending.clear();
+}
+
+void GradReducer::finish(Stream& stream, std::span<const PartialSum> partial_sums) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    base::check(reduced_[unit] == units_[unit].reductions, "every unit was reduced");
+  for_pending([&](std::vector<Pending>& pending) { settle(stream, pending); });
+  for (const PartialSum& sum : partial_sums) add_partial_sum(stream, sum);
+}
+
+void GradReducer::add_partial_sum(Stream& stream, const PartialSum& sum) {
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const Bucket mine = plan_.part(b, groups_.part());
+    const std::int64_t begin = std::max(mine.begin, sum.begin), end = std::min(mine.begin + mine.size, sum.begin + sum.count);
+    if (begin >= end) continue;
+    sum.group->all_reduce(stream, parts_.rows(plan_.shard_begin(b) + begin - mine.begin, end - begin), ReduceOp::sum,
+                          {.label = sum.label})
+        ->wait(stream);
+  }
+}
+
+void GradReducer::gather(Stream& stream) {
+  if (plan_.parts == 1) return;
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b)
+    BucketGather(groups_, stream, part(b), flat_.rows(plan_.buckets[b].begin, plan_.buckets[b].size), {.label = "gradients"})
+        .wait(groups_, stream);
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend/backend.h"
+#include "parallel/data/buckets.h"
+#include "parallel/data/data_parallel.h"
+
+namespace trainerd::parallel {
+
+/// A run of the flat gradients that is a summand on each rank of a group, all of which lay it out alike: norms of a split
+/// sequence, heads that several ranks hold, a tied embedding.
+struct PartialSum {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  Communicator* group = nullptr;
+  const char* label = "";
+};
+
+/// How the gradients of a unit live when they are sharded.
+struct GradUnit {
+  /// Vectors, whose gradients accumulate while those of several matrix units come and go; or both uses of a tied embedding.
+  enum class Ring : std::uint8_t { matrices, vectors, own } ring = Ring::matrices;
+  std::int64_t reductions = 1;  ///< in a step
+};
+
+/// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by reduce-scatter. Every
+/// ZeRO stage makes its sums this way. Whole gradients stay in one flat array, or (`sharded`) pass through a ring of unit
+/// sizes, and only this rank's parts are kept, to which the reductions of a step add up.
+class GradReducer {
+ public:
+  GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units, bool sharded,
+              kernels::DType dtype, kernels::Backend& backend, kernels::Arena& persistent);
+
+  void begin_step();
+  /// Where the unit's gradients accumulate, a flat tensor of its size: the same until it is reduced.
+  kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
+  /// The unit's gradients are complete: starts their reduction.
+  void reduce(kernels::Stream& stream, std::size_t unit);
+  /// After the last reduction: what `stream` does next sees the sums in `parts`, those of `partial_sums` included.
+  void finish(kernels::Stream& stream, std::span<const PartialSum> partial_sums);
+  /// Brings all parts together in `flat`: for a state that every rank holds whole.
+  void gather(kernels::Stream& stream);
+
+  /// This rank's parts in bucket order; with one part the flat gradients themselves.
+  const kernels::Tensor& parts() const { return parts_; }
+  /// The whole gradients; undefined when they are sharded.
+  const kernels::Tensor& flat() const { return flat_; }
+
+ private:
+  /// A bucket's reduction on its way: inside; then outside, or among replicas after the last one of the step.
+  struct Pending {
+    std::size_t bucket = 0;
+    kernels::Tensor whole;  ///< the bucket's gradients
+    kernels::Tensor out;    ///< where the sum goes: the part itself, or what is then added to it
+    bool last = true;
+    bool inside = true;  ///< the operation under way
+    std::unique_ptr<Work> work;
+  };
+  /// Holds one unit at a time, from its first gradient until its slot is needed again.
+  struct Slot {
+    kernels::Tensor whole, sums;
+    std::vector<Pending> pending;
+  };
+  struct Ring {
+    std::vector<Slot> slots;
+    std::size_t next = 0;  ///< the oldest
+  };
+  void take_rings(kernels::DType dtype, kernels::Arena& persistent);
+  kernels::Tensor part(std::size_t bucket) const;
+  /// Awaits what is under way and issues what follows it.
+  void advance(kernels::Stream& stream, Pending& pending);
+  void settle(kernels::Stream& stream, std::vector<Pending>& pending);
+  /// All that is pending, the oldest of each ring first.
+  template <class Do>
+  void for_pending(const Do& act);
+  void add_partial_sum(kernels::Stream& stream, const PartialSum& sum);
+
+  DataParallelGroups groups_;
+  BucketPlan plan_;
+  std::vector<GradUnit> units_;
+  bool sharded_;
+  kernels::Backend& backend_;
+  kernels::Tensor flat_, parts_;
+  std::vector<Ring> rings_;
+  std::vector<std::size_t> ring_of_unit_;
+  std::vector<Slot*> slot_of_unit_;     ///< null: not open
+  std::vector<std::int64_t> reduced_;   ///< times in this step, by unit
+  std::vector<Pending> pending_;        ///< of whole gradients
+};
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,118 @@
+#include "parallel/data/param_gatherer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+
+using namespace kernels;
+
+ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<ParamUnit> units, bool sharded,
+                             DType dtype, MemoryTerm term, Arena& persistent)
+    : groups_(groups), plan_(plan), units_(std::move(units)), sharded_(sharded), pending_(plan.units.size()) {
+  base::check(units_.size() == plan_.units.size(), "every unit of parameters is described");
+  if (!sharded_) {
+    flat_ = persistent.take(dtype, {plan_.elements}, term);
+    return;
+  }
+  parts_ = persistent.take(dtype, {plan_.shard_elements()}, term);
+  for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+    std::int64_t elements = 0, extra = 0;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (units_[u].vectors != (ring == 1)) continue;
+      elements = std::max(elements, plan_.units[u].size);
+      extra = std::max(extra, units_[u].extra_bytes);
+    }
+    rings_[ring].slots.resize(groups_.parameters == Progress::background ? 2 : 1);
+    for (Slot& slot : rings_[ring].slots) {
+      slot.whole = persistent.take(dtype, {elements}, MemoryTerm::parameters);
+      if (extra > 0) slot.extra = persistent.take(DType::u8, {extra}, MemoryTerm::prepared_weights);
+    }
+  }
+}
+
+Tensor ParamGatherer::part(std::size_t b) const {
+  const Bucket mine = plan_.part(b, groups_.part());
+  return sharded_ ? parts_.rows(plan_.shard_begin(b), mine.size) : flat_.rows(mine.begin, mine.size);
+}
+
+void ParamGatherer::start(Stream& stream, std::size_t unit, const Tensor& whole, std::vector<BucketGather>& pending) {
+  const Unit& u = plan_.units[unit];
+  for (std::size_t b = u.first_bucket; b < u.first_bucket + u.buckets; ++b)
+    pending.emplace_back(groups_, stream, part(b), whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size),
+                         CommOptions{.label = "parameters", .progress = groups_.parameters});
+}
+
+void ParamGatherer::settle(Stream& stream, std::vector<BucketGather>& pending) {
+  for (BucketGather& gather : pending) gather.advance(groups_, stream);
+  for (BucketGather& gather : pending) gather.wait(groups_, stream);
+  pending.clear();
+}
+
+void ParamGatherer::begin_pass(Pass pass) {
+  for (Ring& ring : rings_) {
+    for (Slot& slot : ring.slots) {
+      base::check(slot.pending.empty() && slot.leases == 0, "a pass ends with all that it gathered used");
+      slot.entry = -1;
+    }
+    ring.entry = -1;
+    ring.between_walks = true;
+  }
+  pass_ = pass;
+  const auto p = static_cast<std::size_t>(pass);
+  learned_[p] = !rings_[0].order[p].empty() || !rings_[1].order[p].empty();
+}
+
+void ParamGatherer::begin_walk() {
+  for (Ring& ring : rings_) ring.between_walks = true;
+}
+
+void ParamGatherer::fetch(Stream& stream, Ring& ring, std::int64_t entry) {
+  Slot& slot = ring.slots[static_cast<std::size_t>(entry) % ring.slots.size()];
+  if (slot.entry == entry) return;
+  base::check(slot.leases == 0 && slot.pending.empty(), "a gathered unit is let go before the one after the next");
+  const std::size_t unit = ring.order[static_cast<std::size_t>(pass_)][static_cast<std::size_t>(entry)];
+  start(stream, unit, slot.whole.rows(0, plan_.units[unit].size), slot.pending);
+  slot.entry = entry;
+  slot.serial = ++serial_;
+}
+
+GatheredUnit ParamGatherer::use(Stream& stream, std::size_t unit) {
+  const Unit& u = plan_.units[unit];
+  if (!sharded_) {
+    settle(stream, pending_[unit]);
+    return {flat_.rows(u.begin, u.size), {}, 0, &leases_};
+  }
+  Ring& ring = rings_[units_[unit].vectors ? 1 : 0];
+  std::vector<std::size_t>& order = ring.order[static_cast<std::size_t>(pass_)];
+  const bool learned = learned_[static_cast<std::size_t>(pass_)];
+  if (ring.between_walks || order[static_cast<std::size_t>(ring.entry)] != unit) {
+    ++ring.entry;
+    if (!learned) order.push_back(unit);
+    base::check(ring.entry < static_cast<std::int64_t>(order.size()) && order[static_cast<std::size_t>(ring.entry)] == unit,
+                "every pass uses its units in the same order");
+    fetch(stream, ring, ring.entry);
+    ring.between_walks = false;
+    // What is behind this one has been used: its place takes the next.
+    if (learned && ring.slots.size() > 1 && ring.entry + 1 < static_cast<std::int64_t>(order.size()))
+      fetch(stream, ring, ring.entry + 1);
+  }
+  Slot& slot = ring.slots[static_cast<std::size_t>(ring.entry) % ring.slots.size()];
+  settle(stream, slot.pending);
+  return {slot.whole.rows(0, u.size), slot.extra, slot.serial, &slot.leases};
+}
+
+void ParamGatherer::finish(Stream& stream) {
+  for (std::vector<BucketGather>& pending : pending_) settle(stream, pending);
+}
+
+void ParamGatherer::updated(Stream& stream) {
+  if (sharded_ || plan_.parts == 1) return;
+  finish(stream);
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit)
+    start(stream, unit, flat_.rows(plan_.units[unit].begin, plan_.units[unit].size), pending_[unit]);
+}
+
+}  // namespace trainerd::parallel

@@ -1,0 +1,172 @@
+#include "parallel/layout/grid.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+namespace {
+
+using std::to_string;
+
+constexpr std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
+
+std::optional<Axis> axis_named(const std::string& name) {
+  for (const Axis axis : kDefaultOrder)
+    if (name == to_string(axis)) return axis;
+  return std::nullopt;
+}
+
+bool names(const std::string& order, Axis axis) { return order.find(to_string(axis)) != std::string::npos; }
+
+/// Ranks of one pipeline stage: tp, cp and dp. 0 when there are too many with pp.
+std::int64_t stage_ranks(const ParallelOptions& o) {
+  std::int64_t ranks = 1;
+  for (const std::int64_t size : {o.tp, o.cp, o.dp, o.pp})
+    if (__builtin_mul_overflow(ranks, size, &ranks) || ranks > kMostRanks) return 0;
+  return ranks / o.pp;
+}
+
+}  // namespace
+
+const char* to_string(Axis axis) {
+  switch (axis) {
+    case Axis::tp: return "tp";
+    case Axis::cp: return "cp";
+    case Axis::ep: return "ep";
+    case Axis::dp: return "dp";
+    case Axis::pp: return "pp";
+  }
+  return "?";
+}
+
+std::string to_string(const AxisOrder& order) {
+  std::string text;
+  for (const Axis axis : order) text.append(text.empty() ? "" : "-").append(to_string(axis));
+  return text;
+}
+
+bool parse_order(const std::string& text, AxisOrder& order, std::string& problem) {
+  std::vector<Axis> axes;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t dash = std::min(text.find('-', begin), text.size());
+    const std::string name = text.substr(begin, dash - begin);
+    const std::optional<Axis> axis = axis_named(name);
+    if (!axis) {
+      problem = "expected axes joined by '-', fastest first, each of tp, cp, ep, dp and pp at most once";
+      return false;
+    }
+    if (std::find(axes.begin(), axes.end(), *axis) != axes.end()) {
+      problem = "names " + name + " twice: keep one";
+      return false;
+    }
+    axes.push_back(*axis);
+    begin = dash + 1;
+  }
+  for (const Axis axis : kDefaultOrder)
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  std::copy(axes.begin(), axes.end(), order.begin());
+  return true;
+}
+
+ProcessGrid::ProcessGrid(const Sizes& sizes, const AxisOrder& order) : sizes_(sizes), order_(order) {
+  for (const std::int64_t size : sizes_)
+    base::check(size >= 1, "every axis of a process grid has at least one rank");
+}
+
+std::int64_t ProcessGrid::ranks() const {
+  std::int64_t n = 1;
+  for (const std::int64_t size : sizes_) n *= size;
+  return n;
+}
+
+std::int64_t ProcessGrid::stride(Axis axis) const {
+  std::int64_t stride = 1;
+  for (const Axis faster : order_) {
+    if (faster == axis) break;
+    stride *= size(faster);
+  }
+  return stride;
+}
+
+ProcessGrid::Coordinate ProcessGrid::coordinate(std::int64_t rank) const {
+  base::check(rank >= 0 && rank < ranks(), "a rank outside the grid");
+  Coordinate c{};
+  for (const Axis axis : order_) {
+    c[index_of(axis)] = rank % size(axis);
+    rank /= size(axis);
+  }
+  return c;
+}
+
+std::int64_t ProcessGrid::rank(const Coordinate& coordinate) const {
+  std::int64_t rank = 0, stride = 1;
+  for (const Axis axis : order_) {
+    rank += coordinate[index_of(axis)] * stride;
+    stride *= size(axis);
+  }
+  return rank;
+}
+
+std::vector<std::int64_t> ProcessGrid::group(std::int64_t rank, Axis axis) const {
+  const std::int64_t step = stride(axis);
+  std::int64_t member = rank - coordinate(rank)[index_of(axis)] * step;
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(size(axis)));
+  for (std::int64_t& r : ranks) {
+    r = member;
+    member += step;
+  }
+  return ranks;
+}
+
+std::vector<std::vector<std::int64_t>> ProcessGrid::groups(Axis axis) const {
+  std::vector<std::vector<std::int64_t>> all;
+  for (std::int64_t r = 0; r < ranks(); ++r)
+    if (coordinate(r)[index_of(axis)] == 0) all.push_back(group(r, axis));
+  return all;
+}
+
+std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
+  for (const std::int64_t size : {o.tp, o.cp, o.ep, o.dp, o.pp})
+    if (size < 1) return "every axis has at least one rank, got " + to_string(size);
+  AxisOrder order = kDefaultOrder;
+  std::string problem;
+  if (!parse_order(o.order, order, problem)) return "the order '" + o.order + "' " + problem;
+  const ProcessGrid::Sizes sizes = {o.tp, o.cp, o.ep, o.dp, o.pp};
+  for (const Axis axis : kDefaultOrder)
+    if (sizes[index_of(axis)] > 1 && !names(o.order, axis))
+      return "the order '" + o.order + "' does not name " + to_string(axis) + ", which has " +
+             to_string(sizes[index_of(axis)]) + " ranks: add it";
+  const std::int64_t stage = stage_ranks(o);
+  if (stage == 0)
+    return "tp x cp x dp x pp is more than " + to_string(kMostRanks) + " ranks: make an axis smaller";
+  if (o.ep == 1 && expert_tp == 0) return {};  // no experts, no second view to agree with
+  const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
+  std::int64_t unit = 0;
+  if (tp_e < 1 || __builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0)
+    return "ep " + to_string(o.ep) + " x expert tp " + to_string(tp_e) + " does not divide the " +
+           to_string(stage) + " ranks of a pipeline stage (tp x cp x dp)";
+  const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
+  const ProcessGrid expert({tp_e, 1, o.ep, stage / unit, o.pp}, order);
+  // With equal strides (and sizes) the groups are the same lists of ranks.
+  if (o.pp > 1 && dense.stride(Axis::pp) != expert.stride(Axis::pp))
+    return "with the order '" + o.order + "' dense layers' pipeline neighbours are " +
+           to_string(dense.stride(Axis::pp)) + " ranks apart and expert layers' " +
+           to_string(expert.stride(Axis::pp)) + ": both need the same pipeline groups, put pp last";
+  return {};
+}
+
+GridViews make_grids(const ParallelOptions& o, std::int64_t expert_tp) {
+  const std::string problem = grid_problem(o, expert_tp);
+  if (!problem.empty()) throw base::spec_error("parallel: " + problem);
+  AxisOrder order = kDefaultOrder;
+  std::string ignored;  // grid_problem has parsed it
+  parse_order(o.order, order, ignored);
+  const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
+  if (o.ep == 1 && expert_tp == 0) return {dense, dense};
+  const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
+  return {dense, ProcessGrid({tp_e, 1, o.ep, stage_ranks(o) / (tp_e * o.ep), o.pp}, order)};
+}
+
+}  // namespace trainerd::parallel

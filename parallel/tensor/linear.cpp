@@ -1,0 +1,345 @@
+#include "parallel/tensor/linear.h"
+
+#include <algorithm>
+
+namespace trainerd::parallel {
+namespace {
+
+using namespace kernels;
+
+void sum_over(const TensorParallel& tp, Stream& s, const Tensor& x, const char* label) {
+  if (tp.group.size() == 1) return;
+  tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
+}
+
+bool cut(const TensorParallel& tp) { return tp.sequence_parallel && tp.group.size() > 1; }
+
+Tensor whole_shape(const TensorParallel& tp, Stream& s, const Tensor& flow) {
+  Shape shape = flow.shape;
+  shape.sizes[0] *= tp.group.size();
+  return s.scratch().take(flow.dtype, shape, MemoryTerm::activations);
+}
+
+/// All rows of a flow: itself, or gathered in scratch.
+Tensor gathered(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label) {
+  if (!cut(tp)) return flow;
+  const Tensor whole = whole_shape(tp, s, flow);
+  tp.group.all_gather(s, flow, whole, {.label = label})->wait(s);
+  return whole;
+}
+
+/// Runs an operator on all rows of the operand that is a flow.
+template <class Args>
+void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+                  void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  (args.*flow).data = gathered(tp, s, (args.*flow).data, label);
+  (tp.backend.*run)(s, args);
+}
+
+/// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
+template <class Make>
+void summed(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label, const Make& make) {
+  if (!cut(tp)) {
+    make(flow);
+    sum_over(tp, s, flow, label);
+    return;
+  }
+  const ArenaScope scope(s.scratch());
+  const Tensor whole = whole_shape(tp, s, flow);
+  make(whole);
+  tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
+}
+
+// ---- Overlap: an operator in chunks of rows, with their collectives in the background
+
+/// Rows of a chunk are whole multiples of this, but for the last: GEMMs run in blocks of such.
+constexpr std::int64_t kChunkRows = 16;
+
+std::int64_t chunk_rows(const TensorParallel& tp, std::int64_t rows) {
+  const std::int64_t each = (rows + tp.overlap_chunks - 1) / tp.overlap_chunks;
+  return (each + kChunkRows - 1) / kChunkRows * kChunkRows;
+}
+
+bool overlapped(const TensorParallel& tp, std::int64_t rows) {
+  return tp.group.size() > 1 && tp.overlap_chunks > 1 && chunk_rows(tp, rows) < rows;
+}
+
+CommOptions in_background(const char* label) { return {.label = label, .progress = Progress::background}; }
+
+Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t count) { return x.defined() ? x.rows(begin, count) : x; }
+
+Operand rows_of(const Operand& x, std::int64_t begin, std::int64_t count) {
+  base::check(x.scale_mode == ScaleMode::none, "an operand with scales is not cut");
+  return x.data.rows(begin, count);
+}
+
+// An operator on the rows from `begin` on that its flow operand, `flow`, holds.
+LinearFprop on_rows(LinearFprop a, const Tensor& flow, std::int64_t begin) {
+  a.x_TC = flow;
+  a.addend_TN = rows_of(a.addend_TN, begin, flow.size(0));
+  a.y_TN = rows_of(a.y_TN, begin, flow.size(0));
+  return a;
+}
+LinearDgrad on_rows(LinearDgrad a, const Tensor& flow, std::int64_t begin) {
+  a.dy_TN = flow;
+  a.dx_TC = rows_of(a.dx_TC, begin, flow.size(0));
+  return a;
+}
+LinearSwiglu on_rows(LinearSwiglu a, const Tensor& flow, std::int64_t begin) {
+  a.x_TC = flow;
+  a.gate_up_T2F = rows_of(a.gate_up_T2F, begin, flow.size(0));
+  a.act_TF = rows_of(a.act_TF, begin, flow.size(0));
+  return a;
+}
+LinearDgradSwiglu on_rows(LinearDgradSwiglu a, const Tensor& flow, std::int64_t begin) {
+  a.dy_TD = flow;
+  a.gate_up_T2F = rows_of(a.gate_up_T2F, begin, flow.size(0));
+  a.dgate_up_T2F = rows_of(a.dgate_up_T2F, begin, flow.size(0));
+  a.act_TF = rows_of(a.act_TF, begin, flow.size(0));
+  return a;
+}
+
+// An operator that makes rows [begin, begin + rows of `out`) of its result, in `out`.
+LinearFprop into_rows(LinearFprop a, const Tensor& out, std::int64_t begin) {
+  a.x_TC = rows_of(a.x_TC, begin, out.size(0));
+  a.addend_TN = rows_of(a.addend_TN, begin, out.size(0));
+  a.y_TN = out;
+  return a;
+}
+LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
+  a.dy_TN = rows_of(a.dy_TN, begin, out.size(0));
+  a.dx_TC = out;
+  return a;
+}
+
+/// This rank's rows need nobody: their GEMM runs while the first chunk of the others' comes, and each chunk's while the
+/// next comes.
+template <class Args>
+void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
+                            void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(), rank = tp.group.rank();
+  struct Chunk {
+    std::int64_t begin, rows;
+    Tensor all;  ///< of every rank, one after the other
+    std::unique_ptr<Work> work;
+  };
+  std::vector<Chunk> chunks;
+  for (std::int64_t begin = 0; begin < rows; begin += each) {
+    Chunk& c = chunks.emplace_back(Chunk{begin, std::min(each, rows - begin), {}, nullptr});
+    const Tensor mine = flow.rows(c.begin, c.rows);
+    c.all = whole_shape(tp, s, mine);
+    c.work = tp.group.all_gather(s, mine, c.all, in_background(label));
+  }
+  (tp.backend.*run)(s, on_rows(args, flow, rank * rows));
+  for (const Chunk& c : chunks) {
+    c.work->wait(s);
+    for (std::int64_t r = 0; r < ranks; ++r)
+      if (r != rank) (tp.backend.*run)(s, on_rows(args, c.all.rows(r * c.rows, c.rows), r * rows + c.begin));
+  }
+}
+
+/// Each chunk is summed over tp while the next one's GEMM runs.
+template <class Args>
+void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
+                          void (Backend::*run)(Stream&, const Args&)) {
+  const ArenaScope scope(s.scratch());
+  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows);
+  std::vector<std::unique_ptr<Work>> sums;
+  for (std::int64_t begin = 0; begin < rows; begin += each) {
+    const Tensor sum = flow.rows(begin, std::min(each, rows - begin));
+    if (!cut(tp)) {
+      (tp.backend.*run)(s, into_rows(args, sum, begin));
+      sums.push_back(tp.group.all_reduce(s, sum, ReduceOp::sum, in_background(label)));
+      continue;
+    }
+    const Tensor summands = whole_shape(tp, s, sum);
+    for (std::int64_t r = 0; r < tp.group.size(); ++r)
+      (tp.backend.*run)(s, into_rows(args, summands.rows(r * sum.size(0), sum.size(0)), r * rows + begin));
+    sums.push_back(tp.group.reduce_scatter(s, summands, sum, in_background(label)));
+  }
+  for (const auto& sum : sums) sum->wait(s);
+}
+
+/// Runs an operator whose rows do not mix on all rows of the operand that is a flow.
+template <class Args>
+void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow, const char* label,
+                 void (Backend::*run)(Stream&, const Args&)) {
+  const Tensor& x = (args.*flow).data;
+  if (cut(tp) && overlapped(tp, x.size(0))) run_gathered_in_chunks(tp, s, args, x, label, run);
+  else run_gathered(tp, s, args, flow, label, run);
+}
+
+/// The input gradient of a row-parallel linear, and its weight's where that is wanted.
+template <class Args>
+void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+                      void (Backend::*run)(Stream&, const Args&), std::optional<LinearWgrad> wgrad) {
+  const Tensor dy = (args.*flow).data;
+  if (!wgrad || !cut(tp) || overlapped(tp, dy.size(0))) {
+    run_by_rows(tp, s, args, flow, label, run);
+    if (wgrad) row_linear_wgrad(tp, s, *wgrad);
+    return;
+  }
+  const ArenaScope scope(s.scratch());
+  (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
+  (tp.backend.*run)(s, args);
+  tp.backend.linear_wgrad(s, *wgrad);
+}
+
+/// Runs an operator whose result, a flow, is a summand of what is wanted.
+template <class Args>
+void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
+                void (Backend::*run)(Stream&, const Args&)) {
+  const Tensor sum = args.*flow;
+  if (overlapped(tp, sum.size(0))) return run_summed_in_chunks(tp, s, args, sum, label, run);
+  summed(tp, s, sum, label, [&](const Tensor& out) {
+    args.*flow = out;
+    (tp.backend.*run)(s, args);
+  });
+}
+
+/// Statistics of a part of the vocabulary become those of all of it.
+void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp, const Tensor& target) {
+  if (tp.group.size() == 1) return;
+  const ArenaScope scope(s.scratch());
+  const Tensor local = s.scratch().take(DType::f32, max.shape, MemoryTerm::logits);
+  tp.backend.copy(s, max, local);
+  tp.group.all_reduce(s, max, ReduceOp::max, {.label = "softmax_max"})->wait(s);
+  tp.backend.ce_rescale(s, {.max_local_T = local, .max_T = max, .sum_exp_T = sum_exp});
+  sum_over(tp, s, sum_exp, "softmax_sum");
+  sum_over(tp, s, target, "target_logit");
+}
+
+void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin, std::int64_t count, WriteMode mode) {
+  const ArenaScope scope(s.scratch());
+  const bool train = a.dy_TD.defined();
+  const Tensor y = a.y_TD.rows(begin, count), targets = a.targets_T.rows(begin, count);
+  const Tensor logits =
+      s.scratch().take(y.dtype, {count, a.fprop.plain_NC.size(0)}, MemoryTerm::logits);
+  const Tensor max = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+  const Tensor sum_exp = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+  const Tensor target = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
+
+  tp.backend.linear_fprop(s, {.x_TC = y, .weight = a.fprop, .bias_N = {}, .addend_TN = {}, .y_TN = logits});
+  tp.backend.ce_stats(s, {.logits_TV = logits, .targets_T = targets, .first_row = a.first_row, .vocab = a.vocab,
+                          .max_T = max, .sum_exp_T = sum_exp, .target_logit_T = target});
+  reduce_stats(tp, s, max, sum_exp, target);
+  tp.backend.ce_finish(s, {.logits_TV = logits, .targets_T = targets, .loss_weight_T = a.loss_weight_T.rows(begin, count),
+                           .first_row = a.first_row, .vocab = a.vocab, .max_T = max, .sum_exp_T = sum_exp,
+                           .target_logit_T = target, .grad_scale = a.grad_scale, .loss_T = a.loss_T.rows(begin, count),
+                           .want = train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss});
+  if (!train) return;
+  const Tensor dy = a.dy_TD.rows(begin, count);
+  tp.backend.linear_dgrad(s, {.dy_TN = logits, .weight = a.dgrad, .dx_TC = dy, .mode = WriteMode::assign});
+  tp.backend.linear_wgrad(s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
+}
+
+}  // namespace
+
+void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
+  run_by_rows(tp, s, a, &LinearFprop::x_TC, "column_linear", &Backend::linear_fprop);
+}
+
+void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
+  base::check(a.mode == WriteMode::assign, "a sum over tp must not count what was there before twice");
+  run_summed(tp, s, a, &LinearDgrad::dx_TC, "column_linear_dgrad", &Backend::linear_dgrad);
+}
+
+void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
+  run_gathered(tp, s, a, &LinearWgrad::x_TC, "column_linear_wgrad", &Backend::linear_wgrad);
+}
+
+void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
+  run_by_rows(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
+}
+
+void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const LinearWgrad& w) {
+  if (tp.group.size() == 1 || !tp.overlap_backward) {
+    column_linear_dgrad(tp, s, a);
+    return column_linear_wgrad(tp, s, w);
+  }
+  const ArenaScope scope(s.scratch());
+  LinearWgrad wgrad = w;
+  std::unique_ptr<Work> gather, sum;
+  if (cut(tp)) {
+    wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
+    gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
+  }
+  if (overlapped(tp, a.dx_TC.size(0))) {
+    column_linear_dgrad(tp, s, a);
+  } else {
+    LinearDgrad dgrad = a;
+    if (cut(tp)) dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
+    tp.backend.linear_dgrad(s, dgrad);
+    sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
+                  : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
+  }
+  if (gather) gather->wait(s);
+  tp.backend.linear_wgrad(s, wgrad);
+  if (sum) sum->wait(s);
+}
+
+void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
+  LinearFprop part = a;
+  if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
+  run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", &Backend::linear_fprop);
+}
+
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const std::optional<LinearWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad, wgrad);
+}
+
+void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
+  run_gathered(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad", &Backend::linear_wgrad);
+}
+
+void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a, const std::optional<LinearWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu, wgrad);
+}
+
+void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
+  summed(tp, s, a.out_TD, "embedding", [&](const Tensor& out) {
+    EmbeddingForward part = a;
+    part.out_TD = out;
+    // Positions are whole on every rank: the first adds them.
+    if (tp.group.rank() != 0) part.positions_T = part.positions_table_SD = {};
+    tp.backend.embedding_forward(s, part);
+  });
+}
+
+void vocab_parallel_embedding_backward(const TensorParallel& tp, Stream& s, const EmbeddingBackward& a) {
+  const ArenaScope scope(s.scratch());
+  EmbeddingBackward whole = a;
+  whole.dout_TD = gathered(tp, s, a.dout_TD, "embedding_backward");
+  tp.backend.embedding_backward(s, whole);
+}
+
+std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype, DeviceKind device) {
+  constexpr std::int64_t kTokens = 128;
+  const std::int64_t chunk_bytes = device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
+  const std::int64_t fit = chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
+  return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
+}
+
+void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
+  const ArenaScope scope(s.scratch());
+  HeadLoss whole = a;
+  whole.y_TD = gathered(tp, s, a.y_TD, "head");
+  const std::int64_t tokens = whole.y_TD.size(0);
+  const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
+  const auto run = [&] {
+    WriteMode mode = a.mode;
+    for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
+      chunk_loss(tp, s, whole, begin, std::min(chunk, tokens - begin), mode);
+      mode = WriteMode::accumulate;
+    }
+  };
+  if (!a.dy_TD.defined()) return run();
+  summed(tp, s, a.dy_TD, "head_dgrad", [&](const Tensor& dy) {
+    whole.dy_TD = dy;
+    run();
+  });
+}
+
+}  // namespace trainerd::parallel

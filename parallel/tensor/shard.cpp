@@ -1,0 +1,115 @@
+#include "parallel/tensor/shard.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+namespace {
+
+/// Of one segment: what each rank holds, and on how many ranks each part lies.
+struct Cut {
+  std::int64_t local = 0;
+  std::int64_t holders = 1;
+  bool even = true;
+};
+
+Cut cut(const SplitSegment& segment, std::int64_t tp, bool pad) {
+  const std::int64_t units = segment.size / segment.unit;
+  if (units % tp == 0) return {segment.size / tp, 1, true};
+  if (pad) return {(units + tp - 1) / tp * segment.unit, 1, true};
+  if (units < tp && tp % units == 0) return {segment.unit, tp / units, true};
+  return {0, 1, false};
+}
+
+}  // namespace
+
+std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
+  if (spec.along != Along::split) return "";
+  for (const SplitSegment& segment : spec.segments)
+    if (!cut(segment, tp, spec.pad).even)
+      return std::to_string(segment.size / segment.unit) + " units of " + std::to_string(segment.unit) +
+             " cannot be divided over tp " + std::to_string(tp);
+  return "";
+}
+
+kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
+  kernels::Shape shape = spec.logical;
+  if (spec.along != Along::split) return shape;
+  std::int64_t size = 0;
+  for (const SplitSegment& segment : spec.segments) size += cut(segment, tp, spec.pad).local;
+  shape.sizes[static_cast<std::size_t>(spec.dim)] = size;
+  return shape;
+}
+
+std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank) {
+  if (spec.along != Along::split) return {{0, 0, spec.logical[0], tp_rank == 0, tp}};
+  base::check(shard_problem(spec, tp).empty(), "a tensor is split by a tp that fits it");
+  std::vector<ShardPiece> pieces;
+  std::int64_t logical = 0, local = 0;
+  for (const SplitSegment& segment : spec.segments) {
+    const Cut c = cut(segment, tp, spec.pad);
+    const std::int64_t begin = tp_rank / c.holders * c.local;
+    const std::int64_t size = std::clamp<std::int64_t>(segment.size - begin, 0, c.local);
+    const ShardPiece piece{logical + begin, local, size, tp_rank % c.holders == 0, c.holders};
+    // Segments that follow each other on the rank as they do in the tensor (tp 1) are one piece.
+    ShardPiece* before = pieces.empty() ? nullptr : &pieces.back();
+    if (before != nullptr && before->logical_begin + before->size == piece.logical_begin &&
+        before->local_begin + before->size == piece.local_begin && before->owned == piece.owned && before->holders == piece.holders)
+      before->size += piece.size;
+    else
+      pieces.push_back(piece);
+    logical += segment.size;
+    local += c.local;
+  }
+  return pieces;
+}
+
+std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank, std::int64_t begin,
+                                 std::int64_t count) {
+  const kernels::Shape local = local_shape(spec, tp);
+  base::check(local.ndim == 1 || local.ndim == 2, "parameters have one or two dims");
+  const bool matrix = local.ndim == 2;
+  const bool by_columns = spec.along == Along::split && spec.dim == 1;
+  base::check(!by_columns || spec.segments.size() == 1, "a tensor split by columns has one segment");
+  const std::int64_t columns = matrix ? local[1] : 1;
+  const std::vector<ShardPiece> pieces = shard_pieces(spec, tp, tp_rank);
+  const std::int64_t first_column = by_columns ? pieces[0].logical_begin : 0;
+  std::vector<LocalRun> runs;
+
+  // Elements [from, to) of whole or partial rows that lie in one piece.
+  const auto add = [&](std::int64_t from, std::int64_t to, std::int64_t logical_row, bool owned) {
+    if (from >= to) return;
+    const std::int64_t row = from / columns, column = from % columns;
+    LocalRun run{from, to - from, {}, owned};
+    if (!matrix) {
+      run.box = {{logical_row}, {to - from}};
+    } else if (column == 0 && (to - from) % columns == 0) {
+      run.box = {{logical_row, first_column}, {(to - from) / columns, columns}};
+    } else {
+      base::check((to - 1) / columns == row, "a partial run lies in one row");
+      run.box = {{logical_row, first_column + column}, {1, to - from}};
+    }
+    runs.push_back(std::move(run));
+  };
+  for (const ShardPiece& piece : pieces) {
+    const std::int64_t first_row = by_columns ? 0 : piece.local_begin, rows = by_columns ? local[0] : piece.size;
+    std::int64_t from = std::max(begin, first_row * columns);
+    const std::int64_t to = std::min(begin + count, (first_row + rows) * columns);
+    const auto logical_row = [&](std::int64_t element) {
+      return element / columns - first_row + (by_columns ? 0 : piece.logical_begin);
+    };
+    if (from >= to) continue;
+    if (from % columns != 0) {  // the rest of a row that began before
+      const std::int64_t end = std::min(to, (from / columns + 1) * columns);
+      add(from, end, logical_row(from), piece.owned);
+      from = end;
+    }
+    const std::int64_t whole = std::max(from, to / columns * columns);
+    if (from < whole) add(from, whole, logical_row(from), piece.owned);
+    if (whole < to) add(whole, to, logical_row(whole), piece.owned);
+  }
+  return runs;
+}
+
+}  // namespace trainerd::parallel
