@@ -5,7 +5,6 @@
 #include "core/rank/gemm_algorithms.h"
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "parallel/comm/local_communicator.h"
 
 namespace trainerd::core {
 namespace {
@@ -22,7 +21,7 @@ parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topolog
 }
 
 DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank,
-                 const Meet& meet, Observe observe, const std::string& gemm_algorithms)
+                 parallel::World& world, Observe observe, const std::string& gemm_algorithms)
     : layout_(layout),
       plan_(dry_run(job, layout_, rank, topology.device)),
       pool_(topology.device.threads),
@@ -33,7 +32,7 @@ DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const
     gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, topology.device)) : gemm_algorithms;
   const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
-  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, meet(backend()));
+  groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, world, backend());
   if (timed) {
     gemm_algorithms_ = share_text(gemm_algorithms_, backend(), groups_->world());
     backend().use_gemms(gemm_algorithms_);
@@ -42,13 +41,6 @@ DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const
 }
 
 DeviceRank::DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe)
-    : DeviceRank(job, layout_of(job, topology), topology, 0,
-              [](kernels::Backend& backend) -> MakeGroup {
-                return [&backend](const std::string&, const std::vector<std::int64_t>& ranks) {
-                  base::check(ranks.size() == 1, "a rank alone has no peers");
-                  return parallel::make_single_rank(backend);
-                };
-              },
-              std::move(observe)) {}
+    : DeviceRank(job, layout_of(job, topology), topology, 0, alone_, std::move(observe)) {}
 
 }  // namespace trainerd::core

@@ -14,13 +14,11 @@ namespace trainerd::core {
 /// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised.
 class DeviceRank {
  public:
-  /// How a rank meets the others, given its own backend.
-  using Meet = std::function<MakeGroup(kernels::Backend&)>;
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
+  /// `world` outlives this. `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
   /// where the job asks for timed ones.
-  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank, const Meet& meet,
+  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank, parallel::World& world,
           Observe observe = {}, const std::string& gemm_algorithms = {});
   /// The only rank of its world.
   DeviceRank(const JobSpec& job, const parallel::Topology& topology,
@@ -39,6 +37,7 @@ class DeviceRank {
   parallel::Layout layout_;
   DryRun plan_;
   base::ThreadPool pool_;
+  parallel::SingleRankWorld alone_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Backend> observed_;
   std::string gemm_algorithms_;

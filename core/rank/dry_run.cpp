@@ -42,14 +42,16 @@ DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t 
 std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
   std::int64_t bytes = kDeviceOverheadBytes;
   if (uses_nccl(job))
-    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += group.ranks.size() > 1 ? kNcclOverheadBytes : 0;
+    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(job.model)))
+      bytes += group.ranks.count > 1 ? kNcclOverheadBytes : 0;
   return bytes;
 }
 
 std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
   std::int64_t bytes = 0;
   if (uses_staged(job))
-    for (const GroupRanks& group : groups_of(layout, rank, job.model)) bytes += parallel::staged_bytes(static_cast<std::int64_t>(group.ranks.size()));
+    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(job.model)))
+      bytes += parallel::staged_bytes(group.ranks.count);
   return bytes;
 }
 

@@ -8,7 +8,7 @@
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
 #include "kernels/meta/meta_backend.h"
-#include "parallel/comm/meta/meta_communicator.h"
+#include "parallel/group/world.h"
 
 namespace trainerd::core {
 namespace {
@@ -49,7 +49,7 @@ class Recorder {
     if (fresh) record_.ops.push_back({call.op, call.what, call.cost});
     into_->push_back({RecordedEvent::Kind::op, at->second, 0});
   }
-  void collective(const std::string& group, const parallel::MetaCollective& c) {
+  void collective(parallel::Group group, const parallel::MetaCollective& c) {
     if (c.group_size == 1) return;
     const int g = group_index(group);
     if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
@@ -68,10 +68,10 @@ class Recorder {
   void stop() { into_ = nullptr; }
 
  private:
-  int group_index(const std::string& name) {
-    const auto at = std::find(record_.groups.begin(), record_.groups.end(), name);
+  int group_index(parallel::Group group) {
+    const auto at = std::find(record_.groups.begin(), record_.groups.end(), group);
     if (at != record_.groups.end()) return static_cast<int>(at - record_.groups.begin());
-    record_.groups.push_back(name);
+    record_.groups.push_back(group);
     issued_.push_back(0);
     return static_cast<int>(record_.groups.size()) - 1;
   }
@@ -113,11 +113,8 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
   const JobSpec few = shortened(job);
   Recorder recorder(few.microbatches(), layout.options.pp);
   kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
-  const RankGroups groups(layout, rank, job.model, [&](const std::string& name, const std::vector<std::int64_t>& ranks) {
-    const auto mine = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-    return parallel::make_meta_communicator(mine, static_cast<std::int64_t>(ranks.size()),
-                                            [&recorder, name](const parallel::MetaCollective& c) { recorder.collective(name, c); });
-  });
+  parallel::MetaWorld world(rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
+  const RankGroups groups(layout, rank, job.model, world, backend);
   StepMemory memory(slots);
   Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });

@@ -12,6 +12,7 @@
 #include "kernels/cost/cost.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/op_class.h"
+#include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core {
@@ -57,7 +58,7 @@ struct ActionKey {
 struct RankRecord {
   std::vector<RecordedOp> ops;
   std::vector<RecordedCollective> collectives;
-  std::vector<std::string> groups;
+  std::vector<parallel::Group> groups;
   RecordedSegment before;                        ///< the first action
   std::map<ActionKey, RecordedSegment> actions;  ///< but transfers: those are the schedule's
   RecordedSegment after;                         ///< the last action: gradients, norm, update

@@ -48,7 +48,9 @@ class Resolver {
     const parallel::ParallelOptions& p = job_.parallel;
     if (!devices || std::min({p.tp, p.cp, p.pp, job_.batch.global, job_.batch.micro}) < 1) return;
     // The checks name a batch that no dp divides.
-    const std::int64_t most = *devices * job_.cluster.nodes / (p.tp * p.cp * p.pp), groups = job_.batch.global / job_.batch.micro;
+    parallel::ParallelOptions one = p;
+    one.dp = 1;
+    const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(), groups = job_.batch.global / job_.batch.micro;
     for (std::int64_t dp = std::min(most, groups); dp > 1; --dp) {
       if (groups % dp != 0) continue;
       job_.parallel.dp = dp;
@@ -84,7 +86,7 @@ class Resolver {
   void check_devices() {
     const parallel::ParallelOptions& p = job_.parallel;
     if (std::min({p.tp, p.cp, p.pp, p.dp}) < 1 || job_.cluster.communication == parallel::Communication::staged) return;
-    const std::int64_t ranks = p.tp * p.cp * p.pp * p.dp / std::max<std::int64_t>(1, job_.cluster.nodes), devices = machine().cuda_devices;
+    const std::int64_t ranks = p.ranks() / std::max<std::int64_t>(1, job_.cluster.nodes), devices = machine().cuda_devices;
     if (ranks > devices)
       problem("device", "auto takes the CUDA devices of this machine, " + to_string(devices) + ", and the job has " + to_string(ranks) +
                             " ranks on it: set device: cpu to compute on its processor, make the axes of `parallel` smaller, or set "

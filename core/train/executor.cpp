@@ -66,9 +66,9 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   frame.batch.sequences = job_.batch.micro;
   frame.batch.max_seqlen = job_.model.seq_len;
   if (stage.first() || stage.last()) {
-    clock_.enter(*compute_, &io::TimeLedger::data_wait);
+    clock_.enter(*compute_, base::LedgerPart::data_wait);
     load_samples(frame, action.microbatch, read);
-    clock_.enter(*compute_, &io::TimeLedger::compute);
+    clock_.enter(*compute_, base::LedgerPart::compute);
   }
   frame.in_TD = {};
   if (!stage.first()) {

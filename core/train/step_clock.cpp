@@ -9,7 +9,7 @@ namespace trainerd::core {
 
 void StepClock::mark(kernels::Stream& stream, Part part) {
   Lap& lap = *running_;
-  if (lap.used == lap.marks.size()) lap.marks.push_back({backend_.make_event(), nullptr, {}});
+  if (lap.used == lap.marks.size()) lap.marks.push_back({.event = backend_.make_event(), .work = {}});
   backend_.record(stream, *lap.marks[lap.used].event);
   lap.marks[lap.used].work = work_;
   lap.marks[lap.used++].part = part;
@@ -22,9 +22,9 @@ void StepClock::start(kernels::Stream& stream) {
   running_->used = 0;
   running_->traced = tracing_;
   running_->started_at = base::monotonic_seconds();
-  stalled_ = nullptr;
+  stalled_.reset();
   work_ = {};
-  mark(stream, &io::TimeLedger::other);
+  mark(stream, base::LedgerPart::other);
 }
 
 void StepClock::enter(kernels::Stream& stream, Part part) {
@@ -33,7 +33,7 @@ void StepClock::enter(kernels::Stream& stream, Part part) {
 
 void StepClock::stall(kernels::Stream& stream, Part part, const parallel::CommCall& call) {
   if (running_ == nullptr) return;
-  base::check(stalled_ == nullptr, "a stream awaits one operation at a time");
+  base::check(!stalled_, "a stream awaits one operation at a time");
   stalled_ = current();
   work_.call = call;
   mark(stream, part);
@@ -41,7 +41,7 @@ void StepClock::stall(kernels::Stream& stream, Part part, const parallel::CommCa
 }
 
 void StepClock::resume(kernels::Stream& stream) {
-  if (running_ != nullptr) mark(stream, std::exchange(stalled_, nullptr));
+  if (running_ != nullptr) mark(stream, std::exchange(stalled_, std::nullopt).value());
 }
 
 void StepClock::act(kernels::Stream& stream, const parallel::Action* action) {
@@ -53,7 +53,7 @@ void StepClock::act(kernels::Stream& stream, const parallel::Action* action) {
 }
 
 void StepClock::end(kernels::Stream& stream) {
-  mark(stream, &io::TimeLedger::other);
+  mark(stream, base::LedgerPart::other);
   running_ = nullptr;
   ++ended_;
 }
@@ -64,15 +64,15 @@ const kernels::Event& StepClock::over() const {
   return *lap.marks[lap.used - 1].event;
 }
 
-io::TimeLedger StepClock::read() {
+base::TimeLedger StepClock::read() {
   backend_.wait_host(over());
   const Lap& lap = laps_[static_cast<std::size_t>(oldest_)];
-  io::TimeLedger ledger;
+  base::TimeLedger ledger;
   trace_.clear();
   double at = lap.started_at;
   for (std::size_t i = 0; i + 1 < lap.used; ++i) {
     const double seconds = backend_.elapsed_seconds(*lap.marks[i].event, *lap.marks[i + 1].event);
-    ledger.*lap.marks[i].part += seconds;
+    ledger[lap.marks[i].part] += seconds;
     if (lap.traced && seconds > 0) trace_.push_back(trace_slice(lap.marks[i].part, lap.marks[i].work, at, seconds));
     at += seconds;
   }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/train/step_trace.h"
@@ -14,7 +15,7 @@ namespace trainerd::core {
 /// after the next was begun. Between steps (an evaluation runs the same code) nothing is marked.
 class StepClock {
  public:
-  using Part = double io::TimeLedger::*;
+  using Part = base::LedgerPart;
   /// Steps begun and not yet read.
   static constexpr int kMostSteps = 2;
 
@@ -33,7 +34,7 @@ class StepClock {
   /// When the oldest of them is over.
   const kernels::Event& over() const;
   /// Waits for it and adds up its parts.
-  io::TimeLedger read();
+  base::TimeLedger read();
 
   /// From the next step on, whether actions are marked too and `trace` is kept.
   void keep_trace(bool on) { tracing_ = on; }
@@ -46,7 +47,7 @@ class StepClock {
  private:
   struct Mark {
     std::unique_ptr<kernels::Event> event;
-    Part part = nullptr;  ///< of the time after the mark
+    Part part = Part::other;  ///< of the time after the mark
     StreamWork work;      ///< likewise
   };
   struct Lap {
@@ -62,7 +63,7 @@ class StepClock {
   std::array<Lap, kMostSteps> laps_;
   int oldest_ = 0, ended_ = 0;  // laps to be read: from `oldest_` on, around
   Lap* running_ = nullptr;      // of the step that is being marked; null between steps
-  Part stalled_ = nullptr;      // the part that a stall interrupts
+  std::optional<Part> stalled_;      // the part that a stall interrupts
   StreamWork work_;
   bool tracing_ = false;
   std::vector<io::TraceSlice> trace_;

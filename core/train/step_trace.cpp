@@ -3,19 +3,8 @@
 #include <algorithm>
 
 namespace trainerd::core {
-namespace {
 
 using parallel::ActionKind;
-
-io::LedgerPart named(double io::TimeLedger::*part) {
-  io::TimeLedger one;
-  one.*part = 1;
-  for (const io::LedgerPart& p : io::parts(one))
-    if (p.seconds != 0) return p;
-  return {};
-}
-
-}  // namespace
 
 const char* trace_name(ActionKind kind) {
   switch (kind) {
@@ -26,12 +15,12 @@ const char* trace_name(ActionKind kind) {
   }
 }
 
-io::TraceSlice trace_slice(double io::TimeLedger::*part, const StreamWork& work, double start_seconds,
+io::TraceSlice trace_slice(base::LedgerPart part, const StreamWork& work, double start_seconds,
                            double seconds) {
-  const io::LedgerPart ledger = named(part);
+  const base::LedgerPartInfo& ledger = info(part);
   io::TraceSlice slice{
       .name = ledger.name, .category = ledger.name, .start_seconds = start_seconds, .seconds = seconds};
-  if (part == &io::TimeLedger::compute && work.action != nullptr) slice.name = work.action;
+  if (part == base::LedgerPart::compute && work.action != nullptr) slice.name = work.action;
   if (ledger.axis[0] != '\0') slice.name = std::string(ledger.axis) + " " + work.call.operation;
   if (work.action != nullptr) slice.numbers = {{"chunk", work.chunk}, {"microbatch", work.microbatch}};
   if (work.call.operation[0] != '\0') {

@@ -22,7 +22,7 @@ const char* trace_name(parallel::ActionKind kind);
 
 /// A stretch of a stream's time: its category is the ledger's part, its name the action, the axis and
 /// operation, or the part.
-io::TraceSlice trace_slice(double io::TimeLedger::*part, const StreamWork& work, double start_seconds,
+io::TraceSlice trace_slice(base::LedgerPart part, const StreamWork& work, double start_seconds,
                            double seconds);
 
 /// A rank's step from `begin` to `end`: its slices in order, and `other` where none is. Process and row are

@@ -149,7 +149,6 @@ void Trainer::initialise() {
 }
 
 void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& vote) {
-  using Ledger = io::TimeLedger;
   Stream& s = *compute_;
   clock_.start(s);
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
@@ -158,22 +157,21 @@ void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& 
   const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, vote.checkpoint ? 1.0f : 0.0f};
   backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
 
-  clock_.enter(s, &Ledger::compute);
+  clock_.enter(s, base::LedgerPart::compute);
   params_.begin_step(s);
   run(parallel::ParamGatherer::Pass::train, read);
 
   params_.finish_grads(partial_sums_);
 
   update(slot);
-  clock_.enter(s, &Ledger::other);
+  clock_.enter(s, base::LedgerPart::other);
   clock_.end(s);
   slot_ = (slot_ + 1) % StepClock::kMostSteps;
 }
 
 void Trainer::update(const ReportSlot& slot) {
-  using Ledger = io::TimeLedger;
   Stream& s = *compute_;
-  clock_.enter(s, &Ledger::optimizer);
+  clock_.enter(s, base::LedgerPart::optimizer);
   const std::vector<StateRun>& runs = params_.norm_runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;

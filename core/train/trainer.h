@@ -37,7 +37,7 @@ struct StepReport {
   std::int64_t nonfinite_rank = 0; ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
   std::string nonfinite; ///< on that rank: its first such tensor, or "loss"
   StepVote vote;         ///< of all ranks
-  io::TimeLedger time;   ///< of this device's part of the step
+  base::TimeLedger time;   ///< of this device's part of the step
 };
 
 /// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.

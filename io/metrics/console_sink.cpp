@@ -32,7 +32,7 @@ struct ConsoleSink::State {
   std::optional<StepRecord> last;
   std::optional<double> validation_loss;
   std::vector<double> speeds, mfus;
-  std::array<double, kLedgerParts> time{};  // seconds, summed over the steps
+  base::TimeLedger time;  // seconds, summed over the steps
 
   State(Screen& on, RunLog& kept) : screen(on), log(kept) {}
   bool has_bar() const { return screen.style() == Screen::Style::terminal; }
@@ -58,14 +58,13 @@ struct ConsoleSink::State {
 
   // "compute 81.2%, exposed tp 9.3%, optimizer 2.1%": the parts that show in one decimal.
   std::string shares() const {
-    const double all = std::accumulate(time.begin(), time.end(), 0.0);
-    const auto names = parts(TimeLedger{});
+    const double all = time.sum();
     std::string text;
-    for (std::size_t i = 0; i < time.size(); ++i) {
-      if (all <= 0 || time[i] / all < 0.0005) continue;
-      std::string name = names[i].name;
+    for (const base::LedgerPartInfo& part : base::kLedgerParts) {
+      if (all <= 0 || time[part.part] / all < 0.0005) continue;
+      std::string name = part.name;
       std::replace(name.begin(), name.end(), '_', ' ');
-      text += (text.empty() ? "" : ", ") + name + " " + percent(time[i] / all);
+      text += (text.empty() ? "" : ", ") + name + " " + percent(time[part.part] / all);
     }
     return text;
   }
@@ -133,8 +132,7 @@ void ConsoleSink::on_step(const StepRecord& record) {
   s.last = record;
   s.speeds.push_back(record.tokens_per_second);
   if (record.mfu) s.mfus.push_back(*record.mfu);
-  const auto ledger = parts(record.time);
-  for (std::size_t i = 0; i < ledger.size(); ++i) s.time[i] += std::max(0.0, ledger[i].seconds);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time[part.part] += std::max(0.0, record.time[part.part]);
   s.arrivals.push_back(now);
   if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
   const bool is_last = record.step >= s.info.steps;

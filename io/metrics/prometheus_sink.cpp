@@ -156,7 +156,7 @@ Family<Histogram>& histogram(Registry& registry, const char* name, const char* h
 }
 
 // Exposed communication is one part with a label for the axis: a sum by part is the ledger without axes.
-prometheus::Labels labels_of(const LedgerPart& part) {
+prometheus::Labels labels_of(const base::LedgerPartInfo& part) {
   if (*part.axis == 0) return {{"part", part.name}};
   return {{"part", "exposed_communication"}, {"axis", part.axis}};
 }
@@ -270,7 +270,7 @@ void PrometheusSink::on_start(const RunInfo& info) {
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
   s.widened.get();
-  for (const LedgerPart& part : parts(TimeLedger{})) s.time.Add(labels_of(part));
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time.Add(labels_of(part));
 }
 
 void PrometheusSink::on_step(const StepRecord& record) {
@@ -291,8 +291,8 @@ void PrometheusSink::on_step(const StepRecord& record) {
   raise_to(s.reference_gemms.get(), static_cast<double>(record.reference_gemms));
   raise_to(s.own_attention.get(), static_cast<double>(record.own_attention));
   s.step_seconds.Observe(record.step_seconds);
-  for (const LedgerPart& part : parts(record.time))
-    s.time.Add(labels_of(part)).Increment(std::max(0.0, part.seconds));
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    s.time.Add(labels_of(part)).Increment(std::max(0.0, record.time[part.part]));
 }
 
 void PrometheusSink::on_evaluation(const EvaluationRecord& record) {

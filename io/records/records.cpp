@@ -17,22 +17,13 @@ double real_member(const nlohmann::json& object, const char* key) {
   return value.get<double>();
 }
 
-TimeLedger ledger_of(const nlohmann::json& time) {
-  TimeLedger ledger{.compute = real_member(time, "compute"),
-                    .bubble = real_member(time, "bubble"),
-                    .data_wait = real_member(time, "data_wait"),
-                    .optimizer = real_member(time, "optimizer"),
-                    .checkpoint = real_member(time, "checkpoint"),
-                    .other = real_member(time, "other")};
+base::TimeLedger ledger_of(const nlohmann::json& time) {
+  base::TimeLedger ledger;
   // A log begun before the axes were told apart has one figure, of gradients and parameters above all.
-  if (time.contains("exposed_communication")) {
-    ledger.exposed_dp = real_member(time, "exposed_communication");
-    return ledger;
-  }
-  ledger.exposed_tp = real_member(time, "exposed_tp");
-  ledger.exposed_dp = real_member(time, "exposed_dp");
-  ledger.exposed_pp = real_member(time, "exposed_pp");
-  ledger.exposed_world = real_member(time, "exposed_world");
+  const bool one_axis = time.contains("exposed_communication");
+  if (one_axis) ledger[base::LedgerPart::exposed_dp] = real_member(time, "exposed_communication");
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    if (!one_axis || *part.axis == 0) ledger[part.part] = real_member(time, part.name);
   return ledger;
 }
 
@@ -97,19 +88,6 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
 
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
-std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger) {
-  return {{{"compute", "", ledger.compute},
-           {"exposed_tp", "tp", ledger.exposed_tp},
-           {"exposed_dp", "dp", ledger.exposed_dp},
-           {"exposed_pp", "pp", ledger.exposed_pp},
-           {"exposed_world", "world", ledger.exposed_world},
-           {"bubble", "", ledger.bubble},
-           {"data_wait", "", ledger.data_wait},
-           {"optimizer", "", ledger.optimizer},
-           {"checkpoint", "", ledger.checkpoint},
-           {"other", "", ledger.other}}};
-}
-
 std::string to_json_line(const StepRecord& record) {
   nlohmann::ordered_json
       line;  // numbers are written with the shortest digits that read back to the same bits
@@ -122,7 +100,7 @@ std::string to_json_line(const StepRecord& record) {
   line["tokens_per_second"] = record.tokens_per_second;
   if (record.mfu) line["mfu"] = *record.mfu;
   nlohmann::ordered_json& time = line["time"];
-  for (const LedgerPart& part : parts(record.time)) time[part.name] = part.seconds;
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) time[part.name] = record.time[part.part];
   line["widened_gemms"] = record.widened_gemms;
   line["reference_gemms"] = record.reference_gemms;
   if (record.own_attention > 0) line["own_attention"] = record.own_attention;

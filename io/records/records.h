@@ -11,38 +11,10 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/base/ledger.h"
 #include "kernels/nvml/nvml.h"
 
 namespace trainerd::io {
-
-/// The parts of the time ledger (DESIGN section 4). They sum to the step's time. Communication is exposed
-/// while the compute stream hands an operation over or awaits it; each stall is charged to the axis whose
-/// group it awaited.
-struct TimeLedger {
-  double compute = 0;
-  double exposed_tp = 0;     ///< tensor parallel, replicated key and value heads included
-  double exposed_dp = 0;     ///< gradients and parameters
-  double exposed_pp = 0;     ///< handing flows to pipeline neighbours, and a tied embedding's gradient
-  double exposed_world = 0;  ///< gradient norm, loss and votes of all ranks
-  double bubble = 0;         ///< awaiting a pipeline neighbour's flow, its way here included
-  double data_wait = 0;
-  double optimizer = 0;
-  double checkpoint = 0;
-  double other = 0;
-  double sum() const {
-    return compute + exposed_tp + exposed_dp + exposed_pp + exposed_world + bubble + data_wait + optimizer +
-           checkpoint + other;
-  }
-};
-
-struct LedgerPart {
-  const char* name = "";  ///< in steps.jsonl
-  const char* axis = "";  ///< of exposed communication
-  double seconds = 0;
-};
-inline constexpr std::size_t kLedgerParts = 10;
-/// In the order above.
-std::array<LedgerPart, kLedgerParts> parts(const TimeLedger& ledger);
 
 /// One optimizer step. Seconds are wall time; `step` counts from 1.
 struct StepRecord {
@@ -54,7 +26,7 @@ struct StepRecord {
   double step_seconds = 0;
   double tokens_per_second = 0;
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
-  TimeLedger time;
+  base::TimeLedger time;
   std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
   std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
   std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served

@@ -31,6 +31,8 @@ struct ParallelOptions {
   std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first
   bool allow_tp_across_nodes = false;  ///< a tensor-parallel group may leave the NVLink domain (or the node)
 
+  /// The one product of the axes. Experts are shared out over ranks that are there already.
+  std::int64_t ranks() const { return tp * cp * dp * pp; }
   bool operator==(const ParallelOptions&) const = default;
 };
 

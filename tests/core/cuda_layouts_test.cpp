@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/comm/staged/staged_communicator.h"
 #include "train_support.h"
+#include "tests/parallel/function_world.h"
 
 using namespace trainerd;
 
@@ -37,11 +38,10 @@ std::vector<double> run(const core::JobSpec& job) {
   world.run([&](std::int64_t rank) {
     base::ThreadPool pool(1);
     kernels::CpuBackend host(kernels::detect_cpu(1), pool);
-    core::DeviceRank gpu(job, layout, topology, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
-      return [&, rank](const std::string& name, const std::vector<std::int64_t>& members) {
-        return parallel::make_staged(world.communicator(rank, host, members, name), backend);
-      };
+    test::FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+      return parallel::make_staged(world.communicator(rank, host, members, name), backend);
     });
+    core::DeviceRank gpu(job, layout, topology, rank, others);
     gpu.trainer().initialise();
     losses[static_cast<std::size_t>(rank)] = test::losses(gpu.trainer(), job, 1, kSteps);
     test::require_as_planned(gpu);

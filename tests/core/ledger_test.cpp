@@ -17,24 +17,23 @@ constexpr double kDelay = 0.06;  // seconds, far above what a step of this size 
 constexpr double kMost = 0.05;
 
 /// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator `op`.
-std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late, const std::string& op) {
+std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late, const std::string& op) {
   core::JobSpec job = test::small_job();
   job.batch.micro = 1;
   job.parallel = options;
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = 64;
   const parallel::Layout layout = core::layout_of(job, topology);
-  std::vector<io::TimeLedger> times(static_cast<std::size_t>(layout.grid.ranks()));
+  std::vector<base::TimeLedger> times(static_cast<std::size_t>(layout.grid.ranks()));
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
     bool sleeps = false;
+    test::FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+      return world.communicator(rank, backend, members, name);
+    });
     core::DeviceRank cpu(
         job, layout, topology, rank,
-        [&](kernels::Backend& backend) -> core::MakeGroup {
-          return [&world, &backend, rank](const std::string& name, const std::vector<std::int64_t>& members) {
-            return world.communicator(rank, backend, members, name);
-          };
-        },
+        others,
         [&](const kernels::ObservedCall& call) {
           if (!sleeps || call.op != op) return;
           sleeps = false;
@@ -48,11 +47,11 @@ std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, st
     const double took = base::monotonic_seconds() - begin, sum = times[static_cast<std::size_t>(rank)].sum();
     if (sum > took) throw std::logic_error("a ledger is longer than its step");
   });
-  for (const io::TimeLedger& time : times) {
+  for (const base::TimeLedger& time : times) {
     CHECK(time.sum() >= kDelay);
-    for (const io::LedgerPart& part : io::parts(time)) {
+    for (const base::LedgerPartInfo& part : base::kLedgerParts) {
       CAPTURE(part.name);
-      CHECK(part.seconds >= 0);
+      CHECK(time[part.part] >= 0);
     }
   }
   return times;
@@ -63,38 +62,38 @@ std::vector<io::TimeLedger> ledgers(const parallel::ParallelOptions& options, st
 TEST_CASE("a tensor-parallel stall is exposed communication of tp and not compute", "[ledger]") {
   const bool sequence_parallel = GENERATE(false, true);
   const auto times = ledgers({.tp = 2, .sequence_parallel = sequence_parallel}, 1, "attention_forward");
-  CHECK(times[0].exposed_tp >= kMost);
-  CHECK(times[0].compute < kMost);
-  CHECK(times[1].compute >= kMost);
-  for (const io::TimeLedger& time : times) {
-    CHECK(time.exposed_tp > 0);
-    CHECK(time.exposed_dp == 0);
-    CHECK(time.exposed_pp == 0);
-    CHECK(time.bubble == 0);
+  CHECK(times[0][base::LedgerPart::exposed_tp] >= kMost);
+  CHECK(times[0][base::LedgerPart::compute] < kMost);
+  CHECK(times[1][base::LedgerPart::compute] >= kMost);
+  for (const base::TimeLedger& time : times) {
+    CHECK(time[base::LedgerPart::exposed_tp] > 0);
+    CHECK(time[base::LedgerPart::exposed_dp] == 0);
+    CHECK(time[base::LedgerPart::exposed_pp] == 0);
+    CHECK(time[base::LedgerPart::bubble] == 0);
   }
 }
 
 TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
   const auto times = ledgers({.dp = 2}, 1, "attention_forward");
-  CHECK(times[0].exposed_dp >= kMost);
-  CHECK(times[1].compute >= kMost);
-  for (const io::TimeLedger& time : times) {
-    CHECK(time.exposed_dp > 0);
-    CHECK(time.exposed_tp == 0);
-    CHECK(time.exposed_pp == 0);
-    CHECK(time.bubble == 0);
+  CHECK(times[0][base::LedgerPart::exposed_dp] >= kMost);
+  CHECK(times[1][base::LedgerPart::compute] >= kMost);
+  for (const base::TimeLedger& time : times) {
+    CHECK(time[base::LedgerPart::exposed_dp] > 0);
+    CHECK(time[base::LedgerPart::exposed_tp] == 0);
+    CHECK(time[base::LedgerPart::exposed_pp] == 0);
+    CHECK(time[base::LedgerPart::bubble] == 0);
   }
 }
 
 TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed communication of pp", "[ledger]") {
   const auto times = ledgers({.pp = 2}, 0, "attention_forward");
-  CHECK(times[1].bubble >= kMost);
-  CHECK(times[0].compute >= kMost);
-  for (const io::TimeLedger& time : times) {
-    CHECK(time.exposed_pp > 0);
-    CHECK(time.exposed_pp < kMost);
-    CHECK(time.exposed_tp == 0);
-    CHECK(time.exposed_dp == 0);
+  CHECK(times[1][base::LedgerPart::bubble] >= kMost);
+  CHECK(times[0][base::LedgerPart::compute] >= kMost);
+  for (const base::TimeLedger& time : times) {
+    CHECK(time[base::LedgerPart::exposed_pp] > 0);
+    CHECK(time[base::LedgerPart::exposed_pp] < kMost);
+    CHECK(time[base::LedgerPart::exposed_tp] == 0);
+    CHECK(time[base::LedgerPart::exposed_dp] == 0);
   }
 }
 
@@ -102,7 +101,7 @@ TEST_CASE("a stall in what all ranks reduce is exposed communication of the worl
   const auto times = ledgers({.tp = 2, .pp = 2, .dp = 2}, 5, "total_square_sum");
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     CAPTURE(rank);
-    if (rank == 5) CHECK(times[rank].optimizer >= kMost);
-    else CHECK(times[rank].exposed_world >= kMost);
+    if (rank == 5) CHECK(times[rank][base::LedgerPart::optimizer] >= kMost);
+    else CHECK(times[rank][base::LedgerPart::exposed_world] >= kMost);
   }
 }

@@ -14,8 +14,8 @@ namespace {
 io::StepRecord step_of(std::int64_t step, double compute, double optimizer) {
   io::StepRecord record;
   record.step = step;
-  record.time.compute = compute;
-  record.time.optimizer = optimizer;
+  record.time[base::LedgerPart::compute] = compute;
+  record.time[base::LedgerPart::optimizer] = optimizer;
   record.step_seconds = record.time.sum();
   return record;
 }
@@ -24,8 +24,8 @@ io::StepRecord step_of(std::int64_t step, double compute, double optimizer) {
 core::Planned planned() {
   core::Planned p;
   p.step_seconds = 2;
-  p.time.compute = 1.5;
-  p.time.optimizer = 0.5;
+  p.time[base::LedgerPart::compute] = 1.5;
+  p.time[base::LedgerPart::optimizer] = 0.5;
   p.bytes = {{0, 1000}, {1, 1000}};
   return p;
 }

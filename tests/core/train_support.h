@@ -14,6 +14,7 @@
 #include "parallel/comm/local/local_world.h"
 #include "parallel/comm/staged/staged_communicator.h"
 #include "parallel/layout/topology.h"
+#include "tests/parallel/function_world.h"
 
 namespace trainerd::test {
 
@@ -87,13 +88,12 @@ void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devi
   const parallel::Layout layout = core::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
-    core::DeviceRank cpu(job, layout, topology, rank, [&](kernels::Backend& backend) -> core::MakeGroup {
-      return [&world, &backend, rank, through](const std::string& name, const std::vector<std::int64_t>& members) {
-        auto direct = world.communicator(rank, backend, members, name);
-        // Slots that parameters of a few kilobytes fill several times.
-        return through == Through::memory ? std::move(direct) : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
-      };
+    FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+      auto direct = world.communicator(rank, backend, members, name);
+      // Slots that parameters of a few kilobytes fill several times.
+      return through == Through::memory ? std::move(direct) : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
     });
+    core::DeviceRank cpu(job, layout, topology, rank, others);
     cpu.trainer().initialise();
     body(rank, cpu);
   });

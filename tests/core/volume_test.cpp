@@ -26,11 +26,10 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
   std::map<std::string, std::int64_t> volume;
   bool counting = false;
   kernels::MetaBackend backend(topology.device, {});
-  const core::RankGroups groups(layout, 0, job.model, [&](const std::string& name, const std::vector<std::int64_t>& ranks) {
-    return parallel::make_meta_communicator(0, static_cast<std::int64_t>(ranks.size()), [&, name](const parallel::MetaCollective& c) {
-      if (counting && c.moment == parallel::CommMoment::issue) volume[name + "." + c.op] += c.bytes;
-    });
+  parallel::MetaWorld world(0, [&](parallel::Group group, const parallel::MetaCollective& c) {
+    if (counting && c.moment == parallel::CommMoment::issue) volume[std::string(info(group).name) + "." + c.op] += c.bytes;
   });
+  const core::RankGroups groups(layout, 0, job.model, world, backend);
   core::StepMemory memory(core::count_slots(job, layout, 0));
   core::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();

@@ -12,6 +12,7 @@
 #include "tests/io/temp_dir.h"
 
 using trainerd::base::UniqueFd;
+namespace base = trainerd::base;
 using namespace trainerd::io;
 using namespace trainerd::test;
 
@@ -41,7 +42,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {.compute = 0.24, .exposed_tp = 0.03, .exposed_world = 1e-6, .optimizer = 0.03}};
+          .time = {{base::LedgerPart::compute, 0.24}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_world, 1e-6}, {base::LedgerPart::optimizer, 0.03}}};
 }
 
 std::string run_to_file(const TempDir& dir, Screen::Style style) {

@@ -18,6 +18,7 @@
 
 using trainerd::base::SpecError;
 using trainerd::base::UniqueFd;
+namespace base = trainerd::base;
 using namespace trainerd::io;
 using namespace trainerd::test;
 
@@ -83,7 +84,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 3413.5,
           .mfu = 0.625,
-          .time = {.compute = 0.16, .exposed_tp = 0.03, .exposed_world = 0.01, .data_wait = 0.02, .optimizer = 0.08},
+          .time = {{base::LedgerPart::compute, 0.16}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_world, 0.01}, {base::LedgerPart::data_wait, 0.02}, {base::LedgerPart::optimizer, 0.08}},
           .widened_gemms = n * 7,
           .reference_gemms = n * 2};
 }

@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 
+namespace base = trainerd::base;
 using namespace trainerd::io;
 using namespace trainerd::test;
 
@@ -42,7 +43,7 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {.compute = 0.21, .exposed_tp = 0.03, .exposed_pp = 0.01, .data_wait = 0.01, .optimizer = 0.04}};
+          .time = {{base::LedgerPart::compute, 0.21}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_pp, 0.01}, {base::LedgerPart::data_wait, 0.01}, {base::LedgerPart::optimizer, 0.04}}};
 }
 
 std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
@@ -279,7 +280,7 @@ TEST_CASE("merged buckets keep extremes, means and sums") {
     StepRecord record = step(n);
     record.loss = n == 1234 ? 99 : 2;
     series.add(record);
-    time += record.time.compute;
+    time += record.time[base::LedgerPart::compute];
   }
   const auto buckets = series.coarse(100);
   CHECK(buckets.size() <= 100);

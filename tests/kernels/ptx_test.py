@@ -48,7 +48,7 @@ class Ptx(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        sources = sorted(FOLDER.glob("*.cu"))
+        sources = sorted(FOLDER.glob("*/*.cu"))
         with ThreadPoolExecutor(2) as pool:
             texts = list(pool.map(lambda s: compile_to_ptx(cls.nvcc, s), sources))
         cls.kernels = [(f"{s.name}: {name}", body) for s, text in zip(sources, texts) for name, body in entries(text)]

@@ -132,7 +132,7 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   CHECK(two.time.mean.sum() == Approx(two.time.step_seconds));
   CHECK(plan_on(file.path(), "recompute: {kind: full}\n").time.step_seconds > step);
   CHECK(plan_on(file.path(), "parallel: {pp: 2}\n", 1).time.bubble > 0);
-  CHECK(plan_on(file.path(), "parallel: {tp: 2}\n").time.mean.exposed_tp > 0);
+  CHECK(plan_on(file.path(), "parallel: {tp: 2}\n").time.mean[base::LedgerPart::exposed_tp] > 0);
 }
 
 TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused", "[calibrate]") {

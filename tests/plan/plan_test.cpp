@@ -67,9 +67,8 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
     double flops = 0;
     bool counting = false;
     kernels::MetaBackend backend(topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
-    const core::RankGroups groups(layout, rank, job.model, [&](const std::string&, const std::vector<std::int64_t>& ranks) {
-      return parallel::make_meta_communicator(0, static_cast<std::int64_t>(ranks.size()), {});
-    });
+    parallel::MetaWorld world(rank);
+    const core::RankGroups groups(layout, rank, job.model, world, backend);
     core::StepMemory memory(core::count_slots(job, layout, rank));
     core::Trainer trainer(job, layout, backend, groups, memory);
     const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };

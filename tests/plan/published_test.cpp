@@ -136,10 +136,10 @@ TEST_CASE("the planner predicts published step times", "[published]") {
       families[family].push_back(c);
       all.push_back(c);
       if (row["sweep"]) sweeps[row["sweep"].as<std::string>()].push_back(c);
-      const io::TimeLedger& l = plan.time.mean;
+      const base::TimeLedger& l = plan.time.mean;
       std::printf("%-52s %9.3f %9.3f %+6.1f%%  compute %.2f tp %.2f dp %.2f bubble %.2f opt %.2f  %.1f GiB%s\n", job.name.c_str(), c.measured, c.planned,
-                  100 * c.error(), l.compute / c.planned, l.exposed_tp / c.planned, l.exposed_dp / c.planned, l.bubble / c.planned,
-                  l.optimizer / c.planned, static_cast<double>(plan.peak_bytes) / kGiB, plan.fits ? "" : " does not fit");
+                  100 * c.error(), l[base::LedgerPart::compute] / c.planned, l[base::LedgerPart::exposed_tp] / c.planned, l[base::LedgerPart::exposed_dp] / c.planned, l[base::LedgerPart::bubble] / c.planned,
+                  l[base::LedgerPart::optimizer] / c.planned, static_cast<double>(plan.peak_bytes) / kGiB, plan.fits ? "" : " does not fit");
     }
     if (row["reserved_gib"])
       memory["reserved-memory"].push_back({job.name, row["reserved_gib"].as<double>(), static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});

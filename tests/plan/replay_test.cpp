@@ -44,7 +44,7 @@ enum class Messages { in_order, copied };
 core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs, Messages messages = Messages::in_order) {
   core::RankRecord record = record_of(shape, costs);
   // Ranks end a step together, as the gradient norm's sum has them do.
-  record.groups = {"world"};
+  record.groups = {parallel::Group::world};
   record.collectives = {{0, "all_reduce", "norm", 0, false}};
   record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
   core::ReplayInput input = input_of(shape, record, costs.transfer);
@@ -122,7 +122,7 @@ TEST_CASE("messages awaited where they are posted stop a pipeline less where the
 TEST_CASE("a background collective is exposed by what is left of it when it is awaited", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
-  record.groups = {"dp"};
+  record.groups = {parallel::Group::dp};
   record.collectives = {{0, "reduce_scatter", "gradients", 5, true}};
   using Kind = core::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
@@ -130,20 +130,20 @@ TEST_CASE("a background collective is exposed by what is left of it when it is a
   record.after = {{Kind::wait, 0, 0}};
   const core::Replay overlapped = core::replay(input_of(shape, record, 0));
   CHECK(overlapped.step_seconds == Approx(1 + 5));
-  CHECK(overlapped.mean.exposed_dp == Approx(3));
-  CHECK(overlapped.mean.compute == Approx(3));
+  CHECK(overlapped.mean[base::LedgerPart::exposed_dp] == Approx(3));
+  CHECK(overlapped.mean[base::LedgerPart::compute] == Approx(3));
 
   record.collectives[0].background = false;
   const core::Replay stopped = core::replay(input_of(shape, record, 0));
   CHECK(stopped.step_seconds == Approx(1 + 2 + 5));
-  CHECK(stopped.mean.exposed_dp == Approx(5));
+  CHECK(stopped.mean[base::LedgerPart::exposed_dp] == Approx(5));
 }
 
 TEST_CASE("ranks of several stages meet in as many groups as there are", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 3, 1, 4, parallel::Pass::train};
   core::RankRecord inner = record_of(shape, {1, 1, 1, 0});
   using Kind = core::RecordedEvent::Kind;
-  inner.groups = {"world", "tied"};
+  inner.groups = {parallel::Group::world, parallel::Group::tied};
   inner.collectives = {{0, "all_reduce", "norm", 3, false}, {1, "all_reduce", "tied", 2, false}};
   core::RankRecord ends = inner;
   inner.groups.pop_back();
@@ -157,7 +157,7 @@ TEST_CASE("ranks of several stages meet in as many groups as there are", "[repla
 TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
-  record.groups = {"dp"};
+  record.groups = {parallel::Group::dp};
   record.collectives = {{0, "all_gather", "parameters", 4, true}};
   using Kind = core::RecordedEvent::Kind;
   auto& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
@@ -172,13 +172,13 @@ TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubb
   CHECK(slow.step_seconds > fast.step_seconds);
   CHECK(slow.mean.sum() == Approx(slow.step_seconds));
   CHECK(slow.bubble > fast.bubble);
-  CHECK(slow.mean.compute == Approx(3 * 8));
+  CHECK(slow.mean[base::LedgerPart::compute] == Approx(3 * 8));
 }
 
 TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
-  record.groups = {"world"};
+  record.groups = {parallel::Group::world};
   record.collectives = {{0, "all_reduce", "norm", 0, false}};
   record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
   const core::Replays replays(input_of(shape, record, 0.25));
@@ -187,8 +187,8 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   const core::Replay slow = replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
   // The slow rank's own eight microbatches, behind the others' first and before their last.
   CHECK(slow.step_seconds >= 2 * 3 * 8);
-  CHECK(slow.ranks[2].compute == Approx(2 * 3 * 8));
-  CHECK(slow.ranks[1].compute == Approx(3 * 8));
+  CHECK(slow.ranks[2][base::LedgerPart::compute] == Approx(2 * 3 * 8));
+  CHECK(slow.ranks[1][base::LedgerPart::compute] == Approx(3 * 8));
   std::vector<double> work(4), stalls(4);
   int messages = 0;
   replays.run({.observe = [&](const core::ReplaySlice& s) {
@@ -226,7 +226,7 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
 TEST_CASE("a collective in the background slows the one that stops the rank on the same port", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
-  record.groups = {"dp", "tp"};
+  record.groups = {parallel::Group::dp, parallel::Group::tp};
   record.collectives = {{0, "reduce_scatter", "gradients", 5, true}, {1, "all_reduce", "row_linear", 2, false}};
   using Kind = core::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
@@ -244,9 +244,9 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
       if (s.kind == core::ReplaySlice::Kind::collective) seen.push_back(s.seconds);
     }});
     CHECK(result.mean.sum() == Approx(result.step_seconds));
-    CHECK(result.mean.compute == Approx(3));
+    CHECK(result.mean[base::LedgerPart::compute] == Approx(3));
     REQUIRE(seen.size() == 1);
-    return std::array{result.step_seconds, result.mean.exposed_tp, result.mean.exposed_dp, seen[0]};
+    return std::array{result.step_seconds, result.mean[base::LedgerPart::exposed_tp], result.mean[base::LedgerPart::exposed_dp], seen[0]};
   };
   const auto equal = [](const std::array<double, 4>& a, const std::array<double, 4>& b) {
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]));
@@ -264,7 +264,7 @@ TEST_CASE("a message and a collective in the background slow each other where th
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
   core::RankRecord last = record_of(shape, {1, 1, 1, 0});
   using Kind = core::RecordedEvent::Kind;
-  last.groups = {"world", "dp"};
+  last.groups = {parallel::Group::world, parallel::Group::dp};
   last.collectives = {{0, "all_reduce", "norm", 0, false}, {1, "all_gather", "parameters", 10, true}};
   last.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
   core::RankRecord first = last;
@@ -283,7 +283,7 @@ TEST_CASE("a message and a collective in the background slow each other where th
       if (s.kind == core::ReplaySlice::Kind::message) messages += s.seconds;
     }});
     CHECK(result.ranks[0].sum() == Approx(result.step_seconds));
-    return std::array{result.step_seconds, result.ranks[0].bubble, result.ranks[0].exposed_dp, messages};
+    return std::array{result.step_seconds, result.ranks[0][base::LedgerPart::bubble], result.ranks[0][base::LedgerPart::exposed_dp], messages};
   };
   // The forward's flow takes from 1 to 3, the last rank's work to 6, the gradient's flow to 8 and its use to 10: two of dp's seconds are left.
   CHECK(run({0, 1, 0}) == std::array{12.0, 7.0, 2.0, 4.0});

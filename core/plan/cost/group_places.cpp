@@ -23,11 +23,12 @@ GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layo
     const std::array pair{rank, representative(layout, (r + 1) % stages)};
     next_.push_back(stages > 1 ? placed_.link(pair, Axis::dp) : parallel::Link::none);
     auto& mine = places_.emplace_back();
-    for (const GroupRanks& group : groups_of(layout, rank, model)) {
-      if (group.name == "pp") continue;
+    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(model))) {
+      if (group.group == parallel::Group::pp) continue;
+      const auto at = static_cast<std::size_t>(group.group);
       // All ranks are one group, whoever asks.
-      if (group.name == "world" && r > 0) mine[group.name] = places_.front()["world"];
-      else mine[group.name] = place_of(placed_, group.ranks);
+      if (group.group == parallel::Group::world && r > 0) mine[at] = places_.front()[at];
+      else mine[at] = place_of(placed_, group.ranks.list());
     }
   }
 }

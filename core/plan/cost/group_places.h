@@ -1,12 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <map>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "core/job/model_options.h"
 #include "core/plan/cost/cost_model.h"
+#include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 #include "parallel/layout/placement.h"
 
@@ -21,9 +22,12 @@ class GroupPlaces {
  public:
   GroupPlaces(const ModelOptions& model, const parallel::Layout& layout, const parallel::Topology& topology);
 
-  /// By group name; not of "pp".
-  const std::map<std::string, GroupPlace>& of(std::int64_t pipeline_rank) const { return places_[static_cast<std::size_t>(pipeline_rank)]; }
-  const GroupPlace& at(std::int64_t pipeline_rank, const std::string& group) const { return of(pipeline_rank).at(group); }
+  /// Of the groups that the rank is in; not of `pp`.
+  using ByGroup = std::array<std::optional<GroupPlace>, parallel::kGroups.size()>;
+  const ByGroup& of(std::int64_t pipeline_rank) const { return places_[static_cast<std::size_t>(pipeline_rank)]; }
+  const GroupPlace& at(std::int64_t pipeline_rank, parallel::Group group) const {
+    return of(pipeline_rank)[static_cast<std::size_t>(group)].value();
+  }
   /// Between two pipeline ranks, one the next of the other (after the last comes the first).
   parallel::Link link(std::int64_t from, std::int64_t to) const;
   /// PlacedGrid::tp_problem.
@@ -32,7 +36,7 @@ class GroupPlaces {
  private:
   parallel::PlacedGrid placed_;
   std::vector<parallel::Link> next_;  // by pipeline rank: to the one after it
-  std::vector<std::map<std::string, GroupPlace>> places_;
+  std::vector<ByGroup> places_;
 };
 
 }  // namespace trainerd::core

@@ -85,18 +85,18 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
 
 void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecords& records, const GroupPlaces& groups,
                    const parallel::ScheduleShape& shape) {
-  std::map<std::string, TrafficPlan> worst;
+  std::map<parallel::Group, TrafficPlan> worst;
   for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank) {
     const RankRecord& record = *records.of_rank[rank];
-    std::map<std::string, TrafficPlan> mine;
+    std::map<parallel::Group, TrafficPlan> mine;
     const auto count = [&](const RecordedSegment& segment, std::int64_t times) {
       for (const RecordedEvent& e : segment) {
         if (e.kind != RecordedEvent::Kind::issue) continue;
         const RecordedCollective& c = record.collectives[static_cast<std::size_t>(e.index)];
-        const std::string& name = record.groups[static_cast<std::size_t>(c.group)];
-        const GroupPlace& place = groups.at(static_cast<std::int64_t>(rank), name);
-        TrafficPlan& t = mine[name];
-        t.group = name, t.link = parallel::to_string(place.link), t.size = place.size;
+        const parallel::Group group = record.groups[static_cast<std::size_t>(c.group)];
+        const GroupPlace& place = groups.at(static_cast<std::int64_t>(rank), group);
+        TrafficPlan& t = mine[group];
+        t.group = info(group).name, t.link = parallel::to_string(place.link), t.size = place.size;
         t.calls += times;
         t.bytes += static_cast<double>(times * c.bytes);
         if (plan.timed) t.seconds += static_cast<double>(times) * collective_seconds(c.op, c.bytes, place, plan.topology);
@@ -104,13 +104,13 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
     };
     count(record.before, 1), count(record.after, 1);
     for (const auto& [key, segment] : record.actions) count(segment, RankRecord::times(key, shape.microbatches));
-    for (auto& [name, t] : mine)
-      if (const auto at = worst.find(name); at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
-        worst[name] = t;
+    for (auto& [group, t] : mine)
+      if (const auto at = worst.find(group); at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
+        worst[group] = t;
   }
-  for (auto& [name, t] : worst) plan.communication.push_back(t);
+  for (auto& [group, t] : worst) plan.communication.push_back(t);
   if (shape.stages == 1) return;
-  TrafficPlan pp{.group = "pp", .link = "", .size = shape.stages};
+  TrafficPlan pp{.group = info(parallel::Group::pp).name, .link = "", .size = shape.stages};
   parallel::Link slowest = parallel::Link::none;
   for (std::int64_t r = 0; r + 1 < shape.stages; ++r) slowest = std::max(slowest, groups.link(r, r + 1));
   pp.link = parallel::to_string(slowest);
@@ -148,9 +148,7 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0) plan.checkpoint.snapshot_seconds = static_cast<double>(snapshot) / t.host_bytes_per_second;
-  const parallel::ParallelOptions& sizes = plan.job.parallel;
-  const double ranks = static_cast<double>(sizes.tp * sizes.cp * sizes.dp * sizes.pp);
-  const double nodes = std::ceil(ranks / static_cast<double>(t.devices_per_node));
+  const double nodes = std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
   if (t.failures_per_node_day > 0) plan.checkpoint.failure_seconds = kDay / (t.failures_per_node_day * nodes);
   plan.checkpoint.interval_seconds = std::sqrt(2 * plan.checkpoint.snapshot_seconds * plan.checkpoint.failure_seconds);
 }

@@ -20,8 +20,7 @@ constexpr const char* kFlopsConvention =
 constexpr double kDay = 86400;
 
 double devices_of(const Plan& plan) {
-  const parallel::ParallelOptions& p = plan.job.parallel;
-  return static_cast<double>(p.tp * p.cp * p.dp * p.pp);
+  return static_cast<double>(plan.job.parallel.ranks());
 }
 
 std::string layers_text(const StagePlan& stage) {
@@ -69,21 +68,21 @@ std::string traffic_text(const Plan& plan) {
 
 /// What takes most time beside the operators of the model, and what makes that less.
 std::string advice(const Plan& plan) {
-  const io::TimeLedger& l = plan.time.mean;
+  const base::TimeLedger& l = plan.time.mean;
   const parallel::ParallelOptions& p = plan.job.parallel;
   struct Loss {
     double seconds;
     std::string text;
   };
   std::vector<Loss> losses = {
-      {l.exposed_tp, std::string("tensor parallelism: a smaller tp needs less of it") +
+      {l[base::LedgerPart::exposed_tp], std::string("tensor parallelism: a smaller tp needs less of it") +
                          (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
-      {l.exposed_dp, p.overlap_grad_reduce ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
+      {l[base::LedgerPart::exposed_dp], p.overlap_grad_reduce ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
                                              "more microbatches a step, or a smaller zero, hide them"
                                            : "gradients: set parallel.overlap_grad_reduce"},
-      {l.bubble, std::string("the pipeline's bubble: more microbatches make it smaller") +
+      {l[base::LedgerPart::bubble], std::string("the pipeline's bubble: more microbatches make it smaller") +
                      (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
-      {l.optimizer, "the update: a zero of 1 or more shares it over the data-parallel ranks"},
+      {l[base::LedgerPart::optimizer], "the update: a zero of 1 or more shares it over the data-parallel ranks"},
   };
   const auto worst = std::max_element(losses.begin(), losses.end(), [](const Loss& a, const Loss& b) { return a.seconds < b.seconds; });
   const double share = worst->seconds / plan.time.step_seconds;
@@ -95,8 +94,8 @@ std::string time_text(const Plan& plan, double tokens) {
   if (!plan.timed) return "\ntime\n  not predicted: " + plan.topology.name + " has no operator rates: " + how_to_get_rates(plan.topology) + "\n";
   const double step = plan.time.step_seconds, devices = devices_of(plan);
   std::string text = fmt::format("\ntime of a step: {}\n", duration(step));
-  for (const io::LedgerPart& part : io::parts(plan.time.mean))
-    if (part.seconds > 0.0005 * step) text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * part.seconds / step, duration(part.seconds));
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * step) text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / step, duration(seconds));
   text += advice(plan);
   text += fmt::format("  bubble {:.1f}% of the pipeline's time\n", 100 * plan.time.bubble);
   text += fmt::format("  {:.0f} tokens/s a device, {:.3g} in all; {:.0f} TFLOP/s a device, MFU {:.1f}% ({:.0f} TFLOP/s by operators)\n",
@@ -177,7 +176,7 @@ std::string plan_json(const Plan& plan, double tokens) {
     out["hardware_tflops_per_device"] = plan.hardware_tflops_per_device;
     out["mfu"] = plan.mfu;
     out["bubble"] = plan.time.bubble;
-    for (const io::LedgerPart& part : io::parts(plan.time.mean)) out["time"][part.name] = part.seconds;
+    for (const base::LedgerPartInfo& part : base::kLedgerParts) out["time"][part.name] = plan.time.mean[part.part];
     const double seconds = tokens / (plan.tokens_per_second_per_device * devices_of(plan));
     if (tokens > 0) out["budget"] = {{"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};
   }

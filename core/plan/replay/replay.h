@@ -49,8 +49,8 @@ struct ReplayOptions {
 
 struct Replay {
   double step_seconds = 0;
-  io::TimeLedger mean;                ///< over the pipeline ranks; sums to the step's time
-  std::vector<io::TimeLedger> ranks;  ///< by pipeline rank
+  base::TimeLedger mean;                ///< over the pipeline ranks; sums to the step's time
+  std::vector<base::TimeLedger> ranks;  ///< by pipeline rank
   double bubble = 0;  ///< part of the pipeline's time, from the first action to the last, in which ranks neither compute nor await their own groups
 };
 

@@ -7,17 +7,9 @@
 
 namespace trainerd::core {
 
-using io::TimeLedger;
+using base::TimeLedger;
 using parallel::Action;
 using parallel::ActionKind;
-
-const char* name_of(Part part) {
-  TimeLedger one;
-  one.*part = 1;
-  for (const io::LedgerPart& p : io::parts(one))
-    if (p.seconds > 0) return p.name;
-  return "";
-}
 
 ReplaySimulation::ReplaySimulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists, const std::vector<TimedRank>& timed, const MessageCosts& messages,
            const ReplayOptions& options)
@@ -29,9 +21,9 @@ ReplaySimulation::ReplaySimulation(const ReplayInput& in, const std::vector<std:
     rank.index = r;
     rank.timed = &timed[static_cast<std::size_t>(r)];
     const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
-    for (const std::string& group : record.groups) {
-      rank.groups.push_back({.name = &group, .meets = meets_other_stages(group)});
-      if (rank.groups.back().meets) ++members_[group];
+    for (const parallel::Group group : record.groups) {
+      rank.groups.push_back({.info = &info(group)});
+      if (info(group).joins_stages) ++members_[group];
     }
     rank.recvs.assign(2 * static_cast<std::size_t>(in.schedule.virtual_stages) * m, -1);
     rank.sends.resize(2 * static_cast<std::size_t>(in.schedule.virtual_stages));
@@ -55,9 +47,8 @@ Replay ReplaySimulation::run() {
   result.step_seconds = end - begin;
   result.bubble = pass > 0 ? std::max(0.0, 1 - busy / pass) : 0;
   const double n = static_cast<double>(ranks_.size());
-  for (const Part part : {&TimeLedger::compute, &TimeLedger::exposed_tp, &TimeLedger::exposed_dp, &TimeLedger::exposed_pp,
-                          &TimeLedger::exposed_world, &TimeLedger::bubble, &TimeLedger::optimizer})
-    for (const TimeLedger& ledger : result.ranks) result.mean.*part += ledger.*part / n;
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    for (const TimeLedger& ledger : result.ranks) result.mean[part.part] += ledger[part.part] / n;
   return result;
 }
 
@@ -76,11 +67,11 @@ void ReplaySimulation::enter(Rank& rank, const Action* action) const {
 }
 
 void ReplaySimulation::spend(Rank& rank, double seconds, Part part) {
-  const bool work = part == &TimeLedger::compute || part == &TimeLedger::optimizer;
+  const bool work = part == base::LedgerPart::compute || part == base::LedgerPart::optimizer;
   if (work) seconds *= rank.factor;
-  if (options_.observe) tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, name_of(part), rank.action, rank.now, seconds);
+  if (options_.observe) tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, info(part).name, rank.action, rank.now, seconds);
   rank.now += seconds;
-  rank.ledger.*part += seconds;
+  rank.ledger[part] += seconds;
   if (rank.phase != Phase::after) rank.pass_busy += seconds;
 }
 

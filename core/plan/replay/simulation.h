@@ -6,7 +6,6 @@
 #include <map>
 #include <queue>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,7 @@
 
 namespace trainerd::core {
 
-using Part = double io::TimeLedger::*;
+using Part = base::LedgerPart;
 
 /// Steps of a replay: the second, which begins as the first left the ranks, is the one that is looked at.
 constexpr int kReplayedSteps = 2;
@@ -44,8 +43,6 @@ struct ReplayMessage {
   double end = -1;                  ///< when it has landed
 };
 
-const char* name_of(Part part);
-
 /// Ranks that meet: they go at the longest of their costs when the last of them has come.
 struct Meeting {
   std::vector<PortUse> came;
@@ -65,8 +62,7 @@ class ReplaySimulation {
     double start = 0, end = -1;
   };
   struct Group {
-    const std::string* name = nullptr;
-    bool meets = false;  ///< ranks of other stages
+    const parallel::GroupInfo* info = nullptr;
     std::vector<Collective> issued = {};
     std::size_t ended = 0;  ///< of those that are not meetings
   };
@@ -91,7 +87,7 @@ class ReplaySimulation {
     std::size_t through = 0;                       ///< flights, of messages in order
     std::vector<std::int64_t> recvs;               ///< flights, by direction, chunk and microbatch
     std::vector<std::vector<std::int64_t>> sends;  ///< flights, by direction and chunk
-    io::TimeLedger ledger;
+    base::TimeLedger ledger;
   };
 
   static bool forwards(parallel::ActionKind kind) { return kind == parallel::ActionKind::send_forward || kind == parallel::ActionKind::recv_forward; }
@@ -158,8 +154,8 @@ class ReplaySimulation {
   const ReplayOptions& options_;
   std::vector<Rank> ranks_;
   std::vector<ReplayMessage> messages_;
-  std::map<std::string, std::map<std::size_t, Meeting>> meetings_;
-  std::map<std::string, int> members_;
+  std::map<parallel::Group, std::map<std::size_t, Meeting>> meetings_;
+  std::map<parallel::Group, int> members_;
   LinkSharing links_;
   std::vector<Owner> owners_;  // by transfer
   double clock_ = 0;

@@ -80,7 +80,7 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
                          const OtherSoftware& other) {
   const auto t = std::make_shared<parallel::Topology>(topology);
   const parallel::ParallelOptions& p = job.parallel;
-  t->measured.busy = std::min(p.tp * p.cp * p.dp * p.pp, t->devices_per_node);
+  t->measured.busy = std::min(p.ranks(), t->devices_per_node);
   ReplayInput input;
   input.schedule = parallel::schedule_shape(job.parallel, job.microbatches());
   input.overlap_p2p = job.parallel.overlap_p2p;
@@ -99,7 +99,7 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
     const parallel::Link link = groups.link(from, to);
     if (!scattered) return message_cost(bytes, link, *t);
-    return one_after_another(message_cost(bytes / tp, link, *t), collective_cost("all_gather", bytes, groups.at(to, "tp"), *t));
+    return one_after_another(message_cost(bytes / tp, link, *t), collective_cost("all_gather", bytes, groups.at(to, parallel::Group::tp), *t));
   };
   return input;
 }

@@ -6,8 +6,7 @@
 namespace trainerd::core {
 namespace {
 
-using io::TimeLedger;
-using Part = double TimeLedger::*;
+using Part = base::LedgerPart;
 
 /// Of a rank or a transfer, by port.
 struct Ports {
@@ -29,7 +28,7 @@ class Compiler {
     for (const RecordedCollective& c : record_.collectives) costs_.push_back(in.collective_cost(rank, c, record_));
     at_once_.assign(record_.groups.size(), true);
     for (std::size_t g = 0; g < record_.groups.size(); ++g)
-      if (meets_other_stages(record_.groups[g])) at_once_[g] = false;
+      if (info(record_.groups[g]).joins_stages) at_once_[g] = false;
     const auto look = [&](const RecordedSegment& segment) {
       for (std::size_t i = 0; i < segment.size(); ++i) {
         if (segment[i].kind != RecordedEvent::Kind::issue) continue;
@@ -48,8 +47,8 @@ class Compiler {
   }
 
   TimedRank timed() const {
-    TimedRank rank{timed(record_.before, &TimeLedger::compute), timed(record_.after, &TimeLedger::optimizer), {}, costs_};
-    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, &TimeLedger::compute);
+    TimedRank rank{timed(record_.before, base::LedgerPart::compute), timed(record_.after, base::LedgerPart::optimizer), {}, costs_};
+    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, base::LedgerPart::compute);
     return rank;
   }
 
@@ -57,7 +56,7 @@ class Compiler {
   int group_of(const RecordedEvent& e) const { return record_.collectives[static_cast<std::size_t>(e.index)].group; }
   bool stops_rank(const RecordedCollective& c) const {
     const auto g = static_cast<std::size_t>(c.group);
-    return at_once_[g] || (!(c.background && own_progress_) && !meets_other_stages(record_.groups[g]));
+    return at_once_[g] || (!(c.background && own_progress_) && !info(record_.groups[g]).joins_stages);
   }
 
   TimedSegment timed(const RecordedSegment& segment, Part work) const {
@@ -79,7 +78,7 @@ class Compiler {
       } else {
         const RecordedCollective& c = record_.collectives[i];
         const bool stops = stops_rank(c);
-        const Part part = part_of(record_.groups[static_cast<std::size_t>(c.group)]);
+        const Part part = info(record_.groups[static_cast<std::size_t>(c.group)]).issue;
         if (stops && others_.any_of(costs_[i]))
           out.push_back({.kind = TimedEvent::Kind::transfer, .part = part, .host = launch_seconds_, .collective = e.index, .met = messages_.any_of(costs_[i])});
         else if (stops) pass(costs_[i].seconds(), part);
@@ -106,13 +105,6 @@ std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_r
   if (shape.ring() || pipeline_rank + 1 < shape.stages) peers.push_back((pipeline_rank + 1) % shape.stages);
   if (shape.ring() || pipeline_rank > 0) peers.push_back((pipeline_rank + shape.stages - 1) % shape.stages);
   return peers;
-}
-
-double io::TimeLedger::*part_of(const std::string& group) {
-  if (group == "tp" || group == "kv") return &TimeLedger::exposed_tp;
-  if (group == "world") return &TimeLedger::exposed_world;
-  if (group == "tied" || group == "pp") return &TimeLedger::exposed_pp;
-  return &TimeLedger::exposed_dp;
 }
 
 TimedRank timed_rank(const ReplayInput& input, int pipeline_rank) { return Compiler(input, pipeline_rank).timed(); }

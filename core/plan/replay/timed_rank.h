@@ -2,19 +2,14 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "core/plan/replay/replay.h"
 
 namespace trainerd::core {
 
-/// Ranks of other pipeline stages are in these groups.
-inline bool meets_other_stages(const std::string& group) { return group == "world" || group == "tied"; }
 /// Ranks that a pipeline rank exchanges messages with: the last one with the first too where ranks hold several chunks.
 std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank);
-/// The part of the ledger in which a stall for a group is counted.
-double io::TimeLedger::*part_of(const std::string& group);
 
 /// An event with its seconds. Runs of operators, and collectives that the rank stops for on links that it has to itself, are one of
 /// kind `pass`; on links that others use too each is a `transfer`.
@@ -23,7 +18,7 @@ struct TimedEvent {
   int group = 0;
   std::int64_t behind = 0;
   double seconds = 0;                       ///< of a `pass`
-  double io::TimeLedger::*part = nullptr;  ///< of a `pass` or `transfer`
+  base::LedgerPart part = base::LedgerPart::compute;  ///< of a `pass` or `transfer`
   /// The host's own seconds, and of a `pass` from its start to the device's end when the device was waiting for it.
   double host = 0, behind_host = 0;
   int collective = -1;  ///< of a `transfer` or `issue`; none: over already

@@ -4,7 +4,7 @@
 
 namespace trainerd::core {
 
-using io::TimeLedger;
+using base::TimeLedger;
 using parallel::Action;
 using parallel::ActionKind;
 
@@ -62,8 +62,8 @@ bool ReplaySimulation::land(Rank& rank, std::int64_t index) {
     if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start, m.end - start);
   }
   if (end > rank.now) {
-    if (options_.observe) tell(rank, ReplaySlice::Kind::stall, name_of(&TimeLedger::bubble), nullptr, rank.now, end - rank.now);
-    rank.ledger.bubble += end - rank.now;
+    if (options_.observe) tell(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now, end - rank.now);
+    rank.ledger[base::LedgerPart::bubble] += end - rank.now;
     rank.now = end;
   }
   return true;
@@ -94,13 +94,13 @@ void ReplaySimulation::issue(Rank& rank, const TimedEvent& e) {
   Group& group = rank.groups[static_cast<std::size_t>(e.group)];
   group.issued.push_back({.index = e.collective, .action = rank.action, .step = rank.step});
   ++rank.under_way;
-  if (!group.meets) {
+  if (!group.info->joins_stages) {
     if (group.ended + 1 == group.issued.size()) go_on(rank, e.group);
     return;
   }
-  Meeting& meeting = meetings_[*group.name][group.issued.size() - 1];
+  Meeting& meeting = meetings_[group.info->group][group.issued.size() - 1];
   meeting.came.push_back({PortUse::Way::both, rank.index, &rank.timed->costs[static_cast<std::size_t>(e.collective)]});
-  if (std::ssize(meeting.came) < members_[*group.name]) return;
+  if (std::ssize(meeting.came) < members_[group.info->group]) return;
   const auto by_seconds = [](const PortUse& a, const PortUse& b) { return a.cost->seconds() < b.cost->seconds(); };
   const TransferCost& longest = *std::max_element(meeting.came.begin(), meeting.came.end(), by_seconds)->cost;
   begin({.kind = Owner::Kind::meeting, .meeting = &meeting}, longest.latency, longest.bandwidth, meeting.came);
@@ -129,9 +129,9 @@ bool ReplaySimulation::wait(Rank& rank, const TimedEvent& e) {
   const std::int64_t index = std::ssize(group.issued) - 1 - e.behind;
   if (index < 0) return true;
   const auto i = static_cast<std::size_t>(index);
-  const double end = group.meets ? meetings_[*group.name][i].end : group.issued[i].end;
+  const double end = group.info->joins_stages ? meetings_[group.info->group][i].end : group.issued[i].end;
   if (end < 0) return false;
-  if (end > rank.now) spend(rank, end - rank.now, part_of(*group.name));
+  if (end > rank.now) spend(rank, end - rank.now, group.info->wait);
   return true;
 }
 
@@ -162,7 +162,7 @@ void ReplaySimulation::finish(const Owner& o) {
       Group& group = rank.groups[static_cast<std::size_t>(o.group)];
       Collective& c = group.issued[group.ended++];
       c.end = clock_;
-      tell(rank, c.step, ReplaySlice::Kind::collective, group.name->c_str(), c.action, c.start, c.end - c.start);
+      tell(rank, c.step, ReplaySlice::Kind::collective, group.info->name, c.action, c.start, c.end - c.start);
       ended(o.rank);
       return go_on(rank, o.group);
     }

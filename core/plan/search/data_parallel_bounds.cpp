@@ -97,10 +97,11 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
 }
 
 DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const DataParallelUnits& units,
-                                                const std::map<std::string, GroupPlace>& places) {
-  const auto one = places.find("dp"), far = places.find("dp_outer");
-  const GroupPlace& inner = one != places.end() ? one->second : places.at("dp_inner");
-  const GroupPlace* outer = far != places.end() ? &far->second : nullptr;
+                                                const GroupPlaces::ByGroup& places) {
+  const auto place = [&](parallel::Group group) { return places[static_cast<std::size_t>(group)] ? &*places[static_cast<std::size_t>(group)] : nullptr; };
+  const GroupPlace* one = place(parallel::Group::dp);
+  const GroupPlace& inner = one != nullptr ? *one : *place(parallel::Group::dp_inner);
+  const GroupPlace* outer = place(parallel::Group::dp_outer);
   const GroupPlace none;
   const GroupPlace& o = outer != nullptr ? *outer : none;
   const UnitSeconds& unit = units_.get({c.tp, c.dp, inner.size, c.bucket_bytes, inner.per_domain, inner.link, o.per_domain, o.link},

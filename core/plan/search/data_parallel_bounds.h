@@ -37,7 +37,7 @@ class DataParallelBounds {
 
   /// Parameters, gradients and the optimizer's state of a rank with so many elements.
   double state_bytes(const LayoutChoice& c, double elements, const DataParallelUnits& units);
-  DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units, const std::map<std::string, GroupPlace>& places);
+  DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units, const GroupPlaces::ByGroup& places);
 
  private:
   struct Sections {

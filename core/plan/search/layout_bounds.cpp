@@ -102,7 +102,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
         seconds += op_seconds(record.ops[i], t);
       if (e.kind != RecordedEvent::Kind::issue || only != nullptr) continue;
       const RecordedCollective& call = record.collectives[i];
-      if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == "tp")
+      if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)
         seconds += collective_seconds(call.op, call.bytes, tp, t);
     }
     return seconds;
@@ -153,9 +153,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
   const bool apart = makes_weights_apart(c);
   // Stages whose tensor-parallel groups lie unlike each other are taken for the best that there is.
-  GroupPlace tp = places.at(0, "tp");
+  GroupPlace tp = places.at(0, parallel::Group::tp);
   for (std::int64_t r = 1; r < c.pp; ++r) {
-    const GroupPlace& other = places.at(r, "tp");
+    const GroupPlace& other = places.at(r, parallel::Group::tp);
     tp.per_domain = std::max(tp.per_domain, other.per_domain), tp.link = std::min(tp.link, other.link);
   }
   Chain chain;

@@ -46,7 +46,7 @@ class Enumerator {
 
   std::vector<LayoutChoice> all() {
     const parallel::ParallelOptions& p = job_.parallel;
-    const std::int64_t ranks = p.tp * p.pp * p.dp;
+    const std::int64_t ranks = p.ranks();
     for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
       if (ranks % tp != 0 || !tensor_parallel_problem(job_.model, tp).empty()) continue;
       for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {

@@ -20,8 +20,6 @@ namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
-std::int64_t ranks_of(const JobSpec& job) { return job.parallel.tp * job.parallel.pp * job.parallel.dp; }
-
 bool timed(const JobSpec& job, const parallel::Topology& t) {
   return has_rates(t, job.precision.compute);
 }
@@ -67,7 +65,7 @@ class Search {
 
   std::vector<RankedLayout> best(Goal goal) {
     std::vector<std::size_t> order;
-    const std::int64_t most = device_bytes(parts_.topology(), ranks_of(parts_.job()));
+    const std::int64_t most = device_bytes(parts_.topology(), parts_.job().parallel.ranks());
     for (std::size_t i = 0; i < choices_.size(); ++i)
       if (goal == Goal::memory || bounds_[i].bytes <= most) order.push_back(i);
     if (goal == Goal::time) too_large_ = static_cast<std::int64_t>(choices_.size() - order.size());
@@ -160,7 +158,7 @@ SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topolo
   require_room_for_ranks(job, topology);
   const std::vector<LayoutChoice> choices = options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
   if (choices.empty())
-    throw base::spec_error("--search: no layout of " + std::to_string(ranks_of(job)) +
+    throw base::spec_error("--search: no layout of " + std::to_string(job.parallel.ranks()) +
                            " ranks exists: batch.global is no multiple of any data-parallel size that heads and layers leave");
   LayoutParts parts(job, topology);
   LayoutBounds bounds(parts);
@@ -172,7 +170,7 @@ SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topolo
   result.layouts = static_cast<std::int64_t>(choices.size());
   result.too_large = search.too_large();
   result.planned = search.planned();
-  result.device_bytes = device_bytes(topology, ranks_of(job));
+  result.device_bytes = device_bytes(topology, job.parallel.ranks());
   result.seconds = base::monotonic_seconds() - start;
   return result;
 }

@@ -85,7 +85,7 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
 }
 
 std::string heading(const JobSpec& job, const parallel::Topology& t, const SearchResult& r) {
-  const double devices = static_cast<double>(job.parallel.tp * job.parallel.pp * job.parallel.dp);
+  const double devices = static_cast<double>(job.parallel.ranks());
   return fmt::format("{} on {:.0f} x {} ({}), {} sequences a step: {} layouts, {} too large at once, {} planned, in {}\n", job.name, devices,
                      t.device.name, t.name, job.batch.global, r.layouts, r.too_large, r.planned, duration(r.seconds));
 }
@@ -136,7 +136,7 @@ std::string search_text(const JobSpec& job, const parallel::Topology& topology, 
 
 std::string search_json(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result) {
   Json out{{"name", job.name}, {"cluster", topology.name}, {"device", topology.device.name},
-           {"devices", job.parallel.tp * job.parallel.pp * job.parallel.dp}, {"fits", !result.best.empty()},
+           {"devices", job.parallel.ranks()}, {"fits", !result.best.empty()},
            {"device_bytes", result.device_bytes}, {"layouts", result.layouts}, {"too_large", result.too_large},
            {"planned", result.planned}, {"search_seconds", result.seconds}, {"timed", result.timed}};
   for (const auto& [key, layouts] : {std::pair{"best", &result.best}, {"nearest", &result.nearest}}) {

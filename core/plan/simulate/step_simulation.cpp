@@ -183,9 +183,9 @@ std::string simulation_text(const StepSimulation& simulation, const StepNoise& o
   const Plan& plan = simulation.plan;
   std::string text = fmt::format("{}: {} a step as planned, bubble {:.1f}% of the pipeline\n", schedule_title(simulation.shape),
                                  duration(plan.time.step_seconds), 100 * plan.time.bubble);
-  for (const io::LedgerPart& part : io::parts(plan.time.mean))
-    if (part.seconds > 0.0005 * plan.time.step_seconds)
-      text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * part.seconds / plan.time.step_seconds, duration(part.seconds));
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * plan.time.step_seconds)
+      text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / plan.time.step_seconds, duration(seconds));
   if (simulation.step_seconds.empty()) return text;
   const Spread s = spread_of(simulation.step_seconds);
   std::string why = options.jitter > 0 ? fmt::format("jitter of {:g}", options.jitter) : "";

@@ -36,12 +36,11 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
     for (const io::StepRecord& r : records_) seconds.push_back(r.step_seconds);
     const double measured = median(seconds), step = *planned_.step_seconds;
     record.terms.push_back({"step_seconds", step, measured, over(measured, step)});
-    const auto planned = io::parts(planned_.time);
-    for (std::size_t i = 0; i < planned.size(); ++i) {
-      std::vector<double> part;
-      for (const io::StepRecord& r : records_) part.push_back(io::parts(r.time)[i].seconds);
-      const double took = median(part);
-      if (planned[i].seconds > 0 || took > 0.001 * step) record.terms.push_back({planned[i].name, planned[i].seconds, took, (took - planned[i].seconds) / step});
+    for (const base::LedgerPartInfo& part : base::kLedgerParts) {
+      std::vector<double> times;
+      for (const io::StepRecord& r : records_) times.push_back(r.time[part.part]);
+      const double took = median(times), expected = planned_.time[part.part];
+      if (expected > 0 || took > 0.001 * step) record.terms.push_back({part.name, expected, took, (took - expected) / step});
     }
   }
   double planned = 0, used = 0;

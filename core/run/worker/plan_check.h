@@ -16,7 +16,7 @@ inline constexpr std::pair<std::int64_t, std::int64_t> kComparedSteps{5, 20};
 /// What a run was planned to take, on the rank that reports and of the node's ranks.
 struct Planned {
   std::optional<double> step_seconds;          ///< nothing: not predicted
-  io::TimeLedger time;                         ///< of the reporting rank
+  base::TimeLedger time;                       ///< of the reporting rank
   std::map<std::int64_t, std::int64_t> bytes;  ///< by rank
 };
 

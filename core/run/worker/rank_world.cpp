@@ -18,10 +18,6 @@ constexpr double kLateSeconds = 2;
 
 }  // namespace
 
-bool NodeRanks::have_all(const std::vector<std::int64_t>& ranks) const {
-  return std::all_of(ranks.begin(), ranks.end(), [&](std::int64_t rank) { return has(rank); });
-}
-
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node) {
   // Placement fills node after node.
   const std::int64_t first = std::min(node * topology.devices_per_node, layout.grid.ranks());
@@ -35,12 +31,12 @@ parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Lay
   parallel::ShmLayout shared;
   shared.ranks = layout.grid.ranks();
   if (uses_nccl(job)) return shared;
-  for (const GroupRanks& group : all_groups(layout, job.model)) {
-    if (group.ranks.size() == 1 || !here.have_all(group.ranks)) continue;
+  for (const parallel::GroupMembers& group : parallel::groups_begun(layout, {here.first, here.count, 1}, group_needs(job.model))) {
+    if (group.ranks.count == 1 || !here.have_all(group.ranks)) continue;
     parallel::ShmGroup& made = shared.groups.emplace_back();
-    made.name = group.name;
-    made.ranks = group.ranks;
-    if (group.name == "pp") made.ring_bytes = std::min(kLargestRing, kernels::align_up(2 * flow, 4096));
+    made.name = info(group.group).name;
+    made.ranks = group.ranks.list();
+    if (group.group == parallel::Group::pp) made.ring_bytes = std::min(kLargestRing, kernels::align_up(2 * flow, 4096));
   }
   return shared;
 }
@@ -56,7 +52,9 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
     shared_ = std::make_unique<parallel::ShmWorld>(base::Segment::attach(std::move(options_.shared)),
                                                    shared_memory_layout(job, layout, here_), options_.rank,
                                                    parallel::ShmOptions{.spin_seconds = options_.spin_seconds});
-  for (GroupRanks& group : all_groups(layout, job.model)) groups_.push_back({group.name, std::move(group.ranks)});
+  if (nccl_)
+    for (const parallel::GroupMembers& group : parallel::groups_begun(layout, {0, ranks_, 1}, group_needs(job.model)))
+      groups_.push_back({info(group.group).name, group.ranks.list()});
   if (options_.rendezvous.empty()) return;
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
   base::check(endpoint.has_value(), "the agent gives its workers the rendezvous as host:port");
@@ -67,23 +65,21 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
         *store_, options_.rank, parallel::GlooOptions{.host = options_.interface, .rendezvous_seconds = kMeetSeconds});
 }
 
-std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend, const std::string& name,
-                                                                const std::vector<std::int64_t>& members) {
-  if (members.size() == 1) return parallel::make_single_rank(backend);
-  if (staged_) return parallel::make_staged(on_host(host_->backend, name, members), backend);
-  if (!nccl_) return on_host(backend, name, members);
+std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend, const parallel::GroupMembers& group) {
+  if (group.ranks.count == 1) return parallel::make_single_rank(backend);
+  if (staged_) return parallel::make_staged(on_host(host_->backend, group), backend);
+  if (!nccl_) return on_host(backend, group);
   if (!nccl_world_) meet_by_nccl();
-  return nccl_world_->communicator(backend, members, name, nullptr);
+  return nccl_world_->communicator(backend, group.ranks.list(), info(group.group).name, nullptr);
 }
 
-std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend, const std::string& name,
-                                                           const std::vector<std::int64_t>& members) {
-  if (!here_.have_all(members)) {
+std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend, const parallel::GroupMembers& group) {
+  if (!here_.have_all(group.ranks)) {
     base::check(gloo_ != nullptr, "a group that crosses nodes has a rendezvous");
-    return gloo_->communicator(backend, members, name);
+    return gloo_->communicator(backend, group.ranks.list(), info(group.group).name);
   }
   base::check(shared_ != nullptr, "ranks of one node share memory");
-  return shared_->communicator(backend, members, name);
+  return shared_->communicator(backend, group.ranks.list(), info(group.group).name);
 }
 
 void RankWorld::meet_by_nccl() {

@@ -15,6 +15,7 @@
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
 #include "parallel/comm/shm/shm_world.h"
+#include "parallel/group/world.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core {
@@ -25,7 +26,7 @@ struct NodeRanks {
   std::int64_t count = 1;
 
   bool has(std::int64_t rank) const { return rank >= first && rank < first + count; }
-  bool have_all(const std::vector<std::int64_t>& ranks) const;
+  bool have_all(const parallel::RankRange& ranks) const { return has(ranks.first) && has(ranks.last()); }
 };
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node);
 
@@ -35,7 +36,7 @@ parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Lay
 
 /// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups that are not, and on a
 /// CUDA device by NCCL, or by the former two with `staged` before them. Outlives its communicators.
-class RankWorld {
+class RankWorld final : public parallel::World {
  public:
   struct Options {
     std::int64_t rank = 0;
@@ -48,15 +49,12 @@ class RankWorld {
   };
   RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options);
 
-  /// All members of a group make it at a time; all ranks make those they share in one order.
-  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend, const std::string& name,
-                                                       const std::vector<std::int64_t>& members);
-  /// Throws CommError when the world has ended: with NCCL the device may have gone on with any numbers.
-  void require_alive() const;
+  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend, const parallel::GroupMembers& group) override;
+  /// With NCCL the device may have gone on with any numbers.
+  void require_alive() const override;
 
  private:
-  std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend, const std::string& name,
-                                                  const std::vector<std::int64_t>& members);
+  std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend, const parallel::GroupMembers& group);
   void meet_by_nccl();
 
   /// What host tensors of `staged` are checked by.

@@ -50,7 +50,7 @@ class Worker {
 
  private:
   void build(const Start& start);
-  DeviceRank::Meet meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
+  void meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
   void tell(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -123,7 +123,7 @@ void Worker::listen(bool wait) {
   if (cpu_time_is_up()) tell(StopNeeded{"SIGXCPU"});
 }
 
-DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
+void Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
   // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
   constexpr double kSpinSeconds = 100e-6;
   const NodeRanks here = node_ranks(layout, topology, rank_number_ / topology.devices_per_node);
@@ -136,11 +136,6 @@ DeviceRank::Meet Worker::meet(const Start& start, const parallel::Layout& layout
                                                           .rendezvous = start.rendezvous,
                                                           .device = topology.device_of(rank_number_),
                                                           .interface = start.interface});
-  return [this](kernels::Backend& backend) -> MakeGroup {
-    return [this, &backend](const std::string& name, const std::vector<std::int64_t>& members) {
-      return world_->communicator(backend, name, members);
-    };
-  };
 }
 
 void Worker::build(const Start& start) {
@@ -150,8 +145,8 @@ void Worker::build(const Start& start) {
   if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic) kernels::limit_gemm_library(most_isa(job_));
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, meet(start, layout, topology),
-                                       DeviceRank::Observe{}, start.gemm_algorithms);
+  meet(start, layout, topology);
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, *world_, DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
   if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
   const DryRun& plan = rank_->plan();
@@ -250,7 +245,7 @@ StepReport Worker::await_report(const Launched& launched, io::StepRecord& record
   record.grad_norm = report.grad_norm;
   record.learning_rate = report.learning_rate;
   record.time = report.time;
-  record.time.checkpoint = launched.carried_stall;
+  record.time[base::LedgerPart::checkpoint] = launched.carried_stall;
   const kernels::BackendCounters counters = rank_->backend().counters();
   record.widened_gemms = counters.widened_gemms;
   record.reference_gemms = counters.reference_gemms;
@@ -275,8 +270,8 @@ bool Worker::settle(std::size_t left) {
     const double begin = begin_;
     begin_ = base::monotonic_seconds();
     record.step_seconds = begin_ - begin;
-    record.time.other = 0;
-    record.time.other = record.step_seconds - record.time.sum();
+    record.time[base::LedgerPart::other] = 0;
+    record.time[base::LedgerPart::other] = record.step_seconds - record.time.sum();
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
@@ -311,7 +306,7 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
   segments_.set_free(segment, false);
   next_segment_ = (segment + 1) % segments_.size();
   const double stall = base::monotonic_seconds() - start;
-  record.time.checkpoint += stall;
+  record.time[base::LedgerPart::checkpoint] += stall;
   checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
   saved_step_ = step;
   saved_at_ = start;

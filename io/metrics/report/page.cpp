@@ -116,7 +116,7 @@ std::string charts(const Report& r) {
       "Model FLOPs utilisation", ChartScale::from_zero, percent, {line_of(r, "MFU", 3, &StepBucket::mfu)}, marks});
   StackedChart ledger{
       .title = "Where a step's time goes", .format = precise_duration, .columns = {}, .labels = {}, .scale = StackedScale::without_outliers};
-  for (const LedgerPart& part : parts(TimeLedger{})) ledger.labels.emplace_back(part.name);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) ledger.labels.emplace_back(part.name);
   for (const StepBucket& bucket : r.series.coarse(kColumns)) {
     StackedColumn column{static_cast<double>(bucket.first_step) - 0.5,
                          static_cast<double>(bucket.last_step) + 0.5,

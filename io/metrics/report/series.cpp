@@ -57,8 +57,7 @@ void StepSeries::add(const StepRecord& record) {
   one.learning_rate.add(record.learning_rate);
   one.tokens_per_second.add(record.tokens_per_second);
   if (record.mfu) one.mfu.add(*record.mfu);
-  const auto ledger = parts(record.time);
-  for (std::size_t i = 0; i < one.time.size(); ++i) one.time[i] = std::max(0.0, ledger[i].seconds);
+  for (std::size_t i = 0; i < one.time.size(); ++i) one.time[i] = std::max(0.0, record.time[base::kLedgerParts[i].part]);
   if (!buckets_.empty() && buckets_.back().steps < steps_per_bucket_) {
     buckets_.back().add(one);
     return;

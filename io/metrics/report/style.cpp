@@ -43,7 +43,7 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, monospace; }
 
 std::string color_rules() {
   std::string out;
-  for (std::size_t i = 0; i < kLedgerParts; ++i)
+  for (std::size_t i = 0; i < base::kLedgerParts.size(); ++i)
     out += fmt::format(
         ".s{0} {{ stroke: var(--c{0}); }} .f{0} {{ fill: var(--c{0}); }} .b{0} {{ background: var(--c{0}); "
         "}}\n",

@@ -40,7 +40,7 @@ std::string memory_table(const Report& r) {
   std::string bar, rows;
   std::size_t color = 0;
   for (const auto& [use, bytes] : r.info.memory_uses) {
-    const std::size_t c = color++ % kLedgerParts;
+    const std::size_t c = color++ % base::kLedgerParts.size();
     const double share = 100 * static_cast<double>(bytes) / static_cast<double>(all);
     bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", c, share, escape_html(use));
     rows += fmt::format("<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", c, escape_html(use),
@@ -90,20 +90,19 @@ std::string row_of(const Attempt& a, std::size_t number, double now) {
 }  // namespace
 
 std::string ledger_table(const Report& r) {
-  std::array<double, kLedgerParts> total{};
+  std::array<double, base::kLedgerParts.size()> total{};
   for (const StepBucket& bucket : r.series.buckets())
     for (std::size_t i = 0; i < total.size(); ++i) total[i] += bucket.time[i];
   const double all = std::accumulate(total.begin(), total.end(), 0.0);
   if (all <= 0) return "";
   std::string bar, rows;
-  const auto names = parts(TimeLedger{});
   for (std::size_t i = 0; i < total.size(); ++i) {
     if (total[i] <= 0) continue;
     bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", i,
-                       100 * total[i] / all, names[i].name);
+                       100 * total[i] / all, base::kLedgerParts[i].name);
     rows += fmt::format(
         "<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", i,
-        names[i].name, short_duration(total[i]), 100 * total[i] / all);
+        base::kLedgerParts[i].name, short_duration(total[i]), 100 * total[i] / all);
   }
   return fmt::format(
       "<div class=\"box\"><div class=\"bar\">{}</div><table><tr><th>time ledger, all steps</th><th "

@@ -95,7 +95,7 @@ Json run(const core::JobSpec& job, const Args& args) {
     if (report.skipped) throw base::diverged_error("step " + std::to_string(reported) + ": the loss or a gradient is not finite");
     if (reported <= args.warmup) continue;
     seconds.push_back(took);
-    optimizer.push_back(report.time.optimizer);
+    optimizer.push_back(report.time[base::LedgerPart::optimizer]);
   }
   const std::string attention = target.attention_library.empty() ? "own kernels" : target.attention_library;
   return {{"impl", "trainerd"}, {"job", job.name}, {"master", kernels::name_of(job.precision.master)},
