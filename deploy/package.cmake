@@ -31,7 +31,13 @@ install(RUNTIME_DEPENDENCY_SET carried PRE_EXCLUDE_REGEXES ${glibc} ${cuda} LIBR
 install(DIRECTORY configs DESTINATION share/trainerd)
 install(PROGRAMS deploy/cuda-libraries.sh DESTINATION share/trainerd/deploy)
 install(PROGRAMS deploy/slurm/trainerd.sbatch DESTINATION share/trainerd/deploy/slurm)
-install(FILES README.md DESTINATION share/trainerd)
+# The pages; configs/README.md goes with configs.
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION share/trainerd)
+foreach(page core core/model core/plan core/run deploy io kernels parallel tests tests/golden tests/bench/gpu)
+  install(FILES ${page}/README.md DESTINATION share/trainerd/${page})
+endforeach()
+# What parallel/README.md shows.
+install(DIRECTORY tests/golden/pictures DESTINATION share/trainerd/tests/golden)
 
 # What was packed: asked when it is packed, not when it was configured.
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")")

@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ./deploy/install-deps.sh
-cmake --preset release -DTRAINERD_TESTS=OFF
+cmake --preset release -DTRAINERD_TESTS=OFF -DTRAINERD_UNITY=ON
 cmake --build --preset release
 exec ./build/release/trainerd run configs/quickstart.yaml "$@"

@@ -131,7 +131,7 @@ TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[c
   CHECK_THAT(valid.output, Catch::Contains("device: cuda\n") && Catch::Contains("of which this machine has none"));
 }
 
-// The first job of the README.
+// A first job, like configs/tiny.yaml.
 const std::string kFirstJob =
     "name: tiny\n"
     "model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 64}\n"
@@ -378,7 +378,7 @@ TEST_CASE("output that cannot be written is not success", "[cli]") {
 
 }  // namespace
 
-TEST_CASE("the README's pictures of a grid and a schedule are what the program draws", "[cli]") {
+TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are what the program draws", "[cli]") {
   const Directory directory;
   const std::string pictures = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/pictures/";
   const std::string grid = directory.write("grid.svg", ""), schedule = directory.write("schedule.svg", "");

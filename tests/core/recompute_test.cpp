@@ -90,7 +90,7 @@ std::int64_t kept_bytes(const core::DryRun& plan) {
   return plan.memory.bytes_of("forward_to_backward") + plan.memory.bytes_of("forward_to_weight");
 }
 
-/// The README's table: bytes that a layer keeps of a token from forward to backward.
+/// The table of core/model/README.md: bytes that a layer keeps of a token from forward to backward.
 std::int64_t bytes_per_token(const core::ModelOptions& m, RecomputeKind kind, std::int64_t element) {
   const std::int64_t qkv = (m.heads + 2 * m.kv_heads) * m.head_dim;
   const std::int64_t up = m.mlp == core::Mlp::swiglu ? 2 * m.ffn : m.ffn, act = m.mlp == core::Mlp::swiglu ? 0 : m.ffn;
@@ -139,7 +139,7 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
   }
 }
 
-TEST_CASE("a layer keeps the bytes of a token that the README says", "[recompute][memory]") {
+TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "[recompute][memory]") {
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
       std::map<RecomputeKind, std::int64_t> kept;
@@ -160,7 +160,7 @@ TEST_CASE("a layer keeps the bytes of a token that the README says", "[recompute
   }
 }
 
-TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that the README says", "[recompute][memory]") {
+TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/README.md says", "[recompute][memory]") {
   core::JobSpec job = core::parse_job("model: {preset: llama-3-8b, seq_len: 1024}\nsteps: 1\nbatch: {global: 1, micro: 1}\n"
                                       "precision: bf16\ndata: {format: synthetic}\n", "llama.yaml");
   const auto kept_of_layer = [&](RecomputeKind kind) {

@@ -186,8 +186,8 @@ TEST_CASE("a job file that is absent or a directory is a SpecError that names it
   CHECK_THROWS_AS(load_job("."), base::SpecError);
 }
 
-TEST_CASE("the README holds the reference that the parser's table makes", "[spec][readme]") {
-  std::ifstream file(std::string(TRAINERD_SOURCE_DIR) + "/README.md");
+TEST_CASE("configs/README.md holds the reference that the parser's table makes", "[spec][readme]") {
+  std::ifstream file(std::string(TRAINERD_SOURCE_DIR) + "/configs/README.md");
   std::ostringstream text;
   text << file.rdbuf();
   const std::string readme = text.str();
@@ -243,7 +243,7 @@ TEST_CASE("the reference has a row for every key of the issue's list", "[spec]")
   }
 }
 
-// ./test_core "[.print-reference]" prints what belongs between README.md's markers.
+// ./test_core "[.print-reference]" prints what belongs between the markers of configs/README.md.
 TEST_CASE("print the reference", "[.print-reference]") {
   const std::string reference = reference_markdown();
   std::fwrite(reference.data(), 1, reference.size(), stdout);
