@@ -33,5 +33,5 @@ fi
 cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY=$unity
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
-# One test at a time but for those that leave a core free: several start trainers of their own, and the machine may have two cores.
-ctest --test-dir "build/$preset" --output-on-failure -j 2
+# tests/CMakeLists.txt says which tests run beside each other on two cores.
+ctest --test-dir "build/$preset" --output-on-failure -j 3

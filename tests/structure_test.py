@@ -8,6 +8,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LADDER = ["kernels", "parallel", "io", "core", "apps"]
 MAX_LINES = 450
+MAX_FILES_OF_AN_OPERATOR = 6
+# Words of other things too; and the packing of a weight, whose arguments are asked for their bytes by every backend.
+UNCOUNTED = {"add", "scale", "cast", "prepare_weight"}
 
 
 def sources():
@@ -102,6 +105,29 @@ class Structure(unittest.TestCase):
     def test_no_source_file_is_too_long(self):
         long = {str(p.relative_to(ROOT)): n for p in sources() if (n := len(p.read_text().splitlines())) > MAX_LINES}
         self.assertEqual(long, {})
+
+    def test_tables_are_the_only_places_that_list_their_rows(self):
+        """Counts, printed: where operators, groups and ledger parts are named."""
+        texts = {str(p.relative_to(ROOT)): p.read_text() for p in sources()}
+        operators = re.findall(r"^TRAINERD_OPERATOR\((\w+), (\w+),", (ROOT / "kernels/ops/operators.def").read_text(), re.M)
+        self.assertGreater(len(operators), 30)
+        naming = {name: [f for f, text in texts.items() if f.startswith("kernels/") and re.search(rf"\b({name}|{args})\b", text)]
+                  for name, args in operators if name not in UNCOUNTED}
+        most = max(naming, key=lambda name: len(naming[name]))
+        # Beside the sources of its implementations in a world, and operators.def itself.
+        shared = {name: [f for f in files if not f.startswith(("kernels/cpu/", "kernels/cuda/"))] for name, files in naming.items()}
+        widest = max(shared, key=lambda name: len(shared[name]))
+        groups = [f for f, text in texts.items() if re.search(r"\bGroup::(tp|kv|dp|dp_inner|dp_outer|pp|tied|world)\b", text)]
+        strings = [f for f, text in texts.items()
+                   if re.search(r'[=(,] *"(kv|dp_inner|dp_outer|tied)"', text) and f != "parallel/group/group.h"]
+        lists = [f for f, text in texts.items() if all(f"LedgerPart::{part}" in text for part in ("compute", "bubble", "data_wait", "other"))]
+        print(f"\nfiles that name an operator, outside the worlds that implement it: at most {1 + len(shared[widest])} ({widest}: "
+              f"kernels/ops/operators.def, {', '.join(shared[widest])})\n"
+              f"with its implementations: at most {1 + len(naming[most])} ({most}: {', '.join(naming[most])})\n"
+              f"files that name a group: {len(groups)} ({', '.join(groups)})\nplaces that list the ledger's parts: {lists}")
+        self.assertLessEqual(1 + len(shared[widest]), MAX_FILES_OF_AN_OPERATOR)
+        self.assertEqual(strings, [])
+        self.assertEqual(lists, ["kernels/base/ledger.h"])
 
     def test_environment_variables_are_read_in_apps_alone(self):
         found = [str(p.relative_to(ROOT)) for p in sources() if room_of(p) != "apps" and re.search(r"\bgetenv\s*\(", p.read_text())]

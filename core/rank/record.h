@@ -12,6 +12,7 @@
 #include "kernels/cost/cost.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/op_class.h"
+#include "kernels/ops/operators.h"
 #include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 
@@ -22,7 +23,7 @@ namespace trainerd::core {
 
 /// An operator call; equal calls are one entry.
 struct RecordedOp {
-  const char* op = "";
+  kernels::Operator op = kernels::Operator::copy;
   kernels::OpClass what;
   kernels::Cost cost;
 };

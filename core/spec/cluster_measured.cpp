@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/ops/op_class.h"
+#include "kernels/ops/operators.h"
 
 namespace trainerd::core {
 namespace {
@@ -27,11 +27,14 @@ void add_measured_fields(std::vector<Field>& fields, const std::string& prefix, 
   };
   add("operator_seconds", &rates.operator_seconds, "of the host between two operators");
   for (const auto& [section, curves] : {std::pair{"alone.", &rates.alone}, {"crowded.", &rates.crowded}})
-    for (const char* op : kernels::kOperatorNames)
-      for (const char* dtype : {"fp32", "bf16"}) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      const auto add_curve = [&](const char* op) {
         const std::string key = std::string(op) + "." + dtype;
         add(section + key, &(*curves)[key], "of an operator: coefficients, or bytes and seconds in turn");
-      }
+      };
+      for (std::size_t i = 0; i < static_cast<std::size_t>(kernels::Operator::write); ++i) add_curve(kernels::kOperatorNames[i]);
+      add_curve("other");  // any operator without a shape
+    }
   for (const char* operation : kCollectives)
     add(std::string("collectives.") + operation, &rates.collectives[operation], "bytes and seconds in turn");
 }

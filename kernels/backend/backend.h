@@ -11,6 +11,7 @@
 #include "kernels/base/error.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/op_class.h"
+#include "kernels/ops/operators.h"
 #include "kernels/ops/ops.h"
 #include "kernels/target/target.h"
 
@@ -68,7 +69,7 @@ class Backend {
   /// makes nor holds them, whatever their size.
   virtual void write_made(Stream&, std::span<const Tensor> to, std::vector<std::byte>& staging,
                           const std::function<void(std::span<std::byte>)>& make);
-  /// Device to host, complete when this returns. One of the few declared ways a value comes up (DESIGN section 4).
+  /// Device to host, complete when this returns. One of the few declared ways a value comes up (core/README.md, section 4).
   virtual void read_back(Stream&, const Tensor& from, std::span<std::byte> to) = 0;
 
   // Streams and events.
@@ -82,55 +83,18 @@ class Backend {
   /// (all else is for that one alone). A stream is used by one thread at a time.
   virtual void enter_thread() = 0;
 
-  // GEMM.
   /// Bytes of the prepared form for a role; 0 when the plain form serves as well.
   virtual std::int64_t prepared_bytes(const PrepareWeight&) const = 0;
-  virtual void prepare_weight(Stream&, const PrepareWeight&) = 0;
-  virtual void linear_fprop(Stream&, const LinearFprop&) = 0;
-  virtual void linear_dgrad(Stream&, const LinearDgrad&) = 0;
-  virtual void linear_wgrad(Stream&, const LinearWgrad&) = 0;
-  virtual void linear_swiglu(Stream&, const LinearSwiglu&) = 0;
-  virtual void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) = 0;
+
+  // The operators: void name(Stream&, const Arguments&).
+#define TRAINERD_OPERATOR(name, Args, cuda) virtual void name(Stream&, const Args&) = 0;
+#include "kernels/ops/operators.def"
 
   /// The library's quickest algorithm for each of a step's GEMMs, measured on the device, as text for `use_gemms`. Before memory is
   /// planned on: takes device memory for the largest and gives it back. Throws DeviceError where there is nothing to choose.
   virtual std::string time_gemms(std::span<const OpClass> gemms);
   /// From now on GEMMs run by these choices. Throws DeviceError when they were made with another library or device.
   virtual void use_gemms(const std::string& choices);
-
-  // MLP, embedding, norm.
-  virtual void glu_forward(Stream&, const GluForward&) = 0;
-  virtual void glu_backward(Stream&, const GluBackward&) = 0;
-  virtual void gelu_forward(Stream&, const GeluForward&) = 0;
-  virtual void gelu_backward(Stream&, const GeluBackward&) = 0;
-  virtual void embedding_forward(Stream&, const EmbeddingForward&) = 0;
-  virtual void embedding_backward(Stream&, const EmbeddingBackward&) = 0;
-  virtual void add_norm_forward(Stream&, const AddNormForward&) = 0;
-  virtual void add_norm_backward(Stream&, const AddNormBackward&) = 0;
-
-  // Attention.
-  virtual void rope_table(Stream&, const RopeTable&) = 0;
-  virtual void qk_norm_rope_forward(Stream&, const QkNormRopeForward&) = 0;
-  virtual void qk_norm_rope_backward(Stream&, const QkNormRopeBackward&) = 0;
-  virtual void attention_forward(Stream&, const AttentionForward&) = 0;
-  virtual void attention_backward(Stream&, const AttentionBackward&) = 0;
-
-  // Loss.
-  virtual void ce_stats(Stream&, const CeStats&) = 0;
-  virtual void ce_rescale(Stream&, const CeRescale&) = 0;
-  virtual void ce_finish(Stream&, const CeFinish&) = 0;
-
-  // Elementwise, reductions, update.
-  virtual void add(Stream&, const Add&) = 0;
-  virtual void scale(Stream&, const Scale&) = 0;
-  virtual void cast(Stream&, const Cast&) = 0;
-  virtual void block_square_sums(Stream&, const BlockSquareSums&) = 0;
-  virtual void total_square_sum(Stream&, const TotalSquareSum&) = 0;
-  virtual void ordered_sum(Stream&, const OrderedSum&) = 0;
-  virtual void tensor_hash(Stream&, const TensorHash&) = 0;
-  virtual void step_control(Stream&, const StepControl&) = 0;
-  virtual void adamw_update(Stream&, const AdamwUpdate&) = 0;
-  virtual void init_normal(Stream&, const InitNormal&) = 0;
 };
 
 inline void Backend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>& staging,

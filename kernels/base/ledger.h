@@ -1,6 +1,6 @@
 #pragma once
 
-// The time ledger: where a step's seconds go. This is the one list of its parts. The clock of a step, its records and metrics, the
+// The time ledger (core/README.md, section 4): where a step's seconds go. This is the one list of its parts. The clock of a step, its records and metrics, the
 // plan and the replay all go by it.
 
 #include <array>

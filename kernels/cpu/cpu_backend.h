@@ -37,58 +37,11 @@ class CpuBackend final : public Backend {
   double elapsed_seconds(const Event& from, const Event& to) override;
   void enter_thread() override {}
 
-  // gemm.cpp
   std::int64_t prepared_bytes(const PrepareWeight&) const override;
-  void prepare_weight(Stream&, const PrepareWeight&) override;
-  void linear_fprop(Stream&, const LinearFprop&) override;
-  void linear_dgrad(Stream&, const LinearDgrad&) override;
-  void linear_wgrad(Stream&, const LinearWgrad&) override;
-  void linear_swiglu(Stream&, const LinearSwiglu&) override;
-  void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) override;
 
-  // mlp.cpp
-  void glu_forward(Stream&, const GluForward&) override;
-  void glu_backward(Stream&, const GluBackward&) override;
-  void gelu_forward(Stream&, const GeluForward&) override;
-  void gelu_backward(Stream&, const GeluBackward&) override;
-
-  // embedding.cpp
-  void embedding_forward(Stream&, const EmbeddingForward&) override;
-  void embedding_backward(Stream&, const EmbeddingBackward&) override;
-
-  // norm.cpp
-  void add_norm_forward(Stream&, const AddNormForward&) override;
-  void add_norm_backward(Stream&, const AddNormBackward&) override;
-
-  // rope.cpp
-  void rope_table(Stream&, const RopeTable&) override;
-  void qk_norm_rope_forward(Stream&, const QkNormRopeForward&) override;
-  void qk_norm_rope_backward(Stream&, const QkNormRopeBackward&) override;
-
-  // attention.cpp
-  void attention_forward(Stream&, const AttentionForward&) override;
-  void attention_backward(Stream&, const AttentionBackward&) override;
-
-  // loss.cpp
-  void ce_stats(Stream&, const CeStats&) override;
-  void ce_rescale(Stream&, const CeRescale&) override;
-  void ce_finish(Stream&, const CeFinish&) override;
-
-  // elementwise.cpp
-  void add(Stream&, const Add&) override;
-  void scale(Stream&, const Scale&) override;
-  void cast(Stream&, const Cast&) override;
-  void init_normal(Stream&, const InitNormal&) override;
-
-  // reduce.cpp
-  void block_square_sums(Stream&, const BlockSquareSums&) override;
-  void total_square_sum(Stream&, const TotalSquareSum&) override;
-  void ordered_sum(Stream&, const OrderedSum&) override;
-  void tensor_hash(Stream&, const TensorHash&) override;
-
-  // update.cpp
-  void step_control(Stream&, const StepControl&) override;
-  void adamw_update(Stream&, const AdamwUpdate&) override;
+  // Each in the source of its subject: gemm.cpp, norm.cpp, ...
+#define TRAINERD_OPERATOR(name, Args, cuda) void name(Stream&, const Args&) override;
+#include "kernels/ops/operators.def"
 
  private:
   Target target_;

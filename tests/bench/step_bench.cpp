@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   if (job.isa != core::IsaChoice::automatic) kernels::limit_gemm_library(core::most_isa(job));
   const parallel::Topology topology = core::job_topology(job);
   core::DeviceRank rank(job, topology, [&](const kernels::ObservedCall& call) {
-    if (observing) current[part_of(call.op)] += call.seconds;
+    if (observing) current[part_of(name_of(call.op))] += call.seconds;
   });
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();

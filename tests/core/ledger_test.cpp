@@ -35,7 +35,7 @@ std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, 
         job, layout, topology, rank,
         others,
         [&](const kernels::ObservedCall& call) {
-          if (!sleeps || call.op != op) return;
+          if (!sleeps || name_of(call.op) != op) return;
           sleeps = false;
           std::this_thread::sleep_for(std::chrono::duration<double>(kDelay));
         });

@@ -202,7 +202,7 @@ TEST_CASE("the meta world shows what a chunked gather and sum have beside them",
                     std::to_string(m.sequence) + (m.progress == parallel::Progress::background ? " behind" : ""));
   };
   const auto group = parallel::make_meta_communicator(0, 2, observe);
-  MetaBackend backend(detect_cpu(1), [&](const MetaCall& call) { calls.emplace_back(call.op); });
+  MetaBackend backend(detect_cpu(1), [&](const MetaCall& call) { calls.emplace_back(name_of(call.op)); });
   Arena scratch = Arena::dry("scratch"), tensors = Arena::dry("tensors");
   const auto stream = backend.make_stream("compute", &scratch);
   const auto take = [&](std::int64_t rows, std::int64_t columns) {

@@ -22,10 +22,10 @@ namespace {
 
 core::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
   const double flops = 2.0 * static_cast<double>(m * n * k), bytes = 4.0 * static_cast<double>(m * k + n * k + m * n);
-  return {{"linear_fprop", kernels::gemm_class(kernels::GemmRole::fprop, DType::f32, DType::f32, m, n, k), {flops, bytes}}, seconds, 1};
+  return {{kernels::Operator::linear_fprop, kernels::gemm_class(kernels::GemmRole::fprop, DType::f32, DType::f32, m, n, k), {flops, bytes}}, seconds, 1};
 }
 
-core::OperatorSamples::Sample memory(const char* op, double bytes, double seconds) {
+core::OperatorSamples::Sample memory(kernels::Operator op, double bytes, double seconds) {
   return {{op, {.dtype = DType::f32}, {0, bytes}}, seconds, 1};
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("the curve of a product finds the terms that its samples were made of"
 }
 
 TEST_CASE("other operators have a point for each doubling of their bytes", "[calibrate]") {
-  const core::FittedCurves fitted = core::fit_curves({memory("scale", 1e4, 1e-6), memory("scale", 1.1e4, 1e-6), memory("scale", 1e6, 1e-4)});
+  const core::FittedCurves fitted = core::fit_curves({memory(kernels::Operator::scale, 1e4, 1e-6), memory(kernels::Operator::scale, 1.1e4, 1e-6), memory(kernels::Operator::scale, 1e6, 1e-4)});
   const std::vector<double>& points = fitted.curves.at("scale.fp32");
   REQUIRE(points.size() == 4);
   CHECK(core::on_points(points, points[0]) == Approx(1e-6));

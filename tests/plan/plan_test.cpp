@@ -160,7 +160,7 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   t.rates.gemm = {.efficiency = 1, .tile_rows = 256, .tile_columns = 128, .start_depth = 0};
   t.rates.memory_efficiency = 1;
   const auto seconds = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return core::op_seconds({"linear_fprop", kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, m, n, k), {0, 0}}, t);
+    return core::op_seconds({kernels::Operator::linear_fprop, kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, m, n, k), {0, 0}}, t);
   };
   // 100 tiles of 256 x 128: one wave at the peak. One tile more: two.
   CHECK(seconds(2560, 1280, 4096) == Approx(2.0 * 2560 * 1280 * 4096 / 100e12));

@@ -18,7 +18,7 @@ namespace {
 core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
   core::RankRecord record;
   for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::backward_input, ActionKind::backward_weight}) {
-    record.ops.push_back({"work", {}, {costs.of(kind), 0}});
+    record.ops.push_back({kernels::Operator::add, {}, {costs.of(kind), 0}});
     const auto index = static_cast<std::int32_t>(record.ops.size()) - 1;
     for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
       for (const core::Turn turn : {core::Turn::first, core::Turn::middle, core::Turn::last})
@@ -211,7 +211,7 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
     core::RecordedSegment& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
     for (const double s : seconds) {
       forward.push_back({core::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
-      record.ops.push_back({"work", {}, {s, 0}});
+      record.ops.push_back({kernels::Operator::add, {}, {s, 0}});
     }
     core::ReplayInput input = input_of(shape, record, 0);
     input.launch_seconds = launch;

@@ -72,7 +72,6 @@ double median(std::vector<double> values) {
 }
 
 void OperatorSamples::add(const kernels::ObservedCall& call) {
-  names_[call.op] = call.op;
   now_[{call.op, call.what, call.cost.flops, call.cost.bytes}].push_back(call.seconds);
 }
 
@@ -96,7 +95,7 @@ void OperatorSamples::drop_step() { now_.clear(); }
 std::vector<Sample> OperatorSamples::samples() const {
   std::vector<Sample> samples;
   for (const auto& [key, seconds] : means_)
-    samples.push_back({{names_.at(key.op), key.what, {key.flops, key.bytes}}, median(seconds), calls_.at(key) / steps_done()});
+    samples.push_back({{key.op, key.what, {key.flops, key.bytes}}, median(seconds), calls_.at(key) / steps_done()});
   return samples;
 }
 

@@ -35,7 +35,7 @@ class OperatorSamples {
 
  private:
   struct Key {
-    std::string op;
+    kernels::Operator op = kernels::Operator::copy;
     kernels::OpClass what;
     double flops = 0, bytes = 0;
     auto operator<=>(const Key&) const = default;
@@ -43,7 +43,6 @@ class OperatorSamples {
   std::map<Key, std::vector<double>> now_, means_;  ///< calls of the step under way; means of those before
   std::map<Key, double> calls_;                     ///< of all steps
   double steps_done() const { return static_cast<double>(steps_.size()); }
-  std::map<std::string, const char*> names_;
   std::vector<double> host_, steps_;
   double operators_ = 0;
 };

@@ -32,7 +32,7 @@ double on_curve(const RecordedOp& op, const MeasuredRates::Operators& curves) {
 
 }  // namespace
 
-std::string curve_of(const char* op, const OpClass& what) { return std::string(op) + "." + kernels::name_of(what.dtype); }
+std::string curve_of(kernels::Operator op, const OpClass& what) { return std::string(name_of(op)) + "." + kernels::name_of(what.dtype); }
 
 std::string other_curve(kernels::DType dtype) { return std::string("other.") + kernels::name_of(dtype); }
 

@@ -14,7 +14,7 @@
 namespace trainerd::core {
 
 /// "linear_fprop.bf16": the key of an operator's curve.
-std::string curve_of(const char* op, const kernels::OpClass& what);
+std::string curve_of(kernels::Operator op, const kernels::OpClass& what);
 /// The curve for operators that have none, of a dtype.
 std::string other_curve(kernels::DType dtype);
 

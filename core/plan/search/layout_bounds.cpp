@@ -1,7 +1,7 @@
 #include "core/plan/search/layout_bounds.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <map>
 
 #include "core/model/parameters.h"
@@ -94,13 +94,13 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.front()[i];
   }
   if (!timed_) return costs;
-  const auto seconds_of = [&](const RecordedSegment& segment, const char* only) {
+  const auto seconds_of = [&](const RecordedSegment& segment, std::optional<kernels::Operator> only) {
     double seconds = 0;
     for (const RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
-      if (e.kind == RecordedEvent::Kind::op && (only == nullptr || std::strcmp(record.ops[i].op, only) == 0))
+      if (e.kind == RecordedEvent::Kind::op && (!only || record.ops[i].op == *only))
         seconds += op_seconds(record.ops[i], t);
-      if (e.kind != RecordedEvent::Kind::issue || only != nullptr) continue;
+      if (e.kind != RecordedEvent::Kind::issue || only) continue;
       const RecordedCollective& call = record.collectives[i];
       if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)
         seconds += collective_seconds(call.op, call.bytes, tp, t);
@@ -109,7 +109,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   };
   std::map<ActionKind, double> fastest;  // the first microbatch assigns gradients, others add to them
   for (const auto& [key, segment] : record.actions) {
-    const double seconds = seconds_of(segment, nullptr);
+    const double seconds = seconds_of(segment, std::nullopt);
     const auto [at, fresh] = fastest.try_emplace(key.kind, seconds);
     if (!fresh) at->second = std::min(at->second, seconds);
   }
@@ -117,8 +117,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   costs.backward = fastest[ActionKind::backward];
   costs.backward_input = fastest[ActionKind::backward_input];
   costs.backward_weight = fastest[ActionKind::backward_weight];
-  costs.update = seconds_of(record.after, "adamw_update");
-  costs.norm = seconds_of(record.after, "block_square_sums");
+  costs.update = seconds_of(record.after, kernels::Operator::adamw_update);
+  costs.norm = seconds_of(record.after, kernels::Operator::block_square_sums);
   return costs;
 }
 

@@ -3,6 +3,8 @@
 // What the sources of the vector kernels share, and their functions by subject, in this build's namespace.
 // Their contracts are those of the pointers of the same name in `VectorKernels`.
 
+#include <type_traits>
+
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vector_kernels.h"
 
@@ -40,36 +42,9 @@ inline void with_type(DType dtype, const F& f) {
     f(float{});
 }
 
-// mlp_kernels.cpp
-void glu_forward(DType, const std::byte*, std::byte*, std::int64_t, std::int64_t);
-void glu_backward(DType, const std::byte*, const std::byte*, std::byte*, std::byte*, std::int64_t,
-                  std::int64_t);
-void gelu_forward(DType, const std::byte*, std::byte*, std::int64_t);
-void gelu_backward(DType, const std::byte*, const std::byte*, std::byte*, std::int64_t);
-
-// norm_kernels.cpp
-void add_norm_forward(const AddNormForward&, std::int64_t, std::int64_t);
-void add_norm_backward(const AddNormBackward&, std::int64_t, std::int64_t, float*, float*);
-void sum_partials(const float*, std::int64_t, std::int64_t, std::int64_t, DType, std::byte*, WriteMode);
-
-// rope_kernels.cpp
-void qk_norm_rope_forward(const QkNormRopeForward&, std::int64_t, std::int64_t);
-void qk_norm_rope_backward(const QkNormRopeBackward&, std::int64_t, std::int64_t, float*, float*);
-
-// embedding_kernels.cpp
-void embedding_forward(const EmbeddingForward&, std::int64_t, std::int64_t);
-void embedding_row(const EmbeddingBackward&, std::int64_t, const std::int32_t*, std::int64_t);
-
-// loss_kernels.cpp
-void ce_stats(const CeStats&, std::int64_t, std::int64_t);
-void ce_finish(const CeFinish&, std::int64_t, std::int64_t);
-
-// flat_kernels.cpp
-void add(DType, const std::byte*, const std::byte*, std::byte*, std::int64_t);
-void scale(DType, std::byte*, float, std::int64_t);
-void cast(DType, const std::byte*, DType, std::byte*, std::int64_t);
-double square_sum(DType, const std::byte*, std::int64_t);
-void hash_words(const std::byte*, std::int64_t, std::int64_t, std::uint32_t[2]);
-void adamw(const AdamwRun&);
+// Each in the source of its subject: mlp_kernels.cpp, norm_kernels.cpp, ...
+#define TRAINERD_DECLARE(name) std::remove_pointer_t<decltype(VectorKernels::name)> name;
+TRAINERD_VECTOR_KERNELS(TRAINERD_DECLARE)
+#undef TRAINERD_DECLARE
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

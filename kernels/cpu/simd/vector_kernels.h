@@ -70,6 +70,28 @@ struct VectorKernels {
   void (*adamw)(const AdamwRun&);
 };
 
+/// The members above, each once.
+#define TRAINERD_VECTOR_KERNELS(X) \
+  X(glu_forward) \
+  X(glu_backward) \
+  X(gelu_forward) \
+  X(gelu_backward) \
+  X(add_norm_forward) \
+  X(add_norm_backward) \
+  X(qk_norm_rope_forward) \
+  X(qk_norm_rope_backward) \
+  X(sum_partials) \
+  X(embedding_forward) \
+  X(embedding_row) \
+  X(ce_stats) \
+  X(ce_finish) \
+  X(add) \
+  X(scale) \
+  X(cast) \
+  X(square_sum) \
+  X(hash_words) \
+  X(adamw)
+
 namespace portable {
 const VectorKernels& vector_kernels();
 }

@@ -40,48 +40,22 @@ class CudaBackend final : public Backend {
   double elapsed_seconds(const Event& from, const Event& to) override;
   void enter_thread() override;
 
-  // gemm.cpp
   std::int64_t prepared_bytes(const PrepareWeight&) const override;
-  void prepare_weight(Stream&, const PrepareWeight&) override;
-  void linear_fprop(Stream&, const LinearFprop&) override;
-  void linear_dgrad(Stream&, const LinearDgrad&) override;
-  void linear_wgrad(Stream&, const LinearWgrad&) override;
-  void linear_swiglu(Stream&, const LinearSwiglu&) override;
-  void linear_dgrad_swiglu(Stream&, const LinearDgradSwiglu&) override;
+
+  // gemm.cpp and attention.cpp have those that a library serves; our own kernels run by the launcher of their name (kernels.h).
+#define TRAINERD_CUDA_library(name, Args) void name(Stream&, const Args&) override;
+#define TRAINERD_CUDA_either(name, Args) void name(Stream&, const Args&) override;
+#define TRAINERD_CUDA_own(name, Args) \
+  void name(Stream& s, const Args& a) override { run(s, a, cuda::name); }
+#define TRAINERD_OPERATOR(name, Args, cuda) TRAINERD_CUDA_##cuda(name, Args)
+#include "kernels/ops/operators.def"
+#undef TRAINERD_CUDA_library
+#undef TRAINERD_CUDA_either
+#undef TRAINERD_CUDA_own
 
   // gemm_timing.cpp
   std::string time_gemms(std::span<const OpClass> gemms) override;
   void use_gemms(const std::string& choices) override;
-
-  // attention.cpp
-  void attention_forward(Stream&, const AttentionForward&) override;
-  void attention_backward(Stream&, const AttentionBackward&) override;
-
-  // Our own kernels, each by the launcher of its name (kernels.h).
-  void glu_forward(Stream& s, const GluForward& a) override { run(s, a, cuda::glu_forward); }
-  void glu_backward(Stream& s, const GluBackward& a) override { run(s, a, cuda::glu_backward); }
-  void gelu_forward(Stream& s, const GeluForward& a) override { run(s, a, cuda::gelu_forward); }
-  void gelu_backward(Stream& s, const GeluBackward& a) override { run(s, a, cuda::gelu_backward); }
-  void embedding_forward(Stream& s, const EmbeddingForward& a) override { run(s, a, cuda::embedding_forward); }
-  void embedding_backward(Stream& s, const EmbeddingBackward& a) override { run(s, a, cuda::embedding_backward); }
-  void add_norm_forward(Stream& s, const AddNormForward& a) override { run(s, a, cuda::add_norm_forward); }
-  void add_norm_backward(Stream& s, const AddNormBackward& a) override { run(s, a, cuda::add_norm_backward); }
-  void rope_table(Stream& s, const RopeTable& a) override { run(s, a, cuda::rope_table); }
-  void qk_norm_rope_forward(Stream& s, const QkNormRopeForward& a) override { run(s, a, cuda::qk_norm_rope_forward); }
-  void qk_norm_rope_backward(Stream& s, const QkNormRopeBackward& a) override { run(s, a, cuda::qk_norm_rope_backward); }
-  void ce_stats(Stream& s, const CeStats& a) override { run(s, a, cuda::ce_stats); }
-  void ce_rescale(Stream& s, const CeRescale& a) override { run(s, a, cuda::ce_rescale); }
-  void ce_finish(Stream& s, const CeFinish& a) override { run(s, a, cuda::ce_finish); }
-  void add(Stream& s, const Add& a) override { run(s, a, cuda::add); }
-  void scale(Stream& s, const Scale& a) override { run(s, a, cuda::scale); }
-  void cast(Stream& s, const Cast& a) override { run(s, a, cuda::cast); }
-  void block_square_sums(Stream& s, const BlockSquareSums& a) override { run(s, a, cuda::block_square_sums); }
-  void total_square_sum(Stream& s, const TotalSquareSum& a) override { run(s, a, cuda::total_square_sum); }
-  void ordered_sum(Stream& s, const OrderedSum& a) override { run(s, a, cuda::ordered_sum); }
-  void tensor_hash(Stream& s, const TensorHash& a) override { run(s, a, cuda::tensor_hash); }
-  void step_control(Stream& s, const StepControl& a) override { run(s, a, cuda::step_control); }
-  void adamw_update(Stream& s, const AdamwUpdate& a) override { run(s, a, cuda::adamw_update); }
-  void init_normal(Stream& s, const InitNormal& a) override { run(s, a, cuda::init_normal); }
 
  private:
   /// False when cuDNN has no plan for a piece.

@@ -21,52 +21,17 @@ struct Launch {
   std::byte* scratch = nullptr;
 };
 
-// glu.cu
-void glu_forward(const Launch&, const GluForward&);
-void glu_backward(const Launch&, const GluBackward&);
-void gelu_forward(const Launch&, const GeluForward&);
-void gelu_backward(const Launch&, const GeluBackward&);
-
-// embedding.cu
-void embedding_forward(const Launch&, const EmbeddingForward&);
-void embedding_backward(const Launch&, const EmbeddingBackward&);
-
-// norm.cu
-void add_norm_forward(const Launch&, const AddNormForward&);
-void add_norm_backward(const Launch&, const AddNormBackward&);
-
-// rope.cu
-void rope_table(const Launch&, const RopeTable&);
-void qk_norm_rope_forward(const Launch&, const QkNormRopeForward&);
-void qk_norm_rope_backward(const Launch&, const QkNormRopeBackward&);
-
-// loss.cu
-void ce_stats(const Launch&, const CeStats&);
-void ce_rescale(const Launch&, const CeRescale&);
-void ce_finish(const Launch&, const CeFinish&);
-
-// elementwise.cu
-void add(const Launch&, const Add&);
-void scale(const Launch&, const Scale&);
-void cast(const Launch&, const Cast&);
-
-// reduce.cu. The spans of TotalSquareSum are host memory: they may change when the launcher has returned.
-void block_square_sums(const Launch&, const BlockSquareSums&);
-void total_square_sum(const Launch&, const TotalSquareSum&);
-void ordered_sum(const Launch&, const OrderedSum&);
-void tensor_hash(const Launch&, const TensorHash&);
-
-// update.cu. The ranges of AdamwUpdate are host memory: they may change when the launcher has returned.
-void step_control(const Launch&, const StepControl&);
-void adamw_update(const Launch&, const AdamwUpdate&);
-
-// init.cu
-void init_normal(const Launch&, const InitNormal&);
-
-// attention.cu, attention_backward.cu: where no library serves; fp32 or bf16, deterministic. On tensor cores (attention_mma.cu) where
-// the heads are bf16, of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
-void attention_forward(const Launch&, const AttentionForward&);
-void attention_backward(const Launch&, const AttentionBackward&);
+// A launcher for each operator that is ours alone or has a fallback of ours, in the source of its subject. Spans in the arguments are
+// host memory: they may change when the launcher has returned. Attention where no library serves: fp32 or bf16, deterministic; on
+// tensor cores (attention_mma.cu) where the heads are bf16, of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
+#define TRAINERD_CUDA_library(name, Args)
+#define TRAINERD_CUDA_either(name, Args) void name(const Launch&, const Args&);
+#define TRAINERD_CUDA_own(name, Args) void name(const Launch&, const Args&);
+#define TRAINERD_OPERATOR(name, Args, cuda) TRAINERD_CUDA_##cuda(name, Args)
+#include "kernels/ops/operators.def"
+#undef TRAINERD_CUDA_library
+#undef TRAINERD_CUDA_either
+#undef TRAINERD_CUDA_own
 
 /// out[b, a, c] = x[a, b, c], fp32.
 struct SwapLeading {

@@ -40,44 +40,17 @@ class SimtBackend final : public kernels::Backend {
   double elapsed_seconds(const kernels::Event& a, const kernels::Event& b) override { return cpu_.elapsed_seconds(a, b); }
   void enter_thread() override { cpu_.enter_thread(); }
   std::int64_t prepared_bytes(const kernels::PrepareWeight& a) const override { return cpu_.prepared_bytes(a); }
-  void prepare_weight(kernels::Stream& s, const kernels::PrepareWeight& a) override { cpu_.prepare_weight(s, a); }
-  void linear_fprop(kernels::Stream& s, const kernels::LinearFprop& a) override { cpu_.linear_fprop(s, a); }
-  void linear_dgrad(kernels::Stream& s, const kernels::LinearDgrad& a) override { cpu_.linear_dgrad(s, a); }
-  void linear_wgrad(kernels::Stream& s, const kernels::LinearWgrad& a) override { cpu_.linear_wgrad(s, a); }
-  void linear_swiglu(kernels::Stream& s, const kernels::LinearSwiglu& a) override { cpu_.linear_swiglu(s, a); }
-  void linear_dgrad_swiglu(kernels::Stream& s, const kernels::LinearDgradSwiglu& a) override {
-    cpu_.linear_dgrad_swiglu(s, a);
-  }
 
-#define TRAINERD_SIMT_OPERATOR(name, Args) \
+#define TRAINERD_CUDA_library(name, Args) \
+  void name(kernels::Stream& s, const kernels::Args& a) override { cpu_.name(s, a); }
+#define TRAINERD_CUDA_own(name, Args) \
   void name(kernels::Stream& s, const kernels::Args& a) override { run(s, a, kernels::cuda::name); }
-  TRAINERD_SIMT_OPERATOR(glu_forward, GluForward)
-  TRAINERD_SIMT_OPERATOR(glu_backward, GluBackward)
-  TRAINERD_SIMT_OPERATOR(gelu_forward, GeluForward)
-  TRAINERD_SIMT_OPERATOR(gelu_backward, GeluBackward)
-  TRAINERD_SIMT_OPERATOR(embedding_forward, EmbeddingForward)
-  TRAINERD_SIMT_OPERATOR(embedding_backward, EmbeddingBackward)
-  TRAINERD_SIMT_OPERATOR(add_norm_forward, AddNormForward)
-  TRAINERD_SIMT_OPERATOR(add_norm_backward, AddNormBackward)
-  TRAINERD_SIMT_OPERATOR(rope_table, RopeTable)
-  TRAINERD_SIMT_OPERATOR(qk_norm_rope_forward, QkNormRopeForward)
-  TRAINERD_SIMT_OPERATOR(qk_norm_rope_backward, QkNormRopeBackward)
-  TRAINERD_SIMT_OPERATOR(attention_forward, AttentionForward)
-  TRAINERD_SIMT_OPERATOR(attention_backward, AttentionBackward)
-  TRAINERD_SIMT_OPERATOR(ce_stats, CeStats)
-  TRAINERD_SIMT_OPERATOR(ce_rescale, CeRescale)
-  TRAINERD_SIMT_OPERATOR(ce_finish, CeFinish)
-  TRAINERD_SIMT_OPERATOR(add, Add)
-  TRAINERD_SIMT_OPERATOR(scale, Scale)
-  TRAINERD_SIMT_OPERATOR(cast, Cast)
-  TRAINERD_SIMT_OPERATOR(block_square_sums, BlockSquareSums)
-  TRAINERD_SIMT_OPERATOR(total_square_sum, TotalSquareSum)
-  TRAINERD_SIMT_OPERATOR(ordered_sum, OrderedSum)
-  TRAINERD_SIMT_OPERATOR(tensor_hash, TensorHash)
-  TRAINERD_SIMT_OPERATOR(step_control, StepControl)
-  TRAINERD_SIMT_OPERATOR(adamw_update, AdamwUpdate)
-  TRAINERD_SIMT_OPERATOR(init_normal, InitNormal)
-#undef TRAINERD_SIMT_OPERATOR
+#define TRAINERD_CUDA_either(name, Args) TRAINERD_CUDA_own(name, Args)
+#define TRAINERD_OPERATOR(name, Args, cuda) TRAINERD_CUDA_##cuda(name, Args)
+#include "kernels/ops/operators.def"
+#undef TRAINERD_CUDA_library
+#undef TRAINERD_CUDA_own
+#undef TRAINERD_CUDA_either
 
  private:
   template <class Args>

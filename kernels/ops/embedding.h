@@ -1,0 +1,32 @@
+#pragma once
+
+// Arguments of operators: embedding. See ops.h.
+
+#include <cstdint>
+
+#include "kernels/ops/op_class.h"
+
+namespace trainerd::kernels {
+
+/// out[t] = table[tokens[t] - first_row] (+ positions_table[positions[t]]); a token outside the held rows gives 0.
+struct EmbeddingForward {
+  Tensor tokens_T;            ///< i32
+  Tensor table_VD;
+  std::int64_t first_row = 0;
+  Tensor positions_T;         ///< i32, optional
+  Tensor positions_table_SD;  ///< optional, with `positions_T`
+  Tensor out_TD;
+};
+/// Sums dout over equal tokens, in rising order of t, so that the result does not depend on threads.
+struct EmbeddingBackward {
+  Tensor rows_T;  ///< i32: token or position ids
+  std::int64_t first_row = 0;
+  Tensor dout_TD;
+  Tensor dtable_VD;
+  WriteMode mode = WriteMode::accumulate;
+};
+
+inline OpClass op_class(const EmbeddingForward& a) { return memory_class(a.out_TD); }
+inline OpClass op_class(const EmbeddingBackward& a) { return memory_class(a.dout_TD); }
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,37 @@
+#pragma once
+
+// Arguments of operators: elementwise parts of the MLP. See ops.h.
+
+#include <cstdint>
+
+#include "kernels/ops/op_class.h"
+
+namespace trainerd::kernels {
+
+struct GluForward {
+  Tensor gate_up_T2F;
+  Tensor act_TF;
+};
+struct GluBackward {
+  Tensor dact_TF;
+  Tensor gate_up_T2F;
+  Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
+  Tensor act_TF;        ///< optional: computed again
+};
+/// GELU with the tanh approximation (GPT-2's): 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+struct GeluForward {
+  Tensor x_TF;
+  Tensor act_TF;
+};
+struct GeluBackward {
+  Tensor dact_TF;
+  Tensor x_TF;
+  Tensor dx_TF;   ///< may be `dact_TF`
+};
+
+inline OpClass op_class(const GluForward& a) { return memory_class(a.act_TF); }
+inline OpClass op_class(const GluBackward& a) { return memory_class(a.dact_TF); }
+inline OpClass op_class(const GeluForward& a) { return memory_class(a.act_TF); }
+inline OpClass op_class(const GeluBackward& a) { return memory_class(a.dx_TF); }
+
+}  // namespace trainerd::kernels

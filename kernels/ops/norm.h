@@ -1,0 +1,45 @@
+#pragma once
+
+// Arguments of operators: normalisation. See ops.h.
+
+#include <cstdint>
+
+#include "kernels/ops/op_class.h"
+
+namespace trainerd::kernels {
+
+enum class NormKind : std::uint8_t { rms, layer };
+
+/// sum = residual + delta; y = norm(sum) * weight (+ bias). The norm reads the sum as stored, in the activation dtype: made again
+/// from the sum alone, y and the statistics have the same bits.
+struct AddNormForward {
+  NormKind kind = NormKind::rms;
+  float eps = 1e-5f;
+  Tensor residual_TD;
+  Tensor delta_TD;  ///< optional
+  Tensor weight_D;
+  Tensor bias_D;  ///< optional
+  Tensor sum_TD;  ///< written when `delta_TD` is given; may be `residual_TD`
+  Tensor y_TD;
+  Tensor mean_T;  ///< written for `layer` only
+  Tensor rstd_T;
+};
+/// dx = dsum + gradient through the norm; the parameters' gradients are written by `mode`.
+struct AddNormBackward {
+  NormKind kind = NormKind::rms;
+  Tensor dy_TD;
+  Tensor dsum_TD;  ///< optional: the gradient that reaches `sum` by other ways
+  Tensor sum_TD;
+  Tensor weight_D;
+  Tensor mean_T;
+  Tensor rstd_T;
+  Tensor dx_TD;  ///< may be `dsum_TD` or `dy_TD`
+  Tensor dweight_D;
+  Tensor dbias_D;  ///< optional
+  WriteMode mode = WriteMode::accumulate;
+};
+
+inline OpClass op_class(const AddNormForward& a) { return memory_class(a.y_TD); }
+inline OpClass op_class(const AddNormBackward& a) { return memory_class(a.dx_TD); }
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,37 @@
+#pragma once
+
+// What the arguments of several operators share.
+
+#include <cstdint>
+
+#include "kernels/tensor/tensor.h"
+
+namespace trainerd::kernels {
+
+
+/// Whether an output is overwritten or added to.
+enum class WriteMode : std::uint8_t { assign, accumulate };
+
+/// How a GEMM operand is scaled. Only `none` exists until a low-precision recipe does.
+enum class ScaleMode : std::uint8_t { none };
+
+/// One GEMM input.
+struct Operand {
+  Tensor data;
+  ScaleMode scale_mode = ScaleMode::none;
+  Tensor scale;
+
+  Operand() = default;
+  Operand(const Tensor& tensor) : data(tensor) {}  // NOLINT(google-explicit-constructor): a plain tensor is an operand
+};
+
+/// The GEMM that a prepared form serves.
+enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
+
+/// A linear layer's weight: its plain form, and for one GEMM role the backend's own form (opaque bytes, may be absent).
+struct Weight {
+  Tensor plain_NC;
+  Tensor prepared;
+};
+
+}  // namespace trainerd::kernels

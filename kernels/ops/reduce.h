@@ -1,0 +1,46 @@
+#pragma once
+
+// Arguments of operators: reductions. See ops.h.
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/ops/op_class.h"
+
+namespace trainerd::kernels {
+
+/// Elements of one block of a norm: fixed, so that the order of the sum depends on nothing else.
+constexpr std::int64_t kNormBlock = 16384;
+constexpr std::int64_t norm_blocks(std::int64_t numel) { return (numel + kNormBlock - 1) / kNormBlock; }
+
+/// sums[i] = sum of squares of elements [i * kNormBlock, ...) of x, in double.
+struct BlockSquareSums {
+  Tensor x;
+  Tensor sums;  ///< f64 [norm_blocks(numel)]
+};
+/// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with a sum that is not
+/// finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more entry for the end. `flag`, when given, is
+/// `flag_value` where a sum is not finite and 0 where all are: ranks tell each other by its maximum.
+struct TotalSquareSum {
+  Tensor sums;  ///< f64
+  std::span<const std::int64_t> first_block;
+  Tensor total;      ///< f64 [1]
+  Tensor nonfinite;  ///< i32 [1]
+  Tensor flag = {};  ///< f32 [1], optional
+  float flag_value = 1;
+};
+/// out[0] (+)= x[0] + x[1] + ... in double: blocks of 1024, then the blocks in order.
+struct OrderedSum {
+  Tensor x;    ///< f32
+  Tensor out;  ///< f64 [1]
+  WriteMode mode = WriteMode::assign;
+};
+/// out[i] = 64-bit hash of tensor i's bytes, seen as two i32. Equal bytes give equal hashes on every backend.
+struct TensorHash {
+  Tensor x;
+  Tensor out;  ///< i32 [2]
+};
+
+inline OpClass op_class(const BlockSquareSums& a) { return memory_class(a.x); }
+
+}  // namespace trainerd::kernels
