@@ -122,7 +122,7 @@ void ParamStore::take_state(const PrecisionRecipe& recipe, Arena& persistent) {
     const parallel::Bucket mine = buckets_.part(b, placement_.dp.part());
     list_runs(mine.begin, mine.size, b, norm_runs_);
     if (sharded)
-      add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b), reducer_->parts().rows(buckets_.shard_begin(b), mine.size));
+      add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b), reducer_->part(b));
   }
   if (!sharded) add_part(0, 0, gatherer_->flat(), reducer_->flat());
   for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
@@ -171,7 +171,7 @@ const Tensor& ParamStore::flat_master() const {
 
 Tensor ParamStore::norm_elements(const StateRun& run) const {
   // `run.begin` counts from this rank's part of bucket `run.part`.
-  return reducer_->parts().rows(buckets_.shard_begin(run.part) + run.begin, run.count);
+  return reducer_->part(run.part).rows(run.begin, run.count);
 }
 
 Lease ParamStore::use(ParamId id, WeightForm form, Stream& stream) {

@@ -20,10 +20,13 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketPlan& pla
       slot_of_unit_(plan.units.size(), nullptr),
       reduced_(plan.units.size(), 0) {
   base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
-  if (!sharded_) flat_ = persistent.take(dtype, {plan_.elements}, MemoryTerm::gradients);
-  parts_ = plan_.parts == 1 ? flat_ : persistent.take(dtype, {plan_.shard_elements()}, MemoryTerm::gradients);
-  if (sharded_) take_rings(dtype, persistent);
-  else pending_.reserve(plan_.buckets.size());
+  if (sharded_) {
+    parts_ = persistent.take(dtype, {plan_.shard_elements()}, MemoryTerm::gradients);
+    take_rings(dtype, persistent);
+  } else {
+    flat_ = persistent.take(dtype, {plan_.elements}, MemoryTerm::gradients);
+    pending_.reserve(plan_.buckets.size());
+  }
 }
 
 void GradReducer::take_rings(DType dtype, Arena& persistent) {
@@ -54,7 +57,8 @@ void GradReducer::take_rings(DType dtype, Arena& persistent) {
 }
 
 Tensor GradReducer::part(std::size_t bucket) const {
-  return parts_.rows(plan_.shard_begin(bucket), plan_.buckets[bucket].size / plan_.parts);
+  const Bucket mine = plan_.part(bucket, groups_.part());
+  return sharded_ ? parts_.rows(plan_.shard_begin(bucket), mine.size) : flat_.rows(mine.begin, mine.size);
 }
 
 void GradReducer::begin_step() {
@@ -143,7 +147,7 @@ void GradReducer::add_partial_sum(Stream& stream, const PartialSum& sum) {
     const Bucket mine = plan_.part(b, groups_.part());
     const std::int64_t begin = std::max(mine.begin, sum.begin), end = std::min(mine.begin + mine.size, sum.begin + sum.count);
     if (begin >= end) continue;
-    sum.group->all_reduce(stream, parts_.rows(plan_.shard_begin(b) + begin - mine.begin, end - begin), ReduceOp::sum,
+    sum.group->all_reduce(stream, part(b).rows(begin - mine.begin, end - begin), ReduceOp::sum,
                           {.label = sum.label})
         ->wait(stream);
   }

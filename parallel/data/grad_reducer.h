@@ -28,8 +28,8 @@ struct GradUnit {
 };
 
 /// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by reduce-scatter. Every
-/// ZeRO stage makes its sums this way. Whole gradients stay in one flat array, or (`sharded`) pass through a ring of unit
-/// sizes, and only this rank's parts are kept, to which the reductions of a step add up.
+/// ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where each sum takes the place of this rank's part, or
+/// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the reductions of a step add up.
 class GradReducer {
  public:
   GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units, bool sharded,
@@ -40,15 +40,17 @@ class GradReducer {
   kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
   /// The unit's gradients are complete: starts their reduction.
   void reduce(kernels::Stream& stream, std::size_t unit);
-  /// After the last reduction: what `stream` does next sees the sums in `parts`, those of `partial_sums` included.
+  /// After the last reduction: what `stream` does next sees the sums in its parts, those of `partial_sums` included.
   void finish(kernels::Stream& stream, std::span<const PartialSum> partial_sums);
   /// Brings all parts together in `flat`: for a state that every rank holds whole.
   void gather(kernels::Stream& stream);
 
-  /// This rank's parts in bucket order; with one part the flat gradients themselves.
-  const kernels::Tensor& parts() const { return parts_; }
+  /// This rank's part of a bucket: where its sum is. Of whole gradients it lies among them, as each sum is made in place.
+  kernels::Tensor part(std::size_t bucket) const;
   /// The whole gradients; undefined when they are sharded.
   const kernels::Tensor& flat() const { return flat_; }
+  /// This rank's parts in bucket order; undefined when it holds whole gradients.
+  const kernels::Tensor& parts() const { return parts_; }
 
  private:
   /// A bucket's reduction on its way: inside; then outside, or among replicas after the last one of the step.
@@ -70,7 +72,6 @@ class GradReducer {
     std::size_t next = 0;  ///< the oldest
   };
   void take_rings(kernels::DType dtype, kernels::Arena& persistent);
-  kernels::Tensor part(std::size_t bucket) const;
   /// Awaits what is under way and issues what follows it.
   void advance(kernels::Stream& stream, Pending& pending);
   void settle(kernels::Stream& stream, std::vector<Pending>& pending);

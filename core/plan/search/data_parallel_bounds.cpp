@@ -57,7 +57,7 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, c
   add_largest(units.head && !tied, s.head);
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
   double bytes = (master + 2 * real(kernels::size_of(p.moments))) * (c.zero >= 1 ? shard : elements);
-  bytes += grads * ((c.zero >= 2 ? ring(parts_.job().parallel.overlap_grad_reduce) : elements) + (parts > 1 ? shard : 0));
+  bytes += grads * (c.zero >= 2 && parts > 1 ? ring(parts_.job().parallel.overlap_grad_reduce) + shard : elements);
   return bytes + params * (c.zero >= 3 ? shard + ring(parts_.job().parallel.overlap_param_gather) : elements);
 }
 
