@@ -1,5 +1,7 @@
 #include "parallel/layout/schedule_shape.h"
 
+#include <algorithm>
+
 namespace trainerd::parallel {
 namespace {
 
@@ -27,18 +29,15 @@ std::string schedule_problem(const ScheduleShape& shape) {
   if (shape.virtual_stages > 1 && shape.kind != ScheduleKind::interleaved)
     return number(shape.virtual_stages) +
            " virtual stages need schedule: interleaved; set it, or set virtual_stages to 1";
-  // The turns of `stages` microbatches must come out even; evaluation has no backward that a short turn would
-  // hold up.
-  const int over = shape.microbatches % shape.stages;
-  if (shape.virtual_stages > 1 && shape.pass == Pass::train && over != 0) {
-    const int below = shape.microbatches - over, above = below + shape.stages;
-    const std::string nearest =
-        below == 0 ? "nearest is " + number(above) : "nearest are " + number(below) + " and " + number(above);
-    return "schedule: interleaved with " + number(shape.stages) + " stages takes a multiple of " +
-           number(shape.stages) + " microbatches, and a step has " + number(shape.microbatches) + ": the " +
-           nearest;
-  }
   return {};
+}
+
+std::vector<int> microbatch_groups(const ScheduleShape& shape) {
+  const int groups = std::max(1, shape.microbatches / shape.stages);
+  const int size = shape.microbatches / groups, larger = shape.microbatches % groups;
+  std::vector<int> sizes(static_cast<std::size_t>(groups), size);
+  std::fill_n(sizes.begin(), larger, size + 1);
+  return sizes;
 }
 
 }  // namespace trainerd::parallel

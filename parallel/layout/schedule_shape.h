@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "parallel/layout/options.h"
 
@@ -29,5 +30,11 @@ ScheduleShape schedule_shape(const ParallelOptions& options, std::int64_t microb
 
 /// Empty when there is such a schedule; otherwise what is wrong and the nearest value that is right.
 std::string schedule_problem(const ScheduleShape& shape);
+
+/// The chunks of a rank take turns on groups of microbatches. This is the size of each group: at least `stages`, so
+/// that a microbatch is back from its trip around the ranks when its next chunk is due (all microbatches, if there
+/// are fewer), as even as possible and larger ones first. A later group that is larger than the first would have too
+/// few forwards in the warm-up, and ranks would deadlock.
+std::vector<int> microbatch_groups(const ScheduleShape& shape);
 
 }  // namespace trainerd::parallel

@@ -12,17 +12,17 @@ struct Item {
   int microbatch;
 };
 
-/// Every (chunk, microbatch) of a rank in the order of one direction. Chunks take turns, each with as many
-/// microbatches as there are stages (Narayanan et al., SC21, section 2.2.2), so that a microbatch is back
-/// from its trip around the ranks when its next chunk is due. Evaluation allows a last turn with fewer.
+/// Every (chunk, microbatch) of a rank in the order of one direction. Chunks take turns on each group of
+/// microbatches (Narayanan et al., SC21, section 2.2.2, where a group is as many as there are stages).
 std::vector<Item> items(const ScheduleShape& shape, int rank, Direction direction) {
   std::vector<Item> list;
-  for (int first = 0; first < shape.microbatches; first += shape.stages) {
-    const int end = std::min(first + shape.stages, shape.microbatches);
+  int first = 0;
+  for (const int size : microbatch_groups(shape)) {
     for (int i = 0; i < shape.virtual_stages; ++i) {
       const int turn = direction == Direction::forward ? i : shape.virtual_stages - 1 - i;
-      for (int m = first; m < end; ++m) list.push_back({turn * shape.stages + rank, m});
+      for (int m = first; m < first + size; ++m) list.push_back({turn * shape.stages + rank, m});
     }
+    first += size;
   }
   return list;
 }
@@ -32,8 +32,13 @@ int warmup(const ScheduleShape& shape, int rank) {
   const int all = shape.microbatches * shape.virtual_stages, behind = shape.stages - rank - 1;
   if (shape.kind == ScheduleKind::gpipe) return all;
   // Narayanan et al., SC21: two for each rank behind, as both directions of the trip are under way, and all
-  // turns but the last.
-  if (shape.virtual_stages > 1) return std::min(all, 2 * behind + (shape.virtual_stages - 1) * shape.stages);
+  // turns of the first group but the last.
+  if (shape.virtual_stages > 1)
+    return std::min(all, 2 * behind + (shape.virtual_stages - 1) * microbatch_groups(shape).front());
+  // All microbatches fit in the memory of ZB-H1: two for each rank behind hide messages that take up to half of a
+  // forward, and delay no backward. The paper's scheduler (Qi et al., 2024, section 3) does all forwards first if messages
+  // take long.
+  if (shape.kind == ScheduleKind::zb_h1 && shape.microbatches <= shape.stages) return std::min(all, 2 * behind);
   return std::min(all, behind);  // PipeDream-flush
 }
 
@@ -62,9 +67,9 @@ std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank)
     }
     return list;
   }
-  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up, and rank r does its weight
-  // gradients r microbatches late. So every rank holds what 1F1B's first rank holds, `stages` microbatches,
-  // and no more; the ranks that wait longest at the end have most weight gradients left to fill that time
+  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up (or a longer one where memory is no
+  // limit), and rank r does its weight gradients r microbatches late. So every rank holds what 1F1B's first rank
+  // holds, `stages` microbatches, and no more; the ranks that wait longest at the end have most weight gradients left to fill that time
   // with.
   const std::size_t late = std::min(all, static_cast<std::size_t>(pipeline_rank));
   for (std::size_t i = 0; i < all; ++i) {

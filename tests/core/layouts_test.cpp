@@ -190,6 +190,13 @@ TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
   }
 }
 
+TEST_CASE("interleaved with microbatches that are no multiple of the stages gives one rank's losses", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen", "gpt2"})
+    for (const std::int64_t dp : {1, 2, 4})  // 8, 4 and 2 microbatches
+      check_layout(model, {.pp = 3, .dp = dp, .schedule = interleaved, .virtual_stages = 2});
+}
+
 TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen"}) {

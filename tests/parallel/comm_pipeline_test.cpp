@@ -135,7 +135,8 @@ TEST_CASE("the messages of every schedule come through in their lists' order and
   const std::vector<ScheduleShape> shapes{{ScheduleKind::gpipe, 3, 1, 5},       {ScheduleKind::one_f_one_b, 4, 1, 6},
                                           {ScheduleKind::zb_h1, 4, 1, 6},       {ScheduleKind::zb_h1, 2, 1, 3},
                                           {ScheduleKind::interleaved, 2, 2, 4}, {ScheduleKind::interleaved, 3, 3, 6},
-                                          {ScheduleKind::interleaved, 4, 2, 12}};
+                                          {ScheduleKind::interleaved, 4, 2, 12}, {ScheduleKind::interleaved, 3, 2, 7},
+                                          {ScheduleKind::interleaved, 4, 3, 2}};
   for (ScheduleShape shape : shapes)
     for (const Pass pass : {Pass::train, Pass::evaluate}) {
       shape.pass = pass;

@@ -152,6 +152,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const std::vector<SlotCounts>& slots = parts_.slots(c);
   const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
   const bool apart = makes_weights_apart(c);
+  const double last_group = parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
   // Stages whose tensor-parallel groups lie unlike each other are taken for the best that there is.
   GroupPlace tp = places.at(0, parallel::Group::tp);
   for (std::int64_t r = 1; r < c.pp; ++r) {
@@ -192,8 +193,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
     for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += shared[i] * slots[static_cast<std::size_t>(r)][0][i];
-    // The last turn of the backwards: the last microbatch of the top chunk, then a turn of microbatches of each chunk below it.
-    s.tail = top_backward + static_cast<double>(c.pp) * (all_backward - top_backward) + s.late;
+    // The last turns of the backwards: the last microbatch of the top chunk, then the last group of microbatches of each chunk below it.
+    s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(device_overhead(t));
   }
   return chain;
