@@ -17,7 +17,10 @@ namespace {
 /// pipeline in whole turns.
 JobSpec shortened(const JobSpec& job) {
   constexpr std::int64_t kTurns = 3;
-  const std::int64_t pp = job.parallel.pp, enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
+  const std::int64_t pp = job.parallel.pp;
+  std::int64_t enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
+  // With no more microbatches than stages it warms up longer, in other slots.
+  if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
   JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
   return few;

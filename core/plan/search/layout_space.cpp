@@ -118,6 +118,9 @@ class Enumerator {
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
         // Interleaved with one chunk is 1F1B.
         if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) || (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty()) continue;
+        // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages has too.
+        const bool own = own_.schedule == interleaved && own_.pp == at_.pp && own_.virtual_stages == v;
+        if (microbatches % at_.pp != 0 && !own && space_.schedule.empty()) continue;
         if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v), static_cast<int>(microbatches), parallel::Pass::train}).empty()) continue;
         at_.virtual_stages = v;
         states();

@@ -45,7 +45,8 @@ struct LayoutSpace {
 /// - micro: powers of two
 /// - zero 0 to 3, over all data-parallel ranks or a group of those that share an NVLink domain, of 8, 32 or 128
 /// - buckets as the job has them: by the default's rule they cost within 0.2% of whole layers
-/// - every schedule; interleaved with the fewest chunks for each number of layers in a chunk
+/// - every schedule; interleaved with the fewest chunks for each number of layers in a chunk, where the microbatches are a multiple of
+///   the stages
 /// - recompute none, selective, or full of every 1st to 4th layer
 /// An axis in the space that has values is tried with those alone.
 std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space = {});
