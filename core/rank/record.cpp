@@ -14,10 +14,12 @@ namespace trainerd::core {
 namespace {
 
 /// The job with as few microbatches as show everything that many do: a first, a last and one between, and as many as fill the
-/// pipeline in whole turns.
+/// pipeline in whole turns. ZB-H1 with no more microbatches than stages has another warm-up: it takes one more.
 JobSpec shortened(const JobSpec& job) {
   constexpr std::int64_t kTurns = 3;
-  const std::int64_t pp = job.parallel.pp, enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
+  const std::int64_t pp = job.parallel.pp;
+  std::int64_t enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
+  if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
   JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
   return few;

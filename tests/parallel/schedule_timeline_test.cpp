@@ -94,6 +94,34 @@ TEST_CASE("a zero-bubble schedule is faster than 1f1b as its paper says", "[sche
   CHECK(makespan(ScheduleKind::zb_h1) == 27);
 }
 
+TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as all forwards first", "[schedule]") {
+  // Qi et al., 2024, section 3: their scheduler may do all forwards before the first backward.
+  const auto all_forwards_first = [](int stages, int microbatches) {
+    std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(stages));
+    for (int rank = 0; rank < stages; ++rank) {
+      std::vector<Action>& list = ranks[static_cast<std::size_t>(rank)];
+      const int late = std::min(rank, microbatches);
+      for (int m = 0; m < microbatches; ++m) list.push_back({ActionKind::forward, rank, m});
+      for (int m = 0; m < microbatches + late; ++m) {
+        if (m < microbatches) list.push_back({ActionKind::backward_input, rank, m});
+        if (m >= late) list.push_back({ActionKind::backward_weight, rank, m - late});
+      }
+    }
+    return ranks;
+  };
+  for (const int stages : {2, 3, 4, 8, 16, 32})
+    for (const int microbatches : {stages / 2, stages})
+      for (const double transfer : {0.01, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0}) {
+        CAPTURE(stages, microbatches, transfer);
+        const ActionCosts costs{.transfer = transfer};
+        const double all_first = timeline(all_forwards_first(stages, microbatches), costs).makespan;
+        const double ours = timeline(make_schedules({ScheduleKind::zb_h1, stages, 1, microbatches, Pass::train}), costs).makespan;
+        CHECK(ours <= all_first + 1e-9);
+        // A message of up to half a forward costs what it takes to fill and drain the pipeline, and nothing else.
+        if (transfer <= 0.5 && microbatches == stages) CHECK(ours == Approx(3 * microbatches + (stages - 1) * (1 + 2 * transfer)));
+      }
+}
+
 TEST_CASE("the picture of a schedule has a cell for each computation and no script", "[schedule]") {
   const auto lists = make_schedules({ScheduleKind::zb_h1, 4, 1, 8, Pass::train});
   const std::string svg = schedule_svg(timeline(lists, {}), "ZB-H1 <4 stages>");
