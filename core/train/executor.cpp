@@ -13,8 +13,8 @@ using parallel::Action;
 using parallel::ActionKind;
 
 int Trainer::slot_of(const PassPlan& plan, const Action& action, SlotClass slot_class) const {
-  return plan.slots[static_cast<std::size_t>(local(action.chunk))][static_cast<std::size_t>(slot_class)]
-      .slot_of_microbatch[static_cast<std::size_t>(action.microbatch)];
+  return plan.slots[static_cast<std::size_t>(slot_class)]
+      .slot_of_microbatch[static_cast<std::size_t>(local(action.chunk))][static_cast<std::size_t>(action.microbatch)];
 }
 
 Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass slot_class) {
@@ -25,8 +25,8 @@ Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass s
 }
 
 Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
-  return chunks_[static_cast<std::size_t>(local(action.chunk))]
-      .frames[static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
+  const int pool = memory_.pool_of_chunk()[static_cast<std::size_t>(local(action.chunk))];
+  return frames_[static_cast<std::size_t>(pool)][static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
 }
 
 void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/model/recompute.h"
+
 namespace trainerd::core {
 
 using parallel::ActionKind;
@@ -11,52 +13,67 @@ using parallel::Pass;
 
 namespace {
 
-/// By chunk of the rank.
-std::vector<std::array<parallel::SlotTable, kSlotClasses>> color(const std::vector<parallel::Action>& actions,
-                                                                 const parallel::ScheduleShape& shape, int pipeline_rank) {
-  std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
-  parallel::ReceiveSlots inputs = parallel::color_receives(actions, shape, ActionKind::recv_forward);
-  parallel::ReceiveSlots grads = parallel::color_receives(actions, shape, ActionKind::recv_backward);
-  for (int i = 0; i < shape.virtual_stages; ++i) {
-    const int chunk = i * shape.stages + pipeline_rank;
-    const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, chunk, shape.microbatches, l); };
-    const auto received = [&](parallel::ReceiveSlots& r) {
-      return parallel::SlotTable{std::move(r.slot_of_microbatch[static_cast<std::size_t>(i)]), i == 0 ? r.slots : 0};
-    };
-    slots.push_back({lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
-                     lifetime(Lifetime::backward_to_weight), received(inputs), received(grads)});
-  }
-  return slots;
+std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::Action>& actions, const parallel::ScheduleShape& shape,
+                                                    std::span<const int> pool_of_chunk) {
+  const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, shape, pool_of_chunk, l); };
+  return {lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight), lifetime(Lifetime::backward_to_weight),
+          parallel::color_receives(actions, shape, ActionKind::recv_forward),
+          parallel::color_receives(actions, shape, ActionKind::recv_backward)};
 }
 
-void take_larger(SlotCounts& counts, const std::vector<std::array<parallel::SlotTable, kSlotClasses>>& slots) {
-  for (std::size_t chunk = 0; chunk < counts.size(); ++chunk)
-    for (std::size_t i = 0; i < kSlotClasses; ++i) counts[chunk][i] = std::max(counts[chunk][i], slots[chunk][i].slots);
+/// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et al., 2022, equation 1,
+/// without attention's scores), or the one from which it is made again. What embedding and head add is not more than
+/// a few, and less than a pool of their own would take.
+std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::StageSpan& span) {
+  std::int64_t kept = 0;
+  for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
+    kept += recompute_of(recompute, layer) == RecomputeKind::full ? 1 : 17;
+  return kept;
+}
+
+std::vector<int> pools_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
+  std::vector<std::int64_t> kept;
+  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank)) kept.push_back(kept_of(job.recompute, span));
+  return parallel::slot_pools(parallel::schedule_shape(layout.options, job.microbatches()), static_cast<int>(pipeline_rank), kept);
+}
+
+SlotCounts none_yet(std::vector<int> pool_of_chunk) {
+  const auto pools = 1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end()));
+  return {std::move(pool_of_chunk), std::vector<std::array<int, kSlotClasses>>(pools)};
+}
+
+void take_larger(SlotCounts& counts, const std::array<parallel::SlotTable, kSlotClasses>& tables) {
+  for (std::size_t i = 0; i < kSlotClasses; ++i)
+    for (std::size_t pool = 0; pool < tables[i].slots.size(); ++pool)
+      counts.of_pool[pool][i] = std::max(counts.of_pool[pool][i], tables[i].slots[pool]);
 }
 
 }  // namespace
 
-PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass) {
+PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass,
+                   std::span<const int> pool_of_chunk) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
   PassPlan plan;
   plan.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
-  plan.slots = color(plan.actions, shape, static_cast<int>(pipeline_rank));
+  plan.slots = color(plan.actions, shape, pool_of_chunk);
   return plan;
 }
 
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
-  SlotCounts counts(static_cast<std::size_t>(layout.options.virtual_stages));
-  for (const Pass pass : {Pass::train, Pass::evaluate}) take_larger(counts, plan_pass(job, layout, pipeline_rank, pass).slots);
+  SlotCounts counts = none_yet(pools_of(job, layout, pipeline_rank));
+  for (const Pass pass : {Pass::train, Pass::evaluate})
+    take_larger(counts, plan_pass(job, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
   return counts;
 }
 
 std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout) {
-  std::vector<SlotCounts> all(static_cast<std::size_t>(layout.options.pp),
-                              SlotCounts(static_cast<std::size_t>(layout.options.virtual_stages)));
+  std::vector<SlotCounts> all;
+  for (std::int64_t rank = 0; rank < layout.options.pp; ++rank) all.push_back(none_yet(pools_of(job, layout, rank)));
   for (const Pass pass : {Pass::train, Pass::evaluate}) {
     const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
     const auto lists = parallel::make_schedules(shape);
-    for (std::size_t rank = 0; rank < lists.size(); ++rank) take_larger(all[rank], color(lists[rank], shape, static_cast<int>(rank)));
+    for (std::size_t rank = 0; rank < lists.size(); ++rank)
+      take_larger(all[rank], color(lists[rank], shape, all[rank].pool_of_chunk));
   }
   return all;
 }

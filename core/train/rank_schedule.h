@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "core/job/job.h"
@@ -13,13 +14,13 @@ namespace trainerd::core {
 /// What one rank does in a pass over the batch, and in which slots: read alike by the executor and the memory plan.
 struct PassPlan {
   std::vector<parallel::Action> actions;
-  /// By chunk of the rank and class: the slot of each microbatch. A class that all chunks share has its slots in the first
-  /// one's table.
-  std::vector<std::array<parallel::SlotTable, kSlotClasses>> slots;
+  std::array<parallel::SlotTable, kSlotClasses> slots;
 };
-PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, parallel::Pass pass);
+/// `pool_of_chunk` is that of the memory it runs in: see SlotCounts.
+PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, parallel::Pass pass,
+                   std::span<const int> pool_of_chunk);
 
-/// Slots that the job's training and evaluation schedules need on a pipeline rank.
+/// Pools and slots that the job's training and evaluation schedules need on a pipeline rank.
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank);
 /// The same of every pipeline rank, in about the time of one.
 std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout);

@@ -9,10 +9,10 @@ namespace {
 
 using namespace kernels;
 
-/// "forward_to_backward", and with several chunks "forward_to_backward.1".
-std::string region_name(std::size_t slot_class, std::size_t chunk, std::size_t chunks) {
+/// "forward_to_backward", and with several pools "forward_to_backward.1".
+std::string region_name(std::size_t slot_class, std::size_t pool, std::size_t pools) {
   const auto c = static_cast<SlotClass>(slot_class);
-  return std::string(to_string(c)) + (chunks == 1 || shared_by_chunks(c) ? "" : "." + std::to_string(chunk));
+  return std::string(to_string(c)) + (pools == 1 || shared_by_chunks(c) ? "" : "." + std::to_string(pool));
 }
 
 MemoryPlan::Region region_of(const Arena& arena, std::int64_t copies) {
@@ -38,56 +38,62 @@ const char* to_string(SlotClass slot_class) {
 }
 
 StepMemory::StepMemory(const SlotCounts& slots)
-    : persistent_(Arena::dry("persistent")), scratch_(Arena::dry("scratch")), slots_(slots.size()) {
-  for (std::size_t chunk = 0; chunk < slots.size(); ++chunk)
+    : persistent_(Arena::dry("persistent")),
+      scratch_(Arena::dry("scratch")),
+      pool_of_chunk_(slots.pool_of_chunk),
+      slots_(slots.of_pool.size()) {
+  for (std::size_t pool = 0; pool < slots_.size(); ++pool)
     for (std::size_t i = 0; i < kSlotClasses; ++i)
-      for (int slot = 0; slot < slots[chunk][i]; ++slot)
-        slots_[chunk][i].push_back(Arena::dry(region_name(i, chunk, slots.size())));
+      for (int slot = 0; slot < slots.of_pool[pool][i]; ++slot)
+        slots_[pool][i].push_back(Arena::dry(region_name(i, pool, slots_.size())));
 }
 
-StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPlan& plan) : slots_(slots.size()) {
+StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPlan& plan)
+    : pool_of_chunk_(slots.pool_of_chunk), slots_(slots.of_pool.size()) {
   const auto allocate = [&](const std::string& name) {
     buffers_.push_back(backend.allocate(MemoryKind::device, plan.bytes_of(name)));
     return buffers_.back().data();
   };
   persistent_ = Arena("persistent", allocate("persistent"), plan.bytes_of("persistent"));
   scratch_ = Arena("scratch", allocate("scratch"), plan.bytes_of("scratch"));
-  for (std::size_t chunk = 0; chunk < slots.size(); ++chunk) {
+  for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
-      if (slots[chunk][i] == 0) continue;
-      const std::string name = region_name(i, chunk, slots.size());
+      const int count = slots.of_pool[pool][i];
+      if (count == 0) continue;
+      const std::string name = region_name(i, pool, slots_.size());
       std::byte* base = allocate(name);
-      const std::int64_t bytes = plan.bytes_of(name) / slots[chunk][i];
-      for (int slot = 0; slot < slots[chunk][i]; ++slot) slots_[chunk][i].emplace_back(name, base + slot * bytes, bytes);
+      const std::int64_t bytes = plan.bytes_of(name) / count;
+      for (int slot = 0; slot < count; ++slot) slots_[pool][i].emplace_back(name, base + slot * bytes, bytes);
     }
   }
 }
 
 Arena& StepMemory::slot(int chunk, SlotClass slot_class, int index) {
-  return slots_.at(static_cast<std::size_t>(chunk))[static_cast<std::size_t>(slot_class)].at(static_cast<std::size_t>(index));
+  const int pool = shared_by_chunks(slot_class) ? 0 : pool_of_chunk_.at(static_cast<std::size_t>(chunk));
+  return slots_[static_cast<std::size_t>(pool)][static_cast<std::size_t>(slot_class)].at(static_cast<std::size_t>(index));
 }
 
 MemoryPlan StepMemory::plan() const {
-  SlotCounts counts(slots_.size());
-  for (std::size_t chunk = 0; chunk < slots_.size(); ++chunk)
-    for (std::size_t i = 0; i < kSlotClasses; ++i) counts[chunk][i] = static_cast<int>(slots_[chunk][i].size());
+  SlotCounts counts{pool_of_chunk_, std::vector<std::array<int, kSlotClasses>>(slots_.size())};
+  for (std::size_t pool = 0; pool < slots_.size(); ++pool)
+    for (std::size_t i = 0; i < kSlotClasses; ++i) counts.of_pool[pool][i] = static_cast<int>(slots_[pool][i].size());
   return plan_with(counts);
 }
 
 MemoryPlan StepMemory::plan_with(const SlotCounts& counts) const {
-  base::check(counts.size() == slots_.size(), "ranks that are alike have as many chunks");
+  base::check(counts.pool_of_chunk == pool_of_chunk_, "ranks that are alike have the same pools");
   MemoryPlan plan;
   plan.regions.push_back(region_of(persistent_, 1));
   plan.regions.push_back(region_of(scratch_, 1));
-  for (std::size_t chunk = 0; chunk < slots_.size(); ++chunk) {
+  for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
-      const std::vector<Arena>& slots = slots_[chunk][i];
-      base::check(slots.empty() == (counts[chunk][i] == 0), "ranks that are alike use the same classes of slots");
+      const std::vector<Arena>& slots = slots_[pool][i];
+      base::check(slots.empty() == (counts.of_pool[pool][i] == 0), "ranks that are alike use the same classes of slots");
       if (slots.empty()) continue;
       const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
         return a.high_water() < b.high_water();
       });
-      plan.regions.push_back(region_of(*largest, counts[chunk][i]));
+      plan.regions.push_back(region_of(*largest, counts.of_pool[pool][i]));
     }
   }
   return plan;

@@ -47,8 +47,9 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   partial_sums_ = partial_sums();
-  train_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::train);
-  evaluate_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::evaluate);
+  train_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
+  evaluate_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
+  make_frames();
   for (const StatePart& part : params_.state_parts()) {
     update_ranges_.push_back(part.ranges);
     for (UpdateRange& range : update_ranges_.back()) {
@@ -85,17 +86,24 @@ void Trainer::make_chunks(Arena& persistent) {
         Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
               {.backend = backend_, .group = groups_.tp(), .sequence_parallel = layout_.options.sequence_parallel,
                .overlap_chunks = layout_.options.tp_overlap_chunks, .overlap_backward = layout_.options.overlap_tp_backward},
-              rope_table_SE_, job_.attention), {}, {}, {}, {}, {}});
+              rope_table_SE_, job_.attention), {}, {}, {}, {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     const bool sends = layout_.options.pp > 1;
     if (!chunk.stage.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
     if (!chunk.stage.first()) chunk.din = take(), chunk.other_din = sends ? take() : chunk.din;
   }
-  const SlotCounts counts = count_slots(job_, layout_, at(place_, Axis::pp));
-  for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    chunks_[c].frames.resize(static_cast<std::size_t>(counts[c][static_cast<std::size_t>(SlotClass::forward_to_weight)]));
-    for (Frame& frame : chunks_[c].frames) frame.segments.reserve(chunks_[c].stage.segments().size());
+}
+
+void Trainer::make_frames() {
+  for (const PassPlan* plan : {&train_, &evaluate_}) {
+    const std::vector<int>& slots = plan->slots[static_cast<std::size_t>(SlotClass::forward_to_weight)].slots;
+    frames_.resize(slots.size());
+    for (std::size_t pool = 0; pool < slots.size(); ++pool)
+      frames_[pool].resize(std::max(frames_[pool].size(), static_cast<std::size_t>(slots[pool])));
   }
+  for (std::size_t c = 0; c < chunks_.size(); ++c)
+    for (Frame& frame : frames_[static_cast<std::size_t>(memory_.pool_of_chunk()[c])])
+      frame.segments.reserve(chunks_[c].stage.segments().size());
 }
 
 std::vector<parallel::PartialSum> Trainer::partial_sums() const {

@@ -91,7 +91,6 @@ class Trainer {
   /// One chunk of the model on this rank.
   struct Chunk {
     Stage stage;
-    std::vector<Frame> frames;    ///< by slot of the longest lifetime, forward to weight gradient
     /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is written.
     kernels::Tensor out, din, other_out, other_din;
   };
@@ -110,6 +109,7 @@ class Trainer {
 
   void take_persistent(kernels::Arena& persistent);
   void make_chunks(kernels::Arena& persistent);
+  void make_frames();
   std::vector<parallel::PartialSum> partial_sums() const;
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
@@ -145,6 +145,7 @@ class Trainer {
   std::vector<Chunk> chunks_;
   std::vector<parallel::PartialSum> partial_sums_;
   PassPlan train_, evaluate_;
+  std::vector<std::vector<Frame>> frames_;  ///< by pool of chunks and slot of the longest lifetime, forward to weight gradient
   std::vector<Flight> flights_;
   ObserveActions observe_;
 

@@ -1,10 +1,13 @@
 #include "parallel/schedule/slots.h"
 
+#include <algorithm>
 #include <functional>
 #include <queue>
+#include <set>
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "parallel/schedule/order.h"
 
 namespace trainerd::parallel {
 namespace {
@@ -34,14 +37,38 @@ class Slots {
   int count_ = 0;
 };
 
-/// One action, of a microbatch whose place is `slot`. `begins` and `ends` tell of its kind whether it is the
-/// first or the last of a lifetime; one may be both.
-void color(Slots& slots, int& slot, bool begins, bool ends) {
-  if (begins) {
-    base::check(slot < 0, "a microbatch begins once in an action list");
-    slot = slots.take();
+/// `begins` and `ends` tell of an action's kind whether it is the first or the last of a lifetime; one may be both.
+template <class Begins, class Ends>
+SlotTable color(std::span<const Action> actions, const ScheduleShape& shape, std::span<const int> pool_of_chunk,
+                const Begins& begins, const Ends& ends) {
+  SlotTable table;
+  table.slot_of_microbatch.assign(pool_of_chunk.size(),
+                                  std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
+  std::vector<Slots> pools(1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end())));
+  for (const Action& action : actions) {
+    const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
+    int& slot = table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch));
+    Slots& pool = pools[static_cast<std::size_t>(pool_of_chunk[chunk])];
+    if (begins(action.kind)) {
+      base::check(slot < 0, "a microbatch begins once in an action list");
+      slot = pool.take();
+    }
+    if (ends(action.kind) && slot >= 0) pool.release(slot);
   }
-  if (ends && slot >= 0) slots.release(slot);
+  for (const Slots& pool : pools) table.slots.push_back(pool.count());
+  return table;
+}
+
+/// Most microbatches between forward and weight gradient at once, over the chunks of the rank that `counts`.
+template <class Counts>
+int most_alive(std::span<const Action> computations, const ScheduleShape& shape, const Counts& counts) {
+  int alive = 0, most = 0;
+  for (const Action& action : computations) {
+    if (!counts(static_cast<std::size_t>(action.chunk / shape.stages))) continue;
+    if (forwards(action.kind)) most = std::max(most, ++alive);
+    if (makes_weight_grad(action.kind)) --alive;
+  }
+  return most;
 }
 
 }  // namespace
@@ -55,38 +82,49 @@ const char* to_string(Lifetime lifetime) {
   return "?";
 }
 
-SlotTable color_slots(std::span<const Action> actions, int chunk, int microbatches, Lifetime lifetime) {
+SlotTable color_slots(std::span<const Action> actions, const ScheduleShape& shape, std::span<const int> pool_of_chunk,
+                      Lifetime lifetime) {
   const bool from_backward = lifetime == Lifetime::backward_to_weight;
   const bool to_backward = lifetime == Lifetime::forward_to_backward;
-  SlotTable table;
-  table.slot_of_microbatch.assign(static_cast<std::size_t>(microbatches), -1);
-  Slots slots;
-  for (const Action& action : actions) {
-    if (action.chunk != chunk) continue;
-    const ActionKind kind = action.kind;
-    color(
-        slots, table.slot_of_microbatch.at(static_cast<std::size_t>(action.microbatch)),
-        from_backward ? makes_input_grad(kind) : forwards(kind),
-        kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind)));
-  }
-  table.slots = slots.count();
-  return table;
+  return color(
+      actions, shape, pool_of_chunk,
+      [&](ActionKind kind) { return from_backward ? makes_input_grad(kind) : forwards(kind); },
+      [&](ActionKind kind) {
+        return kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind));
+      });
 }
 
-ReceiveSlots color_receives(std::span<const Action> actions, const ScheduleShape& shape, ActionKind receive) {
+SlotTable color_receives(std::span<const Action> actions, const ScheduleShape& shape, ActionKind receive) {
   base::check(is_receive(receive), "only receives have receive slots");
   const bool forward = receive == ActionKind::recv_forward;
-  ReceiveSlots table;
-  table.slot_of_microbatch.assign(static_cast<std::size_t>(shape.virtual_stages),
-                                  std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
-  Slots slots;
-  for (const Action& action : actions) {
-    const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
-    color(slots, table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch)),
-          action.kind == receive, forward ? forwards(action.kind) : makes_input_grad(action.kind));
+  const std::vector<int> one_pool(static_cast<std::size_t>(shape.virtual_stages), 0);
+  return color(
+      actions, shape, one_pool, [&](ActionKind kind) { return kind == receive; },
+      [&](ActionKind kind) { return forward ? forwards(kind) : makes_input_grad(kind); });
+}
+
+std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank, std::span<const std::int64_t> sizes) {
+  std::vector<int> pool_of_chunk(sizes.size(), 0);
+  const std::set<std::int64_t, std::greater<>> distinct(sizes.begin(), sizes.end());
+  if (distinct.size() == 1) return pool_of_chunk;
+  const std::vector<Action> computations = compute_order(shape, pipeline_rank);
+  int pool = -1, slots = 0;
+  std::int64_t largest = 0;  // of the pool
+  for (const std::int64_t size : distinct) {
+    const auto alone = [&](std::size_t chunk) { return sizes[chunk] == size; };
+    const auto joined = [&](std::size_t chunk) {
+      return alone(chunk) || (sizes[chunk] > size && pool_of_chunk[chunk] == pool);
+    };
+    const int slots_alone = most_alive(computations, shape, alone), slots_joined = most_alive(computations, shape, joined);
+    if (pool >= 0 && slots_joined * largest <= slots * largest + slots_alone * size) {
+      slots = slots_joined;
+    } else {
+      ++pool, slots = slots_alone, largest = size;
+    }
+    for (std::size_t chunk = 0; chunk < sizes.size(); ++chunk)
+      if (alone(chunk)) pool_of_chunk[chunk] = pool;
   }
-  table.slots = slots.count();
-  return table;
+  return pool_of_chunk;
 }
 
 }  // namespace trainerd::parallel

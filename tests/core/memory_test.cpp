@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/train/rank_schedule.h"
 #include "core/train/snapshot.h"
 #include "kernels/meta/meta_backend.h"
 #include "train_support.h"
@@ -28,6 +29,33 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
     CAPTURE(region.name);
     CHECK(measured.bytes_of(region.name) == region.bytes);
     CHECK(region.bytes > 0);
+  }
+}
+
+TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once", "[memory]") {
+  core::JobSpec job = test::small_job();
+  job.model.layers = 128;
+  job.parallel.pp = 16, job.parallel.virtual_stages = 8;
+  job.parallel.schedule = parallel::ScheduleKind::interleaved;
+  job.batch.micro = 1, job.batch.global = 64;
+  parallel::Topology topology = test::cpu_topology(1);
+  topology.devices_per_node = 16;
+  parallel::Layout layout = core::layout_of(job, topology);
+  for (std::int64_t i = 0; i < 128; ++i) layout.chunks[static_cast<std::size_t>(i)] = {.first_layer = i, .layers = 1, .embedding = i == 0, .head = i == 127};
+  const auto kept = static_cast<std::size_t>(core::SlotClass::forward_to_weight);
+  for (const std::int64_t rank : {0, 1, 15}) {
+    const core::SlotCounts counts = core::count_slots(job, layout, rank);
+    REQUIRE(counts.of_pool.size() == 1);
+    int alive = 0, most = 0;
+    for (const parallel::Action& a : parallel::make_schedule(parallel::schedule_shape(job.parallel, 64), static_cast<int>(rank))) {
+      if (a.kind == parallel::ActionKind::forward) most = std::max(most, ++alive);
+      if (a.kind == parallel::ActionKind::backward) --alive;
+    }
+    CHECK(counts.of_pool.front()[kept] == most);
+    if (rank == 0) CHECK(most == 16 * 8 + 15);  // Korthikanti et al., 2022, section 4.2.3
+    // What the plan reserves is that many times one frame.
+    const core::DryRun plan = core::dry_run(job, layout, rank, topology.device);
+    CHECK(plan.memory.bytes_of("forward_to_weight") % most == 0);
   }
 }
 

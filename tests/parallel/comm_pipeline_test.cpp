@@ -37,7 +37,7 @@ class PipelineRank {
         comm_(world.communicator(rank, machine_, all_ranks(world.ranks()), "pp")) {
     for (const bool forward : {true, false}) {
       slots_[forward] = color_receives(list_, shape, forward ? ActionKind::recv_forward : ActionKind::recv_backward);
-      for (int i = 0; i < slots_[forward].slots; ++i) places_[forward].emplace_back(DType::f32, kNumel);
+      for (int i = 0; i < slots_[forward].slots.at(0); ++i) places_[forward].emplace_back(DType::f32, kNumel);
     }
   }
 
@@ -121,7 +121,7 @@ class PipelineRank {
   std::vector<Action> list_;
   RankMachine machine_;
   std::unique_ptr<Communicator> comm_;
-  std::map<bool, ReceiveSlots> slots_;
+  std::map<bool, SlotTable> slots_;
   std::map<bool, std::vector<HostTensor>> places_;
   std::map<std::pair<bool, int>, std::pair<std::size_t, std::vector<HostTensor>>> results_;
   std::map<Message, HostTensor> kept_;

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <map>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/layout/layout.h"
@@ -172,34 +175,38 @@ TEST_CASE("slots are as many as activations alive, and none is shared while it i
   FirstProblem problem;
   for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
     if (shape.microbatches > 24) return;
-    for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
-      const auto& list = lists[static_cast<std::size_t>(chunk % shape.stages)];
-      for (const Lifetime lifetime :
-           {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight}) {
-        const SlotTable table = color_slots(list, chunk, shape.microbatches, lifetime);
-        std::vector<int> holder(static_cast<std::size_t>(table.slots), -1);
-        int live = 0, peak = 0;
-        for (const Action& a : list) {
-          if (a.chunk != chunk) continue;
-          const bool input = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
-          const bool weight = a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight;
-          const int slot = table.slot_of_microbatch[static_cast<std::size_t>(a.microbatch)];
-          if (lifetime == Lifetime::backward_to_weight ? input : a.kind == ActionKind::forward) {
-            problem.expect(holder[static_cast<std::size_t>(slot)] == -1, shape,
-                           "a slot in use is given away");
-            holder[static_cast<std::size_t>(slot)] = a.microbatch;
-            peak = std::max(peak, ++live);
+    const auto chunks = static_cast<std::size_t>(shape.virtual_stages);
+    std::vector<int> apart(chunks), halves(chunks);
+    std::iota(apart.begin(), apart.end(), 0);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) halves[chunk] = static_cast<int>(chunk % 2);
+    for (const std::vector<int>& pool_of_chunk : {apart, halves, std::vector<int>(chunks, 0)})
+      for (const auto& list : lists)
+        for (const Lifetime lifetime :
+             {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight}) {
+          const SlotTable table = color_slots(list, shape, pool_of_chunk, lifetime);
+          const std::size_t pools = table.slots.size();
+          std::vector<std::map<int, std::pair<int, int>>> holder(pools);  // of each slot in use: chunk, microbatch
+          std::vector<std::size_t> peak(pools, 0);
+          for (const Action& a : list) {
+            const bool input = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+            const bool weight = a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight;
+            const auto chunk = static_cast<std::size_t>(a.chunk / shape.stages);
+            const auto pool = static_cast<std::size_t>(pool_of_chunk[chunk]);
+            const int slot = table.slot_of_microbatch[chunk][static_cast<std::size_t>(a.microbatch)];
+            if (lifetime == Lifetime::backward_to_weight ? input : a.kind == ActionKind::forward) {
+              problem.expect(holder[pool].emplace(slot, std::pair(a.chunk, a.microbatch)).second, shape,
+                             "a slot in use is given away");
+              peak[pool] = std::max(peak[pool], holder[pool].size());
+            }
+            if (lifetime == Lifetime::forward_to_backward ? input : weight) {
+              problem.expect(holder[pool][slot] == std::pair(a.chunk, a.microbatch), shape, "a slot changed hands");
+              holder[pool].erase(slot);
+            }
           }
-          if (lifetime == Lifetime::forward_to_backward ? input : weight) {
-            problem.expect(holder[static_cast<std::size_t>(slot)] == a.microbatch, shape,
-                           "a slot changed hands");
-            holder[static_cast<std::size_t>(slot)] = -1;
-            --live;
-          }
+          for (std::size_t pool = 0; pool < pools; ++pool)
+            problem.expect(peak[pool] == static_cast<std::size_t>(table.slots[pool]), shape,
+                           "more slots than are alive at once");
         }
-        problem.expect(peak == table.slots, shape, "more slots than are alive at once");
-      }
-    }
   });
 }
 
@@ -230,8 +237,8 @@ TEST_CASE("received messages wait for little, in places that all chunks of a ran
   for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
     for (int rank = 0; rank < shape.stages && shape.stages > 1; ++rank) {
       const auto& list = lists[static_cast<std::size_t>(rank)];
-      const int inputs = color_receives(list, shape, ActionKind::recv_forward).slots;
-      const int grads = color_receives(list, shape, ActionKind::recv_backward).slots;
+      const int inputs = color_receives(list, shape, ActionKind::recv_forward).slots.at(0);
+      const int grads = color_receives(list, shape, ActionKind::recv_backward).slots.at(0);
       // As many as there are chunks that receive would be one for each.
       const int to_receive = shape.virtual_stages - (rank == 0 ? 1 : 0);
       const int to_receive_back = shape.virtual_stages - (rank + 1 == shape.stages ? 1 : 0);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "kernels/base/error.h"
@@ -24,6 +25,11 @@ std::string computations(const ScheduleShape& shape, int rank) {
       out += (out.empty() ? "" : " ") + std::string(letter->second) + std::to_string(a.microbatch + 1) +
              (a.chunk >= shape.stages ? "'" : "");
   return out;
+}
+
+/// Of a rank with one chunk.
+SlotTable slots_of(const std::vector<Action>& actions, const ScheduleShape& shape, Lifetime lifetime) {
+  return color_slots(actions, shape, std::vector<int>{0}, lifetime);
 }
 
 std::string kinds(const std::vector<Action>& list) {
@@ -150,19 +156,19 @@ TEST_CASE("chunks of one rank exchange nothing", "[schedule]") {
 }
 
 TEST_CASE("one stage of 1f1b keeps one microbatch alive", "[schedule]") {
-  const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, 8, Pass::train}, 0);
+  const ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 8, Pass::train};
   for (const Lifetime lifetime :
        {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight})
-    CHECK(color_slots(actions, 0, 8, lifetime).slots == 1);
+    CHECK(slots_of(make_schedule(shape, 0), shape, lifetime).slots.at(0) == 1);
 }
 
 TEST_CASE("weight gradients apart hold their inputs longer and the rest as 1f1b does", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::zb_h1, 4, 1, 8, Pass::train};
   for (int rank = 0; rank < 4; ++rank) {
     const auto list = make_schedule(shape, rank);
-    CHECK(color_slots(list, rank, 8, Lifetime::forward_to_backward).slots == 4 - rank);
-    CHECK(color_slots(list, rank, 8, Lifetime::forward_to_weight).slots == 4);
-    CHECK(color_slots(list, rank, 8, Lifetime::backward_to_weight).slots == rank + 1);
+    CHECK(slots_of(list, shape, Lifetime::forward_to_backward).slots.at(0) == 4 - rank);
+    CHECK(slots_of(list, shape, Lifetime::forward_to_weight).slots.at(0) == 4);
+    CHECK(slots_of(list, shape, Lifetime::backward_to_weight).slots.at(0) == rank + 1);
   }
 }
 
@@ -171,19 +177,63 @@ TEST_CASE("slots never overlap in time and are as few as microbatches alive at o
   std::vector<Action> actions;
   for (int m = 0; m < 5; ++m) actions.push_back({ActionKind::forward, 0, m});
   for (int m = 4; m >= 0; --m) actions.push_back({ActionKind::backward, 0, m});
-  const SlotTable table = color_slots(actions, 0, 5, Lifetime::forward_to_backward);
-  CHECK(table.slots == 5);
-  std::vector<int> used = table.slot_of_microbatch;
+  const ScheduleShape shape{ScheduleKind::gpipe, 1, 1, 5, Pass::train};
+  const SlotTable table = slots_of(actions, shape, Lifetime::forward_to_backward);
+  CHECK(table.slots.at(0) == 5);
+  std::vector<int> used = table.slot_of_microbatch.at(0);
   std::sort(used.begin(), used.end());
   CHECK(std::unique(used.begin(), used.end()) == used.end());
-  CHECK(color_slots(actions, 0, 5, Lifetime::backward_to_weight).slots == 1);
+  CHECK(slots_of(actions, shape, Lifetime::backward_to_weight).slots.at(0) == 1);
 }
 
 TEST_CASE("a forward-only schedule has no gradients", "[schedule]") {
-  const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, 3, Pass::evaluate}, 0);
+  const ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 3, Pass::evaluate};
+  const auto actions = make_schedule(shape, 0);
   CHECK(actions.size() == 3);
-  CHECK(color_slots(actions, 0, 3, Lifetime::forward_to_backward).slots == 1);
-  CHECK(color_slots(actions, 0, 3, Lifetime::backward_to_weight).slots == 0);
+  CHECK(slots_of(actions, shape, Lifetime::forward_to_backward).slots.at(0) == 1);
+  CHECK(slots_of(actions, shape, Lifetime::backward_to_weight).slots.at(0) == 0);
+}
+
+TEST_CASE("chunks of a rank share as many slots as activations are alive at once: 143 of 16 stages with 8 chunks, not 192",
+          "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
+  const auto list = make_schedule(shape, 0);
+  const auto slots = [&](const std::vector<int>& pool_of_chunk) {
+    const SlotTable table = color_slots(list, shape, pool_of_chunk, Lifetime::forward_to_weight);
+    return std::accumulate(table.slots.begin(), table.slots.end(), 0);
+  };
+  CHECK(slots({0, 1, 2, 3, 4, 5, 6, 7}) == 192);
+  CHECK(slots(std::vector<int>(8, 0)) == 143);  // p v + p - 1, Korthikanti et al., 2022
+  const std::vector<std::int64_t> alike(8, 1);
+  CHECK(slots(slot_pools(shape, 0, alike)) == 143);
+}
+
+TEST_CASE("chunks of different sizes share slots only where that takes no more memory", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
+  const auto pools = [&](const std::vector<std::int64_t>& sizes) { return slot_pools(shape, 0, sizes); };
+  // The first chunk alone has 32 slots, the others have 112: 143 of 34 are less than 112 of 34 and 32 of 33, but more than
+  // 112 of 17 and 32 of 1.
+  CHECK(pools({33, 34, 34, 34, 34, 34, 34, 34}) == std::vector<int>(8, 0));
+  CHECK(pools({1, 17, 17, 17, 17, 17, 17, 17}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(pools({1, 17, 17, 17, 17, 17, 17, 1}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 1});
+  for (const std::vector<std::int64_t>& sizes : std::vector<std::vector<std::int64_t>>{
+           {16, 17, 17, 17, 17, 17, 17, 17}, {1, 17, 17, 17, 17, 17, 17, 17}, {2, 2, 2, 2, 3, 3, 3, 3}, {0, 1, 2, 3, 4, 5, 6, 7}})
+    for (int rank = 0; rank < shape.stages; ++rank) {
+      const auto list = make_schedule(shape, rank);
+      const auto memory = [&](const std::vector<int>& pool_of_chunk) {
+        const SlotTable table = color_slots(list, shape, pool_of_chunk, Lifetime::forward_to_weight);
+        std::int64_t sum = 0;
+        for (std::size_t pool = 0; pool < table.slots.size(); ++pool) {
+          std::int64_t largest = 0;
+          for (std::size_t chunk = 0; chunk < sizes.size(); ++chunk)
+            if (pool_of_chunk[chunk] == static_cast<int>(pool)) largest = std::max(largest, sizes[chunk]);
+          sum += largest * table.slots[pool];
+        }
+        return sum;
+      };
+      CHECK(memory(slot_pools(shape, rank, sizes)) <= memory({0, 1, 2, 3, 4, 5, 6, 7}));
+      CHECK(memory(slot_pools(shape, rank, sizes)) <= memory(std::vector<int>(8, 0)));
+    }
 }
 
 TEST_CASE("a schedule that does not exist is refused with the nearest that does", "[schedule]") {

@@ -17,8 +17,9 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
   for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
     key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) + (span.embedding ? "e" : "") +
            (span.head ? "h" : "") + ",";
-  for (const auto& chunk : slots)
-    for (const int count : chunk) key += count == 0 ? '0' : '1';
+  for (const int pool : slots.pool_of_chunk) key += std::to_string(pool) + ",";
+  for (const auto& pool : slots.of_pool)
+    for (const int count : pool) key += count == 0 ? '0' : '1';
   return key;
 }
 

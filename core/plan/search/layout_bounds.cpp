@@ -91,7 +91,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
       costs.elements = static_cast<double>(region.terms.at("gradients")) / static_cast<double>(kernels::size_of(job.precision.grads));
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       if (region.name == to_string(static_cast<SlotClass>(i)))
-        costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.front()[i];
+        costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
   }
   if (!timed_) return costs;
   const auto seconds_of = [&](const RecordedSegment& segment, std::optional<kernels::Operator> only) {
@@ -169,7 +169,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     }
     s.fill = filled, s.drain = drained;
     double scratch = 0, top_backward = 0, all_backward = 0;
-    std::array<double, kSlotClasses> shared{};  // of one slot
+    const SlotCounts& counts = slots[static_cast<std::size_t>(r)];
+    std::vector<std::array<double, kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const parallel::StageSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
       const ChunkCosts k = costs_of(c, tp, span);
@@ -178,8 +179,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.update += k.update, s.norm += k.norm, s.elements += k.elements;
       top_backward = backward, all_backward += backward;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
-        if (shared_by_chunks(static_cast<SlotClass>(i))) shared[i] = std::max(shared[i], k.slot_bytes[i]);
-        else s.bytes += k.slot_bytes[i] * slots[static_cast<std::size_t>(r)][static_cast<std::size_t>(v)][i];
+        const int pool = shared_by_chunks(static_cast<SlotClass>(i)) ? 0 : counts.pool_of_chunk[static_cast<std::size_t>(v)];
+        double& bytes = largest[static_cast<std::size_t>(pool)][i];
+        bytes = std::max(bytes, k.slot_bytes[i]);
       }
       scratch = std::max(scratch, k.scratch_bytes);
       if (c.pp > 1) s.bytes += 2 * flow * ((span.head ? 0 : 1) + (span.embedding ? 0 : 1));
@@ -192,7 +194,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       // ZB-H1: rank r makes its weights' gradients r microbatches late.
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
-    for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += shared[i] * slots[static_cast<std::size_t>(r)][0][i];
+    for (std::size_t pool = 0; pool < largest.size(); ++pool)
+      for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += largest[pool][i] * counts.of_pool[pool][i];
     // The last turns of the backwards: the last microbatch of the top chunk, then the last group of microbatches of each chunk below it.
     s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(device_overhead(t));

@@ -33,7 +33,9 @@ const std::vector<parallel::StageSpan>& LayoutParts::chunks(const LayoutChoice& 
 }
 
 const std::vector<SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
-  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c)}, [&] {
+  // Pools of slots depend on which layers are made again.
+  const std::int64_t every = c.recompute.kind == RecomputeKind::full ? c.recompute.every : 0;
+  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c), every}, [&] {
     return count_all_slots(with_choice(job_, c), layout(c));
   });
 }

@@ -55,7 +55,7 @@ class LayoutParts {
 
  private:
   using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
-  using Shape = std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;
+  using Shape = std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
   static Grid grid_of(const LayoutChoice& c) { return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0}; }
 
   const parallel::Layout& like(const LayoutChoice& choice);
