@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test.
 #   tests/run.sh                    the release build: what CI runs
+#   tests/run.sh full               the same with long loops whole, of which CI runs a part
 #   tests/run.sh asan | tsan        the same tests under address+undefined or thread sanitizers
 #   tests/run.sh fuzz [SECONDS]     every fuzz target under libFuzzer for SECONDS each (60); needs clang
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
+if [ "$preset" = full ]; then
+  preset=release
+  export TRAINERD_FULL_TESTS=1
+fi
 
 ./deploy/install-deps.sh --tests
 if [ "$preset" = fuzz ]; then
