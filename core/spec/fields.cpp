@@ -109,7 +109,7 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
   t.add("parallel.bucket_bytes", &p.bucket_bytes, "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
       .between(0, kMostHidden * kMostHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
-        "reduce gradients in the background while backward goes on");
+        "reduce gradients in the background during backward");
   t.add("parallel.overlap_p2p", &p.overlap_p2p,
         "await a message of the pipeline where it is used, not where it is posted")
       .idle_if(p.pp == 1, "pp: 1 has no messages");
@@ -245,9 +245,9 @@ std::vector<Field> fields_of(JobSpec& job) {
       .between(0, kMaxSteps);
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
       .between(1, kMaxSteps);
-  t.add("checkpoint.async", &job.checkpoint.async, "training goes on while a checkpoint is written");
+  t.add("checkpoint.async", &job.checkpoint.async, "write checkpoints while training continues");
   t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
-        "how long checkpoints that cannot be written (a full disk) are tried again while training goes on, before the run ends")
+        "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training continues meanwhile")
       .at_least(0);
   t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMaxSteps);
   t.add("evaluate.batches", &job.evaluate.batches,
