@@ -20,9 +20,10 @@ int calibrate_command(const CalibrateArgs& args) {
   options.threads = args.threads;
   options.ranks = args.ranks;
   // On standard error: the file may go to standard output.
-  io::Screen screen(STDERR_FILENO, ::isatty(STDERR_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
-  screen.line("measuring this machine's operators and links for about " + io::short_duration(options.seconds) +
-              "; other work on it makes them slower than they are");
+  io::Screen screen(STDERR_FILENO,
+                    ::isatty(STDERR_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
+  screen.line("measuring this machine's operators and links for about " +
+              io::short_duration(options.seconds) + "; other work on it makes them slower than they are");
   options.progress = [&screen](const std::string& what, double share) {
     constexpr int kCells = 24;
     const int full = static_cast<int>(share * kCells);
@@ -39,7 +40,8 @@ int calibrate_command(const CalibrateArgs& args) {
   ::gmtime_r(&now, &day);
   char date[16];
   std::strftime(date, sizeof(date), "%Y-%m-%d", &day);
-  const std::string text = core::cluster_yaml(made, std::string("measured ") + date + ", trainerd " + core::version());
+  const std::string text =
+      core::cluster_yaml(made, std::string("measured ") + date + ", trainerd " + core::version());
   if (args.out.empty()) print(text);
   else write_file("--out", args.out, text);
   return kExitDone;

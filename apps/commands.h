@@ -16,11 +16,12 @@ struct RunArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< "a.b=value"
   NodeArgs nodes;
-  std::string command;         ///< the whole command line
-  bool fresh = false;          ///< an earlier run's output is moved aside
-  std::string rates;           ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
-  std::string metrics_listen;  ///< in place of metrics.listen; on nodes but the first, what makes them serve metrics
-  std::string max_time;        ///< a duration after which the run has saved and stopped; empty: no limit
+  std::string command;  ///< the whole command line
+  bool fresh = false;   ///< an earlier run's output is moved aside
+  std::string rates;    ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
+  /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
+  std::string metrics_listen;
+  std::string max_time;  ///< a duration after which the run has saved and stopped; empty: no limit
 };
 int run_command(const RunArgs& args);
 
@@ -28,7 +29,7 @@ struct ValidateArgs {
   std::string job;
   std::vector<std::string> overrides;
   bool json = false;
-  std::string picture;  ///< an SVG file to write the grid's picture to; empty: none
+  std::string picture;           ///< an SVG file to write the grid's picture to; empty: none
   std::string schedule_picture;  ///< the same for the schedule's
 };
 /// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
@@ -38,13 +39,13 @@ struct SimulateArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< of the job, and "cluster.failures.KEY=VALUE"
   bool json = false;
-  std::string svg, trace;                                             ///< files to write; empty: none
-  std::vector<double> costs;                                          ///< ms of forward, input and weight gradient, transfer; empty: the plan's
+  std::string svg, trace;     ///< files to write; empty: none
+  std::vector<double> costs;  ///< ms of forward, input and weight gradient, transfer; empty: the plan's
   double jitter = 0;
-  std::vector<std::string> stragglers;                                ///< "RANK=FACTOR"
-  int steps = 20;                                                     ///< sampled with jitter
+  std::vector<std::string> stragglers;  ///< "RANK=FACTOR"
+  int steps = 20;                       ///< sampled with jitter
   bool failures = false;
-  std::optional<double> step_seconds, checkpoint_bytes, save_seconds; ///< what a plan would tell
+  std::optional<double> step_seconds, checkpoint_bytes, save_seconds;  ///< what a plan would tell
   double weeks = 8;
   std::int64_t runs = 100;
   std::uint64_t seed = 0;
@@ -58,12 +59,13 @@ struct PlanArgs {
   std::vector<std::string> overrides;
   std::string cluster;  ///< over the job's cluster.preset; empty: the job's own
   bool json = false;
-  double tokens = 0;  ///< budget to train on; 0: none
+  double tokens = 0;      ///< budget to train on; 0: none
   std::string calibrate;  ///< seconds to measure this machine for; empty: its rates are of the cluster's file
-  bool search = false;  ///< for the best layouts, in place of planning the job's own
-  std::string out;      ///< a file to write the chosen job to; empty: standard output
+  bool search = false;    ///< for the best layouts, in place of planning the job's own
+  std::string out;        ///< a file to write the chosen job to; empty: standard output
 };
-/// Prints the plan, or what the search found. The status is that of a CapacityError when the job does not fit.
+/// Prints the plan, or what the search found. The status is that of a CapacityError when the job does not
+/// fit.
 int plan_command(const PlanArgs& args);
 
 struct CalibrateArgs {

@@ -4,7 +4,8 @@
 
 namespace trainerd::apps {
 
-/// Of the tree that this program was built from: twelve digits, and "-changed" when the tree was not that commit's; or "unknown".
+/// Of the tree that this program was built from: twelve digits, and "-changed" when the tree was not that
+/// commit's; or "unknown".
 std::string commit();
 
 }  // namespace trainerd::apps

@@ -15,15 +15,19 @@ constexpr std::size_t kShownProblems = 10;
 
 io::TokenType type_of(const std::string& word) {
   using io::TokenType;
-  return word == "uint8" ? TokenType::uint8 : word == "uint16" ? TokenType::uint16 : word == "int32" ? TokenType::int32
-         : word == "uint32" ? TokenType::uint32 : TokenType::automatic;
+  return word == "uint8"    ? TokenType::uint8
+         : word == "uint16" ? TokenType::uint16
+         : word == "int32"  ? TokenType::int32
+         : word == "uint32" ? TokenType::uint32
+                            : TokenType::automatic;
 }
 
 }  // namespace
 
 int data_inspect_command(const DataInspectArgs& args) {
   io::InspectOptions options;
-  if (!args.format.empty()) options.format = args.format == "tokens" ? io::DataFormat::tokens : io::DataFormat::text;
+  if (!args.format.empty())
+    options.format = args.format == "tokens" ? io::DataFormat::tokens : io::DataFormat::text;
   options.dtype = type_of(args.dtype);
   options.vocab = args.vocab;
   options.all = args.all;
@@ -32,7 +36,8 @@ int data_inspect_command(const DataInspectArgs& args) {
   print(inspection.text);
   if (inspection.problems.empty()) return kExitDone;
   std::string what;
-  for (std::size_t i = 0; i < std::min(inspection.problems.size(), kShownProblems); ++i) what += (i > 0 ? "\n" : "") + inspection.problems[i];
+  for (std::size_t i = 0; i < std::min(inspection.problems.size(), kShownProblems); ++i)
+    what += (i > 0 ? "\n" : "") + inspection.problems[i];
   if (inspection.problems.size() > kShownProblems)
     what += "\n... and " + std::to_string(inspection.problems.size() - kShownProblems) + " more files";
   throw base::data_error(what);

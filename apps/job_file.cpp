@@ -42,12 +42,16 @@ std::optional<std::int64_t> trained_dp(const std::string& output) {
 
 core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
   return core::load_job(path, overrides,
-                        {.environment = process_environment, .machine = [] { return core::this_machine(); }, .trained_dp = trained_dp, .remark = say});
+                        {.environment = process_environment,
+                         .machine = [] { return core::this_machine(); },
+                         .trained_dp = trained_dp,
+                         .remark = say});
 }
 
 parallel::Topology machines_of(const core::JobSpec& job, const std::string& calibrate_seconds) {
   if (calibrate_seconds.empty()) return core::job_topology(job);
-  say("measuring this machine for about " + calibrate_seconds + " s; `trainerd calibrate --out FILE` keeps what it finds");
+  say("measuring this machine for about " + calibrate_seconds +
+      " s; `trainerd calibrate --out FILE` keeps what it finds");
   return core::calibrated_topology(job, std::stod(calibrate_seconds));
 }
 

@@ -27,31 +27,42 @@ class CommandLine {
         app_.add_subcommand("run", "Train: run a job from its newest checkpoint, or from the start");
     add_job(*run, run_.job, run_.overrides);
     run->add_flag("--fresh", run_.fresh,
-                  "Begin at step 1: the output directory of an earlier run is renamed to <output>.old-YYYYmmdd-HHMMSS (UTC) first. Not for a "
+                  "Begin at step 1: the output directory of an earlier run is renamed to "
+                  "<output>.old-YYYYmmdd-HHMMSS (UTC) first. Not for a "
                   "script that is run again after an interruption");
     NodeArgs& nodes = run_.nodes;
     // With torchrun's names beside ours.
-    run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")->check(CLI::PositiveNumber)->type_name("N");
-    run->add_option("--node,--node-rank", nodes.node, "Which of them this is, from 0; Slurm tells it by itself")
+    run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    run->add_option("--node,--node-rank", nodes.node,
+                    "Which of them this is, from 0; Slurm tells it by itself")
         ->check(CLI::NonNegativeNumber)
         ->type_name("I");
     run->add_option("--rendezvous,--rdzv-endpoint", nodes.rendezvous,
-                    "Where the nodes meet: an address of node 0 and a free port, the same on all; by default node 0's host "
+                    "Where the nodes meet: an address of node 0 and a free port, the same on all; by default "
+                    "node 0's host "
                     "and a port made from the job's number under Slurm")
         ->type_name("HOST:PORT");
-    run->add_option("--rendezvous-timeout", nodes.timeout_seconds, "Seconds until the last node must have come; default 300")
+    run->add_option("--rendezvous-timeout", nodes.timeout_seconds,
+                    "Seconds until the last node must have come; default 300")
         ->check(CLI::Range(0.1, 1e7))
         ->type_name("SECONDS");
     run->add_option("--interface", nodes.interface,
-                    "Network interface (ib0), name or address by which other nodes reach this one's ranks; default: that of "
+                    "Network interface (ib0), name or address by which other nodes reach this one's ranks; "
+                    "default: that of "
                     "the route to node 0")
         ->type_name("NAME");
-    run->add_option("--rates", run_.rates, "A cluster with the operator rates of this machine: the step's time is predicted, and held against the run")
+    run->add_option("--rates", run_.rates,
+                    "A cluster with the operator rates of this machine: the step's time is predicted, and "
+                    "held against the run")
         ->type_name("NAME|FILE");
     run->add_option("--metrics-listen", run_.metrics_listen,
                     "In place of metrics.listen on this node; nodes but the first serve metrics only with it")
         ->type_name("HOST:PORT");
-    run->add_option("--max-time", run_.max_time, "Save and stop before this much time has passed since the start of this process: 3h50m, 90m")
+    run->add_option(
+           "--max-time", run_.max_time,
+           "Save and stop before this much time has passed since the start of this process: 3h50m, 90m")
         ->type_name("DURATION");
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
 
@@ -60,7 +71,9 @@ class CommandLine {
     add_job(*validate, validate_.job, validate_.overrides);
     validate->add_flag("--json", validate_.json, "One JSON object: spec, ranks, groups, links");
     validate->add_option("--svg", validate_.picture, "Draw the grid into this SVG file")->type_name("FILE");
-    validate->add_option("--schedule-svg", validate_.schedule_picture, "Draw the pipeline's schedule into this SVG file")
+    validate
+        ->add_option("--schedule-svg", validate_.schedule_picture,
+                     "Draw the pipeline's schedule into this SVG file")
         ->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
 
@@ -69,27 +82,38 @@ class CommandLine {
     CLI::App* plan = app_.add_subcommand(
         "plan", "Predict a job's memory, time and communication; needs none of its devices or data");
     add_job(*plan, plan_.job, plan_.overrides);
-    plan->add_option("--cluster", plan_.cluster, "Goes over cluster.preset: a built-in cluster or a YAML file")
+    plan->add_option("--cluster", plan_.cluster,
+                     "Goes over cluster.preset: a built-in cluster or a YAML file")
         ->type_name("NAME|FILE");
     plan->add_flag("--json", plan_.json, "One JSON object");
     plan->add_option("--tokens", plan_.tokens, "Tokens to train on: adds days and device-hours")
         ->check(CLI::PositiveNumber);
     add_calibrate(*plan, plan_.calibrate);
-    CLI::Option* search = plan->add_flag("--search", plan_.search, "The fastest layouts for the job's model, batch and number of ranks that fit");
-    plan->add_option("--out", plan_.out, "Write the chosen job into this YAML file")->type_name("FILE")->needs(search);
+    CLI::Option* search =
+        plan->add_flag("--search", plan_.search,
+                       "The fastest layouts for the job's model, batch and number of ranks that fit");
+    plan->add_option("--out", plan_.out, "Write the chosen job into this YAML file")
+        ->type_name("FILE")
+        ->needs(search);
     plan->callback([this] { chosen_ = [this] { return plan_command(plan_); }; });
 
     CLI::App* calibrate = app_.add_subcommand(
-        "calibrate", "Measure this machine's operators and links, and write a cluster file for plan and simulate");
-    calibrate->add_option("--out", calibrate_.out, "The file; without it, standard output")->type_name("FILE");
-    calibrate->add_option("--device", calibrate_.device, "What to measure")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+        "calibrate",
+        "Measure this machine's operators and links, and write a cluster file for plan and simulate");
+    calibrate->add_option("--out", calibrate_.out, "The file; without it, standard output")
+        ->type_name("FILE");
+    calibrate->add_option("--device", calibrate_.device, "What to measure")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
     calibrate->add_option("--seconds", calibrate_.seconds, "To measure for, about: more is less noise")
         ->check(CLI::Range(0.0, 3600.0))
         ->capture_default_str();
     calibrate->add_option("--threads", calibrate_.threads, "Of a rank, as `threads` of the jobs to plan")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    calibrate->add_option("--ranks", calibrate_.ranks, "Devices of the node; default: as many as the cores have room for")
+    calibrate
+        ->add_option("--ranks", calibrate_.ranks,
+                     "Devices of the node; default: as many as the cores have room for")
         ->check(CLI::PositiveNumber);
     calibrate->callback([this] { chosen_ = [this] { return calibrate_command(calibrate_); }; });
 
@@ -98,24 +122,28 @@ class CommandLine {
     CLI::App* inspect =
         data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
     inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
-    inspect->add_option("--format", inspect_.format, "text or tokens; else by header or name: *.bin is tokens")
+    inspect
+        ->add_option("--format", inspect_.format, "text or tokens; else by header or name: *.bin is tokens")
         ->check(CLI::IsMember({"text", "tokens"}));
     inspect->add_option("--dtype", inspect_.dtype, "What the numbers of token files without a header are")
         ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
-    inspect->add_option("--vocab", inspect_.vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
+    inspect->add_option("--vocab", inspect_.vocab, "Refuse ids that are not less")
+        ->check(CLI::PositiveNumber);
     inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
 
     CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look at checkpoints");
     checkpoint->require_subcommand(1);
-    const auto add_checkpoint = [&](const char* name, const char* help, int (*command)(const CheckpointArgs&)) {
+    const auto add_checkpoint = [&](const char* name, const char* help,
+                                    int (*command)(const CheckpointArgs&)) {
       CLI::App* sub = checkpoint->add_subcommand(name, help);
       sub->add_option("PATH", checkpoint_.path, "A run's output directory, or a checkpoint's")->required();
       sub->add_flag("--json", checkpoint_.json, "One JSON object");
       sub->callback([this, command] { chosen_ = [this, command] { return command(checkpoint_); }; });
     };
     add_checkpoint("list", "The checkpoints of a run, newest first", checkpoint_list_command);
-    add_checkpoint("verify", "Check every size and checksum, of a run's every checkpoint", checkpoint_verify_command);
+    add_checkpoint("verify", "Check every size and checksum, of a run's every checkpoint",
+                   checkpoint_verify_command);
     add_checkpoint("show", "Verify, and print what it holds, of a run the newest", checkpoint_show_command);
 
     CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
@@ -156,8 +184,9 @@ class CommandLine {
       if (names.empty()) return;
       if (next == nullptr) {
         const std::string near = core::nearest(word, names);
-        throw base::spec_error(command + " has no subcommand " + core::show(word) +
-                               (near.empty() ? ": it has " + core::list_words(names) : " (nearest valid: " + near + ")"));
+        throw base::spec_error(
+            command + " has no subcommand " + core::show(word) +
+            (near.empty() ? ": it has " + core::list_words(names) : " (nearest valid: " + near + ")"));
       }
       at = next;
       command += " " + word;
@@ -173,29 +202,42 @@ class CommandLine {
   }
 
   static void add_calibrate(CLI::App& command, std::string& seconds) {
-    command.add_flag("--calibrate{10}", seconds, "Measure this machine first, for about 10 s (--calibrate=40: 40 s), and predict times by that")
+    command
+        .add_flag(
+            "--calibrate{10}", seconds,
+            "Measure this machine first, for about 10 s (--calibrate=40: 40 s), and predict times by that")
         ->check(CLI::Range(0.01, 3600.0))
         ->type_name("");
   }
 
   void add_simulate() {
     CLI::App* simulate = app_.add_subcommand(
-        "simulate", "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
+        "simulate",
+        "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
     add_job(*simulate, simulate_.job, simulate_.overrides);
     simulate->add_flag("--json", simulate_.json, "One JSON object");
     add_calibrate(*simulate, simulate_.calibrate);
     simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
-    simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")->type_name("FILE");
-    simulate->add_option("--costs", simulate_.costs,
-                         "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a transfer; in place of the plan's")
+    simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")
+        ->type_name("FILE");
+    simulate
+        ->add_option("--costs", simulate_.costs,
+                     "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a "
+                     "transfer; in place of the plan's")
         ->expected(4)
         ->delimiter(',')
         ->type_name("F,I,W,T");
-    simulate->add_option("--jitter", simulate_.jitter, "Coefficient of variation of the time of every rank's work")->type_name("CV");
-    simulate->add_option("--straggler", simulate_.stragglers, "A rank whose work takes a multiple of its time; may be repeated")
+    simulate
+        ->add_option("--jitter", simulate_.jitter,
+                     "Coefficient of variation of the time of every rank's work")
+        ->type_name("CV");
+    simulate
+        ->add_option("--straggler", simulate_.stragglers,
+                     "A rank whose work takes a multiple of its time; may be repeated")
         ->type_name("RANK=FACTOR")
         ->allow_extra_args(false);
-    simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")->capture_default_str();
+    simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")
+        ->capture_default_str();
     simulate->add_option("--seed", simulate_.seed, "Of what is drawn");
     CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
                                                "Goodput under failures, checkpoints and restarts");
@@ -236,7 +278,8 @@ int main(int argc, char** argv) {
     apps::print_error(std::string("trainerd: ") + e.what());
     return apps::exit_code(e.kind());
   } catch (const std::bad_alloc&) {
-    apps::print_error("trainerd: this host has too little memory for the command: free some, or make the job smaller");
+    apps::print_error(
+        "trainerd: this host has too little memory for the command: free some, or make the job smaller");
     return apps::exit_code(base::ErrorKind::capacity);
   } catch (const std::exception& e) {
     apps::print_error(std::string("trainerd: internal error: ") + e.what());

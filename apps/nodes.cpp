@@ -15,11 +15,14 @@ constexpr std::size_t kMostHosts = 65536;
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0)
+    return std::nullopt;
   return value;
 }
 
-base::SpecError bad_list(const std::string& list) { return base::spec_error("'" + list + "' is no list of hosts as Slurm writes it"); }
+base::SpecError bad_list(const std::string& list) {
+  return base::spec_error("'" + list + "' is no list of hosts as Slurm writes it");
+}
 
 /// The numbers of "1-3,07", with their leading zeros.
 std::vector<std::string> numbers_of(std::string_view ranges, const std::string& list) {
@@ -31,7 +34,8 @@ std::vector<std::string> numbers_of(std::string_view ranges, const std::string& 
     const std::string_view first_text = range.substr(0, dash);
     const auto first = number_in(first_text);
     const auto last = dash == std::string_view::npos ? first : number_in(range.substr(dash + 1));
-    if (!first || !last || *last < *first || *last - *first >= static_cast<std::int64_t>(kMostHosts)) throw bad_list(list);
+    if (!first || !last || *last < *first || *last - *first >= static_cast<std::int64_t>(kMostHosts))
+      throw bad_list(list);
     for (std::int64_t n = *first; n <= *last; ++n) {
       std::string digits = std::to_string(n);
       if (digits.size() < first_text.size()) digits.insert(0, first_text.size() - digits.size(), '0');
@@ -74,7 +78,9 @@ struct SlurmStep {
 std::optional<SlurmStep> slurm_step(const Environment& environment) {
   const auto text = [&](const char* name) {
     if (auto value = environment(name)) return *std::move(value);
-    throw base::spec_error(std::string(name) + " is not set in a Slurm step; start with srun, or give --nodes, --node and --rendezvous");
+    throw base::spec_error(
+        std::string(name) +
+        " is not set in a Slurm step; start with srun, or give --nodes, --node and --rendezvous");
   };
   const auto number = [&](const char* name) {
     const std::string value = text(name);
@@ -88,13 +94,16 @@ std::optional<SlurmStep> slurm_step(const Environment& environment) {
   step.node = number("SLURM_NODEID");
   step.hosts = expand_host_list(text("SLURM_STEP_NODELIST"));
   if (const std::int64_t tasks = number("SLURM_STEP_NUM_TASKS"); tasks != step.nodes)
-    throw base::spec_error("the Slurm step has " + std::to_string(tasks) + " tasks on " + std::to_string(step.nodes) +
+    throw base::spec_error("the Slurm step has " + std::to_string(tasks) + " tasks on " +
+                           std::to_string(step.nodes) +
                            " nodes, and each node has one agent: start with srun --ntasks-per-node=1");
   if (std::cmp_not_equal(step.hosts.size(), step.nodes))
-    throw base::spec_error("SLURM_STEP_NODELIST names " + std::to_string(step.hosts.size()) + " hosts, SLURM_STEP_NUM_NODES says " + std::to_string(step.nodes));
+    throw base::spec_error("SLURM_STEP_NODELIST names " + std::to_string(step.hosts.size()) +
+                           " hosts, SLURM_STEP_NUM_NODES says " + std::to_string(step.nodes));
   // Below the ports that systems give out by themselves.
   constexpr std::int64_t kFirstPort = 20000, kPorts = 12000, kPrime = 7919;
-  step.port = static_cast<std::uint16_t>(kFirstPort + (number("SLURM_JOB_ID") + kPrime * (number("SLURM_STEP_ID") % kPorts)) % kPorts);
+  step.port = static_cast<std::uint16_t>(
+      kFirstPort + (number("SLURM_JOB_ID") + kPrime * (number("SLURM_STEP_ID") % kPorts)) % kPorts);
   return step;
 }
 
@@ -113,7 +122,8 @@ std::vector<std::string> expand_host_list(const std::string& list) {
     if (i < list.size() && list[i] == '[') inside = true;
     if (i < list.size() && list[i] == ']') inside = false;
     if (i < list.size() && (list[i] != ',' || inside)) continue;
-    for (std::string& name : expand_item(std::string_view(list).substr(begin, i - begin), list)) hosts.push_back(std::move(name));
+    for (std::string& name : expand_item(std::string_view(list).substr(begin, i - begin), list))
+      hosts.push_back(std::move(name));
     if (hosts.size() > kMostHosts) throw bad_list(list);
     begin = i + 1;
   }
@@ -126,7 +136,8 @@ std::optional<std::string> process_environment(const std::string& name) {
   return value;
 }
 
-std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t nodes, const Environment& environment) {
+std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t nodes,
+                                           const Environment& environment) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
   core::GangOptions gang;
   if (args.timeout_seconds > 0) gang.timeout_seconds = args.timeout_seconds;
@@ -135,26 +146,32 @@ std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t no
   // Who says which node it is needs no scheduler.
   const std::optional<SlurmStep> step = args.node < 0 ? slurm_step(environment) : std::nullopt;
   if (step && step->nodes != nodes)
-    throw base::spec_error("the Slurm step has " + std::to_string(step->nodes) + " nodes and " + several + ": set cluster.nodes to " +
-                           std::to_string(step->nodes) + " (--nodes " + std::to_string(step->nodes) + "), or start with srun --nodes=" + std::to_string(nodes));
+    throw base::spec_error("the Slurm step has " + std::to_string(step->nodes) + " nodes and " + several +
+                           ": set cluster.nodes to " + std::to_string(step->nodes) + " (--nodes " +
+                           std::to_string(step->nodes) +
+                           "), or start with srun --nodes=" + std::to_string(nodes));
   if (nodes == 1 && args.node <= 0 && args.rendezvous.empty()) {
-    for (const auto& [given, name] : {std::pair{!args.interface.empty(), "--interface"}, {args.timeout_seconds > 0, "--rendezvous-timeout"}})
-      if (given) throw base::spec_error(std::string(name) + " has no effect: the job has one node; leave it out");
+    for (const auto& [given, name] : {std::pair{!args.interface.empty(), "--interface"},
+                                      {args.timeout_seconds > 0, "--rendezvous-timeout"}})
+      if (given)
+        throw base::spec_error(std::string(name) + " has no effect: the job has one node; leave it out");
     return std::nullopt;
   }
   if (nodes > 1 && args.node < 0 && !step)
-    throw base::spec_error(several + " and nothing says which this one is: start with srun, or give --node 0 to " + std::to_string(nodes - 1) +
-                           " and --rendezvous HOST:PORT on each");
+    throw base::spec_error(several +
+                           " and nothing says which this one is: start with srun, or give --node 0 to " +
+                           std::to_string(nodes - 1) + " and --rendezvous HOST:PORT on each");
   gang.nodes.node = step ? step->node : std::max<std::int64_t>(args.node, 0);
   if (gang.nodes.node >= nodes)
-    throw base::spec_error("--node " + std::to_string(gang.nodes.node) + ": " + several + ", which are 0 to " + std::to_string(nodes - 1));
+    throw base::spec_error("--node " + std::to_string(gang.nodes.node) + ": " + several +
+                           ", which are 0 to " + std::to_string(nodes - 1));
   if (step) gang.nodes.hosts = step->hosts;
-  if (!args.rendezvous.empty())
-    gang.rendezvous = endpoint_of(args.rendezvous);
-  else if (step)
-    gang.rendezvous = {step->hosts.front(), step->port};
+  if (!args.rendezvous.empty()) gang.rendezvous = endpoint_of(args.rendezvous);
+  else if (step) gang.rendezvous = {step->hosts.front(), step->port};
   else
-    throw base::spec_error(several + " and nothing says where they meet: give --rendezvous HOST:PORT, an address of node 0, on each");
+    throw base::spec_error(
+        several +
+        " and nothing says where they meet: give --rendezvous HOST:PORT, an address of node 0, on each");
   return gang;
 }
 

@@ -35,10 +35,13 @@ void print_error(const std::string& line) {
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "w");
-  const auto failed = [&](int error) { return base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error)); };
+  const auto failed = [&](int error) {
+    return base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
+  };
   if (file == nullptr) throw failed(errno);
   // The error is of the call that fails: what is buffered fails where it is flushed.
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
   const int error = written ? 0 : errno;
   const bool closed = std::fclose(file) == 0;
   if (!written || !closed) throw failed(written ? errno : error);

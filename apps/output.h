@@ -7,7 +7,8 @@ namespace trainerd::apps {
 /// Writes all of `text` to standard output and flushes it. Throws if it does not arrive: a full disk behind a
 /// redirection must not pass for success.
 void print(const std::string& text);
-/// Opens descriptors 0 to 2 on /dev/null where they are closed: the first files that are opened would be written to otherwise.
+/// Opens descriptors 0 to 2 on /dev/null where they are closed: the first files that are opened would be
+/// written to otherwise.
 void open_standard_streams();
 /// Writes a line to standard error, and does not wait for a reader that takes nothing.
 void print_error(const std::string& line);

@@ -18,7 +18,8 @@ int search(const core::JobSpec& job, const PlanArgs& args) {
   const bool found = !result.best.empty();
   if (found && !args.out.empty()) write_file("--out", args.out, core::chosen_yaml(job, result));
   print(args.json ? core::search_json(job, topology, result) : core::search_text(job, topology, result));
-  if (found && !args.json) print(args.out.empty() ? "\n" + core::chosen_yaml(job, result) : "written to " + args.out + "\n");
+  if (found && !args.json)
+    print(args.out.empty() ? "\n" + core::chosen_yaml(job, result) : "written to " + args.out + "\n");
   return found ? kExitDone : exit_code(base::ErrorKind::capacity);
 }
 

@@ -29,7 +29,8 @@ namespace {
 
 constexpr int kExitOfSignal = 128;  // as a shell reports a process that a signal ended
 
-/// The signals that end a run as a descriptor: blocked here, before any thread is made, so that every thread blocks them.
+/// The signals that end a run as a descriptor: blocked here, before any thread is made, so that every thread
+/// blocks them.
 base::UniqueFd open_stop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -39,7 +40,8 @@ base::UniqueFd open_stop_signals() {
   ::sigaction(SIGHUP, nullptr, &inherited);
   if (inherited.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  // A reader of our output that goes away is no reason to end training, and a file-size limit is an error like a full disk.
+  // A reader of our output that goes away is no reason to end training, and a file-size limit is an error
+  // like a full disk.
   ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   base::UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC));
@@ -51,7 +53,9 @@ base::UniqueFd open_stop_signals() {
 std::optional<double> deadline(const std::string& max_time, double start) {
   if (max_time.empty()) return std::nullopt;
   const auto seconds = io::parse_duration(max_time);
-  if (!seconds || *seconds <= 0) throw base::spec_error("--max-time: expected a duration such as 3h50m, 90m or 30s, got '" + max_time + "'");
+  if (!seconds || *seconds <= 0)
+    throw base::spec_error("--max-time: expected a duration such as 3h50m, 90m or 30s, got '" + max_time +
+                           "'");
   return start + *seconds;
 }
 
@@ -77,7 +81,8 @@ std::string fresh_command(const RunArgs& args) {
 int run_command(const RunArgs& args) {
   const std::optional<double> end = deadline(args.max_time, base::monotonic_seconds());
   const base::UniqueFd signals = open_stop_signals();
-  const auto screen = std::make_shared<io::Screen>(STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
+  const auto screen = std::make_shared<io::Screen>(
+      STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
   core::log::write_to(screen, log);
   // The log keeps the screen: its end is not that of its owners.
@@ -90,27 +95,30 @@ int run_command(const RunArgs& args) {
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   auto [job, rates] = core::job_here(read_job(args.job, overrides));
   if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
-  if (!args.metrics_listen.empty() && args.metrics_listen != "off" && !io::parse_listen_address(args.metrics_listen))
-    throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" + args.metrics_listen + "'");
+  if (!args.metrics_listen.empty() && args.metrics_listen != "off" &&
+      !io::parse_listen_address(args.metrics_listen))
+    throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
+                           args.metrics_listen + "'");
   const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();
-  const core::AgentResult result = core::run_agent({.job = job,
-                                                    // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
-                                                    .executable = "/proc/self/exe",
-                                                    .signal_fd = signals.get(),
-                                                    .leave = leave_with(screen),
-                                                    .screen = screen,
-                                                    .log = log,
-                                                    .command = args.command,
-                                                    .commit = commit(),
-                                                    .gang = gang,
-                                                    .rates = rates,
-                                                    .deadline = end,
-                                                    .fresh = args.fresh,
-                                                    .fresh_command = fresh_command(args),
-                                                    .metrics_listen = args.metrics_listen});
+  const core::AgentResult result = core::run_agent(
+      {.job = job,
+       // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
+       .executable = "/proc/self/exe",
+       .signal_fd = signals.get(),
+       .leave = leave_with(screen),
+       .screen = screen,
+       .log = log,
+       .command = args.command,
+       .commit = commit(),
+       .gang = gang,
+       .rates = rates,
+       .deadline = end,
+       .fresh = args.fresh,
+       .fresh_command = fresh_command(args),
+       .metrics_listen = args.metrics_listen});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }
 

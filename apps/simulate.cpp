@@ -36,12 +36,16 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
 
 /// What the plan tells of the job's run, and options in its place.
 core::RunFigures figures_of(const JobSpec& job, const SimulateArgs& args) {
-  core::RunFigures figures{.step_seconds = args.step_seconds, .checkpoint_bytes = args.checkpoint_bytes, .save_seconds = args.save_seconds};
-  if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async)) return figures;
+  core::RunFigures figures{.step_seconds = args.step_seconds,
+                           .checkpoint_bytes = args.checkpoint_bytes,
+                           .save_seconds = args.save_seconds};
+  if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async))
+    return figures;
   const core::Plan plan = core::make_plan(job, machines_of(job, args.calibrate));
   if (!figures.step_seconds && plan.timed) figures.step_seconds = plan.time.step_seconds;
   if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
-  if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0) figures.save_seconds = plan.checkpoint.snapshot_seconds;
+  if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0)
+    figures.save_seconds = plan.checkpoint.snapshot_seconds;
   return figures;
 }
 /// Seconds of a chunk's computations as the options give them.
@@ -81,18 +85,23 @@ std::map<std::int64_t, double> stragglers_of(const SimulateArgs& args) {
     const auto [rest, wrong_factor] = std::from_chars(read ? equals + 1 : end, end, factor);
     if (!read || wrong_factor != std::errc() || rest != end)
       throw base::spec_error("--straggler: expected RANK=FACTOR, such as 3=1.5, got '" + text + "'");
-    if (!stragglers.emplace(rank, factor).second) throw base::spec_error("--straggler: rank " + std::to_string(rank) + " is given twice");
+    if (!stragglers.emplace(rank, factor).second)
+      throw base::spec_error("--straggler: rank " + std::to_string(rank) + " is given twice");
   }
   return stragglers;
 }
 
-void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const parallel::ScheduleShape& shape, const io::Trace& trace) {
-  if (!args.svg.empty()) write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::schedule_title(shape)));
+void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const parallel::ScheduleShape& shape,
+          const io::Trace& trace) {
+  if (!args.svg.empty())
+    write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::schedule_title(shape)));
   if (!args.trace.empty()) write_file("--trace", args.trace, io::to_chrome_json(trace));
 }
 
-/// Without rates: the schedule as if every computation took one unit of time, and the memory, which needs none.
-void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parallel::ScheduleShape& shape, const parallel::Topology& topology) {
+/// Without rates: the schedule as if every computation took one unit of time, and the memory, which needs
+/// none.
+void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parallel::ScheduleShape& shape,
+                      const parallel::Topology& topology) {
   const core::Plan plan = core::make_plan(job, topology);
   const parallel::ActionCosts units;
   const parallel::Timeline timeline = parallel::timeline(parallel::make_schedules(shape), units);
@@ -102,10 +111,12 @@ void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parall
 
 void simulate_step(const JobSpec& job, const SimulateArgs& args) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
-  const core::StepNoise options{.jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
+  const core::StepNoise options{
+      .jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
   if (args.costs.empty()) {
     const parallel::Topology topology = machines_of(job, args.calibrate);
-    if (!core::has_rates(topology, job.precision.compute) && options.jitter == 0 && options.stragglers.empty())
+    if (!core::has_rates(topology, job.precision.compute) && options.jitter == 0 &&
+        options.stragglers.empty())
       return simulate_untimed(job, args, shape, topology);
     const core::StepSimulation step = core::simulate_step(job, topology, options);
     draw(args, step.timeline, shape, step.trace);

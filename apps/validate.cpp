@@ -15,7 +15,8 @@ namespace {
 /// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
 std::string schedule_picture(const core::JobSpec& job) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
-  return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}), core::schedule_title(shape));
+  return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}),
+                                core::schedule_title(shape));
 }
 
 }  // namespace
@@ -24,7 +25,8 @@ int validate_command(const ValidateArgs& args) {
   const core::JobSpec job = read_job(args.job, args.overrides);
   const parallel::PlacedGrid placed = core::place_job(job, core::Absent::assumed);
   if (!args.picture.empty()) write_file("--svg", args.picture, parallel::placement_svg(placed));
-  if (!args.schedule_picture.empty()) write_file("--schedule-svg", args.schedule_picture, schedule_picture(job));
+  if (!args.schedule_picture.empty())
+    write_file("--schedule-svg", args.schedule_picture, schedule_picture(job));
   print(args.json ? core::job_json(job, placed) : core::to_yaml(job) + core::placement_comments(placed));
   return kExitDone;
 }

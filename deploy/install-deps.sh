@@ -11,6 +11,7 @@ packages=(
 )
 test_packages=(
   catch2
+  clang-format  # checks that sources are formatted
   prometheus    # promtool checks the metrics
   python3       # drives the real binary
   slurm-wlm     # runs the batch script

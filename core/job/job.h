@@ -15,13 +15,15 @@
 namespace trainerd::core {
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
-/// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by timing.
+/// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by
+/// timing.
 enum class GemmAlgorithms : std::uint8_t { first, timed };
 
 /// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
 enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
 
-/// A job, composed and checked: every preset merged, every default filled in. Written out whole as `job.yaml`.
+/// A job, composed and checked: every preset merged, every default filled in. Written out whole as
+/// `job.yaml`.
 struct JobSpec {
   std::string name = "job";
   std::uint64_t seed = 0;
@@ -56,11 +58,14 @@ inline bool uses_nccl(const JobSpec& job) {
   return job.device == DeviceChoice::cuda && job.cluster.communication != parallel::Communication::staged;
 }
 /// Whether they do so through host memory, and may share devices.
-inline bool uses_staged(const JobSpec& job) { return job.cluster.communication == parallel::Communication::staged; }
+inline bool uses_staged(const JobSpec& job) {
+  return job.cluster.communication == parallel::Communication::staged;
+}
 
 /// The most that the job's kernels may use.
 inline kernels::Isa most_isa(const JobSpec& job) {
-  return job.isa == IsaChoice::automatic ? kernels::Isa::avx512_bf16 : static_cast<kernels::Isa>(static_cast<int>(job.isa) - 1);
+  return job.isa == IsaChoice::automatic ? kernels::Isa::avx512_bf16
+                                         : static_cast<kernels::Isa>(static_cast<int>(job.isa) - 1);
 }
 inline IsaChoice choice_of(kernels::Isa isa) { return static_cast<IsaChoice>(static_cast<int>(isa) + 1); }
 

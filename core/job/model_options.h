@@ -11,7 +11,7 @@ enum class Mlp : std::uint8_t { swiglu, gelu };
 
 /// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
 struct ModelOptions {
-  std::string preset;         ///< name under configs/models/, or empty
+  std::string preset;  ///< name under configs/models/, or empty
   std::int64_t layers = 0;
   std::int64_t hidden = 0;    ///< D
   std::int64_t heads = 0;     ///< H
@@ -24,12 +24,12 @@ struct ModelOptions {
   Positions positions = Positions::rope;
   double rope_theta = 10000.0;
   Mlp mlp = Mlp::swiglu;
-  bool linear_bias = false;   ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
-  bool qkv_bias = false;      ///< biases on the query, key and value projections (Qwen 2.5)
-  bool qk_norm = false;       ///< RMS norm of each query and key head (Qwen 3)
+  bool linear_bias = false;  ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
+  bool qkv_bias = false;     ///< biases on the query, key and value projections (Qwen 2.5)
+  bool qk_norm = false;      ///< RMS norm of each query and key head (Qwen 3)
   bool tie_embeddings = false;
   double norm_eps = 1e-5;
-  double init = 0.02;         ///< standard deviation; output projections get init / sqrt(2 layers)
+  double init = 0.02;  ///< standard deviation; output projections get init / sqrt(2 layers)
 
   bool operator==(const ModelOptions&) const = default;
 };
@@ -44,16 +44,17 @@ struct RecomputeOptions {
   bool operator==(const RecomputeOptions&) const = default;
 };
 
-/// Parameters of the logical model, and those that take part in a matrix multiplication (output head included, input
-/// embedding and position table not; a tied table counts once in both).
+/// Parameters of the logical model, and those that take part in a matrix multiplication (output head
+/// included, input embedding and position table not; a tied table counts once in both).
 struct ParameterCount {
   std::int64_t total = 0;
   std::int64_t matmul = 0;
 };
 ParameterCount count_parameters(const ModelOptions& model);
 
-/// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim) seq_len, the
-/// second term being causal attention (half of 12 L d S). The one convention of MFU here; recomputation does not count.
+/// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
+/// seq_len, the second term being causal attention (half of 12 L d S). The one convention of MFU here;
+/// recomputation does not count.
 double flops_per_token(const ModelOptions& model);
 
 }  // namespace trainerd::core

@@ -18,8 +18,8 @@ struct BatchOptions {
 
 enum class LrKind : std::uint8_t { constant, cosine, linear, wsd };
 
-/// Learning rate as a function of the step (from 1): linear warm-up over `warmup` steps, then by kind down to `min_lr`
-/// at the last step. wsd: constant, then linear over the last `decay` steps.
+/// Learning rate as a function of the step (from 1): linear warm-up over `warmup` steps, then by kind down to
+/// `min_lr` at the last step. wsd: constant, then linear over the last `decay` steps.
 struct LrSchedule {
   LrKind kind = LrKind::cosine;
   std::int64_t warmup = 0;
@@ -44,7 +44,7 @@ struct OptimizerOptions {
 
 /// Formats of one training recipe. Accumulation inside an operator is fp32 always.
 struct PrecisionRecipe {
-  std::string name = "fp32";  ///< fp32 | bf16 | custom
+  std::string name = "fp32";                     ///< fp32 | bf16 | custom
   kernels::DType compute = kernels::DType::f32;  ///< activations and GEMM operands
   kernels::DType params = kernels::DType::f32;   ///< what the forward pass reads
   kernels::DType grads = kernels::DType::f32;    ///< accumulated parameter gradients

@@ -7,7 +7,8 @@
 
 namespace trainerd::core {
 
-/// Where a segment's forward leaves what it makes: by how dear it is to make again, and by the walk that last reads it.
+/// Where a segment's forward leaves what it makes: by how dear it is to make again, and by the walk that last
+/// reads it.
 struct Homes {
   kernels::Arena& sum;                ///< the residual stream where the segment starts
   kernels::Arena& gemms_to_backward;  ///< the query, key and value projection
@@ -16,8 +17,8 @@ struct Homes {
   kernels::Arena& cheap_to_weight;    ///< outputs of norms, of attention and of the activation function
 };
 
-/// What one half-layer (attention or MLP), the embedding or the head leaves between its walks. Tensors that a segment
-/// does not use stay undefined. Letters as in kernels/ops/ops.h.
+/// What one half-layer (attention or MLP), the embedding or the head leaves between its walks. Tensors that a
+/// segment does not use stay undefined. Letters as in kernels/ops/ops.h.
 struct SegmentState {
   // The norm that opens the segment.
   kernels::Tensor sum_TD;  ///< residual + delta

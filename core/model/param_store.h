@@ -28,11 +28,12 @@ struct ParamInfo {
   bool decay = false;            ///< weight decay applies
   bool gemm_weight = false;      ///< has prepared forms
   std::int64_t gemm_tokens = 0;  ///< rows of the activation it will most often meet
-  /// Parameters of a unit are gathered, reduced and freed together: a layer's matrices, or the vectors of a chunk, whose
-  /// gradients are complete after the walk for input gradients.
+  /// Parameters of a unit are gathered, reduced and freed together: a layer's matrices, or the vectors of a
+  /// chunk, whose gradients are complete after the walk for input gradients.
   std::size_t unit = 0;
-  bool vectors = false;     ///< the unit's kind
-  bool cut_alone = false;   ///< several pipeline ranks hold it, in different company, and cut it into the same parts
+  bool vectors = false;  ///< the unit's kind
+  bool cut_alone =
+      false;  ///< several pipeline ranks hold it, in different company, and cut it into the same parts
   std::int64_t grad_uses = 1;  ///< contributions to its gradient in a microbatch: two for a tied embedding
 };
 
@@ -49,7 +50,8 @@ struct ParamPlacement {
 /// The form of a parameter that an operator reads.
 enum class WeightForm : std::uint8_t { plain, fprop, dgrad };
 
-/// A parameter in one form, held while operators that read it are issued. Residence may change when no lease is out.
+/// A parameter in one form, held while operators that read it are issued. Residence may change when no lease
+/// is out.
 class Lease {
  public:
   /// `count`: of the leases on what `weight` lies in; null for an absent parameter.
@@ -68,15 +70,17 @@ class Lease {
   kernels::Weight weight_;
 };
 
-/// A run of the flat arrays that this rank updates: all of it, or with a sharded state its part of one bucket.
+/// A run of the flat arrays that this rank updates: all of it, or with a sharded state its part of one
+/// bucket.
 struct StatePart {
   std::int64_t flat_begin = 0;  ///< element of the flat arrays
   kernels::Tensor grads;        ///< reduced
   kernels::Tensor master;
   kernels::Tensor moment1;
   kernels::Tensor moment2;
-  kernels::Tensor params;       ///< undefined when the master weights are the parameters
-  std::vector<kernels::UpdateRange> ranges;  ///< in elements of the part, without padding; decay 1 where it applies, else 0; keys without the seed
+  kernels::Tensor params;                    ///< undefined when the master weights are the parameters
+  std::vector<kernels::UpdateRange> ranges;  ///< in elements of the part, without padding; decay 1 where it
+                                             ///< applies, else 0; keys without the seed
 };
 
 /// Elements of one parameter inside one part that are a box of the logical tensor.
@@ -89,9 +93,9 @@ struct StateRun {
   bool owned = true;  ///< false: another rank saves it and counts it in the norm
 };
 
-/// All parameters of one rank and the state of their training, as flat arrays in the order of their units: each in full, or in
-/// this rank's data-parallel parts. Layers hold ids, never tensors. A prepared form is made at its first use after the
-/// parameters changed or were gathered anew, and is counted in memory.
+/// All parameters of one rank and the state of their training, as flat arrays in the order of their units:
+/// each in full, or in this rank's data-parallel parts. Layers hold ids, never tensors. A prepared form is
+/// made at its first use after the parameters changed or were gathered anew, and is counted in memory.
 class ParamStore {
  public:
   /// Takes all its memory from `persistent`.
@@ -112,12 +116,13 @@ class ParamStore {
   void begin_step(kernels::Stream& stream);
   /// The gradient, in the rank's shape of the parameter; undefined for `kNoParam`.
   kernels::Tensor grad(ParamId id);
-  /// `assign` for the first contribution since the gradient was last reduced, `accumulate` after. Each call counts as a
-  /// contribution.
+  /// `assign` for the first contribution since the gradient was last reduced, `accumulate` after. Each call
+  /// counts as a contribution.
   kernels::WriteMode grad_mode(ParamId id);
   /// The contributions so far are made: starts the reduction of what is complete.
   void reduce_complete_grads();
-  /// After the last contribution. What the stream does next sees the sums in the state's parts, and may update them.
+  /// After the last contribution. What the stream does next sees the sums in the state's parts, and may
+  /// update them.
   void finish_grads(std::span<const parallel::PartialSum> partial_sums);
   /// Where a parameter begins in the flat gradients.
   std::int64_t flat_begin(ParamId id) const { return offsets_.at(static_cast<std::size_t>(id)); }
@@ -133,7 +138,8 @@ class ParamStore {
   const std::vector<StatePart>& state_parts() const { return parts_; }
   /// Everything of `state_parts` that is not padding, in order.
   const std::vector<StateRun>& state_runs() const { return runs_; }
-  /// This rank's part of every bucket of the reduced gradients, whatever it updates: what it counts in the norm.
+  /// This rank's part of every bucket of the reduced gradients, whatever it updates: what it counts in the
+  /// norm.
   const std::vector<StateRun>& norm_runs() const { return norm_runs_; }
   /// The elements of a norm run.
   kernels::Tensor norm_elements(const StateRun& run) const;
@@ -161,7 +167,8 @@ class ParamStore {
   void make_gatherer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   kernels::UpdateRange update_range(const StateRun& run) const;
-  void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part, std::vector<StateRun>& runs) const;
+  void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
+                 std::vector<StateRun>& runs) const;
 
   std::vector<ParamInfo> infos_;
   ParamPlacement placement_;
@@ -170,7 +177,7 @@ class ParamStore {
   std::vector<ParamId> by_offset_;
   std::vector<std::int64_t> contributions_;
   std::vector<UnitGrads> unit_grads_;
-  std::vector<std::size_t> complete_units_;  // and not yet reduced
+  std::vector<std::size_t> complete_units_;        // and not yet reduced
   std::vector<std::array<Prepared, 2>> prepared_;  // by fprop, dgrad
   kernels::Backend& backend_;
   kernels::Stream* grads_stream_ = nullptr;

@@ -23,25 +23,37 @@ struct Rule {
 /// Adds parameters under a common prefix, with the model's initialisation.
 class Declarer {
  public:
-  Declarer(const ModelOptions& model, std::int64_t tokens, bool sequence_parallel, std::vector<ParamInfo>& infos)
-      : model_(model), tokens_(tokens), norm_rule_{sequence_parallel ? Along::partial : Along::same, 0, {}, false}, infos_(infos) {}
+  Declarer(const ModelOptions& model, std::int64_t tokens, bool sequence_parallel,
+           std::vector<ParamInfo>& infos)
+      : model_(model),
+        tokens_(tokens),
+        norm_rule_{sequence_parallel ? Along::partial : Along::same, 0, {}, false},
+        infos_(infos) {}
 
   /// What follows belongs to another chunk, or to other matrices of it.
   void begin_chunk() { vectors_.reset(), begin_unit(); }
   void begin_unit() { matrices_.reset(); }
 
-  ParamId matrix(const std::string& name, const Shape& shape, double stddev, const Rule& tp, bool gemm, bool owner = true) {
-    return add(matrices_, {.name = name, .shard = spec(shape, tp, owner), .init_mean = 0, .init_stddev = static_cast<float>(stddev),
-                           .decay = true, .gemm_weight = gemm, .gemm_tokens = tokens_});
+  ParamId matrix(const std::string& name, const Shape& shape, double stddev, const Rule& tp, bool gemm,
+                 bool owner = true) {
+    return add(matrices_, {.name = name,
+                           .shard = spec(shape, tp, owner),
+                           .init_mean = 0,
+                           .init_stddev = static_cast<float>(stddev),
+                           .decay = true,
+                           .gemm_weight = gemm,
+                           .gemm_tokens = tokens_});
   }
   /// A vector whose gradient is made with the input gradients.
   ParamId vector(const std::string& name, std::int64_t size, float value, const Rule& tp = {}) {
-    return add(vectors_, {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
+    return add(vectors_,
+               {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
   }
   ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
     return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
-  LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev, const Rule& tp, bool biased) {
+  LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
+                      const Rule& tp, bool biased) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
     if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
@@ -53,14 +65,20 @@ class Declarer {
     return params;
   }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
-    const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init, {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+    const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
+                              {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
     infos_.back().cut_alone = true;
     return id;
   }
 
  private:
   static ShardSpec spec(const Shape& shape, const Rule& tp, bool owner) {
-    return {.logical = shape, .along = tp.along, .dim = tp.dim, .segments = tp.segments, .pad = tp.pad, .owner = owner};
+    return {.logical = shape,
+            .along = tp.along,
+            .dim = tp.dim,
+            .segments = tp.segments,
+            .pad = tp.pad,
+            .owner = owner};
   }
   ParamId add(std::optional<std::size_t>& unit, ParamInfo info) {
     if (!unit) unit = units_++;
@@ -73,7 +91,8 @@ class Declarer {
   Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
   std::size_t units_ = 0;
-  std::optional<std::size_t> vectors_, matrices_;  ///< units of the chunk's vectors, and of the matrices being declared
+  std::optional<std::size_t> vectors_,
+      matrices_;  ///< units of the chunk's vectors, and of the matrices being declared
 };
 
 Rule query_key_value(const ModelOptions& m) {
@@ -84,25 +103,29 @@ Rule query_key_value(const ModelOptions& m) {
 LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  // What adds to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2, section 2.3).
+  // What adds to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2,
+  // section 2.3).
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
   layer.attn_norm = declare.norm(prefix + "attn_norm");
-  layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m), m.linear_bias || m.qkv_bias);
+  layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
+                             m.linear_bias || m.qkv_bias);
   if (m.qk_norm) {
     // Each rank sees its own heads: a summand of the gradient.
     layer.q_norm = declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
     layer.k_norm = declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
   }
-  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init, {Along::split, 1, {{q, m.head_dim}}, false},
-                                  m.linear_bias);
+  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
+                                  {Along::split, 1, {{q, m.head_dim}}, false}, m.linear_bias);
   layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   if (m.mlp == Mlp::swiglu)
-    layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}, {m.ffn, 1}}, false},
-                              m.linear_bias);
+    layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
+                              {Along::split, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias);
   else
-    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}}, false}, m.linear_bias);
-  layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init, {Along::split, 1, {{m.ffn, 1}}, false}, m.linear_bias);
+    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}}, false},
+                              m.linear_bias);
+  layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
+                              {Along::split, 1, {{m.ffn, 1}}, false}, m.linear_bias);
   return layer;
 }
 
@@ -122,7 +145,8 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
     if (span.embedding) {
       chunk.embedding = embedding = declare.vocabulary("embed.weight", model.tie_embeddings, true);
       if (model.positions == Positions::learned)
-        chunk.positions = declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
+        chunk.positions =
+            declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
     }
     for (std::int64_t i = 0; i < span.layers; ++i) {
       declare.begin_unit();
@@ -135,8 +159,7 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
       else if (embedding != kNoParam) {
         chunk.head = embedding;
         declared.infos[static_cast<std::size_t>(embedding)].grad_uses = 2;
-      }
-      else chunk.head = declared.tied_copy = declare.vocabulary("embed.weight", true, false);
+      } else chunk.head = declared.tied_copy = declare.vocabulary("embed.weight", true, false);
     }
     declared.chunks.push_back(std::move(chunk));
   }
@@ -146,7 +169,8 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
 
 LocalSizes local_sizes(const ModelOptions& model, std::int64_t tp, std::int64_t tp_rank) {
   const std::int64_t rows = (model.vocab + tp - 1) / tp;
-  return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows, tp_rank * rows};
+  return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows,
+          tp_rank * rows};
 }
 
 std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp) {

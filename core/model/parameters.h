@@ -26,7 +26,8 @@ struct LayerParams {
   LinearParams down;  ///< [D, F]
 };
 
-/// Ids of the parameters of one chunk. With tied embeddings `head` is an embedding: the chunk's rank's own, or a copy.
+/// Ids of the parameters of one chunk. With tied embeddings `head` is an embedding: the chunk's rank's own,
+/// or a copy.
 struct ChunkParams {
   ParamId embedding = kNoParam;
   ParamId positions = kNoParam;
@@ -40,14 +41,16 @@ struct ChunkParams {
 struct DeclaredParams {
   std::vector<ParamInfo> infos;
   std::vector<ChunkParams> chunks;
-  /// The tied embedding of a rank that holds only one of its two uses: its gradient is a sum over both holders.
+  /// The tied embedding of a rank that holds only one of its two uses: its gradient is a sum over both
+  /// holders.
   ParamId tied_copy = kNoParam;
 };
 
-/// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints: embed.weight,
-/// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
-/// final_norm.{weight,bias}, head.weight. `microbatch_tokens` tells the GEMM weights what they will meet; with
-/// `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are summands.
+/// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints:
+/// embed.weight, positions.weight,
+/// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
+/// final_norm.{weight,bias}, head.weight. `microbatch_tokens` tells the GEMM weights what they will meet;
+/// with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are summands.
 DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel);
 

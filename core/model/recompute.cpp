@@ -3,7 +3,8 @@
 namespace trainerd::core {
 
 RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer) {
-  return options.kind == RecomputeKind::full && layer % options.every != 0 ? RecomputeKind::none : options.kind;
+  return options.kind == RecomputeKind::full && layer % options.every != 0 ? RecomputeKind::none
+                                                                           : options.kind;
 }
 
 Homes forward_homes(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
@@ -20,10 +21,12 @@ Homes recompute_homes(const Frame& frame, kernels::Arena& scratch) {
   return {scratch, scratch, *frame.grads, scratch, *frame.grads};
 }
 
-SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model, const SegmentState& state) {
+SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model,
+                        const SegmentState& state) {
   if (kind == RecomputeKind::none) return state;
   SegmentState kept;
-  if (kind == RecomputeKind::full && half == Segment::Kind::mlp) return kept;  // its sum is made from the layer's
+  if (kind == RecomputeKind::full && half == Segment::Kind::mlp)
+    return kept;  // its sum is made from the layer's
   kept.sum_TD = state.sum_TD;
   if (kind == RecomputeKind::full) return kept;
   kept.projected = state.projected;

@@ -22,11 +22,13 @@ std::vector<Segment> segments_of(const ChunkParams& ids) {
   return segments;
 }
 
-std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const RecomputeOptions& options, std::int64_t first_layer) {
+std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const RecomputeOptions& options,
+                                  std::int64_t first_layer) {
   std::vector<SegmentSpan> spans;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const bool layer = segments[i].kind == Segment::Kind::attention || segments[i].kind == Segment::Kind::mlp;
-    const RecomputeKind kind = layer ? recompute_of(options, first_layer + segments[i].layer) : RecomputeKind::none;
+    const RecomputeKind kind =
+        layer ? recompute_of(options, first_layer + segments[i].layer) : RecomputeKind::none;
     if (kind == RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
     else spans.push_back({i, i + 1, kind});
   }
@@ -35,8 +37,9 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const Re
 
 }  // namespace
 
-Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, DType dtype, ParamStore& params,
-             const parallel::TensorParallel& tp, const Tensor& rope_table_SE, Determinism attention)
+Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, DType dtype,
+             ParamStore& params, const parallel::TensorParallel& tp, const Tensor& rope_table_SE,
+             Determinism attention)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
       ids_(std::move(ids)),
@@ -65,12 +68,14 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
   const ArenaScope scope(c.stream.scratch());
   // One delta is enough: a segment reads the one before it into its sum before it writes its own.
   const Tensor delta_TD = take_flow(c, c.stream.scratch());
-  // The sum inside a layer that keeps its input alone; the layer after reads it into its own before this one is written again.
+  // The sum inside a layer that keeps its input alone; the layer after reads it into its own before this one
+  // is written again.
   Tensor passing_TD;
   Flow flow{frame.in_TD, {}};
   for (const SegmentSpan& span : spans_) {
     const Homes homes = forward_homes(span.recompute, frame, c.stream.scratch());
-    if (span.recompute == RecomputeKind::full && !passing_TD.defined()) passing_TD = take_flow(c, c.stream.scratch());
+    if (span.recompute == RecomputeKind::full && !passing_TD.defined())
+      passing_TD = take_flow(c, c.stream.scratch());
     for (std::size_t i = span.begin; i < span.end; ++i) {
       const ArenaScope segment_scope(c.stream.scratch());
       SegmentState& state = frame.segments[i];
@@ -78,7 +83,9 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
       if (i > span.begin) state.sum_TD = passing_TD;
       switch (kind) {
         case Segment::Kind::embedding: flow = embedding_forward(c, homes, state); break;
-        case Segment::Kind::attention: flow = attention_forward(c, *layer_of(i), homes, state, flow, delta_TD); break;
+        case Segment::Kind::attention:
+          flow = attention_forward(c, *layer_of(i), homes, state, flow, delta_TD);
+          break;
         case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), homes, state, flow, delta_TD); break;
         case Segment::Kind::head: head_forward(c, homes, state, flow); break;
       }
@@ -90,7 +97,9 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
   else c.backend().copy(c.stream, flow.residual_TD, out_TD);
 }
 
-void Stage::forward(Stream& stream, Frame& frame, const Tensor& out_TD) { walk_forward(context(stream, frame), frame, out_TD); }
+void Stage::forward(Stream& stream, Frame& frame, const Tensor& out_TD) {
+  walk_forward(context(stream, frame), frame, out_TD);
+}
 
 void Stage::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
@@ -107,20 +116,25 @@ void Stage::recompute(const WalkContext& c, const SegmentSpan& span, Frame& fram
   if (segments_[span.begin].kind == Segment::Kind::mlp) return mlp_recompute(c, ids, homes, first, in);
   attention_state(c, ids, homes, first, in);
   if (span.end == span.begin + 1) return;
-  // The contribution of attention is made where the sum will be: as the residual, which the norm may overwrite. The two are
-  // added in the other order, which changes no bit.
+  // The contribution of attention is made where the sum will be: as the residual, which the norm may
+  // overwrite. The two are added in the other order, which changes no bit.
   SegmentState& mlp = frame.segments[span.begin + 1];
   mlp.sum_TD = take_flow(c, homes.sum);
   attention_output(c, ids, first, mlp.sum_TD);
   mlp_recompute(c, ids, homes, mlp, {mlp.sum_TD, first.sum_TD});
 }
 
-void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD, const LossTarget& loss, Walks walks) {
+void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD,
+                           const LossTarget& loss, Walks walks) {
   SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
-    case Segment::Kind::mlp: mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks); break;
-    case Segment::Kind::attention: attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks); break;
+    case Segment::Kind::mlp:
+      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks);
+      break;
+    case Segment::Kind::attention:
+      attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks);
+      break;
     case Segment::Kind::embedding: break;
   }
 }
@@ -130,15 +144,19 @@ void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& fr
   switch (segments_[segment].kind) {
     case Segment::Kind::head: break;
     case Segment::Kind::mlp: mlp_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
-    case Segment::Kind::attention: attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD); break;
+    case Segment::Kind::attention:
+      attention_backward_weight(c, *layer_of(segment), state, state.dflow_TD);
+      break;
     case Segment::Kind::embedding: embedding_backward_weight(c, state.dflow_TD); break;
   }
 }
 
-void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD, const LossTarget& loss) {
+void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
+                     const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   const ArenaScope scope(*frame.grads);
-  // The gradient of the flow before and after a segment: the first stays whole until the segment's weights are done.
+  // The gradient of the flow before and after a segment: the first stays whole until the segment's weights
+  // are done.
   std::array<Tensor, 2> dflow;
   for (Tensor& d : dflow) d = take_flow(c, *frame.grads);
   if (dout_TD.defined()) dflow[0] = dout_TD;
@@ -157,7 +175,8 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
   }
 }
 
-void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD, const LossTarget& loss) {
+void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
+                           const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   // What the weights' walk reads must outlive what the executor receives next: the chunk's own copy.
   Tensor dflow;

@@ -22,8 +22,8 @@ struct Flow {
   kernels::Tensor delta_TD;  ///< undefined after the embedding
 };
 
-/// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that they share what is
-/// gathered and hide what is sent; or leaves them to a walk of their own.
+/// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that
+/// they share what is gathered and hide what is sent; or leaves them to a walk of their own.
 enum class Walks : std::uint8_t { together, apart };
 
 /// What every segment's operators are issued with.
@@ -47,20 +47,21 @@ struct LossTarget {
   float grad_scale = 0;    ///< 1 / tokens of the global batch
 };
 
-/// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its input alone.
+/// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its
+/// input alone.
 struct SegmentSpan {
   std::size_t begin = 0, end = 0;
   RecomputeKind recompute = RecomputeKind::none;
 };
 
-/// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in its Frame.
-/// Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism this rank's rows of it), and
-/// back its gradient.
+/// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in
+/// its Frame. Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism
+/// this rank's rows of it), and back its gradient.
 class Stage {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
-  Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, kernels::DType dtype, ParamStore& params,
-        const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE,
+  Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, kernels::DType dtype,
+        ParamStore& params, const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE,
         kernels::Determinism attention = kernels::Determinism::deterministic);
 
   const std::vector<Segment>& segments() const { return segments_; }
@@ -68,20 +69,22 @@ class Stage {
   bool first() const { return ids_.embedding != kNoParam; }
   bool last() const { return ids_.head != kNoParam; }
 
-  /// Forward of a training microbatch: leaves in `frame` what backward needs. `out_TD` is the flow to the next chunk,
-  /// undefined in the last.
+  /// Forward of a training microbatch: leaves in `frame` what backward needs. `out_TD` is the flow to the
+  /// next chunk, undefined in the last.
   void forward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD);
   /// Forward for evaluation: the last chunk writes the loss. Leaves nothing that is needed.
-  void forward_only(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD, const LossTarget& loss);
-  /// Input and weight gradients, segment by segment from the last, so that what lies between them lives shortest.
-  /// `dout_TD` is the gradient from the next chunk (undefined in the last) and is overwritten; `din_TD` receives the
-  /// gradient for the chunk before (undefined in the first). The head's loss is made here, beside its gradient: see
-  /// `parallel::HeadLoss`.
-  void backward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD, const kernels::Tensor& din_TD,
-                const LossTarget& loss);
-  /// The same in two walks (zero bubble): first the gradients of inputs, norms and of the head, which never exists twice; ...
-  void backward_input(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD, const kernels::Tensor& din_TD,
-                      const LossTarget& loss);
+  void forward_only(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD,
+                    const LossTarget& loss);
+  /// Input and weight gradients, segment by segment from the last, so that what lies between them lives
+  /// shortest. `dout_TD` is the gradient from the next chunk (undefined in the last) and is overwritten;
+  /// `din_TD` receives the gradient for the chunk before (undefined in the first). The head's loss is made
+  /// here, beside its gradient: see `parallel::HeadLoss`.
+  void backward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
+                const kernels::Tensor& din_TD, const LossTarget& loss);
+  /// The same in two walks (zero bubble): first the gradients of inputs, norms and of the head, which never
+  /// exists twice; ...
+  void backward_input(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
+                      const kernels::Tensor& din_TD, const LossTarget& loss);
   /// ... later those of GEMM weights and embeddings, from what the first walk kept in `frame.grads`.
   void backward_weight(kernels::Stream& stream, Frame& frame);
 
@@ -90,7 +93,8 @@ class Stage {
   void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD);
   /// Makes again what the forward pass did not keep of a span, in `frame.grads` and scratch.
   void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
-  void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD, const LossTarget&, Walks);
+  void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD,
+                      const LossTarget&, Walks);
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;

@@ -9,8 +9,10 @@
 namespace trainerd::core {
 namespace {
 
-std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool, std::int64_t rank) {
-  if (topology.device.kind == kernels::DeviceKind::cuda) return kernels::open_cuda_plugin().make_backend(topology.device_of(rank));
+std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool,
+                                               std::int64_t rank) {
+  if (topology.device.kind == kernels::DeviceKind::cuda)
+    return kernels::open_cuda_plugin().make_backend(topology.device_of(rank));
   return std::make_unique<kernels::CpuBackend>(topology.device, pool);
 }
 
@@ -20,8 +22,9 @@ parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topolog
   return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
 }
 
-DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank,
-                 parallel::World& world, Observe observe, const std::string& gemm_algorithms)
+DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+                       std::int64_t rank, parallel::World& world, Observe observe,
+                       const std::string& gemm_algorithms)
     : layout_(layout),
       plan_(dry_run(job, layout_, rank, topology.device)),
       pool_(topology.device.threads),
@@ -29,8 +32,11 @@ DeviceRank::DeviceRank(const JobSpec& job, const parallel::Layout& layout, const
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
   const bool timed = job.gemm_algorithms == GemmAlgorithms::timed;
   if (timed && rank == 0)
-    gemm_algorithms_ = gemm_algorithms.empty() ? backend().time_gemms(gemms_of_all_ranks(job, layout_, topology.device)) : gemm_algorithms;
-  const std::int64_t pipeline_rank = layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+    gemm_algorithms_ = gemm_algorithms.empty()
+                           ? backend().time_gemms(gemms_of_all_ranks(job, layout_, topology.device))
+                           : gemm_algorithms;
+  const std::int64_t pipeline_rank =
+      layout_.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   memory_ = std::make_unique<StepMemory>(backend(), count_slots(job, layout_, pipeline_rank), plan_.memory);
   groups_ = std::make_unique<RankGroups>(layout_, rank, job.model, world, backend());
   if (timed) {

@@ -11,18 +11,19 @@
 
 namespace trainerd::core {
 
-/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not initialised.
+/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not
+/// initialised.
 class DeviceRank {
  public:
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `world` outlives this. `observe`, when given, is told of every operator (and slows each by a wait). `gemm_algorithms`: the choices of an earlier run,
-  /// where the job asks for timed ones.
-  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t rank, parallel::World& world,
-          Observe observe = {}, const std::string& gemm_algorithms = {});
+  /// `world` outlives this. `observe`, when given, is told of every operator (and slows each by a wait).
+  /// `gemm_algorithms`: the choices of an earlier run, where the job asks for timed ones.
+  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+             std::int64_t rank, parallel::World& world, Observe observe = {},
+             const std::string& gemm_algorithms = {});
   /// The only rank of its world.
-  DeviceRank(const JobSpec& job, const parallel::Topology& topology,
-          Observe observe = {});
+  DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe = {});
 
   Trainer& trainer() { return *trainer_; }
   StepMemory& memory() { return *memory_; }

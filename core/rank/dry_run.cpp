@@ -18,7 +18,9 @@ std::string gibibytes(std::int64_t bytes) {
 }
 
 std::string part_of(const parallel::Topology& topology) {
-  return topology.ranks_per_device == 1 ? "the device" : "its part of the device, which " + std::to_string(topology.ranks_per_device) + " ranks share,";
+  return topology.ranks_per_device == 1
+             ? "the device"
+             : "its part of the device, which " + std::to_string(topology.ranks_per_device) + " ranks share,";
 }
 
 }  // namespace
@@ -28,15 +30,19 @@ parallel::ModelCosts model_costs(const ModelOptions& m) {
   const double kv = static_cast<double>(m.kv_heads * m.head_dim), f = static_cast<double>(m.ffn);
   // A token's forward FLOPs: matrix products, and causal attention over half of the sequence on average.
   const double mlp = (m.mlp == Mlp::swiglu ? 3.0 : 2.0) * d * f;
-  return {.layers = m.layers, .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
-          .embedding = d, .head = 2 * d * static_cast<double>(m.vocab)};
+  return {.layers = m.layers,
+          .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
+          .embedding = d,
+          .head = 2 * d * static_cast<double>(m.vocab)};
 }
 
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target) {
-  const std::int64_t pipeline_rank = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+               const kernels::Target& target) {
+  const std::int64_t pipeline_rank =
+      layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   const RankRecord record = record_rank(job, layout, rank, target, count_slots(job, layout, pipeline_rank));
-  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches()), staging_bytes(job, layout, rank),
-          overhead_bytes(job, layout, rank)};
+  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches()),
+          staging_bytes(job, layout, rank), overhead_bytes(job, layout, rank)};
 }
 
 std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
@@ -64,8 +70,11 @@ Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& t, std:
   const bool own_memory = t.device_memory_bytes > 0;
   Fit fit;
   for (const RankNeeds& rank : node) {
-    fit.node_bytes += snapshots * rank.snapshot_bytes + rank.staging_bytes + (own_memory ? 0 : rank.step_bytes);
-    if (own_memory) fit.device_bytes = std::max(fit.device_bytes, rank.step_bytes + device_overhead(t, rank.overhead_bytes));
+    fit.node_bytes +=
+        snapshots * rank.snapshot_bytes + rank.staging_bytes + (own_memory ? 0 : rank.step_bytes);
+    if (own_memory)
+      fit.device_bytes =
+          std::max(fit.device_bytes, rank.step_bytes + device_overhead(t, rank.overhead_bytes));
   }
   fit.on_device = !own_memory || fit.device_bytes <= t.device_memory_bytes;
   fit.on_node = fit.node_bytes <= t.node_memory_bytes;
@@ -74,21 +83,25 @@ Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& t, std:
 
 void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology) {
   if (topology.device_memory_bytes > 0) return;
-  constexpr std::int64_t kProcessBytes = std::int64_t{16} << 20;  // a worker's code, libraries, threads and sockets
-  const std::int64_t ranks = std::min(parallel::make_grids(job.parallel).dense.ranks(), topology.devices_per_node);
+  constexpr std::int64_t kProcessBytes = std::int64_t{16}
+                                         << 20;  // a worker's code, libraries, threads and sockets
+  const std::int64_t ranks =
+      std::min(parallel::make_grids(job.parallel).dense.ranks(), topology.devices_per_node);
   const std::int64_t most = std::max<std::int64_t>(1, topology.node_memory_bytes / kProcessBytes);
   if (ranks <= most) return;
-  throw base::capacity_error("the job does not fit: " + std::to_string(ranks) + " ranks on a node are processes of " + gibibytes(kProcessBytes) +
-                             " at the least, and the node has " + gibibytes(topology.node_memory_bytes) + ": use at most " + std::to_string(most) +
-                             " ranks, or more nodes");
+  throw base::capacity_error("the job does not fit: " + std::to_string(ranks) +
+                             " ranks on a node are processes of " + gibibytes(kProcessBytes) +
+                             " at the least, and the node has " + gibibytes(topology.node_memory_bytes) +
+                             ": use at most " + std::to_string(most) + " ranks, or more nodes");
 }
 
-void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
-                  std::int64_t first_rank) {
+void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology,
+                  std::int64_t snapshots, std::int64_t first_rank) {
   std::vector<RankNeeds> needs;
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    needs.push_back({ranks[rank].memory.total_bytes(), ranks[rank].snapshot_bytes, ranks[rank].staging_bytes, ranks[rank].overhead_bytes});
+    needs.push_back({ranks[rank].memory.total_bytes(), ranks[rank].snapshot_bytes, ranks[rank].staging_bytes,
+                     ranks[rank].overhead_bytes});
     if (needs[rank].step_bytes > needs[worst].step_bytes) worst = rank;
   }
   const Fit fit = judge_fit(needs, topology, snapshots);
@@ -101,20 +114,28 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
     terms += "\n  " + region.name + ": " + gibibytes(region.bytes);
     for (const auto& [term, bytes] : region.terms) terms += "\n    " + term + ": " + gibibytes(bytes);
   }
-  terms += "\n  snapshots of checkpoints (" + std::to_string(snapshots) + "): " + gibibytes(snapshots * plan.snapshot_bytes);
-  if (plan.staging_bytes > 0) terms += "\n  staging of communication, on the host: " + gibibytes(plan.staging_bytes);
+  terms += "\n  snapshots of checkpoints (" + std::to_string(snapshots) +
+           "): " + gibibytes(snapshots * plan.snapshot_bytes);
+  if (plan.staging_bytes > 0)
+    terms += "\n  staging of communication, on the host: " + gibibytes(plan.staging_bytes);
   std::string advice = "a smaller model (model.layers, model.hidden)";
   if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
-  if (largest != nullptr && largest->name.starts_with("forward_to_") && job.recompute.kind != RecomputeKind::full)
+  if (largest != nullptr && largest->name.starts_with("forward_to_") &&
+      job.recompute.kind != RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
-  const std::string all = ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
-  const std::string lacking = fit.on_device ? all + gibibytes(fit.node_bytes) + " and the node has " + gibibytes(topology.node_memory_bytes)
-                                          : "it needs " + gibibytes(fit.device_bytes) + ", " + gibibytes(device_overhead(topology, plan.overhead_bytes)) +
-                                                " of it for the driver and libraries, and " + part_of(topology) + " has " +
-                                                gibibytes(topology.device_memory_bytes);
-  throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) + " does not fit: " + lacking + terms + "\n  the largest region is " +
+  const std::string all =
+      ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
+  const std::string lacking =
+      fit.on_device
+          ? all + gibibytes(fit.node_bytes) + " and the node has " + gibibytes(topology.node_memory_bytes)
+          : "it needs " + gibibytes(fit.device_bytes) + ", " +
+                gibibytes(device_overhead(topology, plan.overhead_bytes)) +
+                " of it for the driver and libraries, and " + part_of(topology) + " has " +
+                gibibytes(topology.device_memory_bytes);
+  throw base::capacity_error("rank " + std::to_string(first_rank + static_cast<std::int64_t>(worst)) +
+                             " does not fit: " + lacking + terms + "\n  the largest region is " +
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);
 }
 

@@ -13,21 +13,22 @@ namespace trainerd::core {
 
 /// What running the job's own step in the meta world tells.
 struct DryRun {
-  kernels::MemoryPlan memory;        ///< of one rank's device
-  std::int64_t snapshot_bytes = 0;   ///< of one rank's share of a checkpoint
-  double flops_per_step = 0;         ///< by operators, of this rank: hardware FLOPs, what is recomputed included
-  std::int64_t staging_bytes = 0;    ///< of pinned host memory, through which staged communication passes
-  std::int64_t overhead_bytes = 0;   ///< of a CUDA device, beside `memory`: the reserves below
+  kernels::MemoryPlan memory;       ///< of one rank's device
+  std::int64_t snapshot_bytes = 0;  ///< of one rank's share of a checkpoint
+  double flops_per_step = 0;  ///< by operators, of this rank: hardware FLOPs, what is recomputed included
+  std::int64_t staging_bytes = 0;   ///< of pinned host memory, through which staged communication passes
+  std::int64_t overhead_bytes = 0;  ///< of a CUDA device, beside `memory`: the reserves below
 };
 
 /// The totals of `record_rank`. The real run allocates exactly the memory that this reports.
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target);
+DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+               const kernels::Target& target);
 
 /// The parts of a model by their FLOPs, for splitting it over pipeline stages.
 parallel::ModelCosts model_costs(const ModelOptions& model);
 
-/// What a CUDA device's driver and libraries take beside our allocations: context, modules, cuBLASLt's and cuDNN's own memory. A
-/// reserve, not a measurement.
+/// What a CUDA device's driver and libraries take beside our allocations: context, modules, cuBLASLt's and
+/// cuDNN's own memory. A reserve, not a measurement.
 constexpr std::int64_t kDeviceOverheadBytes = std::int64_t{3} << 29;
 /// What NCCL takes on the device for each communicator: likewise a reserve.
 constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
@@ -37,7 +38,8 @@ std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, 
 /// What staged communicators of a rank hold on the host.
 std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
-/// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is written.
+/// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is
+/// written.
 constexpr std::int64_t kSnapshots = 2;
 
 /// What a rank takes of its device, and of its node.
@@ -49,22 +51,26 @@ struct RankNeeds {
 };
 /// Whether the ranks of one node fit it: the one judgement of plan, search and run.
 struct Fit {
-  std::int64_t device_bytes = 0;  ///< that the largest rank needs of a device with memory of its own, the overhead included; else 0
-  std::int64_t node_bytes = 0;    ///< that all ranks need of the node
+  std::int64_t device_bytes =
+      0;  ///< that the largest rank needs of a device with memory of its own, the overhead included; else 0
+  std::int64_t node_bytes = 0;  ///< that all ranks need of the node
   bool on_device = true, on_node = true;
   bool fits() const { return on_device && on_node; }
 };
-Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology, std::int64_t snapshots = kSnapshots);
-/// What driver and libraries take of a device with memory of its own: the cluster's figure, or else `reserve`.
+Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology,
+              std::int64_t snapshots = kSnapshots);
+/// What driver and libraries take of a device with memory of its own: the cluster's figure, or else
+/// `reserve`.
 std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t reserve = kDeviceOverheadBytes);
 
-/// Throws CapacityError, before anything is planned, when a node of processors has too little memory for its ranks' processes alone.
+/// Throws CapacityError, before anything is planned, when a node of processors has too little memory for its
+/// ranks' processes alone.
 void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology);
 
-/// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot segments for each),
-/// exceed its memory, or on devices with memory of their own a rank's plan and the overhead exceed that: which rank is the
-/// largest, its terms, and what would fit.
-void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology, std::int64_t snapshots,
-                  std::int64_t first_rank = 0);
+/// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot
+/// segments for each), exceed its memory, or on devices with memory of their own a rank's plan and the
+/// overhead exceed that: which rank is the largest, its terms, and what would fit.
+void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology,
+                  std::int64_t snapshots, std::int64_t first_rank = 0);
 
 }  // namespace trainerd::core

@@ -12,14 +12,16 @@ namespace trainerd::core {
 
 using parallel::Axis;
 
-std::vector<kernels::OpClass> gemms_of_all_ranks(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target) {
+std::vector<kernels::OpClass> gemms_of_all_ranks(const JobSpec& job, const parallel::Layout& layout,
+                                                 const kernels::Target& target) {
   std::set<kernels::OpClass> gemms;
   for (std::int64_t rank = 0; rank < layout.grid.ranks(); ++rank) {
     const auto place = layout.grid.coordinate(rank);
     const std::int64_t tp_rank = place[static_cast<std::size_t>(Axis::tp)];
-    if (place[static_cast<std::size_t>(Axis::dp)] != 0 || (tp_rank != 0 && tp_rank != layout.options.tp - 1)) continue;
-    const RankRecord record =
-        record_rank(job, layout, rank, target, count_slots(job, layout, place[static_cast<std::size_t>(Axis::pp)]));
+    if (place[static_cast<std::size_t>(Axis::dp)] != 0 || (tp_rank != 0 && tp_rank != layout.options.tp - 1))
+      continue;
+    const RankRecord record = record_rank(
+        job, layout, rank, target, count_slots(job, layout, place[static_cast<std::size_t>(Axis::pp)]));
     for (const RecordedOp& op : record.ops)
       if (op.what.kind == kernels::OpClass::Kind::gemm) gemms.insert(op.what);
   }

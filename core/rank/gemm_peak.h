@@ -7,22 +7,24 @@
 
 namespace trainerd::core {
 
-/// FLOP/s of a square GEMM of 1024 in `dtype` on this backend: the best of several, with a plain weight and with
-/// a prepared one where there is such a form, a tenth of a second each. It is the CPU's peak in MFU: other work on the machine slows a repeat, nothing makes one faster
-/// than the hardware. 0 when the time could not be measured.
+/// FLOP/s of a square GEMM of 1024 in `dtype` on this backend: the best of several, with a plain weight and
+/// with a prepared one where there is such a form, a tenth of a second each. It is the CPU's peak in MFU:
+/// other work on the machine slows a repeat, nothing makes one faster than the hardware. 0 when the time
+/// could not be measured.
 double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype);
 
-/// The peak that MFU is of: a maker's figure, or a measured one. A figure that was measured while other programs ran is too low; steps
-/// that exceed it show that, and it is measured again.
+/// The peak that MFU is of: a maker's figure, or a measured one. A figure that was measured while other
+/// programs ran is too low; steps that exceed it show that, and it is measured again.
 class PeakRate {
  public:
   /// `measure` is empty where the figure is the maker's.
-  PeakRate(double flops_per_second, std::function<double()> measure) : peak_(flops_per_second), measure_(std::move(measure)) {}
+  PeakRate(double flops_per_second, std::function<double()> measure)
+      : peak_(flops_per_second), measure_(std::move(measure)) {}
 
   double flops_per_second() const { return peak_; }
   bool measured() const { return measure_ != nullptr; }
-  /// Of a rank that reached `reached` FLOP/s in a step. Measures again where that is more than the peak, and then the peak is no less
-  /// than what was reached. True when the peak has changed.
+  /// Of a rank that reached `reached` FLOP/s in a step. Measures again where that is more than the peak, and
+  /// then the peak is no less than what was reached. True when the peak has changed.
   bool raise_to(double reached);
 
  private:

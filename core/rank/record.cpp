@@ -13,8 +13,8 @@
 namespace trainerd::core {
 namespace {
 
-/// The job with as few microbatches as show everything that many do: a first, a last and one between, and as many as fill the
-/// pipeline in whole turns.
+/// The job with as few microbatches as show everything that many do: a first, a last and one between, and as
+/// many as fill the pipeline in whole turns.
 JobSpec shortened(const JobSpec& job) {
   constexpr std::int64_t kTurns = 3;
   const std::int64_t pp = job.parallel.pp;
@@ -29,7 +29,8 @@ JobSpec shortened(const JobSpec& job) {
 /// Collects the events of the stream and cuts them at the actions.
 class Recorder {
  public:
-  explicit Recorder(std::int64_t microbatches, std::int64_t stages) : microbatches_(microbatches), stages_(stages) {}
+  explicit Recorder(std::int64_t microbatches, std::int64_t stages)
+      : microbatches_(microbatches), stages_(stages) {}
 
   void start() { into_ = &record_.before; }
   void next(std::span<const parallel::Action> actions) {
@@ -41,7 +42,9 @@ class Recorder {
     } else {
       const parallel::Action& a = actions.front();
       // Of the middle microbatches the last one is kept: by then the pipeline is full.
-      into_ = &record_.actions[{a.chunk / static_cast<int>(stages_), a.kind, turn_of(a.microbatch, microbatches_)}];
+      into_ =
+          &record_
+               .actions[{a.chunk / static_cast<int>(stages_), a.kind, turn_of(a.microbatch, microbatches_)}];
       into_->clear();
     }
   }
@@ -63,7 +66,8 @@ class Recorder {
       return;
     }
     const RecordedCollective call{g, c.op, c.label, c.bytes, c.progress == parallel::Progress::background};
-    const auto [at, fresh] = collectives_.try_emplace(call, static_cast<std::int32_t>(record_.collectives.size()));
+    const auto [at, fresh] =
+        collectives_.try_emplace(call, static_cast<std::int32_t>(record_.collectives.size()));
     if (fresh) record_.collectives.push_back(call);
     into_->push_back({RecordedEvent::Kind::issue, at->second, 0});
   }
@@ -107,22 +111,27 @@ double RankRecord::flops(std::int64_t microbatches) const {
     return sum;
   };
   double sum = of(before) + of(after);
-  for (const auto& [key, segment] : actions) sum += static_cast<double>(times(key, microbatches)) * of(segment);
+  for (const auto& [key, segment] : actions)
+    sum += static_cast<double>(times(key, microbatches)) * of(segment);
   return sum;
 }
 
-RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target,
-                       const SlotCounts& slots, std::span<const SlotCounts> alike) {
+RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const SlotCounts& slots,
+                       std::span<const SlotCounts> alike) {
   const JobSpec few = shortened(job);
   Recorder recorder(few.microbatches(), layout.options.pp);
   kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
-  parallel::MetaWorld world(rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
+  parallel::MetaWorld world(
+      rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
   const RankGroups groups(layout, rank, job.model, world, backend);
   StepMemory memory(slots);
   Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();
-  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) {
+    std::fill(tokens.begin(), tokens.end(), 0);
+  };
   trainer.step(1, read, {});
   recorder.start();
   trainer.step(2, read, {});
@@ -137,7 +146,8 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
 }
 
 std::int64_t flow_bytes(const JobSpec& job) {
-  const std::int64_t whole = job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+  const std::int64_t whole =
+      job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
   return job.parallel.sequence_parallel ? whole / job.parallel.tp : whole;
 }
 

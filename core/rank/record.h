@@ -18,8 +18,9 @@
 
 namespace trainerd::core {
 
-// What a rank's own step did in the meta world: its operators, collectives and waits in the order of the compute stream, each
-// distinct action once. A cost model gives the operators and collectives their seconds; the replay runs the whole schedule.
+// What a rank's own step did in the meta world: its operators, collectives and waits in the order of the
+// compute stream, each distinct action once. A cost model gives the operators and collectives their seconds;
+// the replay runs the whole schedule.
 
 /// An operator call; equal calls are one entry.
 struct RecordedOp {
@@ -45,7 +46,8 @@ struct RecordedEvent {
 };
 using RecordedSegment = std::vector<RecordedEvent>;
 
-/// The first and the last microbatch of a step do what the others do not: assign gradients, and start their reduction.
+/// The first and the last microbatch of a step do what the others do not: assign gradients, and start their
+/// reduction.
 enum class Turn : std::uint8_t { first, middle, last };
 Turn turn_of(std::int64_t microbatch, std::int64_t microbatches);
 
@@ -73,11 +75,13 @@ struct RankRecord {
   double flops(std::int64_t microbatches) const;
 };
 
-/// Builds a rank's trainer in a world that computes nothing, initialises it, and records its second step (the first learns in
-/// which order parameters are used) over as few microbatches as show everything that many do. Ranks that differ from this one
-/// in their slots alone get their memory from `alike`. Looks at no data and needs no device.
-RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank, const kernels::Target& target,
-                       const SlotCounts& slots, std::span<const SlotCounts> alike = {});
+/// Builds a rank's trainer in a world that computes nothing, initialises it, and records its second step (the
+/// first learns in which order parameters are used) over as few microbatches as show everything that many do.
+/// Ranks that differ from this one in their slots alone get their memory from `alike`. Looks at no data and
+/// needs no device.
+RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const SlotCounts& slots,
+                       std::span<const SlotCounts> alike = {});
 
 /// Bytes of one message between pipeline neighbours.
 std::int64_t flow_bytes(const JobSpec& job);

@@ -20,13 +20,15 @@ std::string value_text(const Node& node) {
 
 void collect(const Node& node, const std::string& path, Values& values) {
   if (node.kind != Node::Kind::map) return values.emplace_back(path, value_text(node)), void();
-  for (const Entry& entry : node.entries) collect(entry.value, path.empty() ? entry.key : path + "." + entry.key, values);
+  for (const Entry& entry : node.entries)
+    collect(entry.value, path.empty() ? entry.key : path + "." + entry.key, values);
 }
 
 std::optional<Values> values_of(const std::string& yaml) {
   Problems problems;
   try {
-    const Node root = parse_document(yaml, problems.add_source("job.yaml", Problems::SourceKind::file), "", problems);
+    const Node root =
+        parse_document(yaml, problems.add_source("job.yaml", Problems::SourceKind::file), "", problems);
     if (root.kind != Node::Kind::map) return std::nullopt;
     Values values;
     collect(root, "", values);
@@ -37,19 +39,22 @@ std::optional<Values> values_of(const std::string& yaml) {
 }
 
 std::optional<std::string> find(const Values& values, const std::string& key) {
-  const auto it = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == key; });
+  const auto it =
+      std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == key; });
   return it == values.end() ? std::nullopt : std::optional(it->second);
 }
 
 }  // namespace
 
 std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const JobSpec& now) {
-  const auto before = values_of(was), after = values_of(to_yaml(now)), defaults = values_of(to_yaml(JobSpec{}));
+  const auto before = values_of(was), after = values_of(to_yaml(now)),
+             defaults = values_of(to_yaml(JobSpec{}));
   if (!before || !after || !defaults) return std::nullopt;
   std::vector<KeyChange> changes;
   for (const auto& [key, value] : *after) {
     const auto old = find(*before, key);
-    if (old ? *old != value : find(*defaults, key) != value) changes.push_back({key, old.value_or(""), value});
+    if (old ? *old != value : find(*defaults, key) != value)
+      changes.push_back({key, old.value_or(""), value});
   }
   for (const auto& [key, value] : *before)
     if (!find(*after, key) && find(*defaults, key) != value) changes.push_back({key, value, ""});

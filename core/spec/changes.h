@@ -8,16 +8,17 @@
 
 namespace trainerd::core {
 
-/// A key of the job that has another value than before. Values are as the resolved job writes them; empty: the key had none.
+/// A key of the job that has another value than before. Values are as the resolved job writes them; empty:
+/// the key had none.
 struct KeyChange {
   std::string key;
   std::string was;
   std::string is;
 };
 
-/// The keys in which a job differs from a resolved job that an earlier run wrote, in the order of the resolved job. A key that
-/// only one of them has, with its default, does not differ: versions of this program know different keys. Empty when `was` is no
-/// YAML document.
+/// The keys in which a job differs from a resolved job that an earlier run wrote, in the order of the
+/// resolved job. A key that only one of them has, with its default, does not differ: versions of this program
+/// know different keys. Empty when `was` is no YAML document.
 std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const JobSpec& now);
 
 /// "optimizer.lr: 0.001 -> 0.0003".

@@ -135,9 +135,11 @@ class Checker {
               "head_dim " + to_string(m.head_dim) +
                   " is odd: positions: rope turns pairs of features (nearest valid: " +
                   to_string(m.head_dim + 1) + ")");
-    if (good({"model.head_dim", "device"}) && job_.device == DeviceChoice::cuda && m.head_dim > kernels::kLargestCudaHead)
+    if (good({"model.head_dim", "device"}) && job_.device == DeviceChoice::cuda &&
+        m.head_dim > kernels::kLargestCudaHead)
       problem(given("model.head_dim") ? "model.head_dim" : "model.heads",
-              "head_dim " + to_string(m.head_dim) + " is more than the " + to_string(kernels::kLargestCudaHead) +
+              "head_dim " + to_string(m.head_dim) + " is more than the " +
+                  to_string(kernels::kLargestCudaHead) +
                   " that device: cuda computes: choose more heads, or device: cpu");
     if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
         given_by_job("model.qkv_bias"))
@@ -168,9 +170,12 @@ class Checker {
   void precision() {
     const PrecisionRecipe& r = job_.precision;
     if (!good({"precision", "precision.rounding", "precision.master", "precision.moments"})) return;
-    if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 && r.moments != kernels::DType::bf16)
-      problem("precision.rounding", "stochastic is for master weights or moments in bf16, and both are fp32: set precision.master or "
-                                    "precision.moments to bf16, or leave it out");
+    if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 &&
+        r.moments != kernels::DType::bf16)
+      problem(
+          "precision.rounding",
+          "stochastic is for master weights or moments in bf16, and both are fp32: set precision.master or "
+          "precision.moments to bf16, or leave it out");
   }
 
   void optimizer() {
@@ -211,16 +216,16 @@ class Checker {
     if (!good({"metrics.listen"})) return;
     const std::string& listen = job_.metrics.listen;
     if (job_.metrics.serves() && !io::parse_listen_address(listen))
-      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " + show(listen) +
-                                    " (nearest valid: " + io::MetricsOptions{}.listen + ")");
+      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " +
+                                    show(listen) + " (nearest valid: " + io::MetricsOptions{}.listen + ")");
   }
 
   void trace() {
     if (!good({"trace.steps", "steps"})) return;
     for (const std::int64_t step : job_.trace.steps)
       if (step > job_.steps)
-        problem("trace.steps",
-                "step " + to_string(step) + " is after the last one (nearest valid: " + to_string(job_.steps) + ")");
+        problem("trace.steps", "step " + to_string(step) +
+                                   " is after the last one (nearest valid: " + to_string(job_.steps) + ")");
   }
 
   void availability() {
@@ -265,9 +270,12 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
-    // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it again, see job_here.
+    // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it
+    // again, see job_here.
     if (!cluster && uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
-      problem("precision.grads", "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to staged");
+      problem("precision.grads",
+              "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to "
+              "staged");
     if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
     if (!cluster) {
@@ -290,8 +298,9 @@ class Checker {
     if (ranks % nodes != 0) {
       std::int64_t nearest = nodes;
       while (nearest > 1 && ranks % nearest != 0) --nearest;
-      problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + " (tp x pp x dp) cannot be divided evenly among " +
-                                   to_string(nodes) + " nodes (nearest valid: " + to_string(nearest) + ")");
+      problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                                   " (tp x pp x dp) cannot be divided evenly among " + to_string(nodes) +
+                                   " nodes (nearest valid: " + to_string(nearest) + ")");
       return std::nullopt;
     }
     parallel::Topology local;
@@ -306,31 +315,41 @@ class Checker {
     std::string what;
     // A size that is missing or wrong has its own problem already, and may be 0.
     const ModelOptions& m = job_.model;
-    if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 && good({"model.heads", "model.kv_heads", "model.ffn"}) &&
+    if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 &&
+        good({"model.heads", "model.kv_heads", "model.ffn"}) &&
         !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
     const std::int64_t tokens = job_.batch.micro * m.seq_len;
-    if (p.sequence_parallel && p.tp == 1) problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
+    if (p.sequence_parallel && p.tp == 1)
+      problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
     else if (p.sequence_parallel && p.tp > 1 && tokens > 0 && tokens % p.tp != 0)
-      problem("parallel.sequence_parallel", to_string(tokens) + " tokens of a microbatch cannot be split evenly over tp " + to_string(p.tp));
+      problem(
+          "parallel.sequence_parallel",
+          to_string(tokens) + " tokens of a microbatch cannot be split evenly over tp " + to_string(p.tp));
     if (p.zero >= 1 && p.zero_group == 1)
-      problem("parallel.zero_group", "a group of 1 shards nothing: set zero to 0, or zero_group to 0 for all ranks");
+      problem("parallel.zero_group",
+              "a group of 1 shards nothing: set zero to 0, or zero_group to 0 for all ranks");
     else if (p.zero >= 1 && p.zero_group > 1 && p.dp % p.zero_group != 0)
       problem("parallel.zero_group", to_string(p.zero_group) + " does not divide dp " + to_string(p.dp) +
                                          " (nearest valid: " + nearest_divisor(p.zero_group, p.dp) + ")");
     if (p.bucket_bytes > 0 && p.bucket_bytes < kLeastBucket)
-      problem("parallel.bucket_bytes", to_string(p.bucket_bytes) + " is less than a part of any use (nearest valid: " +
+      problem("parallel.bucket_bytes", to_string(p.bucket_bytes) +
+                                           " is less than a part of any use (nearest valid: " +
                                            to_string(kLeastBucket) + ", or 0 for the default)");
-    if (!good({"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"})) return;
+    if (!good(
+            {"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"}))
+      return;
     if (std::min({p.pp, p.dp, p.virtual_stages, m.layers, job_.batch.micro}) < 1) return;
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
     if (!what.empty()) return problem("parallel.pp", what);
     if (const auto large = size_problem(job_)) return problem(large->path, large->what);
     const std::int64_t microbatches = job_.microbatches();
     if (microbatches < 1) return;
-    what = parallel::schedule_problem({.kind = p.schedule, .stages = static_cast<int>(p.pp),
+    what = parallel::schedule_problem({.kind = p.schedule,
+                                       .stages = static_cast<int>(p.pp),
                                        .virtual_stages = static_cast<int>(p.virtual_stages),
-                                       .microbatches = static_cast<int>(microbatches), .pass = parallel::Pass::train});
+                                       .microbatches = static_cast<int>(microbatches),
+                                       .pass = parallel::Pass::train});
     if (!what.empty()) return problem("parallel.schedule", what);
     if (p.pp == 1 && p.virtual_stages > 1)
       problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");

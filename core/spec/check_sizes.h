@@ -13,11 +13,13 @@ struct SizeProblem {
   std::string what;
 };
 
-/// Computations of a pass over the batch in one direction, of all pipeline ranks: their lists are made and replayed as a whole.
+/// Computations of a pass over the batch in one direction, of all pipeline ranks: their lists are made and
+/// replayed as a whole.
 inline constexpr std::int64_t kMostComputations = 1 << 17;
 
-/// What makes a job of valid keys larger than any machine: more bytes than 63 bits count, or more microbatches or buckets of gradients
-/// than are worth a list. By arithmetic alone, in no time. Nothing when every size is at hand or when sizes are missing.
+/// What makes a job of valid keys larger than any machine: more bytes than 63 bits count, or more
+/// microbatches or buckets of gradients than are worth a list. By arithmetic alone, in no time. Nothing when
+/// every size is at hand or when sizes are missing.
 std::optional<SizeProblem> size_problem(const JobSpec& job);
 
 }  // namespace trainerd::core

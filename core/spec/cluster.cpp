@@ -41,8 +41,9 @@ struct ClusterFile {
 };
 
 // What only a GPU has, and what only a processor has.
-const std::set<std::string> kOfGpus = {"nvlink_domain", "rails", "device_memory_mib", "device_memory_gb_per_second", "sm_version", "sm_count",
-                                       "device_overhead_mib", "host_gb_per_second"};
+const std::set<std::string> kOfGpus = {
+    "nvlink_domain", "rails",    "device_memory_mib",   "device_memory_gb_per_second",
+    "sm_version",    "sm_count", "device_overhead_mib", "host_gb_per_second"};
 const std::set<std::string> kOfProcessors = {"threads", "isa", "bf16_gemm", "amx", "gemm_library"};
 
 std::vector<Field> fields_of(ClusterFile& f) {
@@ -50,10 +51,12 @@ std::vector<Field> fields_of(ClusterFile& f) {
   const auto add = [&](const std::string& key, Storage storage, const char* meaning) -> Field& {
     return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
   };
-  add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices").or_else("cuda");
+  add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices")
+      .or_else("cuda");
   add("device", &f.device, "name of the GPU or processor").needed();
   add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMostDevices);
-  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx2", "avx512", "avx512_bf16"}}, "its vector kernels");
+  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx2", "avx512", "avx512_bf16"}},
+      "its vector kernels");
   add("bf16_gemm", &f.bf16_gemm, "bf16 products run on its own instructions");
   add("amx", &f.amx, "those instructions are AMX's");
   add("gemm_library", &f.gemm_library, "name and version");
@@ -85,11 +88,16 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("gemm.start_depth", &r.gemm.start_depth, "summands in whose time a tile starts and ends").at_least(0);
   add("attention.forward", &r.attention.forward, "part of the peak for long sequences").between(0, 1);
   add("attention.backward", &r.attention.backward, "part of the peak for long sequences").between(0, 1);
-  add("attention.forward_start", &r.attention.forward_start, "length at which half of it is reached").at_least(0);
-  add("attention.backward_start", &r.attention.backward_start, "length at which half of it is reached").at_least(0);
+  add("attention.forward_start", &r.attention.forward_start, "length at which half of it is reached")
+      .at_least(0);
+  add("attention.backward_start", &r.attention.backward_start, "length at which half of it is reached")
+      .at_least(0);
   add("attention.score_bytes", &r.attention.score_bytes, "memory traffic of a score").at_least(0);
-  add("memory_efficiency", &r.memory_efficiency, "part of the memory's bandwidth that is reached").between(0, 1);
-  add("launch_microseconds", &f.launch_microseconds, "of the host to issue an operator: the device waits where it is faster").at_least(0);
+  add("memory_efficiency", &r.memory_efficiency, "part of the memory's bandwidth that is reached")
+      .between(0, 1);
+  add("launch_microseconds", &f.launch_microseconds,
+      "of the host to issue an operator: the device waits where it is faster")
+      .at_least(0);
   add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMostMemory);
   add("host_gb_per_second", &f.host_gb_per_second, "between a GPU and its host").at_least(0);
   link("nvlink", f.nvlink);
@@ -101,7 +109,8 @@ std::vector<Field> fields_of(ClusterFile& f) {
 }
 
 parallel::LinkSpeed speed(const ClusterFile::Link& link) {
-  return {link.gb_per_second * 1e9, link.microseconds * 1e-6, link.efficiency, link.start_microseconds * 1e-6};
+  return {link.gb_per_second * 1e9, link.microseconds * 1e-6, link.efficiency,
+          link.start_microseconds * 1e-6};
 }
 
 parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
@@ -138,8 +147,9 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.device_overhead_bytes = f.device_overhead_mib << 20;
   t.host_bytes_per_second = f.host_gb_per_second * 1e9;
   const FailureSpec& fail = f.failures;
-  t.failures_per_node_day =
-      ((fail.gpu + fail.gpu_memory) * static_cast<double>(f.devices_per_node) + fail.host + fail.network + fail.software) / 1000;
+  t.failures_per_node_day = ((fail.gpu + fail.gpu_memory) * static_cast<double>(f.devices_per_node) +
+                             fail.host + fail.network + fail.software) /
+                            1000;
   t.nvlink = speed(f.nvlink);
   t.rail = speed(f.rail);
   t.network = speed(f.network);
@@ -176,12 +186,15 @@ std::optional<ClusterFile> read_file(const std::string& preset, const Place& pla
   for (const Field& field : fields) {
     const std::string key = field.path.substr(std::string("cluster.").size());
     if (places.contains(field.path) && (processor ? kOfGpus : kOfProcessors).contains(key)) {
-      problems.add(places.at(field.path), field.path, processor ? "is of GPUs, and kind is cpu: leave it out" : "is of processors, and kind is cuda: leave it out");
+      problems.add(places.at(field.path), field.path,
+                   processor ? "is of GPUs, and kind is cpu: leave it out"
+                             : "is of processors, and kind is cuda: leave it out");
       whole = false;
     }
     // Where operators were measured, no bandwidth stands for them.
     const bool replaced = file.measured.known() && key == "device_memory_gb_per_second";
-    if (field.required && !replaced && !(processor && kOfGpus.contains(key)) && !places.contains(field.path) && !problems.bad(section_of(field.path)))
+    if (field.required && !replaced && !(processor && kOfGpus.contains(key)) &&
+        !places.contains(field.path) && !problems.bad(section_of(field.path)))
       problems.add({source, 1, 1}, field.path, "is required: " + field.meaning);
     whole = whole && !problems.bad(field.path) && !problems.bad(section_of(field.path));
   }

@@ -9,7 +9,8 @@ namespace {
 
 using parallel::MeasuredRates;
 
-constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "message"};
+constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter",
+                                     "broadcast",  "barrier",    "message"};
 
 /// Rising x, and seconds of 0 or more.
 bool are_points(const std::vector<double>& numbers) {
@@ -32,7 +33,8 @@ void add_measured_fields(std::vector<Field>& fields, const std::string& prefix, 
         const std::string key = std::string(op) + "." + dtype;
         add(section + key, &(*curves)[key], "of an operator: coefficients, or bytes and seconds in turn");
       };
-      for (std::size_t i = 0; i < static_cast<std::size_t>(kernels::Operator::write); ++i) add_curve(kernels::kOperatorNames[i]);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(kernels::Operator::write); ++i)
+        add_curve(kernels::kOperatorNames[i]);
       add_curve("other");  // any operator without a shape
     }
   for (const char* operation : kCollectives)
@@ -45,12 +47,16 @@ void drop_empty_curves(MeasuredRates& rates) {
 }
 
 std::string curve_problem(const MeasuredRates& rates) {
-  for (const auto& [section, curves] : {std::pair{"alone.", &rates.alone}, {"crowded.", &rates.crowded}, {"collectives.", &rates.collectives}})
+  for (const auto& [section, curves] : {std::pair{"alone.", &rates.alone},
+                                        {"crowded.", &rates.crowded},
+                                        {"collectives.", &rates.collectives}})
     for (const auto& [name, numbers] : *curves) {
       const bool shaped = name.starts_with("linear") || name.starts_with("attention");
       if (shaped ? numbers.size() != kernels::kShapeTerms : !are_points(numbers))
-        return section + name + (shaped ? " must be " + std::to_string(kernels::kShapeTerms) + " coefficients"
-                                        : " must be pairs of rising bytes and seconds") + ": make the file anew with `trainerd calibrate`";
+        return section + name +
+               (shaped ? " must be " + std::to_string(kernels::kShapeTerms) + " coefficients"
+                       : " must be pairs of rising bytes and seconds") +
+               ": make the file anew with `trainerd calibrate`";
     }
   return "";
 }

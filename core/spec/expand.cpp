@@ -13,21 +13,26 @@ namespace {
 
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name(const std::string& name) {
-  return !name.empty() && starts_name(name[0]) &&
-         std::all_of(name.begin(), name.end(), [](char c) { return starts_name(c) || (c >= '0' && c <= '9'); });
+  return !name.empty() && starts_name(name[0]) && std::all_of(name.begin(), name.end(), [](char c) {
+    return starts_name(c) || (c >= '0' && c <= '9');
+  });
 }
 
 /// One text; `problem` is told what is wrong with it.
 template <class Problem>
 std::string expanded(const std::string& text, const Environment& environment, const Problem& problem) {
-  const auto value_of = [&](const std::string& name) { return environment ? environment(name) : std::nullopt; };
+  const auto value_of = [&](const std::string& name) {
+    return environment ? environment(name) : std::nullopt;
+  };
   std::string out;
   std::size_t at = 0;
   // What begins with a '~', with that replaced; nothing, and a problem, when it cannot be.
   const auto at_home = [&](const std::string& path) -> std::optional<std::string> {
-    if (path.size() > 1 && path[1] != '/') return problem("'~' is the home directory before a '/' alone: write the path out"), std::nullopt;
+    if (path.size() > 1 && path[1] != '/')
+      return problem("'~' is the home directory before a '/' alone: write the path out"), std::nullopt;
     const auto home = value_of("HOME");
-    if (!home || home->empty()) return problem("'~' is the directory HOME, which is not set in the environment"), std::nullopt;
+    if (!home || home->empty())
+      return problem("'~' is the directory HOME, which is not set in the environment"), std::nullopt;
     return *home + path.substr(1);
   };
   if (text.starts_with('~')) {
@@ -52,7 +57,10 @@ std::string expanded(const std::string& text, const Environment& environment, co
     const std::string inside = text.substr(at + 1, end - at - 1);
     const std::size_t colon = inside.find(":-");
     const std::string name = inside.substr(0, colon);
-    if (!is_name(name)) return problem(show(name) + " is no name of a variable: expected ${NAME} or ${NAME:-default}; '$$' is a dollar"), text;
+    if (!is_name(name))
+      return problem(show(name) +
+                     " is no name of a variable: expected ${NAME} or ${NAME:-default}; '$$' is a dollar"),
+             text;
     const auto value = value_of(name);
     // As in a shell, an empty variable takes the default too.
     if (colon != std::string::npos && (!value || value->empty())) {
@@ -66,23 +74,29 @@ std::string expanded(const std::string& text, const Environment& environment, co
     } else if (value) {
       out += *value;
     } else {
-      return problem("the variable " + name + " is not set in the environment: set it, or write ${" + name + ":-default}"), text;
+      return problem("the variable " + name + " is not set in the environment: set it, or write ${" + name +
+                     ":-default}"),
+             text;
     }
     at = end + 1;
   }
   return out;
 }
 
-void expand(Node& node, const std::string& path, const std::set<std::string>& texts, const Environment& environment, Problems& problems) {
+void expand(Node& node, const std::string& path, const std::set<std::string>& texts,
+            const Environment& environment, Problems& problems) {
   const auto scalar = [&](Node& at, const std::string& of) {
     if (at.kind != Node::Kind::scalar || at.text.find_first_of("$~") == std::string::npos) return;
-    at.text = expanded(at.text, environment, [&](const std::string& what) { problems.add(at.place, of, what); });
+    at.text =
+        expanded(at.text, environment, [&](const std::string& what) { problems.add(at.place, of, what); });
   };
   if (texts.contains(path)) {
     scalar(node, path);
-    for (std::size_t i = 0; i < node.items.size(); ++i) scalar(node.items[i], path + "[" + std::to_string(i) + "]");
+    for (std::size_t i = 0; i < node.items.size(); ++i)
+      scalar(node.items[i], path + "[" + std::to_string(i) + "]");
   }
-  for (Entry& entry : node.entries) expand(entry.value, path.empty() ? entry.key : path + "." + entry.key, texts, environment, problems);
+  for (Entry& entry : node.entries)
+    expand(entry.value, path.empty() ? entry.key : path + "." + entry.key, texts, environment, problems);
 }
 
 bool is_there(const std::filesystem::path& path) {
@@ -98,7 +112,8 @@ bool is_there(const std::filesystem::path& path) {
 
 }  // namespace
 
-void expand_texts(Node& root, const std::set<std::string>& texts, const Environment& environment, Problems& problems) {
+void expand_texts(Node& root, const std::set<std::string>& texts, const Environment& environment,
+                  Problems& problems) {
   expand(root, "", texts, environment, problems);
 }
 

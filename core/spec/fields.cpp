@@ -7,8 +7,9 @@ namespace {
 
 using kernels::DType;
 
-// Upper limits are far beyond any machine; with those of check_sizes they keep products of sizes inside 63 bits, and a plan
-// within seconds: its time grows with layers, ranks and microbatches, not with the other sizes.
+// Upper limits are far beyond any machine; with those of check_sizes they keep products of sizes inside 63
+// bits, and a plan within seconds: its time grows with layers, ranks and microbatches, not with the other
+// sizes.
 constexpr double kMostLayers = 1 << 10;
 constexpr double kMostHidden = 1 << 20;
 constexpr double kMostHeads = 1 << 12;
@@ -81,7 +82,8 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
   axis("tp", p.tp, "tensor-parallel ranks");
   axis("pp", p.pp, "pipeline stages");
   t.add("parallel.dp", IntegerOrAuto{&p.dp},
-        "data-parallel ranks; auto: as many as there are devices for (CUDA devices that the process may use, or on CPUs cores / `threads`, on "
+        "data-parallel ranks; auto: as many as there are devices for (CUDA devices that the process may use, "
+        "or on CPUs cores / `threads`, on "
         "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
       .between(1, kMostRanks);
   axis("cp", p.cp, "context-parallel ranks").only_if(p.cp == 1, "1", "set it to 1");
@@ -89,24 +91,28 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
   t.add("parallel.tp_overlap_chunks", &p.tp_overlap_chunks,
-        "row chunks in which tensor-parallel gathers and sums run behind the matrix products they belong to; 1: "
+        "row chunks in which tensor-parallel gathers and sums run behind the matrix products they belong to; "
+        "1: "
         "not behind")
       .between(1, kMostOverlapChunks)
       .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
   t.add("parallel.overlap_tp_backward", &p.overlap_tp_backward,
         "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
       .idle_if(p.tp == 1 || p.schedule == parallel::ScheduleKind::zb_h1,
-               p.tp == 1 ? "there is nothing to overlap with tp 1" : "zb-h1 makes the products that it would overlap apart from each other");
+               p.tp == 1 ? "there is nothing to overlap with tp 1"
+                         : "zb-h1 makes the products that it would overlap apart from each other");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
         "parameters")
       .between(0, 3);
   t.add("parallel.zero_group", &p.zero_group,
-        "hybrid sharding: neighbouring data-parallel ranks that `zero` shards over, with replicas across; divides "
+        "hybrid sharding: neighbouring data-parallel ranks that `zero` shards over, with replicas across; "
+        "divides "
         "`dp`; 0: all of them")
       .between(0, kMostRanks)
       .idle_if(p.zero == 0, "zero: 0 shards nothing");
-  t.add("parallel.bucket_bytes", &p.bucket_bytes, "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
+  t.add("parallel.bucket_bytes", &p.bucket_bytes,
+        "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
       .between(0, kMostHidden * kMostHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background during backward");
@@ -125,9 +131,10 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
 }
 
 void add_recompute(Table& t, RecomputeOptions& r) {
-  t.choice("recompute.kind", r.kind, {"none", "selective", "full"},
-           "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
-           "full: all of a layer but its input");
+  t.choice(
+      "recompute.kind", r.kind, {"none", "selective", "full"},
+      "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
+      "full: all of a layer but its input");
   t.add("recompute.every", &r.every, "recompute every n-th layer, from the first, and keep the others whole")
       .between(1, kMostLayers)
       .idle_if(r.kind != RecomputeKind::full, "only kind: full chooses layers");
@@ -147,13 +154,17 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .only_if(r.params == r.compute, "the value of `compute`", "make it the same as precision.compute")
       .or_else("`compute`");
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
-  format("reduce", r.reduce, "gradients on the wire").only_if(r.reduce == DType::f32, "`fp32`", "set it to fp32").or_else("`fp32`");
+  format("reduce", r.reduce, "gradients on the wire")
+      .only_if(r.reduce == DType::f32, "`fp32`", "set it to fp32")
+      .or_else("`fp32`");
   format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
-      .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`", "set it to fp32")
+      .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",
+               "set it to fp32")
       .or_else("`fp32`");
   format("moments", r.moments, "the optimizer's moments").or_else("`fp32`");
   t.choice("precision.rounding", r.rounding, {"nearest", "stochastic"},
-           "of master weights and second moments in bf16; stochastic: up or down by chance, so that small updates are not lost")
+           "of master weights and second moments in bf16; stochastic: up or down by chance, so that small "
+           "updates are not lost")
       .idle_if(named, "the recipe is given by name");
   t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
   t.add("precision.gemm", NotYet{}, "formats of each class of matrix multiplication")
@@ -187,20 +198,24 @@ void add_data(Table& t, io::DataOptions& d) {
   const std::string no_files = "format: synthetic reads no files";
   const bool synthetic = d.format == io::DataFormat::synthetic;
   t.add("data.train", &d.train,
-        "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data; relative ones are in the job file's directory when they exist there")
+        "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data; relative ones are "
+        "in the job file's directory when they exist there")
       .or_else("required unless synthetic")
       .idle_if(synthetic, no_files);
   t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
   t.choice("data.format", d.format, {"text", "tokens", "synthetic"},
-           "raw text, token files (own, llm.c's, Megatron's `.bin` with its `.idx`, or plain arrays), or random tokens");
+           "raw text, token files (own, llm.c's, Megatron's `.bin` with its `.idx`, or plain arrays), or "
+           "random tokens");
   t.add("data.tokenizer", &d.tokenizer, "how text becomes tokens; bytes: one token a byte")
       .only_if(d.tokenizer == "bytes", "`bytes`", "set it to bytes, or give token files with format: tokens")
       .idle_if(d.format != io::DataFormat::text, "only format: text is tokenized");
   t.choice("data.dtype", d.dtype, {"auto", "uint8", "uint16", "int32", "uint32"},
-           "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files without either are refused")
+           "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files "
+           "without either are refused")
       .idle_if(d.format != io::DataFormat::tokens, "only format: tokens has numbers in its files");
   t.choice("data.on_change", d.on_change, {"refuse", "continue"},
-           "when a resumed run finds other training data than its checkpoint's: refuse, or go on with the new data, whose samples follow in a "
+           "when a resumed run finds other training data than its checkpoint's: refuse, or go on with the "
+           "new data, whose samples follow in a "
            "new order from the start of an epoch")
       .idle_if(synthetic, no_files);
 }
@@ -213,16 +228,22 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("seed", &job.seed, "of initial weights and data order");
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
       .or_else("`runs/<name>`");
-  t.choice("device", job.device, {"auto", "cpu", "cuda"}, "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
-  t.choice("attention", job.attention, {"deterministic", "fast"},
-           "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
-      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on a CPU it is always deterministic");
+  t.choice("device", job.device, {"auto", "cpu", "cuda"},
+           "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
+  t.choice(
+       "attention", job.attention, {"deterministic", "fast"},
+       "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
+      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
+               "on a CPU it is always deterministic");
   t.choice("gemm_algorithms", job.gemm_algorithms, {"first", "timed"},
-           "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before the first step, all use its "
-           "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go on there")
+           "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before "
+           "the first step, all use its "
+           "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go "
+           "on there")
       .idle_if(job.device != DeviceChoice::cuda, "a CPU has no choice of them");
   t.choice("isa", job.isa, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
-           "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, avx512_bf16 also BF16 and VBMI; "
+           "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, "
+           "avx512_bf16 also BF16 and VBMI; "
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
       .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
@@ -241,21 +262,25 @@ std::vector<Field> fields_of(JobSpec& job) {
   add_optimizer(t, job.optimizer);
   add_data(t, job.data);
   t.add("checkpoint.every", StepsOrDuration{&job.checkpoint.every},
-        "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and when stopped")
+        "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and "
+        "when stopped")
       .between(0, kMaxSteps);
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
       .between(1, kMaxSteps);
   t.add("checkpoint.async", &job.checkpoint.async, "write checkpoints while training continues");
   t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
-        "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training continues meanwhile")
+        "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
+        "continues meanwhile")
       .at_least(0);
   t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMaxSteps);
   t.add("evaluate.batches", &job.evaluate.batches,
-        "global batches of an evaluation, from the start of the validation data; at most the whole batches that it holds")
+        "global batches of an evaluation, from the start of the validation data; at most the whole batches "
+        "that it holds")
       .between(0, kMaxSteps)
       .or_else("required with `every`");
   t.add("metrics.listen", &job.metrics.listen,
-        "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port 0: any free one; off: none");
+        "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "
+        "0: any free one; off: none");
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMaxSteps)
@@ -272,9 +297,11 @@ std::vector<Field> fields_of(JobSpec& job) {
       .between(1, kMostRanks)
       .or_else("1; of a preset as many as the ranks need");
   t.choice("cluster.communication", job.cluster.communication, {"auto", "nccl", "staged"},
-           "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through host memory, slowly, so "
+           "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through "
+           "host memory, slowly, so "
            "that several may share a device; auto: nccl")
-      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local", "on CPUs ranks share memory, or use Gloo between nodes");
+      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
+               "on CPUs ranks share memory, or use Gloo between nodes");
   return t.take();
 }
 

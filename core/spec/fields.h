@@ -43,9 +43,10 @@ struct FixedWord {
 /// A key that is known, and of which nothing is honoured yet.
 struct NotYet {};
 
-using Storage = std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*,
-                             std::vector<std::string>*, std::vector<std::int64_t>*, std::vector<double>*, Choice,
-                             NumberPair, IntegerOrAuto, Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
+using Storage =
+    std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
+                 std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
+                 Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -25,7 +25,8 @@ Machine this_machine(const std::string& nvml) {
   try {
     machine.cuda_devices = kernels::open_cuda_plugin().device_count();
   } catch (const base::DeviceError& error) {
-    machine.no_cuda = "this machine has " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") + " that cannot be used: " + error.what();
+    machine.no_cuda = "this machine has " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") +
+                      " that cannot be used: " + error.what();
   }
   return machine;
 }
@@ -52,25 +53,30 @@ parallel::Topology job_topology(const JobSpec& job, Absent absent) {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
     if (job.device == DeviceChoice::cuda) {
       parallel::Topology cuda =
-          cuda_topology(ranks / job.cluster.nodes, uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own, absent);
+          cuda_topology(ranks / job.cluster.nodes,
+                        uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own, absent);
       cuda.nodes = job.cluster.nodes;
       return cuda;
     }
-    parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes, most_isa(job));
+    parallel::Topology local =
+        parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes, most_isa(job));
     if (job.isa != IsaChoice::automatic && local.device.isa != most_isa(job))
-      throw base::device_error(std::string("isa: the job asks for ") + to_string(most_isa(job)) + ", and this CPU, as oneDNN may use it, has " +
-                               to_string(local.device.isa) + ": set isa: auto");
+      throw base::device_error(std::string("isa: the job asks for ") + to_string(most_isa(job)) +
+                               ", and this CPU, as oneDNN may use it, has " + to_string(local.device.isa) +
+                               ": set isa: auto");
     local.nodes = job.cluster.nodes;
     return local;
   }
   parallel::Topology result = named_cluster(job.cluster.preset, "cluster.preset");
   if (result.device.kind == kernels::DeviceKind::cpu) {
     if (job.device == DeviceChoice::cuda)
-      throw base::spec_error("device: the job is for GPUs and cluster.preset (" + job.cluster.preset + ") is of processors: set device: cpu");
+      throw base::spec_error("device: the job is for GPUs and cluster.preset (" + job.cluster.preset +
+                             ") is of processors: set device: cpu");
     if (job.threads != 0 && job.threads != result.device.threads)
-      throw base::spec_error("threads: the ranks of " + job.cluster.preset + " have " + std::to_string(result.device.threads) +
-                             " (nearest valid: " + std::to_string(result.device.threads) + "); `trainerd calibrate --threads " +
-                             std::to_string(job.threads) + "` measures others");
+      throw base::spec_error(
+          "threads: the ranks of " + job.cluster.preset + " have " + std::to_string(result.device.threads) +
+          " (nearest valid: " + std::to_string(result.device.threads) + "); `trainerd calibrate --threads " +
+          std::to_string(job.threads) + "` measures others");
   }
   result.nodes = job.cluster.nodes;
   return result;
@@ -84,12 +90,14 @@ parallel::PlacedGrid place_job(const JobSpec& job, Absent absent) {
 
 parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster) {
   if (here.device.kind != cluster.device.kind)
-    throw base::spec_error("--rates: " + cluster.name + " is a cluster of " + cluster.device.name + ", and this job runs on " + here.device.name);
+    throw base::spec_error("--rates: " + cluster.name + " is a cluster of " + cluster.device.name +
+                           ", and this job runs on " + here.device.name);
   parallel::Topology rated = cluster;
   rated.name = here.name;
   rated.nodes = here.nodes, rated.devices_per_node = here.devices_per_node;
   // A machine's own links are not detected: the cluster says how its devices are joined.
-  if (here.device.kind == kernels::DeviceKind::cpu || here.nvlink_domain > 0) rated.nvlink_domain = here.nvlink_domain;
+  if (here.device.kind == kernels::DeviceKind::cpu || here.nvlink_domain > 0)
+    rated.nvlink_domain = here.nvlink_domain;
   if (here.device.kind == kernels::DeviceKind::cpu || here.rails > 0) rated.rails = here.rails;
   rated.device = here.device;
   rated.device_memory_bytes = here.device_memory_bytes, rated.node_memory_bytes = here.node_memory_bytes;
@@ -100,18 +108,22 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
 JobHere job_here(const JobSpec& job) {
   if (job.cluster.preset == "local") return {job, std::nullopt};
   const parallel::Topology named = job_topology(job);
-  const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks(), of_a_node = (ranks + job.cluster.nodes - 1) / job.cluster.nodes;
+  const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks(),
+                     of_a_node = (ranks + job.cluster.nodes - 1) / job.cluster.nodes;
   if (ranks > named.devices())
-    throw base::capacity_error("cluster.preset: the job asks for " + std::to_string(ranks) + " ranks and " + named.name + " has " +
-                               std::to_string(named.devices()) + " devices: set cluster.nodes, or fewer ranks");
+    throw base::capacity_error("cluster.preset: the job asks for " + std::to_string(ranks) + " ranks and " +
+                               named.name + " has " + std::to_string(named.devices()) +
+                               " devices: set cluster.nodes, or fewer ranks");
   const bool cpu = named.device.kind == kernels::DeviceKind::cpu;
   JobHere here{job, std::nullopt};
   here.job.cluster.preset = "local";
-  if (!cpu && job.device == DeviceChoice::automatic && this_machine().cuda_devices > 0) here.job.device = DeviceChoice::cuda;
+  if (!cpu && job.device == DeviceChoice::automatic && this_machine().cuda_devices > 0)
+    here.job.device = DeviceChoice::cuda;
   if (cpu) here.job.threads = named.device.threads;
   std::string found;
   if (cpu && of_a_node * named.device.threads > kernels::detect_cpu().threads) {
-    found = std::to_string(kernels::detect_cpu().threads) + " cores for " + std::to_string(of_a_node) + " ranks";
+    found =
+        std::to_string(kernels::detect_cpu().threads) + " cores for " + std::to_string(of_a_node) + " ranks";
   } else if (cpu || here.job.device == DeviceChoice::cuda) {
     try {
       const std::string name = job_topology(here.job).device.name;
@@ -129,8 +141,10 @@ JobHere job_here(const JobSpec& job) {
   } else {
     found = "none of these devices, or device: cuda is not set";
   }
-  throw base::capacity_error("cluster.preset: the job is for " + named.name + " (" + std::to_string(named.devices()) + " x " + named.device.name +
-                             "), and this machine has " + found + ": set cluster.preset: local to run here, or look at the job with `trainerd validate`");
+  throw base::capacity_error(
+      "cluster.preset: the job is for " + named.name + " (" + std::to_string(named.devices()) + " x " +
+      named.device.name + "), and this machine has " + found +
+      ": set cluster.preset: local to run here, or look at the job with `trainerd validate`");
 }
 
 }  // namespace trainerd::core

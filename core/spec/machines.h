@@ -14,8 +14,8 @@ namespace trainerd::core {
 /// A built-in cluster or one of a YAML file, for whoever asks. Throws SpecError.
 parallel::Topology named_cluster(const std::string& name, const std::string& asked_by);
 
-/// What this process may compute on. GPUs are counted by NVML (`nvml` is its library), which makes no CUDA context; where there are
-/// some, the CUDA part of this build says how many it can use.
+/// What this process may compute on. GPUs are counted by NVML (`nvml` is its library), which makes no CUDA
+/// context; where there are some, the CUDA part of this build says how many it can use.
 Machine this_machine(const std::string& nvml = "libnvidia-ml.so.1");
 
 /// Whether a job for CUDA devices is laid out on devices that are assumed where this machine has none.
@@ -28,7 +28,8 @@ parallel::Topology job_topology(const JobSpec& job, Absent absent = Absent::refu
 /// Every rank of the job on its device. Throws CapacityError when they are more than the devices.
 parallel::PlacedGrid place_job(const JobSpec& job, Absent absent = Absent::refused);
 
-/// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and links. Throws SpecError.
+/// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and
+/// links. Throws SpecError.
 parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster);
 
 /// A job on this machine's own devices.
@@ -36,8 +37,8 @@ struct JobHere {
   JobSpec job;                              ///< of the `local` cluster
   std::optional<parallel::Topology> rates;  ///< of the cluster that it named, where that has operator rates
 };
-/// A job of a named cluster runs where its devices are: by their name. Throws CapacityError when this machine has others: the job can
-/// be validated and planned here, not run.
+/// A job of a named cluster runs where its devices are: by their name. Throws CapacityError when this machine
+/// has others: the job can be validated and planned here, not run.
 JobHere job_here(const JobSpec& job);
 
 }  // namespace trainerd::core

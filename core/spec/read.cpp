@@ -127,7 +127,9 @@ class Reader {
                    },
                    [&](const NumberPair& pair) { numbers(field, node, pair); },
                    [&](const IntegerOrAuto& i) { integer_or_auto(field, node, *i.value); },
-                   [&](const Duration& d) { duration(field, node, *d.seconds, "a duration such as 30s, 10m or 2h"); },
+                   [&](const Duration& d) {
+                     duration(field, node, *d.seconds, "a duration such as 30s, 10m or 2h");
+                   },
                    [&](const StepsOrDuration& s) { steps_or_duration(field, node, *s.interval); },
                    [&](const RecipeName& name) {
                      const std::vector<std::string> words = recipe_names();
@@ -188,7 +190,8 @@ class Reader {
   bool duration(const Field& field, const Node& node, double& seconds, const std::string& expected) {
     const auto parsed = node.kind == Node::Kind::scalar ? io::parse_duration(node.text) : std::nullopt;
     // A number alone lacks its unit.
-    const bool bare = node.kind == Node::Kind::scalar && parse_number(node.text) && *parse_number(node.text) >= 0;
+    const bool bare =
+        node.kind == Node::Kind::scalar && parse_number(node.text) && *parse_number(node.text) >= 0;
     if (!parsed) return wrong(field.path, node, expected, bare ? node.text + "s" : ""), false;
     if (!inside(field, node, field.path, *parsed)) return false;
     seconds = *parsed;
@@ -200,14 +203,16 @@ class Reader {
     if (node.kind == Node::Kind::scalar && !node.quoted && parse_number(node.text)) {
       integer(field, node, read.steps);
       interval = read;
-    } else if (duration(field, node, read.seconds, "an integer of steps or a duration such as 30s, 10m or 2h")) {
+    } else if (duration(field, node, read.seconds,
+                        "an integer of steps or a duration such as 30s, 10m or 2h")) {
       interval = read;
     }
   }
 
   void integer_or_auto(const Field& field, const Node& node, std::int64_t& value) {
     if (node.kind == Node::Kind::scalar && node.text == "auto") value = parallel::kAutomatic;
-    else if (node.kind != Node::Kind::scalar || node.quoted || !parse_number(node.text)) wrong(field.path, node, "an integer or auto", nearest(node.text, {"auto"}));
+    else if (node.kind != Node::Kind::scalar || node.quoted || !parse_number(node.text))
+      wrong(field.path, node, "an integer or auto", nearest(node.text, {"auto"}));
     else integer(field, node, value);
   }
 
@@ -243,10 +248,8 @@ class Reader {
       problems_.add(node.place, path, "must be finite, got " + show(node.text));
     else if (out_of_range)
       problems_.add(node.place, path, show(node.text) + " is out of the range of a 64-bit number");
-    else if (!parsed)
-      wrong(path, node, "a number");
-    else if (inside(field, node, path, *parsed))
-      value = *parsed;
+    else if (!parsed) wrong(path, node, "a number");
+    else if (inside(field, node, path, *parsed)) value = *parsed;
   }
 
   bool inside(const Field& field, const Node& node, const std::string& path, double x) {

@@ -85,7 +85,8 @@ Json value_json(const Field& field) {
           },
           [](const Duration& d) { return Json(io::duration_text(*d.seconds)); },
           [](const StepsOrDuration& s) {
-            return s.interval->seconds > 0 ? Json(io::duration_text(s.interval->seconds)) : Json(s.interval->steps);
+            return s.interval->seconds > 0 ? Json(io::duration_text(s.interval->seconds))
+                                           : Json(s.interval->steps);
           },
           [](const RecipeName& r) { return r.recipe->name == "custom" ? Json() : Json(r.recipe->name); },
           [](const FixedWord&) { return Json(); },
@@ -110,7 +111,9 @@ std::string placement_comments(const parallel::PlacedGrid& placed) {
   const parallel::Topology& topology = placed.topology;
   std::string text = "# " + counted(grid.ranks(), "rank") + " on " + counted(topology.nodes, "node") +
                      " of " + counted(topology.devices_per_node, "device") + " (" + topology.name + ", " +
-                     (topology.ranks_per_device == 1 ? "" : "parts, for " + std::to_string(topology.ranks_per_device) + " ranks, of a ") +
+                     (topology.ranks_per_device == 1
+                          ? ""
+                          : "parts, for " + std::to_string(topology.ranks_per_device) + " ranks, of a ") +
                      topology.device.name + "), order " + parallel::to_string(grid.order()) + "\n";
   const bool table = grid.ranks() <= kLargestTable;
   if (table) {

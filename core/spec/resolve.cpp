@@ -16,7 +16,8 @@ class Resolver {
       : job_(job), places_(places), around_(around), problems_(problems) {}
 
   void run() {
-    const bool automatic = job_.device == DeviceChoice::automatic && job_.cluster.preset == "local" && around_.machine != nullptr;
+    const bool automatic = job_.device == DeviceChoice::automatic && job_.cluster.preset == "local" &&
+                           around_.machine != nullptr;
     if (automatic) choose_device();
     if (job_.parallel.dp == parallel::kAutomatic) choose_dp();
     if (automatic && job_.device == DeviceChoice::cuda) check_devices();
@@ -35,7 +36,8 @@ class Resolver {
   void choose_device() {
     job_.device = machine().cuda_devices > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
     if (!machine().no_cuda.empty() && around_.remark)
-      around_.remark("device: auto is the CPU: " + machine().no_cuda + "; device: cpu or device: cuda ends this line");
+      around_.remark("device: auto is the CPU: " + machine().no_cuda +
+                     "; device: cpu or device: cuda ends this line");
   }
 
   void choose_dp() {
@@ -50,7 +52,8 @@ class Resolver {
     // The checks name a batch that no dp divides.
     parallel::ParallelOptions one = p;
     one.dp = 1;
-    const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(), groups = job_.batch.global / job_.batch.micro;
+    const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(),
+                       groups = job_.batch.global / job_.batch.micro;
     for (std::int64_t dp = std::min(most, groups); dp > 1; --dp) {
       if (groups % dp != 0) continue;
       job_.parallel.dp = dp;
@@ -72,12 +75,15 @@ class Resolver {
       return cluster ? std::optional(cluster->devices_per_node) : std::nullopt;
     }
     if (!around_.machine) {
-      problem("parallel.dp", "auto is for a command on the machine that trains: give a number (nearest valid: 1)");
+      problem("parallel.dp",
+              "auto is for a command on the machine that trains: give a number (nearest valid: 1)");
       return std::nullopt;
     }
     if (job_.device == DeviceChoice::cuda) return std::max<std::int64_t>(1, machine().cuda_devices);
     if (job_.threads == 0) {
-      problem("parallel.dp", "auto divides the " + to_string(machine().cores) + " cores by `threads`, and threads is 0: set threads, or a number (nearest valid: 1)");
+      problem("parallel.dp",
+              "auto divides the " + to_string(machine().cores) +
+                  " cores by `threads`, and threads is 0: set threads, or a number (nearest valid: 1)");
       return std::nullopt;
     }
     return std::max<std::int64_t>(1, machine().cores / job_.threads);
@@ -85,11 +91,16 @@ class Resolver {
 
   void check_devices() {
     const parallel::ParallelOptions& p = job_.parallel;
-    if (std::min({p.tp, p.cp, p.pp, p.dp}) < 1 || job_.cluster.communication == parallel::Communication::staged) return;
-    const std::int64_t ranks = p.ranks() / std::max<std::int64_t>(1, job_.cluster.nodes), devices = machine().cuda_devices;
+    if (std::min({p.tp, p.cp, p.pp, p.dp}) < 1 ||
+        job_.cluster.communication == parallel::Communication::staged)
+      return;
+    const std::int64_t ranks = p.ranks() / std::max<std::int64_t>(1, job_.cluster.nodes),
+                       devices = machine().cuda_devices;
     if (ranks > devices)
-      problem("device", "auto takes the CUDA devices of this machine, " + to_string(devices) + ", and the job has " + to_string(ranks) +
-                            " ranks on it: set device: cpu to compute on its processor, make the axes of `parallel` smaller, or set "
+      problem("device", "auto takes the CUDA devices of this machine, " + to_string(devices) +
+                            ", and the job has " + to_string(ranks) +
+                            " ranks on it: set device: cpu to compute on its processor, make the axes of "
+                            "`parallel` smaller, or set "
                             "cluster.communication to staged");
   }
 

@@ -6,7 +6,8 @@
 
 namespace trainerd::core {
 
-/// Puts what this machine has in place of `device: auto` and `dp: auto` (kAutomatic): before the job is checked.
+/// Puts what this machine has in place of `device: auto` and `dp: auto` (kAutomatic): before the job is
+/// checked.
 void resolve_automatic(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems);
 
 }  // namespace trainerd::core

@@ -18,14 +18,16 @@ namespace {
 std::set<std::string> text_keys(const std::vector<Field>& fields) {
   std::set<std::string> keys;
   for (const Field& field : fields)
-    if (std::holds_alternative<std::string*>(field.storage) || std::holds_alternative<std::vector<std::string>*>(field.storage)) keys.insert(field.path);
+    if (std::holds_alternative<std::string*>(field.storage) ||
+        std::holds_alternative<std::vector<std::string>*>(field.storage))
+      keys.insert(field.path);
   return keys;
 }
 
 }  // namespace
 
-JobSpec parse_job(const std::string& text, const std::string& file,
-                  const std::vector<std::string>& overrides, const Surroundings& around) {
+JobSpec parse_job(const std::string& text, const std::string& file, const std::vector<std::string>& overrides,
+                  const Surroundings& around) {
   Problems problems;
   const int source = problems.add_source(file, Problems::SourceKind::file);
   Node root;

@@ -14,16 +14,18 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 struct Machine {
   std::int64_t cores = 1;         ///< that this process may use
   std::int64_t cuda_devices = 0;  ///< likewise
-  std::string no_cuda = {};       ///< of GPUs that are there and cannot be used: how many, and why, in one line
+  std::string no_cuda = {};  ///< of GPUs that are there and cannot be used: how many, and why, in one line
 };
 
 /// What the text of a job does not tell. Each is asked only where a value needs it.
 struct Surroundings {
-  Environment environment = {};         ///< for ${NAME} and ~; empty: no variable is set
-  std::function<Machine()> machine = {};  ///< for `device: auto` and `dp: auto`; empty: a device stays auto, and dp cannot be
+  Environment environment = {};  ///< for ${NAME} and ~; empty: no variable is set
+  std::function<Machine()> machine =
+      {};  ///< for `device: auto` and `dp: auto`; empty: a device stays auto, and dp cannot be
   /// dp of the newest checkpoint of a run with this output directory; none when it has none.
   std::function<std::optional<std::int64_t>(const std::string& output)> trained_dp = {};
-  std::string directory = {};           ///< of the job's file: relative data paths that exist there are taken from there
+  /// Of the job's file: relative data paths that exist there are taken from there.
+  std::string directory = {};
   std::function<void(const std::string& line)> remark = {};  ///< told what was chosen and may surprise
 };
 

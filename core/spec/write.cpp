@@ -44,19 +44,22 @@ std::string text_yaml(const std::string& text) {
 
 std::string list_yaml(const std::vector<std::string>& texts) {
   std::string out = "[";
-  for (std::size_t i = 0; i < texts.size(); ++i) out.append(i > 0 ? ", " : "").append(text_yaml(unexpanded(texts[i])));
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    out.append(i > 0 ? ", " : "").append(text_yaml(unexpanded(texts[i])));
   return out + "]";
 }
 
 std::string list_yaml(const std::vector<std::int64_t>& numbers) {
   std::string out = "[";
-  for (std::size_t i = 0; i < numbers.size(); ++i) out.append(i > 0 ? ", " : "").append(std::to_string(numbers[i]));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    out.append(i > 0 ? ", " : "").append(std::to_string(numbers[i]));
   return out + "]";
 }
 
 std::string list_yaml(const std::vector<double>& numbers) {
   std::string out = "[";
-  for (std::size_t i = 0; i < numbers.size(); ++i) out.append(i > 0 ? ", " : "").append(number_text(numbers[i]));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    out.append(i > 0 ? ", " : "").append(number_text(numbers[i]));
   return out + "]";
 }
 
@@ -73,7 +76,9 @@ std::string value_yaml(const Field& field) {
           [](const std::vector<std::int64_t>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<double>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const Choice& c) { return c.words.at(*c.value); },
-          [](const IntegerOrAuto& i) { return *i.value == parallel::kAutomatic ? std::string("auto") : std::to_string(*i.value); },
+          [](const IntegerOrAuto& i) {
+            return *i.value == parallel::kAutomatic ? std::string("auto") : std::to_string(*i.value);
+          },
           [](const NumberPair& p) {
             return std::string("[")
                 .append(number_text(*p.first))
@@ -83,7 +88,8 @@ std::string value_yaml(const Field& field) {
           },
           [](const Duration& d) { return io::duration_text(*d.seconds); },
           [](const StepsOrDuration& s) {
-            return s.interval->seconds > 0 ? io::duration_text(s.interval->seconds) : std::to_string(s.interval->steps);
+            return s.interval->seconds > 0 ? io::duration_text(s.interval->seconds)
+                                           : std::to_string(s.interval->steps);
           },
           [](const RecipeName& r) { return r.recipe->name == "custom" ? std::string() : r.recipe->name; },
           [](const FixedWord&) { return std::string(); },

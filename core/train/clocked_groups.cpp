@@ -9,14 +9,17 @@ using parallel::CommMoment;
 
 RankGroups clocked(const RankGroups& groups, StepClock& clock) {
   return RankGroups(groups, [&clock](parallel::Group group, parallel::Communicator& inner) {
-    if (inner.size() == 1) return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
-    return parallel::make_observed(inner, [&clock, &charge = info(group)](kernels::Stream& stream, CommMoment moment, const CommCall& call) {
-      switch (moment) {
-        case CommMoment::issue: return clock.stall(stream, charge.issue, call);
-        case CommMoment::wait: return clock.stall(stream, charge.wait, call);
-        case CommMoment::done: return clock.resume(stream);
-      }
-    });
+    if (inner.size() == 1)
+      return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
+    return parallel::make_observed(
+        inner,
+        [&clock, &charge = info(group)](kernels::Stream& stream, CommMoment moment, const CommCall& call) {
+          switch (moment) {
+            case CommMoment::issue: return clock.stall(stream, charge.issue, call);
+            case CommMoment::wait: return clock.stall(stream, charge.wait, call);
+            case CommMoment::done: return clock.resume(stream);
+          }
+        });
   });
 }
 

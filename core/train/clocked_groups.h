@@ -5,8 +5,9 @@
 
 namespace trainerd::core {
 
-/// The groups of a rank, with `clock` charged for what the compute stream spends on them: exposed communication of the axis
-/// that was awaited, but the wait for a pipeline neighbour is bubble. A group of one is free. Both outlive the result.
+/// The groups of a rank, with `clock` charged for what the compute stream spends on them: exposed
+/// communication of the axis that was awaited, but the wait for a pipeline neighbour is bubble. A group of
+/// one is free. Both outlive the result.
 RankGroups clocked(const RankGroups& groups, StepClock& clock);
 
 }  // namespace trainerd::core

@@ -13,8 +13,8 @@ using parallel::Action;
 using parallel::ActionKind;
 
 int Trainer::slot_of(const PassPlan& plan, const Action& action, SlotClass slot_class) const {
-  return plan.slots[static_cast<std::size_t>(slot_class)]
-      .slot_of_microbatch[static_cast<std::size_t>(local(action.chunk))][static_cast<std::size_t>(action.microbatch)];
+  return plan.slots[static_cast<std::size_t>(slot_class)].slot_of_microbatch[static_cast<std::size_t>(
+      local(action.chunk))][static_cast<std::size_t>(action.microbatch)];
 }
 
 Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass slot_class) {
@@ -26,7 +26,8 @@ Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass s
 
 Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
   const int pool = memory_.pool_of_chunk()[static_cast<std::size_t>(local(action.chunk))];
-  return frames_[static_cast<std::size_t>(pool)][static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
+  return frames_[static_cast<std::size_t>(pool)]
+                [static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
 }
 
 void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
@@ -52,8 +53,10 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   const int chunk = local(action.chunk);
   const Stage& stage = chunks_[static_cast<std::size_t>(chunk)].stage;
   Frame& frame = frame_of(plan, action);
-  frame.to_backward = &memory_.slot(chunk, SlotClass::forward_to_backward, slot_of(plan, action, SlotClass::forward_to_backward));
-  frame.to_weight = &memory_.slot(chunk, SlotClass::forward_to_weight, slot_of(plan, action, SlotClass::forward_to_weight));
+  frame.to_backward = &memory_.slot(chunk, SlotClass::forward_to_backward,
+                                    slot_of(plan, action, SlotClass::forward_to_backward));
+  frame.to_weight =
+      &memory_.slot(chunk, SlotClass::forward_to_weight, slot_of(plan, action, SlotClass::forward_to_weight));
   const int grads = slot_of(plan, action, SlotClass::backward_to_weight);
   frame.grads = grads < 0 ? nullptr : &memory_.slot(chunk, SlotClass::backward_to_weight, grads);
 
@@ -73,7 +76,8 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   frame.in_TD = {};
   if (!stage.first()) {
     // What backward needs of the input must outlive the slot it was received in.
-    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
+    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden},
+                                          MemoryTerm::activations);
     const Tensor in_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
                                                  : received(plan, action, SlotClass::received_forward);
     land(in_TD.data);
@@ -85,7 +89,9 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
 void Trainer::add_loss(const Chunk& chunk) {
   // Every rank of the tp group has the same loss: the first counts it.
   if (chunk.stage.last() && params_.placement().tp_rank == 0)
-    backend_.ordered_sum(*compute_, {.x = loss_T_, .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1), .mode = WriteMode::accumulate});
+    backend_.ordered_sum(*compute_, {.x = loss_T_,
+                                     .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1),
+                                     .mode = WriteMode::accumulate});
 }
 
 /// Sends and receives that go out as one group.
@@ -106,9 +112,12 @@ void Trainer::transfer(const PassPlan& plan, std::span<const Action> actions) {
   if (!layout_.options.overlap_p2p) land(flight.tensors.front());
 }
 
-/// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent is written anew.
+/// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent
+/// is written anew.
 void Trainer::land(const std::byte* tensor) {
-  const auto takes_part = [&](const Flight& f) { return std::find(f.tensors.begin(), f.tensors.end(), tensor) != f.tensors.end(); };
+  const auto takes_part = [&](const Flight& f) {
+    return std::find(f.tensors.begin(), f.tensors.end(), tensor) != f.tensors.end();
+  };
   const auto flight = std::find_if(flights_.begin(), flights_.end(), takes_part);
   if (flight == flights_.end()) return;
   flight->work->wait(*compute_);
@@ -124,8 +133,9 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
   const auto dout = [&] {
     if (chunk.stage.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.
-    const Tensor dout_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
-                                                   : received(plan, action, SlotClass::received_backward);
+    const Tensor dout_TD = layout_.options.pp == 1
+                               ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
+                               : received(plan, action, SlotClass::received_backward);
     land(dout_TD.data);
     return dout_TD;
   };

@@ -8,11 +8,14 @@ namespace trainerd::core {
 
 double learning_rate(const OptimizerOptions& optimizer, std::int64_t step, std::int64_t steps) {
   const LrSchedule& schedule = optimizer.schedule;
-  if (step <= schedule.warmup) return optimizer.lr * static_cast<double>(step) / static_cast<double>(schedule.warmup);
+  if (step <= schedule.warmup)
+    return optimizer.lr * static_cast<double>(step) / static_cast<double>(schedule.warmup);
   const double range = optimizer.lr - schedule.min_lr;
   // Progress after warm-up: 0 at its end, 1 at the last step.
   const auto progress = [&](std::int64_t from) {
-    return steps <= from ? 1.0 : std::clamp(static_cast<double>(step - from) / static_cast<double>(steps - from), 0.0, 1.0);
+    return steps <= from
+               ? 1.0
+               : std::clamp(static_cast<double>(step - from) / static_cast<double>(steps - from), 0.0, 1.0);
   };
   switch (schedule.kind) {
     case LrKind::constant: return optimizer.lr;

@@ -20,10 +20,12 @@ parallel::GroupNeeds group_needs(const ModelOptions& model);
 /// The communicators of one rank.
 class RankGroups {
  public:
-  RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model, parallel::World& world, kernels::Backend& backend);
+  RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model,
+             parallel::World& world, kernels::Backend& backend);
   /// The same groups, each seen through another communicator.
   RankGroups(const RankGroups& inner,
-             const std::function<std::unique_ptr<parallel::Communicator>(parallel::Group group, parallel::Communicator&)>& wrap);
+             const std::function<std::unique_ptr<parallel::Communicator>(parallel::Group group,
+                                                                         parallel::Communicator&)>& wrap);
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *find(parallel::Group::tp); }
@@ -37,7 +39,9 @@ class RankGroups {
   parallel::Communicator* tied() const { return find(parallel::Group::tied); }
 
  private:
-  parallel::Communicator* find(parallel::Group group) const { return groups_[static_cast<std::size_t>(group)].get(); }
+  parallel::Communicator* find(parallel::Group group) const {
+    return groups_[static_cast<std::size_t>(group)].get();
+  }
 
   std::int64_t rank_;
   std::array<std::unique_ptr<parallel::Communicator>, parallel::kGroups.size()> groups_;

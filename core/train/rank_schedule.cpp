@@ -13,17 +13,19 @@ using parallel::Pass;
 
 namespace {
 
-std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::Action>& actions, const parallel::ScheduleShape& shape,
+std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::Action>& actions,
+                                                    const parallel::ScheduleShape& shape,
                                                     std::span<const int> pool_of_chunk) {
   const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, shape, pool_of_chunk, l); };
-  return {lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight), lifetime(Lifetime::backward_to_weight),
+  return {lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
+          lifetime(Lifetime::backward_to_weight),
           parallel::color_receives(actions, shape, ActionKind::recv_forward),
           parallel::color_receives(actions, shape, ActionKind::recv_backward)};
 }
 
-/// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et al., 2022, equation 1,
-/// without attention's scores), or the one from which it is made again. What embedding and head add is not more than
-/// a few, and less than a pool of their own would take.
+/// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et
+/// al., 2022, equation 1, without attention's scores), or the one from which it is made again. What embedding
+/// and head add is not more than a few, and less than a pool of their own would take.
 std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::StageSpan& span) {
   std::int64_t kept = 0;
   for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
@@ -33,12 +35,15 @@ std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::StageSpa
 
 std::vector<int> pools_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   std::vector<std::int64_t> kept;
-  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank)) kept.push_back(kept_of(job.recompute, span));
-  return parallel::slot_pools(parallel::schedule_shape(layout.options, job.microbatches()), static_cast<int>(pipeline_rank), kept);
+  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
+    kept.push_back(kept_of(job.recompute, span));
+  return parallel::slot_pools(parallel::schedule_shape(layout.options, job.microbatches()),
+                              static_cast<int>(pipeline_rank), kept);
 }
 
 SlotCounts none_yet(std::vector<int> pool_of_chunk) {
-  const auto pools = 1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end()));
+  const auto pools =
+      1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end()));
   return {std::move(pool_of_chunk), std::vector<std::array<int, kSlotClasses>>(pools)};
 }
 
@@ -68,7 +73,8 @@ SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::
 
 std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout) {
   std::vector<SlotCounts> all;
-  for (std::int64_t rank = 0; rank < layout.options.pp; ++rank) all.push_back(none_yet(pools_of(job, layout, rank)));
+  for (std::int64_t rank = 0; rank < layout.options.pp; ++rank)
+    all.push_back(none_yet(pools_of(job, layout, rank)));
   for (const Pass pass : {Pass::train, Pass::evaluate}) {
     const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
     const auto lists = parallel::make_schedules(shape);

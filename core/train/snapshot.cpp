@@ -61,18 +61,21 @@ Tensor Snapshot::tensor(const ParamStore& params, const Part& part) {
   return arrays[static_cast<std::size_t>(part.array)]->rows(part.run.begin, part.run.count);
 }
 
-void Snapshot::fill(ParamStore& params, Backend& backend, Stream& stream, std::span<std::byte> segment) const {
+void Snapshot::fill(ParamStore& params, Backend& backend, Stream& stream,
+                    std::span<std::byte> segment) const {
   base::check(static_cast<std::int64_t>(segment.size()) >= bytes(), "a snapshot's segment holds all of it");
   const std::int64_t data = static_cast<std::int64_t>(layout_.header.size());
   std::memcpy(segment.data(), layout_.header.data(), layout_.header.size());
   for (std::size_t i = 0; i < saved_.size(); ++i) {
     const io::StoredTensor& stored = layout_.tensors[i];
     backend.read_back(stream, tensor(params, parts_[saved_[i]]),
-                      segment.subspan(static_cast<std::size_t>(data + stored.begin), static_cast<std::size_t>(stored.end - stored.begin)));
+                      segment.subspan(static_cast<std::size_t>(data + stored.begin),
+                                      static_cast<std::size_t>(stored.end - stored.begin)));
   }
 }
 
-void Snapshot::load(ParamStore& params, Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
+void Snapshot::load(ParamStore& params, Backend& backend, Stream& stream,
+                    io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
   for (const Part& part : parts_) {
     const Tensor t = tensor(params, part);
@@ -118,13 +121,20 @@ std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
 }
 
 std::map<std::string, std::string> checkpoint_environment(const Target& target, const std::string& layout) {
-  return {{"device", to_string(target.kind)}, {"processor", target.name}, {"isa", to_string(target.isa)},
-          {"bf16_gemm", target.bf16_gemm ? "true" : "false"}, {"amx", target.amx ? "true" : "false"}, {"threads", std::to_string(target.threads)},
-          {"layout", layout}, {"trainerd", version()}, {"gemm_library", target.gemm_library},
+  return {{"device", to_string(target.kind)},
+          {"processor", target.name},
+          {"isa", to_string(target.isa)},
+          {"bf16_gemm", target.bf16_gemm ? "true" : "false"},
+          {"amx", target.amx ? "true" : "false"},
+          {"threads", std::to_string(target.threads)},
+          {"layout", layout},
+          {"trainerd", version()},
+          {"gemm_library", target.gemm_library},
           {"attention_library", target.attention_library}};
 }
 
-void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job) {
+void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
+                           const JobSpec& job) {
   std::string differences;
   for (const auto& [key, value] : checkpoint_identity(job)) {
     const auto it = saved.find(key);
@@ -132,8 +142,10 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
     if (was != value) differences += "\n  " + key + ": the checkpoint has " + was + ", the job " + value;
   }
   if (!differences.empty())
-    throw base::checkpoint_error("the job cannot resume from " + path + ", which another job made:" + differences +
-                                 "\n  give these keys the checkpoint's values to go on from it, or give the job another `output` to start anew");
+    throw base::checkpoint_error("the job cannot resume from " + path +
+                                 ", which another job made:" + differences +
+                                 "\n  give these keys the checkpoint's values to go on from it, or give the "
+                                 "job another `output` to start anew");
 }
 
 std::string environment_differences(const std::map<std::string, std::string>& saved,

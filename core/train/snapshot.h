@@ -13,8 +13,9 @@
 
 namespace trainerd::core {
 
-/// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's moments under
-/// optimizer.moment1.NAME and optimizer.moment2.NAME. The bytes of a snapshot are a whole safetensors file.
+/// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's
+/// moments under optimizer.moment1.NAME and optimizer.moment2.NAME. The bytes of a snapshot are a whole
+/// safetensors file.
 class Snapshot {
  public:
   explicit Snapshot(const ParamStore& params);
@@ -24,9 +25,12 @@ class Snapshot {
   const std::vector<io::TensorSlice>& slices() const { return slices_; }
 
   /// Copies the state out of the device. `segment` is at least `bytes()` long.
-  void fill(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
-  /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters afterwards.
-  void load(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
+  void fill(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream,
+            std::span<std::byte> segment) const;
+  /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters
+  /// afterwards.
+  void load(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream,
+            io::CheckpointReader& reader) const;
 
  private:
   struct Part {
@@ -35,7 +39,7 @@ class Snapshot {
     io::TensorSlice slice;
   };
   static kernels::Tensor tensor(const ParamStore& params, const Part& part);
-  std::vector<Part> parts_;  ///< of the whole state of this rank
+  std::vector<Part> parts_;         ///< of the whole state of this rank
   std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
   std::vector<io::TensorSlice> slices_;
   io::SafetensorsLayout layout_;
@@ -44,10 +48,12 @@ class Snapshot {
 /// What a checkpoint of this job must agree on with the job that resumes it, for people to read.
 std::map<std::string, std::string> checkpoint_identity(const JobSpec& job);
 /// What bit-for-bit continuation also depends on: instruction set, threads, versions, layout.
-std::map<std::string, std::string> checkpoint_environment(const kernels::Target& target, const std::string& layout);
+std::map<std::string, std::string> checkpoint_environment(const kernels::Target& target,
+                                                          const std::string& layout);
 
 /// Throws CheckpointError naming every entry of `identity` that the job does not share.
-void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved, const JobSpec& job);
+void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
+                           const JobSpec& job);
 
 /// What of the environment changed since a checkpoint, for people: "threads was 2, is 1; ...". Empty: nothing
 /// did.

@@ -48,7 +48,10 @@ void StepClock::act(kernels::Stream& stream, const parallel::Action* action) {
   if (running_ == nullptr || !running_->traced) return;
   work_ = {};
   if (action != nullptr)
-    work_ = {.action = trace_name(action->kind), .chunk = action->chunk, .microbatch = action->microbatch, .call = {}};
+    work_ = {.action = trace_name(action->kind),
+             .chunk = action->chunk,
+             .microbatch = action->microbatch,
+             .call = {}};
   mark(stream, current());
 }
 
@@ -73,7 +76,8 @@ base::TimeLedger StepClock::read() {
   for (std::size_t i = 0; i + 1 < lap.used; ++i) {
     const double seconds = backend_.elapsed_seconds(*lap.marks[i].event, *lap.marks[i + 1].event);
     ledger[lap.marks[i].part] += seconds;
-    if (lap.traced && seconds > 0) trace_.push_back(trace_slice(lap.marks[i].part, lap.marks[i].work, at, seconds));
+    if (lap.traced && seconds > 0)
+      trace_.push_back(trace_slice(lap.marks[i].part, lap.marks[i].work, at, seconds));
     at += seconds;
   }
   oldest_ = (oldest_ + 1) % kMostSteps;

@@ -11,8 +11,9 @@
 
 namespace trainerd::core {
 
-/// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is over, which may be
-/// after the next was begun. Between steps (an evaluation runs the same code) nothing is marked.
+/// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is
+/// over, which may be after the next was begun. Between steps (an evaluation runs the same code) nothing is
+/// marked.
 class StepClock {
  public:
   using Part = base::LedgerPart;
@@ -40,15 +41,16 @@ class StepClock {
   void keep_trace(bool on) { tracing_ = on; }
   /// The stream comes to an action of the schedule; null: to the end of the last one.
   void act(kernels::Stream& stream, const parallel::Action* action);
-  /// The stretches, in order, of the step read last, by the clock of base::monotonic_seconds. They add up to its ledger. Where the
-  /// device runs behind the host they are right when it had nothing left to do as the step began.
+  /// The stretches, in order, of the step read last, by the clock of base::monotonic_seconds. They add up to
+  /// its ledger. Where the device runs behind the host they are right when it had nothing left to do as the
+  /// step began.
   const std::vector<io::TraceSlice>& trace() const { return trace_; }
 
  private:
   struct Mark {
     std::unique_ptr<kernels::Event> event;
     Part part = Part::other;  ///< of the time after the mark
-    StreamWork work;      ///< likewise
+    StreamWork work;          ///< likewise
   };
   struct Lap {
     std::vector<Mark> marks;  // kept from step to step: events are made once
@@ -61,9 +63,9 @@ class StepClock {
 
   kernels::Backend& backend_;
   std::array<Lap, kMostSteps> laps_;
-  int oldest_ = 0, ended_ = 0;  // laps to be read: from `oldest_` on, around
-  Lap* running_ = nullptr;      // of the step that is being marked; null between steps
-  std::optional<Part> stalled_;      // the part that a stall interrupts
+  int oldest_ = 0, ended_ = 0;   // laps to be read: from `oldest_` on, around
+  Lap* running_ = nullptr;       // of the step that is being marked; null between steps
+  std::optional<Part> stalled_;  // the part that a stall interrupts
   StreamWork work_;
   bool tracing_ = false;
   std::vector<io::TraceSlice> trace_;

@@ -70,13 +70,15 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPl
 
 Arena& StepMemory::slot(int chunk, SlotClass slot_class, int index) {
   const int pool = shared_by_chunks(slot_class) ? 0 : pool_of_chunk_.at(static_cast<std::size_t>(chunk));
-  return slots_[static_cast<std::size_t>(pool)][static_cast<std::size_t>(slot_class)].at(static_cast<std::size_t>(index));
+  return slots_[static_cast<std::size_t>(pool)][static_cast<std::size_t>(slot_class)].at(
+      static_cast<std::size_t>(index));
 }
 
 MemoryPlan StepMemory::plan() const {
   SlotCounts counts{pool_of_chunk_, std::vector<std::array<int, kSlotClasses>>(slots_.size())};
   for (std::size_t pool = 0; pool < slots_.size(); ++pool)
-    for (std::size_t i = 0; i < kSlotClasses; ++i) counts.of_pool[pool][i] = static_cast<int>(slots_[pool][i].size());
+    for (std::size_t i = 0; i < kSlotClasses; ++i)
+      counts.of_pool[pool][i] = static_cast<int>(slots_[pool][i].size());
   return plan_with(counts);
 }
 
@@ -88,7 +90,8 @@ MemoryPlan StepMemory::plan_with(const SlotCounts& counts) const {
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const std::vector<Arena>& slots = slots_[pool][i];
-      base::check(slots.empty() == (counts.of_pool[pool][i] == 0), "ranks that are alike use the same classes of slots");
+      base::check(slots.empty() == (counts.of_pool[pool][i] == 0),
+                  "ranks that are alike use the same classes of slots");
       if (slots.empty()) continue;
       const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
         return a.high_water() < b.high_water();

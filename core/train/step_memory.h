@@ -9,8 +9,8 @@
 
 namespace trainerd::core {
 
-/// What chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and what is received from the
-/// neighbours, from the receive to its use.
+/// What chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and what is received from
+/// the neighbours, from the receive to its use.
 enum class SlotClass : std::uint8_t {
   forward_to_backward,
   forward_to_weight,
@@ -20,19 +20,21 @@ enum class SlotClass : std::uint8_t {
   count_
 };
 /// All chunks of a rank share the slots, which are counted as its first pool's.
-constexpr bool shared_by_chunks(SlotClass c) { return c == SlotClass::received_forward || c == SlotClass::received_backward; }
+constexpr bool shared_by_chunks(SlotClass c) {
+  return c == SlotClass::received_forward || c == SlotClass::received_backward;
+}
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
 
-/// How many slots a rank has: the larger of the training and the evaluation schedule's. Chunks of a pool share its slots, each as
-/// large as the largest of them needs.
+/// How many slots a rank has: the larger of the training and the evaluation schedule's. Chunks of a pool
+/// share its slots, each as large as the largest of them needs.
 struct SlotCounts {
-  std::vector<int> pool_of_chunk;                       ///< by chunk of the rank
+  std::vector<int> pool_of_chunk;  ///< by chunk of the rank
   std::vector<std::array<int, kSlotClasses>> of_pool;
 };
 
-/// The memory of one rank's step: regions of fixed size, each its own allocation with guard pages around it. In a dry run
-/// the regions have no memory and no end, and `plan` tells what they came to.
+/// The memory of one rank's step: regions of fixed size, each its own allocation with guard pages around it.
+/// In a dry run the regions have no memory and no end, and `plan` tells what they came to.
 class StepMemory {
  public:
   /// For the dry run.

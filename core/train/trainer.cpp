@@ -13,12 +13,18 @@ using namespace kernels;
 using parallel::Axis;
 using parallel::Pass;
 
-std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) { return place[static_cast<std::size_t>(axis)]; }
+std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
+  return place[static_cast<std::size_t>(axis)];
+}
 
-ParamPlacement placement_of(const parallel::Layout& layout, const parallel::ProcessGrid::Coordinate& place, const RankGroups& groups,
-                            std::int64_t microbatches) {
-  return {.tp = layout.options.tp, .tp_rank = at(place, Axis::tp), .dp = groups.data_parallel(layout),
-          .zero = layout.options.zero, .microbatches = microbatches, .bucket_bytes = layout.options.bucket_bytes};
+ParamPlacement placement_of(const parallel::Layout& layout, const parallel::ProcessGrid::Coordinate& place,
+                            const RankGroups& groups, std::int64_t microbatches) {
+  return {.tp = layout.options.tp,
+          .tp_rank = at(place, Axis::tp),
+          .dp = groups.data_parallel(layout),
+          .zero = layout.options.zero,
+          .microbatches = microbatches,
+          .bucket_bytes = layout.options.bucket_bytes};
 }
 
 template <class T>
@@ -28,7 +34,8 @@ std::span<T> typed(std::span<std::byte> bytes) {
 
 }  // namespace
 
-Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& backend, const RankGroups& groups, StepMemory& memory)
+Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& backend,
+                 const RankGroups& groups, StepMemory& memory)
     : job_(job),
       layout_(layout),
       place_(layout.grid.coordinate(groups.rank())),
@@ -42,8 +49,10 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
-      declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_, layout.options.sequence_parallel)),
-      params_(declared_.infos, job.precision, placement_of(layout, place_, groups_, microbatches_), backend, memory.persistent()) {
+      declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_,
+                                   layout.options.sequence_parallel)),
+      params_(declared_.infos, job.precision, placement_of(layout, place_, groups_, microbatches_), backend,
+              memory.persistent()) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   partial_sums_ = partial_sums();
@@ -61,7 +70,8 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
 
 void Trainer::take_persistent(Arena& persistent) {
   if (job_.model.positions == Positions::rope)
-    rope_table_SE_ = persistent.take(DType::f32, {job_.model.seq_len, job_.model.head_dim}, MemoryTerm::parameters);
+    rope_table_SE_ =
+        persistent.take(DType::f32, {job_.model.seq_len, job_.model.head_dim}, MemoryTerm::parameters);
   positions_T_ = persistent.take(DType::i32, {tokens_}, MemoryTerm::batch);
   loss_weight_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
   cu_seqlens_ = persistent.take(DType::i32, {job_.batch.micro + 1}, MemoryTerm::batch);
@@ -70,11 +80,14 @@ void Trainer::take_persistent(Arena& persistent) {
   first_block_.push_back(0);
   for (const StateRun& run : params_.norm_runs())
     first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
-  square_sums_ = persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
+  square_sums_ =
+      persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals = persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
-    slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))}, MemoryTerm::control);
+    slot.totals =
+        persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
+    slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
+                                   MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
   }
 }
@@ -82,11 +95,18 @@ void Trainer::take_persistent(Arena& persistent) {
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows_, job_.model.hidden};
   for (const ChunkParams& ids : declared_.chunks) {
-    Chunk& chunk = chunks_.emplace_back(Chunk{
-        Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
-              {.backend = backend_, .group = groups_.tp(), .sequence_parallel = layout_.options.sequence_parallel,
-               .overlap_chunks = layout_.options.tp_overlap_chunks, .overlap_backward = layout_.options.overlap_tp_backward},
-              rope_table_SE_, job_.attention), {}, {}, {}, {}});
+    Chunk& chunk =
+        chunks_.emplace_back(Chunk{Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
+                                         {.backend = backend_,
+                                          .group = groups_.tp(),
+                                          .sequence_parallel = layout_.options.sequence_parallel,
+                                          .overlap_chunks = layout_.options.tp_overlap_chunks,
+                                          .overlap_backward = layout_.options.overlap_tp_backward},
+                                         rope_table_SE_, job_.attention),
+                                   {},
+                                   {},
+                                   {},
+                                   {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     const bool sends = layout_.options.pp > 1;
     if (!chunk.stage.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
@@ -108,13 +128,14 @@ void Trainer::make_frames() {
 
 std::vector<parallel::PartialSum> Trainer::partial_sums() const {
   std::vector<parallel::PartialSum> sums;
-  const auto add = [&](ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator* group, const char* label) {
+  const auto add = [&](ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator* group,
+                       const char* label) {
     begin += params_.flat_begin(id);
     // Neighbours in memory are summed at once, the padding between them too.
-    if (!sums.empty() && sums.back().group == group && begin == align_up(sums.back().begin + sums.back().count))
+    if (!sums.empty() && sums.back().group == group &&
+        begin == align_up(sums.back().begin + sums.back().count))
       sums.back().count = begin + count - sums.back().begin;
-    else
-      sums.push_back({begin, count, group, label});
+    else sums.push_back({begin, count, group, label});
   };
   const LocalSizes local = local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
   for (ParamId id = 0; id < params_.count(); ++id)
@@ -122,22 +143,27 @@ std::vector<parallel::PartialSum> Trainer::partial_sums() const {
       add(id, 0, params_.info(id).shard.logical.numel(), &groups_.tp(), "norm_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
-    const std::int64_t first = local.heads * job_.model.head_dim, count = 2 * local.kv_heads * job_.model.head_dim;
+    const std::int64_t first = local.heads * job_.model.head_dim,
+                       count = 2 * local.kv_heads * job_.model.head_dim;
     for (const ChunkParams& chunk : declared_.chunks)
       for (const LayerParams& layer : chunk.layers) {
-        add(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden, groups_.kv(), "shared_heads_gradient");
-        if (layer.qkv.bias != kNoParam) add(layer.qkv.bias, first, count, groups_.kv(), "shared_heads_gradient");
+        add(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden, groups_.kv(),
+            "shared_heads_gradient");
+        if (layer.qkv.bias != kNoParam)
+          add(layer.qkv.bias, first, count, groups_.kv(), "shared_heads_gradient");
       }
   }
   if (declared_.tied_copy != kNoParam)
-    add(declared_.tied_copy, 0, parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
+    add(declared_.tied_copy, 0,
+        parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
         groups_.tied(), "tied_embedding_gradient");
   return sums;
 }
 
 void Trainer::initialise_tables() {
   if (rope_table_SE_.defined())
-    backend_.rope_table(*compute_, {.theta = static_cast<float>(job_.model.rope_theta), .table_SE = rope_table_SE_});
+    backend_.rope_table(*compute_,
+                        {.theta = static_cast<float>(job_.model.rope_theta), .table_SE = rope_table_SE_});
   const std::int64_t seq = job_.model.seq_len;
   std::vector<std::byte> staging;
   const auto write = [&]<class T>(const Tensor& to, const T&, auto value) {
@@ -183,22 +209,42 @@ void Trainer::update(const ReportSlot& slot) {
   const std::vector<StateRun>& runs = params_.norm_runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
-    if (count > 0) backend_.block_square_sums(s, {.x = params_.norm_elements(runs[i]), .sums = square_sums_.rows(begin, count)});
+    if (count > 0)
+      backend_.block_square_sums(
+          s, {.x = params_.norm_elements(runs[i]), .sums = square_sums_.rows(begin, count)});
   }
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
-  backend_.total_square_sum(s, {.sums = square_sums_, .first_block = first_block_, .total = square_sum, .nonfinite = nonfinite_,
-                                .flag = slot.votes.rows(2, 1), .flag_value = static_cast<float>(layout_.grid.ranks() - groups_.rank())});
-  groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "norm_and_loss", .accumulate = DType::f64})->wait(s);
+  backend_.total_square_sum(s, {.sums = square_sums_,
+                                .first_block = first_block_,
+                                .total = square_sum,
+                                .nonfinite = nonfinite_,
+                                .flag = slot.votes.rows(2, 1),
+                                .flag_value = static_cast<float>(layout_.grid.ranks() - groups_.rank())});
+  groups_.world()
+      .all_reduce(s, slot.totals, parallel::ReduceOp::sum,
+                  {.label = "norm_and_loss", .accumulate = DType::f64})
+      ->wait(s);
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
-  backend_.step_control(s, {.square_sum = square_sum, .loss = loss, .nonfinite = nonfinite_,
-                            .clip_norm = job_.optimizer.grad_clip, .values = slot.control});
+  backend_.step_control(s, {.square_sum = square_sum,
+                            .loss = loss,
+                            .nonfinite = nonfinite_,
+                            .clip_norm = job_.optimizer.grad_clip,
+                            .values = slot.control});
   for (std::size_t i = 0; i < params_.state_parts().size(); ++i) {
     const StatePart& part = params_.state_parts()[i];
-    backend_.adamw_update(s, {.ranges = update_ranges_[i], .grads = part.grads, .master = part.master, .moment1 = part.moment1,
-                              .moment2 = part.moment2, .params = part.params, .control = slot.control,
-                              .lr = static_cast<float>(slot.lr), .beta1 = static_cast<float>(job_.optimizer.beta1),
-                              .beta2 = static_cast<float>(job_.optimizer.beta2), .eps = static_cast<float>(job_.optimizer.eps),
-                              .step = slot.step, .rounding = job_.precision.rounding});
+    backend_.adamw_update(s, {.ranges = update_ranges_[i],
+                              .grads = part.grads,
+                              .master = part.master,
+                              .moment1 = part.moment1,
+                              .moment2 = part.moment2,
+                              .params = part.params,
+                              .control = slot.control,
+                              .lr = static_cast<float>(slot.lr),
+                              .beta1 = static_cast<float>(job_.optimizer.beta1),
+                              .beta2 = static_cast<float>(job_.optimizer.beta2),
+                              .eps = static_cast<float>(job_.optimizer.eps),
+                              .step = slot.step,
+                              .rounding = job_.precision.rounding});
   }
   params_.updated(s);
 }
@@ -206,7 +252,8 @@ void Trainer::update(const ReportSlot& slot) {
 StepReport Trainer::report() {
   // What is behind the step on the compute stream goes on meanwhile.
   backend_.wait(*reports_, clock_.over());
-  const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMostSteps - clock_.unread()) % StepClock::kMostSteps)];
+  const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMostSteps - clock_.unread()) %
+                                                           StepClock::kMostSteps)];
   StepControlValues values;
   std::array<float, 3> voted{};
   StepReport report;
@@ -217,9 +264,13 @@ StepReport Trainer::report() {
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
   report.skipped = values.skip != 0;
-  if (report.skipped && voted[2] > 0) report.nonfinite_rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted[2]);
+  if (report.skipped && voted[2] > 0)
+    report.nonfinite_rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted[2]);
   if (report.skipped && report.nonfinite_rank == groups_.rank())
-    report.nonfinite = values.nonfinite < 0 ? "loss" : params_.info(params_.norm_runs()[static_cast<std::size_t>(values.nonfinite)].id).name;
+    report.nonfinite =
+        values.nonfinite < 0
+            ? "loss"
+            : params_.info(params_.norm_runs()[static_cast<std::size_t>(values.nonfinite)].id).name;
   report.vote = {voted[0] > 0, voted[1] > 0};
   return report;
 }
@@ -237,7 +288,9 @@ Trainer::Evaluation Trainer::evaluate(const ReadSample& read, bool stop) {
   run(parallel::ParamGatherer::Pass::evaluate, read);
   const double asked = stop ? 1 : 0;
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));
-  groups_.world().all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})->wait(s);
+  groups_.world()
+      .all_reduce(s, slot.totals, parallel::ReduceOp::sum, {.label = "loss", .accumulate = DType::f64})
+      ->wait(s);
   double votes = 0;
   backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
   return {read_loss(s, slot), votes > 0};

@@ -28,30 +28,34 @@ struct StepVote {
   bool checkpoint = false;
 };
 
-/// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to say.
+/// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
+/// say.
 struct StepReport {
   double loss = 0;       ///< mean over the global batch's tokens
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   bool skipped = false;  ///< not finite: nothing was updated on any rank
-  std::int64_t nonfinite_rank = 0; ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
-  std::string nonfinite; ///< on that rank: its first such tensor, or "loss"
-  StepVote vote;         ///< of all ranks
-  base::TimeLedger time;   ///< of this device's part of the step
+  std::int64_t nonfinite_rank =
+      0;  ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
+  std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
+  StepVote vote;          ///< of all ranks
+  base::TimeLedger time;  ///< of this device's part of the step
 };
 
 /// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
 
-/// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing when it is over.
+/// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing
+/// when it is over.
 using ObserveActions = std::function<void(std::span<const parallel::Action>)>;
 
-/// One rank's training: parameters, the step and its executor. The same code runs on a real backend and in the meta
-/// world. All memory comes from `memory` at construction or inside its regions; a step allocates nothing of any size.
+/// One rank's training: parameters, the step and its executor. The same code runs on a real backend and in
+/// the meta world. All memory comes from `memory` at construction or inside its regions; a step allocates
+/// nothing of any size.
 class Trainer {
  public:
-  Trainer(const JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend, const RankGroups& groups,
-          StepMemory& memory);
+  Trainer(const JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend,
+          const RankGroups& groups, StepMemory& memory);
 
   /// Constant tables, then parameters from the seed: before the first step of a new run.
   void initialise();
@@ -60,8 +64,9 @@ class Trainer {
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 
-  /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At most
-  /// StepClock::kMostSteps are on the way: a host that reports one step late leaves the device no gap between two.
+  /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
+  /// most StepClock::kMostSteps are on the way: a host that reports one step late leaves the device no gap
+  /// between two.
   void launch(std::int64_t step, const ReadSample& read, const StepVote& vote);
   /// The report of the oldest step on its way: waits until it is over.
   StepReport report();
@@ -73,7 +78,8 @@ class Trainer {
     double loss = 0;    ///< mean of the global batch
     bool stop = false;  ///< any rank asks for it
   };
-  /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to stop.
+  /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
+  /// stop.
   Evaluation evaluate(const ReadSample& read, bool stop = false);
 
   /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
@@ -91,15 +97,18 @@ class Trainer {
   /// One chunk of the model on this rank.
   struct Chunk {
     Stage stage;
-    /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is written.
+    /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is
+    /// written.
     kernels::Tensor out, din, other_out, other_din;
   };
   /// What the report of one step is read from.
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    kernels::Tensor totals, control;  ///< f64 [2]: the gradients' square sum, or of an evaluation the votes to stop; the loss
-    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite: ranks - its number
+    kernels::Tensor totals,
+        control;  ///< f64 [2]: the gradients' square sum, or of an evaluation the votes to stop; the loss
+    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
+                            ///< ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {
@@ -135,9 +144,9 @@ class Trainer {
   RankGroups groups_;  ///< as `clock_` sees them
   StepMemory& memory_;
   std::int64_t microbatches_;
-  std::int64_t tokens_;  ///< of one microbatch
+  std::int64_t tokens_;     ///< of one microbatch
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
-  float grad_scale_;     ///< 1 / tokens of the global batch
+  float grad_scale_;        ///< 1 / tokens of the global batch
   std::unique_ptr<kernels::Stream> compute_;
   std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
   DeclaredParams declared_;
@@ -145,14 +154,15 @@ class Trainer {
   std::vector<Chunk> chunks_;
   std::vector<parallel::PartialSum> partial_sums_;
   PassPlan train_, evaluate_;
-  std::vector<std::vector<Frame>> frames_;  ///< by pool of chunks and slot of the longest lifetime, forward to weight gradient
+  /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
+  std::vector<std::vector<Frame>> frames_;
   std::vector<Flight> flights_;
   ObserveActions observe_;
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMostSteps> slots_;
-  int slot_ = 0;              ///< of the step that is being put on the device, and of evaluations
+  int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
   std::vector<std::int32_t> sample_;

@@ -33,15 +33,18 @@ struct TrainingState {
   std::int64_t step = 0;    ///< steps done
   std::int64_t cursor = 0;  ///< samples consumed: the data position
   std::int64_t tokens = 0;
-  std::uint64_t seed = 0;   ///< all randomness is a function of it and of positions: the RNG's whole state
-  /// Compared on resume; a difference is refused by name: model shape, data fingerprint, precision, optimizer.
+  std::uint64_t seed = 0;  ///< all randomness is a function of it and of positions: the RNG's whole state
+  /// Compared on resume; a difference is refused by name: model shape, data fingerprint, precision,
+  /// optimizer.
   std::map<std::string, std::string> identity;
   /// Recorded so that "bit for bit" can be judged: instruction set, threads, library versions, layout.
   std::map<std::string, std::string> environment;
-  // Data that was replaced in mid-run has an order of samples of its own: the cursor at which it began, and its number.
+  // Data that was replaced in mid-run has an order of samples of its own: the cursor at which it began, and
+  // its number.
   std::int64_t order_start = 0;
   std::int64_t order_stream = 0;
-  std::string job = {};  ///< the resolved job, so that a resumed run can say what changed; empty in checkpoints of older versions
+  std::string job = {};  ///< the resolved job, so that a resumed run can say what changed; empty in
+                         ///< checkpoints of older versions
 };
 
 struct ShardInfo {
@@ -56,8 +59,8 @@ struct Manifest {
   std::vector<std::pair<int, TensorSlice>> slices;  ///< shard index, box
 };
 
-/// JSON text of a manifest and back. `parse_manifest` throws CheckpointError on anything malformed or inconsistent
-/// (slices outside their tensors, unknown shard, version from the future).
+/// JSON text of a manifest and back. `parse_manifest` throws CheckpointError on anything malformed or
+/// inconsistent (slices outside their tensors, unknown shard, version from the future).
 std::string to_json(const Manifest& manifest);
 Manifest parse_manifest(const std::string& text);
 
@@ -79,30 +82,35 @@ struct StoredCheckpoint {
   std::string left_over = {};  ///< of one just written: why older ones could not be removed; empty: they were
 };
 
-/// Checks that a shard's file holds exactly the tensors that its slices say. Throws CheckpointError naming the tensor.
-void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices, const std::string& file);
+/// Checks that a shard's file holds exactly the tensors that its slices say. Throws CheckpointError naming
+/// the tensor.
+void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices,
+                 const std::string& file);
 
-/// The checkpoints of one run: a directory with one folder a step. A folder is complete when it holds the file COMPLETE, made
-/// last: shards and manifest are written into a folder of another name, fsynced, the folder renamed, then marked. A
-/// kill at any moment leaves every earlier checkpoint whole.
+/// The checkpoints of one run: a directory with one folder a step. A folder is complete when it holds the
+/// file COMPLETE, made last: shards and manifest are written into a folder of another name, fsynced, the
+/// folder renamed, then marked. A kill at any moment leaves every earlier checkpoint whole.
 class CheckpointStore {
  public:
   /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
   /// Nodes that write one checkpoint together share `run`, which no other run has.
   CheckpointStore(std::string directory, std::int64_t keep, std::string run = "");
 
-  /// Removes what kills left, at the start of a run that has the directory to itself. The first problem; empty: none.
+  /// Removes what kills left, at the start of a run that has the directory to itself. The first problem;
+  /// empty: none.
   std::string collect_partial() const;
 
-  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills left; what cannot be
-  /// removed is left for the next one. On an error (disk full, ...) removes what it wrote and throws CheckpointError: a
-  /// StorageError can be tried again. An existing complete one of the same step is replaced.
+  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills
+  /// left; what cannot be removed is left for the next one. On an error (disk full, ...) removes what it
+  /// wrote and throws CheckpointError: a StorageError can be tried again. An existing complete one of the
+  /// same step is replaced.
   StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
 
-  // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first` on, and
-  // one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under way meanwhile. After a
-  // StorageError either can be tried again.
-  std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t first, std::span<const ShardContent> shards) const;
+  // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first`
+  // on, and one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under
+  // way meanwhile. After a StorageError either can be tried again.
+  std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t first,
+                                         std::span<const ShardContent> shards) const;
   StoredCheckpoint complete(const TrainingState& state, std::span<const WrittenShard> shards) const;
 
   /// Removes what is there of a checkpoint that will not be completed.
@@ -117,10 +125,11 @@ class CheckpointStore {
     StoredCheckpoint where;
     Manifest manifest;
   };
-  /// The newest checkpoint that is whole: every shard there with its size and checksum. One that is not is named through
-  /// `rejected(path, why)` and the next is tried. Empty when there are none at all; CheckpointError when there are, but none is whole,
-  /// and when one cannot be read: that is not damage.
-  std::optional<Found> newest_valid(const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
+  /// The newest checkpoint that is whole: every shard there with its size and checksum. One that is not is
+  /// named through `rejected(path, why)` and the next is tried. Empty when there are none at all;
+  /// CheckpointError when there are, but none is whole, and when one cannot be read: that is not damage.
+  std::optional<Found> newest_valid(
+      const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
 
  private:
   std::string partial_name(std::int64_t step) const;
@@ -129,14 +138,16 @@ class CheckpointStore {
   std::string run_;
 };
 
-/// The complete checkpoints in a directory, and those that lack their marker; newest first. Nothing is written.
+/// The complete checkpoints in a directory, and those that lack their marker; newest first. Nothing is
+/// written.
 std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory);
 std::vector<StoredCheckpoint> list_incomplete(const std::string& directory);
 
 /// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.
 Manifest verify_checkpoint(const std::string& path);
 
-/// Reads boxes of logical tensors from a checkpoint, whatever layout saved it, reading only the bytes it needs.
+/// Reads boxes of logical tensors from a checkpoint, whatever layout saved it, reading only the bytes it
+/// needs.
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::string path);
@@ -144,8 +155,8 @@ class CheckpointReader {
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
   const Manifest& manifest() const;
-  /// Fills `out` with the box, row-major. Throws CheckpointError: no such tensor, another dtype or logical shape, a part that no
-  /// shard holds, a short read.
+  /// Fills `out` with the box, row-major. Throws CheckpointError: no such tensor, another dtype or logical
+  /// shape, a part that no shard holds, a short read.
   void read(const TensorSlice& box, std::span<std::byte> out);
 
  private:

@@ -159,10 +159,8 @@ void CheckpointReader::read(const TensorSlice& box, std::span<std::byte> out) {
     for (const Box& piece : missing) {
       const std::optional<Box> part = intersect(piece, held);
       if (part) state_->read_overlap(index, wanted, *part, out);
-      if (part)
-        subtract(piece, *part, rest);
-      else
-        rest.push_back(piece);
+      if (part) subtract(piece, *part, rest);
+      else rest.push_back(piece);
     }
     missing = std::move(rest);
     if (missing.empty()) return;

@@ -82,7 +82,8 @@ void require_there(const Storage& storage, const std::string& folder, std::span<
     // A shared file system may show another node's file late.
     if (bytes != shard.info.bytes)
       throw StorageError(fmt::format("{}: has {} bytes, {} were written; give all nodes one output directory",
-                                     storage.path_of(name), bytes, shard.info.bytes), ESTALE);
+                                     storage.path_of(name), bytes, shard.info.bytes),
+                         ESTALE);
   }
 }
 
@@ -90,7 +91,8 @@ std::string manifest_text(const TrainingState& state, std::span<const WrittenSha
   Manifest manifest{.state = state, .shards = {}, .slices = {}};
   for (std::size_t i = 0; i < shards.size(); ++i) {
     manifest.shards.push_back(shards[i].info);
-    for (const TensorSlice& slice : shards[i].slices) manifest.slices.emplace_back(static_cast<int>(i), slice);
+    for (const TensorSlice& slice : shards[i].slices)
+      manifest.slices.emplace_back(static_cast<int>(i), slice);
   }
   std::string text = to_json(manifest);
   parse_manifest(text);  // what could not be read back must not be called a checkpoint
@@ -165,7 +167,8 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
   } catch (...) {
     // The room may be what the disk lacks.
     Problems ignored;
-    for (const WrittenShard& shard : written) ignored.attempt([&] { storage->remove(folder + "/" + shard.info.file); });
+    for (const WrittenShard& shard : written)
+      ignored.attempt([&] { storage->remove(folder + "/" + shard.info.file); });
     if (!name.empty()) ignored.attempt([&] { storage->remove(name); });
     throw;
   }
@@ -177,7 +180,8 @@ void CheckpointStore::discard(std::int64_t step) const {
   ignored.attempt([&] { open_storage(directory_)->remove(partial_name(step)); });
 }
 
-StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::span<const WrittenShard> shards) const {
+StoredCheckpoint CheckpointStore::complete(const TrainingState& state,
+                                           std::span<const WrittenShard> shards) const {
   const std::unique_ptr<Storage> storage = open_storage(directory_);
   const std::string name = folder_name(state.step), old = name + std::string(kReplaced);
   const std::string partial = partial_name(state.step);

@@ -75,7 +75,8 @@ Manifest parse(const std::string& text) {
   if (json.contains("order_start")) state.order_start = int_member(json, "order_start");
   if (json.contains("order_stream")) state.order_stream = int_member(json, "order_stream");
   if (state.order_start < 0 || state.order_start > state.cursor || state.order_stream < 0)
-    throw JsonError("an order of samples that does not begin between 0 and the cursor, or of a negative number");
+    throw JsonError(
+        "an order of samples that does not begin between 0 and the cursor, or of a negative number");
   if (json.contains("job")) state.job = string_member(json, "job");
   std::set<std::string> files;
   for (const nlohmann::json& item : member(json, "shards")) {
@@ -91,7 +92,8 @@ Manifest parse(const std::string& text) {
     if (shard < 0 || std::cmp_greater_equal(shard, manifest.shards.size()))
       throw JsonError(slice.name + ": shard " + std::to_string(shard) + " does not exist");
     if (!held.emplace(static_cast<int>(shard), slice.stored_name()).second)
-      throw JsonError(slice.stored_name() + ": shard " + std::to_string(shard) + " holds two slices of that name");
+      throw JsonError(slice.stored_name() + ": shard " + std::to_string(shard) +
+                      " holds two slices of that name");
     const auto [known, is_new] = tensors.try_emplace(slice.name, slice.dtype, slice.logical_shape);
     if (!is_new && known->second != std::pair(slice.dtype, slice.logical_shape))
       throw JsonError(slice.name + ": two slices disagree on its dtype or shape");

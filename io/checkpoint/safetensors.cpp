@@ -104,10 +104,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
     if (!json.is_object()) throw JsonError("not an object");
     for (const auto& [name, entry] : json.items()) {
       at = name;
-      if (name == kMetadata)
-        header.metadata = text_map(json, kMetadata);
-      else
-        header.tensors.push_back(parse_entry(name, entry));
+      if (name == kMetadata) header.metadata = text_map(json, kMetadata);
+      else header.tensors.push_back(parse_entry(name, entry));
     }
   } catch (const JsonError& e) {
     throw base::checkpoint_error("safetensors: " + at + ": " + e.what());
@@ -149,7 +147,8 @@ SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
     if (const std::int64_t gap = (kAlignment - next % kAlignment) % kAlignment; gap != 0) {
       const std::string name = kPaddingPrefix + std::to_string(paddings++);
       entries.emplace_back(
-          name, entry_of({.name = name, .dtype = DType::u8, .shape = {gap}, .begin = next, .end = next + gap}));
+          name,
+          entry_of({.name = name, .dtype = DType::u8, .shape = {gap}, .begin = next, .end = next + gap}));
       next += gap;
     }
     tensor.begin = next;

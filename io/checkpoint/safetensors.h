@@ -31,25 +31,28 @@ struct SafetensorsHeader {
 /// Bytes of a tensor of `shape`. Throws CheckpointError for a negative size or more than 63 bits.
 std::int64_t tensor_bytes(kernels::DType dtype, std::span<const std::int64_t> shape);
 
-/// Parses the header of a file of `file_bytes` bytes from its first bytes (`head` holds at least the header; use
-/// `header_bytes` on the first 8 to know how many). Throws CheckpointError on anything malformed: bad length, bad
-/// JSON, unknown dtype, overlapping or missing ranges, sizes that overflow or disagree with the shape.
+/// Parses the header of a file of `file_bytes` bytes from its first bytes (`head` holds at least the header;
+/// use `header_bytes` on the first 8 to know how many). Throws CheckpointError on anything malformed: bad
+/// length, bad JSON, unknown dtype, overlapping or missing ranges, sizes that overflow or disagree with the
+/// shape.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_t file_bytes);
-/// Total bytes of length field and JSON, from the first 8 bytes. Throws CheckpointError if absurd for `file_bytes`.
+/// Total bytes of length field and JSON, from the first 8 bytes. Throws CheckpointError if absurd for
+/// `file_bytes`.
 std::int64_t header_bytes(std::span<const std::byte> first8, std::int64_t file_bytes);
 
-/// The format allows no hole between tensors, so the gaps that alignment needs are uint8 tensors of this name and a number.
-/// `parse_safetensors` checks them and leaves them out of `tensors`.
+/// The format allows no hole between tensors, so the gaps that alignment needs are uint8 tensors of this name
+/// and a number. `parse_safetensors` checks them and leaves them out of `tensors`.
 inline constexpr const char* kPaddingPrefix = "__padding__.";
 
-/// A file's bytes before the data: fixed for a run, since names, dtypes and shapes are. `tensors` get their offsets here,
-/// in the order given, each aligned to 64 bytes relative to the file's start (the header is padded with spaces). Throws
-/// CheckpointError for a name given twice or a size beyond 63 bits.
+/// A file's bytes before the data: fixed for a run, since names, dtypes and shapes are. `tensors` get their
+/// offsets here, in the order given, each aligned to 64 bytes relative to the file's start (the header is
+/// padded with spaces). Throws CheckpointError for a name given twice or a size beyond 63 bits.
 struct SafetensorsLayout {
   std::vector<std::byte> header;
   std::vector<StoredTensor> tensors;
   std::int64_t file_bytes = 0;
 };
-SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors, const std::map<std::string, std::string>& metadata);
+SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
+                                      const std::map<std::string, std::string>& metadata);
 
 }  // namespace trainerd::io

@@ -21,15 +21,19 @@ std::string timestamp() {
   const double now = base::wall_seconds();
   const auto seconds = static_cast<std::time_t>(std::floor(now));
   const std::tm local = fmt::localtime(seconds);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}{:%z}", local, static_cast<int>(1000 * (now - std::floor(now))), local);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}{:%z}", local,
+                     static_cast<int>(1000 * (now - std::floor(now))), local);
 }
 
 }  // namespace
 
 void RunLog::open(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
-  if (!fd) throw base::spec_error(path + " cannot be opened: " + base::errno_text(errno) + "; set output: to another directory");
+  base::UniqueFd fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+  if (!fd)
+    throw base::spec_error(path + " cannot be opened: " + base::errno_text(errno) +
+                           "; set output: to another directory");
   file_.attach(std::move(fd));
 }
 

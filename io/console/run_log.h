@@ -7,7 +7,8 @@
 
 namespace trainerd::io {
 
-/// run.log: what a run said, line by line with the time. Lines wait until the file is open. Any thread may add them.
+/// run.log: what a run said, line by line with the time. Lines wait until the file is open. Any thread may
+/// add them.
 class RunLog {
  public:
   /// Appends to what earlier attempts left. Throws SpecError.

@@ -30,8 +30,8 @@ constexpr auto kPatience = std::chrono::milliseconds(500);  // for a reader that
 constexpr auto kLongestFinish = std::chrono::seconds(5);
 constexpr const char* kClearLine = "\r\033[K";
 
-/// Blocks every signal while it lives, for a thread to inherit: signals are for other threads, a closed pipe is an error of the
-/// write, and a background process may write to its terminal.
+/// Blocks every signal while it lives, for a thread to inherit: signals are for other threads, a closed pipe
+/// is an error of the write, and a background process may write to its terminal.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -47,7 +47,9 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }  // of a UTF-8 character
+bool is_continuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+}  // of a UTF-8 character
 
 /// Where lines after the first begin: at the value of "  name   value", else a little in.
 std::size_t hanging_indent(const std::string& line, std::size_t width) {
@@ -74,8 +76,10 @@ std::string broken(const std::string& line, std::size_t width) {
     if (++column <= width || space == std::string::npos) continue;
     out += line.substr(start, space - start) + "\n" + std::string(indent, ' ');
     start = space + 1;
-    column = indent + static_cast<std::size_t>(std::count_if(line.begin() + static_cast<std::ptrdiff_t>(start), line.begin() + static_cast<std::ptrdiff_t>(at) + 1,
-                                                             [](char c) { return !is_continuation(c); }));
+    column =
+        indent + static_cast<std::size_t>(std::count_if(line.begin() + static_cast<std::ptrdiff_t>(start),
+                                                        line.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                                                        [](char c) { return !is_continuation(c); }));
     space = std::string::npos;
   }
   return out + line.substr(start);
@@ -109,9 +113,9 @@ struct Screen::State {
   std::mutex mutex;
   std::condition_variable work, progress;
   std::deque<std::string> lines;
-  std::size_t bytes = 0;  // of the lines
-  std::string status;     // as it shall be
-  std::string shown;      // as it was written last
+  std::size_t bytes = 0;                 // of the lines
+  std::string status;                    // as it shall be
+  std::string shown;                     // as it was written last
   std::int64_t dropped = 0, untold = 0;  // lines; of those the reader does not know
   std::int64_t writes = 0;
   int error = 0;  // of the last write
@@ -137,7 +141,9 @@ struct Screen::State {
   /// What is written next, and how many lines of the queue that is.
   std::pair<std::string, std::int64_t> take() {
     std::string text = shown.empty() ? "" : kClearLine;
-    if (untold > 0) text += fmt::format("({} lines of output were dropped here: nothing read them)\n", std::exchange(untold, 0));
+    if (untold > 0)
+      text += fmt::format("({} lines of output were dropped here: nothing read them)\n",
+                          std::exchange(untold, 0));
     std::int64_t count = 0;
     while (!lines.empty() && (count == 0 || text.size() + lines.front().size() <= kWriteBytes)) {
       text += lines.front();

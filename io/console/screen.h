@@ -6,10 +6,11 @@
 
 namespace trainerd::io {
 
-/// The one writer of a terminal or of standard output. Text is queued and a thread of its own writes it: a reader that stands still
-/// (Ctrl-S, a frozen ssh, a full pipe) holds that thread up and nothing else. Lines beyond what the queue holds are dropped, oldest
-/// first, and counted; the reader is told how many. The descriptor's flags, which other processes share, stay as they are.
-/// Every function may be called from any thread, and none waits but `finish`.
+/// The one writer of a terminal or of standard output. Text is queued and a thread of its own writes it: a
+/// reader that stands still (Ctrl-S, a frozen ssh, a full pipe) holds that thread up and nothing else. Lines
+/// beyond what the queue holds are dropped, oldest first, and counted; the reader is told how many. The
+/// descriptor's flags, which other processes share, stay as they are. Every function may be called from any
+/// thread, and none waits but `finish`.
 class Screen {
  public:
   enum class Style : std::uint8_t { terminal, plain };
@@ -34,11 +35,12 @@ class Screen {
     std::string reason;  ///< of what is lost now; empty: nothing is
   };
   Lost lost() const;
-  /// Settles the status and waits until all is written, but not for a reader that takes nothing for half a second.
+  /// Settles the status and waits until all is written, but not for a reader that takes nothing for half a
+  /// second.
   void finish();
 
  private:
-  struct State;                   // the thread's too, which may outlive this
+  struct State;  // the thread's too, which may outlive this
   std::shared_ptr<State> state_;
 };
 

@@ -45,7 +45,8 @@ std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path
     return true;
   });
   if (earlier) return earlier;
-  if (const auto kept = parsed(last_kept)) return EarlierAttempt{.last_step = kept->step, .lost_seconds = 0, .wall_time = kept->wall_time};
+  if (const auto kept = parsed(last_kept))
+    return EarlierAttempt{.last_step = kept->step, .lost_seconds = 0, .wall_time = kept->wall_time};
   return std::nullopt;
 }
 

@@ -13,7 +13,9 @@
 
 namespace trainerd::io {
 
-LineFile::LineFile(std::string name, Patience patience) : patience_(patience) { record_.name = std::move(name); }
+LineFile::LineFile(std::string name, Patience patience) : patience_(patience) {
+  record_.name = std::move(name);
+}
 
 void LineFile::attach(base::UniqueFd fd) {
   fd_ = std::move(fd);
@@ -57,7 +59,8 @@ bool LineFile::write_waiting() {
 bool LineFile::finish(double seconds) {
   const double end = base::monotonic_seconds() + seconds;
   while (fd_ && !write_waiting() && base::monotonic_seconds() < end)
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(pause_, std::max(0.0, end - base::monotonic_seconds()))));
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::min(pause_, std::max(0.0, end - base::monotonic_seconds()))));
   record_.dropped += std::exchange(record_.waiting, 0);
   waiting_.clear();
   return record_.dropped == 0;
@@ -65,8 +68,9 @@ bool LineFile::finish(double seconds) {
 
 base::SpecError lost_lines(const std::string& path, const OutletRecord& record, std::source_location where) {
   return base::spec_error(path + ": " + std::to_string(record.dropped) + " lines could not be written" +
-                                (record.error.empty() ? "" : ": " + record.error) + "; free some space or set output: to another directory",
-                            where);
+                              (record.error.empty() ? "" : ": " + record.error) +
+                              "; free some space or set output: to another directory",
+                          where);
 }
 
 }  // namespace trainerd::io

@@ -10,8 +10,9 @@
 
 namespace trainerd::io {
 
-/// Appends lines to a file, each by one write. A write that fails does not throw: its lines wait, in order, and are tried again after
-/// a pause that doubles; lines beyond what may wait are dropped and counted. Used by one thread.
+/// Appends lines to a file, each by one write. A write that fails does not throw: its lines wait, in order,
+/// and are tried again after a pause that doubles; lines beyond what may wait are dropped and counted. Used
+/// by one thread.
 class LineFile {
  public:
   struct Patience {
@@ -25,7 +26,8 @@ class LineFile {
   void attach(base::UniqueFd fd);
 
   void append(const std::string& line);
-  /// Tries for as long as `seconds` until nothing waits; then what still does is dropped. False when lines were.
+  /// Tries for as long as `seconds` until nothing waits; then what still does is dropped. False when lines
+  /// were.
   bool finish(double seconds);
   const OutletRecord& record() const { return record_; }
 
@@ -41,6 +43,6 @@ class LineFile {
 
 /// What its end says of a log that lost lines.
 base::SpecError lost_lines(const std::string& path, const OutletRecord& record,
-                             std::source_location where = std::source_location::current());
+                           std::source_location where = std::source_location::current());
 
 }  // namespace trainerd::io

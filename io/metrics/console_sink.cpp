@@ -72,8 +72,10 @@ struct ConsoleSink::State {
   std::string left() const { return eta() < 0 ? "ETA --" : "ETA " + short_duration(eta()); }
   void draw_bar();
   std::string progress() const {
-    const double done = info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
-    return fmt::format("step {}/{} ({:.0f}%)  {}{}  {}", last->step, info.steps, 100 * done, figures(), last->mfu ? of_peak() : "", left());
+    const double done =
+        info.steps > 0 ? static_cast<double>(last->step) / static_cast<double>(info.steps) : 0;
+    return fmt::format("step {}/{} ({:.0f}%)  {}{}  {}", last->step, info.steps, 100 * done, figures(),
+                       last->mfu ? of_peak() : "", left());
   }
 };
 
@@ -94,7 +96,8 @@ void ConsoleSink::State::draw_bar() {
     for (int i = (eighths + 7) / 8; i < room; ++i) line += "·";
     line += tail;
   } else {
-    line = (head + tail).substr(0, static_cast<std::size_t>(std::max(1, screen.width() - 1)));  // all of it is ASCII
+    line = (head + tail)
+               .substr(0, static_cast<std::size_t>(std::max(1, screen.width() - 1)));  // all of it is ASCII
   }
   screen.status(line);
 }
@@ -115,13 +118,17 @@ void ConsoleSink::on_start(const RunInfo& info) {
                             with_unit(info.flops_per_token, "FLOP")));
   std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
                                    info.threads == 1 ? "" : "s", info.precision);
-  if (info.peak_flops) device += (info.peak_measured ? ", measured GEMM peak " : ", peak ") + with_unit(*info.peak_flops, "FLOP/s");
+  if (info.peak_flops)
+    device +=
+        (info.peak_measured ? ", measured GEMM peak " : ", peak ") + with_unit(*info.peak_flops, "FLOP/s");
   line("device", device);
   line("memory", short_bytes(info.memory_planned_bytes) + " planned");
   line("steps", fmt::format("{} of {} tokens", info.steps, with_commas(info.tokens_per_step)));
   if (info.data_tokens > 0)
-    line("data", fmt::format("{} tokens; the run takes {:.3g} epochs", short_number(static_cast<double>(info.data_tokens)),
-                             static_cast<double>(info.steps * info.tokens_per_step) / static_cast<double>(info.data_tokens)));
+    line("data",
+         fmt::format(
+             "{} tokens; the run takes {:.3g} epochs", short_number(static_cast<double>(info.data_tokens)),
+             static_cast<double>(info.steps * info.tokens_per_step) / static_cast<double>(info.data_tokens)));
   if (info.start_step > 0) line("resumed", fmt::format("after step {}", info.start_step));
   line("output", info.output);
 }
@@ -132,7 +139,8 @@ void ConsoleSink::on_step(const StepRecord& record) {
   s.last = record;
   s.speeds.push_back(record.tokens_per_second);
   if (record.mfu) s.mfus.push_back(*record.mfu);
-  for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time[part.part] += std::max(0.0, record.time[part.part]);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    s.time[part.part] += std::max(0.0, record.time[part.part]);
   s.arrivals.push_back(now);
   if (s.arrivals.size() > kRateWindow) s.arrivals.pop_front();
   const bool is_last = record.step >= s.info.steps;
@@ -144,16 +152,15 @@ void ConsoleSink::on_step(const StepRecord& record) {
   if (!is_last && s.shown >= kFirstLines && now - s.last_shown < pause) return;
   s.last_shown = now;
   ++s.shown;
-  if (s.has_bar())
-    s.draw_bar();
-  else
-    s.screen.line(s.progress());
+  if (s.has_bar()) s.draw_bar();
+  else s.screen.line(s.progress());
 }
 
 void ConsoleSink::on_evaluation_progress(const EvaluationProgress& progress) {
   State& s = *state_;
   const double now = base::monotonic_seconds();
-  const std::string text = fmt::format("evaluation at step {}: {} of {} batches", progress.step, progress.done, progress.batches);
+  const std::string text =
+      fmt::format("evaluation at step {}: {} of {} batches", progress.step, progress.done, progress.batches);
   if (s.has_bar()) {
     s.screen.status(text);
   } else if (now - s.evaluation_shown >= kLineSeconds) {

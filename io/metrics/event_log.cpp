@@ -53,7 +53,8 @@ struct EventLogSink::State {
   void append(const EventRecord& event) { file.append(to_json_line(event)); }
 };
 
-EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double last_tries) : state_(std::make_unique<State>()) {
+EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double last_tries)
+    : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.last_tries = last_tries;
   s.path = std::move(path);

@@ -56,10 +56,8 @@ std::string without(const std::string& path, const StepLogPrefix& prefix) {
   auto garbled = prefix.garbled.begin();
   read_log_lines(path, [&](const std::string& line, bool) {
     if (++number > prefix.last_line) return false;
-    if (garbled != prefix.garbled.end() && garbled->number == number)
-      ++garbled;
-    else
-      kept += line + "\n";
+    if (garbled != prefix.garbled.end() && garbled->number == number) ++garbled;
+    else kept += line + "\n";
     return true;
   });
   return kept;
@@ -73,7 +71,8 @@ struct JsonlSink::State {
   LineFile file{"steps.jsonl"};
 };
 
-JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_tries) : state_(std::make_unique<State>()) {
+JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_tries)
+    : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.last_tries = last_tries;
   s.path = std::move(path);
@@ -90,7 +89,8 @@ JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_trie
       ::ftruncate(fd.get(), prefix.bytes) != 0)
     throw output_error(s.path, "cut it back to the resumed step", errno);
   if (prefix.newline_missing && prefix.garbled.empty())
-    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0) throw output_error(s.path, "write", error);
+    if (const int error = base::write_all(fd.get(), std::as_bytes(std::span("\n", 1))); error != 0)
+      throw output_error(s.path, "write", error);
   s.file.attach(std::move(fd));
 }
 

@@ -8,8 +8,8 @@
 #include <prometheus/registry.h>
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -79,7 +79,8 @@ struct Resolved {
   Resolved& operator=(const Resolved&) = delete;
 };
 
-// The server's library does not tell a taken port from an address that is not this machine's. 0 or an errno value.
+// The server's library does not tell a taken port from an address that is not this machine's. 0 or an errno
+// value.
 int bind_error(const ListenAddress& address) {
   const Resolved to(address);
   if (to.list == nullptr) return EADDRNOTAVAIL;
@@ -87,7 +88,8 @@ int bind_error(const ListenAddress& address) {
   if (!fd) return errno;
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd.get(), to.list->ai_addr, to.list->ai_addrlen) != 0 || ::listen(fd.get(), 1) != 0) return errno;
+  if (::bind(fd.get(), to.list->ai_addr, to.list->ai_addrlen) != 0 || ::listen(fd.get(), 1) != 0)
+    return errno;
   return 0;
 }
 
@@ -95,7 +97,8 @@ int bind_error(const ListenAddress& address) {
 std::unique_ptr<prometheus::Exposer> listen_near(ListenAddress& address, const std::string& asked) {
   const int first = std::stoi(address.port);
   std::vector<int> ports;
-  for (int port = first; port <= std::min(first + kPortsNearby, 65535) && first > 0; ++port) ports.push_back(port);
+  for (int port = first; port <= std::min(first + kPortsNearby, 65535) && first > 0; ++port)
+    ports.push_back(port);
   ports.push_back(0);
   for (const int port : ports) {
     address.port = std::to_string(port);
@@ -105,8 +108,9 @@ std::unique_ptr<prometheus::Exposer> listen_near(ListenAddress& address, const s
       throw base::spec_error("metrics.listen: cannot listen on " + asked + ": " + base::errno_text(error) +
                              "; give an address of this machine, or metrics: {listen: off}");
     try {
-      auto exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
-          "listening_ports", address.text(), "num_threads", kServerThreads, "request_timeout_ms", kRequestMilliseconds});
+      auto exposer = std::make_unique<prometheus::Exposer>(
+          std::vector<std::string>{"listening_ports", address.text(), "num_threads", kServerThreads,
+                                   "request_timeout_ms", kRequestMilliseconds});
       const std::vector<int> bound = exposer->GetListeningPorts();
       if (!bound.empty()) address.port = std::to_string(bound.front());
       return exposer;
@@ -114,7 +118,8 @@ std::unique_ptr<prometheus::Exposer> listen_near(ListenAddress& address, const s
       // Another process took it in between.
     }
   }
-  throw base::spec_error("metrics.listen: no port is free on " + address.host + ": set metrics: {listen: off}");
+  throw base::spec_error("metrics.listen: no port is free on " + address.host +
+                         ": set metrics: {listen: off}");
 }
 
 // civetweb looks at its stop flag every two seconds only, or when somebody connects.
@@ -172,11 +177,13 @@ struct PrometheusSink::State {
   Family<Gauge>& build_info = gauge(r, "trainerd_build_info", "Always 1; the labels say what runs.");
   Family<Gauge>& memory =
       gauge(r, "trainerd_memory_planned_bytes", "Bytes of each memory region, as planned before step 1.");
-  Family<Gauge>& plan_error = gauge(
-      r, "trainerd_plan_error_ratio",
-      "What was measured against the plan, by term: over the plan, less 1; parts of the ledger as their difference over the planned step.");
-  Family<Gauge>& planned_seconds = gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
-  Single<Gauge> planned_bytes{gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
+  Family<Gauge>& plan_error = gauge(r, "trainerd_plan_error_ratio",
+                                    "What was measured against the plan, by term: over the plan, less 1; "
+                                    "parts of the ledger as their difference over the planned step.");
+  Family<Gauge>& planned_seconds =
+      gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
+  Single<Gauge> planned_bytes{
+      gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
   Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
   Single<Gauge> loss{
       gauge(r, "trainerd_loss", "Training loss of the latest step: mean over its tokens, natural log.")};
@@ -190,39 +197,50 @@ struct PrometheusSink::State {
   Single<Gauge> mfu{
       gauge(r, "trainerd_mfu_ratio",
             "Model FLOPs over the device's dense peak in the latest step; absent when the peak is unknown.")};
-  Single<Counter> tokens{
-      counter(r, "trainerd_tokens_total", "Tokens trained on by this process.")};
-  Single<Gauge> run_tokens{gauge(r, "trainerd_run_tokens", "Tokens trained on by the run, in all its attempts.")};
+  Single<Counter> tokens{counter(r, "trainerd_tokens_total", "Tokens trained on by this process.")};
+  Single<Gauge> run_tokens{
+      gauge(r, "trainerd_run_tokens", "Tokens trained on by the run, in all its attempts.")};
   Single<Counter> widened{
       counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
   Single<Counter> reference_gemms{
-      counter(r, "trainerd_reference_gemms_total", "Matrix products that oneDNN computed by its slow reference implementation.")};
+      counter(r, "trainerd_reference_gemms_total",
+              "Matrix products that oneDNN computed by its slow reference implementation.")};
   Single<Counter> own_attention{
-      counter(r, "trainerd_own_attention_total", "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
+      counter(r, "trainerd_own_attention_total",
+              "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
   Single<Counter> checkpoints{
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
   Family<Counter>& checkpoint_failures =
-      counter(r, "trainerd_checkpoint_failures_total", "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
+      counter(r, "trainerd_checkpoint_failures_total",
+              "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
   std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
-      "trainerd_checkpoint_age_seconds", "Seconds since the last complete checkpoint; since training began where this process has none yet.");
+      "trainerd_checkpoint_age_seconds",
+      "Seconds since the last complete checkpoint; since training began where this process has none yet.");
   Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
   Family<Counter>& time =
       counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
   Family<Histogram>& checkpoint_seconds =
       histogram(r, "trainerd_checkpoint_seconds",
                 "Duration of a checkpoint: part snapshot holds training up, part write does not.");
-  Family<Gauge>& device_memory_used = gauge(r, "trainerd_device_memory_used_bytes", "Memory of the rank's GPU in use, by all processes.");
+  Family<Gauge>& device_memory_used =
+      gauge(r, "trainerd_device_memory_used_bytes", "Memory of the rank's GPU in use, by all processes.");
   Family<Gauge>& device_memory = gauge(r, "trainerd_device_memory_total_bytes", "Memory of the rank's GPU.");
   Family<Gauge>& device_power = gauge(r, "trainerd_device_power_watts", "Power drawn by the rank's GPU.");
-  Family<Gauge>& device_clock = gauge(r, "trainerd_device_sm_clock_hertz", "Clock of the multiprocessors of the rank's GPU.");
-  Family<Gauge>& device_temperature = gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
+  Family<Gauge>& device_clock =
+      gauge(r, "trainerd_device_sm_clock_hertz", "Clock of the multiprocessors of the rank's GPU.");
+  Family<Gauge>& device_temperature =
+      gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
   Family<Gauge>& device_ecc =
-      gauge(r, "trainerd_device_ecc_errors", "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
+      gauge(r, "trainerd_device_ecc_errors",
+            "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
   Family<Counter>& failed_writes =
-      counter(r, "trainerd_output_failed_writes_total", "Writes to a file of the run's records that failed; they are tried again.");
-  Family<Gauge>& waiting_lines = gauge(r, "trainerd_output_waiting_lines", "Lines that wait for a file that cannot be written.");
-  Family<Counter>& dropped_lines =
-      counter(r, "trainerd_output_dropped_lines_total", "Lines lost: of a file that could not be written for too long, or of a console that nobody reads.");
+      counter(r, "trainerd_output_failed_writes_total",
+              "Writes to a file of the run's records that failed; they are tried again.");
+  Family<Gauge>& waiting_lines =
+      gauge(r, "trainerd_output_waiting_lines", "Lines that wait for a file that cannot be written.");
+  Family<Counter>& dropped_lines = counter(
+      r, "trainerd_output_dropped_lines_total",
+      "Lines lost: of a file that could not be written for too long, or of a console that nobody reads.");
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   ListenAddress address;
@@ -280,10 +298,8 @@ void PrometheusSink::on_step(const StepRecord& record) {
   s.grad_norm.get().Set(record.grad_norm);
   s.learning_rate.get().Set(record.learning_rate);
   s.tokens_per_second.get().Set(record.tokens_per_second);
-  if (record.mfu)
-    s.mfu.get().Set(*record.mfu);
-  else
-    s.mfu.remove();
+  if (record.mfu) s.mfu.get().Set(*record.mfu);
+  else s.mfu.remove();
   const auto tokens = static_cast<double>(record.tokens);
   s.run_tokens.get().Set(tokens);
   s.tokens.get().Increment(std::max(0.0, tokens - std::exchange(s.tokens_before, tokens)));
@@ -316,7 +332,10 @@ void PrometheusSink::on_checkpoint_failure(const CheckpointFailureRecord& record
 void PrometheusSink::on_device(const DeviceRecord& record) {
   State& s = *state_;
   const kernels::DeviceReading& d = record.reading;
-  const prometheus::Labels labels{{"rank", std::to_string(record.rank)}, {"pci_bus_id", d.pci_bus_id}, {"uuid", d.uuid}, {"name", d.name}};
+  const prometheus::Labels labels{{"rank", std::to_string(record.rank)},
+                                  {"pci_bus_id", d.pci_bus_id},
+                                  {"uuid", d.uuid},
+                                  {"name", d.name}};
   const auto set = [&](Family<Gauge>& family, const std::optional<double>& value) {
     if (value) family.Add(labels).Set(*value);
     else family.Remove(&family.Add(labels));  // what is not known any more is absent

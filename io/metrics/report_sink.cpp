@@ -46,14 +46,16 @@ struct ReportSink::State {
     report.now = base::wall_seconds();
     report.attempts = attempts_of(report.notices);
     report.total_seconds = total_seconds(report.attempts, report.now);
-    if (report.attempts.empty()) report.total_seconds = own_steps == 0 ? steps_seconds(report.series) : report.summary.wall_seconds;
+    if (report.attempts.empty())
+      report.total_seconds = own_steps == 0 ? steps_seconds(report.series) : report.summary.wall_seconds;
     report.median_tokens_per_second = median(speeds);
     report.median_mfu = median(mfus);
     return render(report);
   }
 };
 
-ReportSink::ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml, double last_tries)
+ReportSink::ReportSink(std::string path, std::string steps_path, std::string events_path,
+                       std::string job_yaml, double last_tries)
     : state_(std::make_unique<State>(path, last_tries)) {
   state_->steps_path = std::move(steps_path);
   state_->events_path = std::move(events_path);

@@ -4,8 +4,8 @@
 
 namespace trainerd::io {
 
-/// Receives what a run does. Called from one thread. A sink that cannot write goes on and counts what it loses (`outlets`); it throws
-/// at the end alone.
+/// Receives what a run does. Called from one thread. A sink that cannot write goes on and counts what it
+/// loses (`outlets`); it throws at the end alone.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;

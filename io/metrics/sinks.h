@@ -14,8 +14,8 @@ namespace trainerd::io {
 /// Serves /metrics in Prometheus' text format through prometheus-cpp.
 class PrometheusSink final : public MetricsSink {
  public:
-  /// Where the port of `listen` is taken, the next free one is. Throws SpecError for an address that is not this machine's, or that
-  /// is none, naming it; `listen` is not "off".
+  /// Where the port of `listen` is taken, the next free one is. Throws SpecError for an address that is not
+  /// this machine's, or that is none, naming it; `listen` is not "off".
   explicit PrometheusSink(const MetricsOptions& options);
   ~PrometheusSink() override;
   /// "127.0.0.1:40123": what was bound.
@@ -42,8 +42,8 @@ class PrometheusSink final : public MetricsSink {
 inline constexpr double kLastTries = 5.0;
 
 /// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed
-/// between a checkpoint and its end will do those steps again), and a torn last line; lines that are no records are moved to
-/// another file. A file that cannot be read is a SpecError, and is not touched.
+/// between a checkpoint and its end will do those steps again), and a torn last line; lines that are no
+/// records are moved to another file. A file that cannot be read is a SpecError, and is not touched.
 class JsonlSink final : public MetricsSink {
  public:
   JsonlSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
@@ -60,8 +60,9 @@ class JsonlSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the evaluations and
-/// checkpoints after `start_step`, and a torn last line; notices tell what happened, and stay. Garbled lines as above.
+/// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the
+/// evaluations and checkpoints after `start_step`, and a torn last line; notices tell what happened, and
+/// stay. Garbled lines as above.
 class EventLogSink final : public MetricsSink {
  public:
   EventLogSink(std::string path, std::int64_t start_step, double last_tries = kLastTries);
@@ -100,13 +101,15 @@ class ConsoleSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Collects the run and writes report.html, after its first step, every minute and at its end: loss, learning rate, gradient norm,
-/// tokens/s, MFU and the time ledger as inline SVG, what ran and where, and the history of all attempts; no outside fetch. Reads what
-/// earlier processes of the run did, up to `start_step`, back from the logs; without a step of its own it shows theirs alone.
+/// Collects the run and writes report.html, after its first step, every minute and at its end: loss, learning
+/// rate, gradient norm, tokens/s, MFU and the time ledger as inline SVG, what ran and where, and the history
+/// of all attempts; no outside fetch. Reads what earlier processes of the run did, up to `start_step`, back
+/// from the logs; without a step of its own it shows theirs alone.
 class ReportSink final : public MetricsSink {
  public:
   /// `job_yaml` is shown in the report. `steps_path` and `events_path` are the logs of the same run.
-  ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml, double last_tries = kLastTries);
+  ReportSink(std::string path, std::string steps_path, std::string events_path, std::string job_yaml,
+             double last_tries = kLastTries);
   ~ReportSink() override;
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;

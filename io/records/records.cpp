@@ -30,7 +30,8 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
-constexpr std::array<const char*, 7> kNotices{"start", "resume", "change", "warning", "stop", "failure", "finish"};
+constexpr std::array<const char*, 7> kNotices{"start", "resume",  "change", "warning",
+                                              "stop",  "failure", "finish"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -47,7 +48,9 @@ void add_wall_time(nlohmann::ordered_json& line, double wall_time) {
   if (wall_time > 0) line["wall_time"] = std::round(1000 * wall_time) / 1000;
 }
 
-double wall_time_of(const nlohmann::json& line) { return line.contains("wall_time") ? real_member(line, "wall_time") : 0; }
+double wall_time_of(const nlohmann::json& line) {
+  return line.contains("wall_time") ? real_member(line, "wall_time") : 0;
+}
 
 nlohmann::ordered_json object_of(const EarlierAttempt& r) {
   nlohmann::ordered_json object{{"last_step", r.last_step}, {"lost_seconds", r.lost_seconds}};
@@ -56,12 +59,17 @@ nlohmann::ordered_json object_of(const EarlierAttempt& r) {
 }
 
 EarlierAttempt earlier_of(const nlohmann::json& object) {
-  return {.last_step = int_member(object, "last_step"), .lost_seconds = real_member(object, "lost_seconds"), .wall_time = wall_time_of(object)};
+  return {.last_step = int_member(object, "last_step"),
+          .lost_seconds = real_member(object, "lost_seconds"),
+          .wall_time = wall_time_of(object)};
 }
 
 nlohmann::ordered_json object_of(const EvaluationRecord& r) {
-  nlohmann::ordered_json line{
-      {"event", kEvaluation}, {"step", r.step}, {"loss", r.loss}, {"tokens", r.tokens}, {"seconds", r.seconds}};
+  nlohmann::ordered_json line{{"event", kEvaluation},
+                              {"step", r.step},
+                              {"loss", r.loss},
+                              {"tokens", r.tokens},
+                              {"seconds", r.seconds}};
   add_wall_time(line, r.wall_time);
   return line;
 }
@@ -78,7 +86,8 @@ nlohmann::ordered_json object_of(const CheckpointRecord& r) {
 }
 
 nlohmann::ordered_json object_of(const NoticeRecord& r) {
-  nlohmann::ordered_json line{{"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
+  nlohmann::ordered_json line{
+      {"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
   if (r.earlier) line["earlier"] = object_of(*r.earlier);
   add_wall_time(line, r.wall_time);
   return line;
@@ -89,8 +98,8 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::string to_json_line(const StepRecord& record) {
-  nlohmann::ordered_json
-      line;  // numbers are written with the shortest digits that read back to the same bits
+  // Numbers are written with the shortest digits that read back to the same bits.
+  nlohmann::ordered_json line;
   line["step"] = record.step;
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
@@ -160,7 +169,9 @@ EventRecord parse_event_record(const std::string& text) {
                             .message = string_member(line, "message"),
                             .details = strings_of(member(line, "details")),
                             .wall_time = wall_time_of(line),
-                            .earlier = line.contains("earlier") ? std::optional(earlier_of(member(line, "earlier"))) : std::nullopt};
+                            .earlier = line.contains("earlier")
+                                           ? std::optional(earlier_of(member(line, "earlier")))
+                                           : std::nullopt};
     throw JsonError("there is no event \"" + event + "\"");
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());

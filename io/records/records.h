@@ -27,10 +27,10 @@ struct StepRecord {
   double tokens_per_second = 0;
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
   base::TimeLedger time;
-  std::int64_t widened_gemms = 0;  ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t widened_gemms = 0;    ///< so far: bf16 GEMMs computed in fp32
   std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
-  std::int64_t own_attention = 0;  ///< so far: attention calls on a GPU that no library served
-  double wall_time = 0;            ///< when it was done, Unix seconds; 0: a log from before this was kept
+  std::int64_t own_attention = 0;    ///< so far: attention calls on a GPU that no library served
+  double wall_time = 0;              ///< when it was done, Unix seconds; 0: a log from before this was kept
 };
 
 struct EvaluationRecord {
@@ -69,7 +69,8 @@ struct PredictionTerm {
   std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
   double predicted = 0;
   double measured = 0;
-  double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the predicted step
+  double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the
+                     ///< predicted step
 };
 /// Once a run: medians over some of its first steps.
 struct PredictionRecord {
@@ -88,7 +89,8 @@ struct EarlierAttempt {
   double wall_time = 0;        ///< of its last step
 };
 
-/// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was degraded, how it ended.
+/// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was
+/// degraded, how it ended.
 struct NoticeRecord {
   NoticeKind kind = NoticeKind::warning;
   std::int64_t step = 0;             ///< the last step done
@@ -126,7 +128,7 @@ struct RunInfo {
   int threads = 0;
   std::int64_t parameters = 0;
   std::int64_t steps = 0;
-  std::int64_t start_step = 0;  ///< steps already done, by the checkpoint resumed from
+  std::int64_t start_step = 0;    ///< steps already done, by the checkpoint resumed from
   std::int64_t start_tokens = 0;  ///< trained on by then
   std::int64_t tokens_per_step = 0;
   double flops_per_token = 0;
@@ -134,15 +136,16 @@ struct RunInfo {
   std::string precision;
   std::int64_t memory_planned_bytes = 0;
   std::vector<std::pair<std::string, std::int64_t>> memory_regions;
-  std::vector<std::pair<std::string, std::int64_t>> memory_uses = {};  ///< the same bytes by what is kept there: parameters, gradients, ...
+  std::vector<std::pair<std::string, std::int64_t>> memory_uses =
+      {};  ///< the same bytes by what is kept there: parameters, gradients, ...
   std::string version;
   std::string commit = {};
   std::string command = {};  ///< the command line
   std::string host = {};
-  std::string layout = {};         ///< "tp1 pp1 dp2 on 2 CPU ranks"
-  std::string data = {};           ///< files and format
-  std::int64_t data_tokens = 0;    ///< of an epoch; 0: not known
-  bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
+  std::string layout = {};       ///< "tp1 pp1 dp2 on 2 CPU ranks"
+  std::string data = {};         ///< files and format
+  std::int64_t data_tokens = 0;  ///< of an epoch; 0: not known
+  bool peak_measured = false;    ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
 };
 
 /// How a run ended.
@@ -157,7 +160,8 @@ std::string to_json_line(const StepRecord& record);
 /// Throws DataError on text that is not such a line.
 StepRecord parse_step_record(const std::string& line);
 
-// events.jsonl: one JSON object a line, `event` ("evaluation", "checkpoint" or a notice's kind) and the names above.
+// events.jsonl: one JSON object a line, `event` ("evaluation", "checkpoint" or a notice's kind) and the names
+// above.
 std::string to_json_line(const EventRecord& record);
 /// Throws DataError on text that is not such a line.
 EventRecord parse_event_record(const std::string& line);

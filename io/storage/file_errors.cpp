@@ -51,8 +51,10 @@ int with_retries(const std::function<int()>& operation) {
   return error;
 }
 
-base::SpecError output_error(const std::string& path, const char* doing, int error, std::source_location where) {
-  return base::spec_error(path + ": cannot " + doing + ": " + base::errno_text(error) + remedy_of(error, true), where);
+base::SpecError output_error(const std::string& path, const char* doing, int error,
+                             std::source_location where) {
+  return base::spec_error(
+      path + ": cannot " + doing + ": " + base::errno_text(error) + remedy_of(error, true), where);
 }
 
 }  // namespace trainerd::io

@@ -98,7 +98,8 @@ void LocalStorage::write(const std::string& name, std::span<const std::byte> byt
   const std::string path = path_of(name);
   const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd) throw cannot_write(path, "make this file", errno);
-  if (const int error = base::write_all(fd.get(), bytes); error != 0) throw cannot_write(path, "write", error);
+  if (const int error = base::write_all(fd.get(), bytes); error != 0)
+    throw cannot_write(path, "write", error);
   if (::fsync(fd.get()) != 0) throw cannot_write(path, "flush to the disk", errno);
 }
 

@@ -20,8 +20,8 @@ class StoredFile {
 
 /// A tree of files below one root; names are relative to it ("step-00000010/manifest.json", "" is the root
 /// itself). What a checkpoint store needs and no more. All throw CheckpointError with the full path and the
-/// reason: a StorageError (file_errors.h) where the operating system failed the operation, after a look was tried again for
-/// about 2 s.
+/// reason: a StorageError (file_errors.h) where the operating system failed the operation, after a look was
+/// tried again for about 2 s.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -49,7 +49,8 @@ class Storage {
 /// scheme that does not exist, naming those that do.
 std::unique_ptr<Storage> open_storage(const std::string& uri);
 
-/// The path in a plain path or file:///path. Throws SpecError for another scheme, and for a file:// path that is not absolute.
+/// The path in a plain path or file:///path. Throws SpecError for another scheme, and for a file:// path that
+/// is not absolute.
 std::string local_path(const std::string& uri);
 
 /// The whole of a small file.

@@ -4,7 +4,8 @@
 
 namespace trainerd::io {
 
-/// How often something is done: every so many steps, or after so much time. At most one of the two is set; with neither, never.
+/// How often something is done: every so many steps, or after so much time. At most one of the two is set;
+/// with neither, never.
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;

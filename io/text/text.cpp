@@ -80,7 +80,8 @@ std::optional<double> parse_duration(std::string_view text) {
     // Digits and a point alone: from_chars would also take a sign, "inf" and "nan".
     const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
     double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number, std::chars_format::fixed);
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + digits, number, std::chars_format::fixed);
     if (error != std::errc() || end != text.data() + digits) return std::nullopt;
     text.remove_prefix(digits);
     const std::string_view name = text.substr(0, std::min(text.find_first_of("0123456789."), text.size()));
@@ -97,7 +98,8 @@ namespace {
 /// The shortest digits without an exponent.
 std::string plain_seconds(double seconds) {
   std::string text = fmt::format("{}s", seconds);
-  for (int digits = 0; parse_duration(text) != seconds && digits < 340; ++digits) text = fmt::format("{:.{}f}s", seconds, digits);
+  for (int digits = 0; parse_duration(text) != seconds && digits < 340; ++digits)
+    text = fmt::format("{:.{}f}s", seconds, digits);
   return text;
 }
 

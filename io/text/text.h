@@ -21,10 +21,12 @@ std::string short_bytes(std::int64_t bytes);
 /// "850 ms", "12.3 s", "4m05s", "2h07m", "3d04h".
 std::string short_duration(double seconds);
 
-/// Seconds of a duration as people write it: whole or decimal numbers, each with one of the units ms, s, m, h, d, largest unit
-/// first: "30s", "1.5h", "3h50m". None for anything else, a number without a unit included.
+/// Seconds of a duration as people write it: whole or decimal numbers, each with one of the units ms, s, m,
+/// h, d, largest unit first: "30s", "1.5h", "3h50m". None for anything else, a number without a unit
+/// included.
 std::optional<double> parse_duration(std::string_view text);
-/// The shortest such text that `parse_duration` reads back to the same value: "10m", "1h30m", "2.5s". `seconds` is finite and >= 0.
+/// The shortest such text that `parse_duration` reads back to the same value: "10m", "1h30m", "2.5s".
+/// `seconds` is finite and >= 0.
 std::string duration_text(double seconds);
 
 /// The middle value; the mean of the two middle ones for an even count. 0 for none.

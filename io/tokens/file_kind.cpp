@@ -10,8 +10,10 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr const char* kUnpack = "unpack it first; data is read by position, which a compressed file does not allow";
-constexpr const char* kConvert = "write its texts to a plain text file, or its token ids to a file of uint16 or uint32 (array.tofile)";
+constexpr const char* kUnpack =
+    "unpack it first; data is read by position, which a compressed file does not allow";
+constexpr const char* kConvert =
+    "write its texts to a plain text file, or its token ids to a file of uint16 or uint32 (array.tofile)";
 
 struct Magic {
   std::string_view bytes;
@@ -23,28 +25,37 @@ struct Magic {
 // With enough bytes of what follows a number of printable letters, that a text does not start so.
 constexpr std::array kMagics{
     Magic{"\x28\xb5\x2f\xfd"sv, 0, "a zstd-compressed file", kUnpack},
-    Magic{"\xfd" "7zXZ\0"sv, 0, "an xz-compressed file", kUnpack},
+    Magic{"\xfd"
+          "7zXZ\0"sv,
+          0, "an xz-compressed file", kUnpack},
     Magic{"\x04\x22\x4d\x18"sv, 0, "an lz4-compressed file", kUnpack},
     Magic{"1AY&SY"sv, 4, "a bzip2-compressed file", kUnpack},
     Magic{"PK\x03\x04"sv, 0, "a zip archive (or a file in one, such as .npz or .pt)", "unpack it first"},
     Magic{"PK\x05\x06"sv, 0, "an empty zip archive", "unpack it first"},
     Magic{"ustar\0"sv, 257, "a tar archive", "unpack it first"},
     Magic{"ustar  \0"sv, 257, "a tar archive", "unpack it first"},
-    Magic{"MMIDIDX\0\0"sv, 0, "the index of a Megatron data set, not its tokens", "name the .bin beside it, which is then read by this index"},
+    Magic{"MMIDIDX\0\0"sv, 0, "the index of a Megatron data set, not its tokens",
+          "name the .bin beside it, which is then read by this index"},
     Magic{"PAR1\x15"sv, 0, "a Parquet file", kConvert},
     Magic{"ARROW1\0\0"sv, 0, "an Arrow file", kConvert},
-    Magic{"\x93NUMPY"sv, 0, "a NumPy array with its header", "write the array without the header (array.tofile) and set data.dtype to its type"},
-    Magic{"\x7f" "ELF"sv, 0, "an ELF program or library", "take it off data.train; it is no training data"},
+    Magic{"\x93NUMPY"sv, 0, "a NumPy array with its header",
+          "write the array without the header (array.tofile) and set data.dtype to its type"},
+    Magic{"\x7f"
+          "ELF"sv,
+          0, "an ELF program or library", "take it off data.train; it is no training data"},
     Magic{"\x89HDF\r\n\x1a\n"sv, 0, "an HDF5 file", kConvert},
     Magic{"SQLite format 3\0"sv, 0, "an SQLite database", kConvert},
     Magic{"%PDF-"sv, 0, "a PDF document", "extract its text first (pdftotext)"},
 };
 
 bool starts_with(std::span<const std::byte> head, std::size_t offset, std::string_view bytes) {
-  return offset + bytes.size() <= head.size() && std::memcmp(head.data() + offset, bytes.data(), bytes.size()) == 0;
+  return offset + bytes.size() <= head.size() &&
+         std::memcmp(head.data() + offset, bytes.data(), bytes.size()) == 0;
 }
 
-unsigned byte_at(std::span<const std::byte> head, std::size_t i) { return std::to_integer<unsigned>(head[i]); }
+unsigned byte_at(std::span<const std::byte> head, std::size_t i) {
+  return std::to_integer<unsigned>(head[i]);
+}
 
 template <class T>
 T number_at(std::span<const std::byte> head, std::size_t offset) {
@@ -53,7 +64,8 @@ T number_at(std::span<const std::byte> head, std::size_t offset) {
   return value;
 }
 
-// Two bytes of magic may be a token id: the method, flags and operating system must be valid too (RFC 1952, section 2.3).
+// Two bytes of magic may be a token id: the method, flags and operating system must be valid too (RFC 1952,
+// section 2.3).
 bool is_gzip(std::span<const std::byte> head) {
   return starts_with(head, 0, "\x1f\x8b\x08"sv) && head.size() >= 10 && (byte_at(head, 3) & 0xe0u) == 0 &&
          (byte_at(head, 9) <= 13 || byte_at(head, 9) == 255);
@@ -65,7 +77,8 @@ bool is_safetensors(std::span<const std::byte> head, std::int64_t file_bytes) {
   return starts_with(head, 8, "{\""sv) && length >= 2 && length <= static_cast<std::uint64_t>(file_bytes) - 8;
 }
 
-// Arrow's stream format, which Hugging Face data sets are kept in: a marker, then the length of a schema message.
+// Arrow's stream format, which Hugging Face data sets are kept in: a marker, then the length of a schema
+// message.
 bool is_arrow_stream(std::span<const std::byte> head) {
   const auto length = number_at<std::int32_t>(head, 4);
   return starts_with(head, 0, "\xff\xff\xff\xff"sv) && length > 0 && length < (1 << 24) && length % 8 == 0;
@@ -78,7 +91,10 @@ constexpr std::size_t kLeastText = 64;
 std::size_t utf8_length(std::span<const std::byte> bytes) {
   const unsigned first = byte_at(bytes, 0);
   if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  const std::size_t length = first >= 0xf0 && first < 0xf5   ? 4
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xc2 && first < 0xe0 ? 2
+                                                             : 0;
   for (std::size_t i = 1; i < std::min(length, bytes.size()); ++i)
     if ((byte_at(bytes, i) & 0xc0u) != 0x80) return 0;
   return length;
@@ -90,8 +106,10 @@ std::optional<ForeignKind> foreign_kind(std::span<const std::byte> head, std::in
   if (is_gzip(head)) return ForeignKind{"a gzip-compressed file", kUnpack};
   for (const Magic& magic : kMagics)
     if (starts_with(head, magic.offset, magic.bytes)) return ForeignKind{magic.what, magic.remedy};
-  if (is_safetensors(head, file_bytes)) return ForeignKind{"a safetensors file", "take it off data.train; it holds weights, no training data"};
-  if (is_arrow_stream(head)) return ForeignKind{"an Arrow stream, as Hugging Face data sets are kept in", kConvert};
+  if (is_safetensors(head, file_bytes))
+    return ForeignKind{"a safetensors file", "take it off data.train; it holds weights, no training data"};
+  if (is_arrow_stream(head))
+    return ForeignKind{"an Arrow stream, as Hugging Face data sets are kept in", kConvert};
   return std::nullopt;
 }
 
@@ -99,7 +117,8 @@ bool looks_like_text(std::span<const std::byte> head, bool whole) {
   if (head.size() < kLeastText) return false;
   for (std::size_t i = 0; i < head.size();) {
     const unsigned byte = byte_at(head, i);
-    if (byte == 0x7f || (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r' && byte != '\f')) return false;
+    if (byte == 0x7f || (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r' && byte != '\f'))
+      return false;
     const std::size_t length = utf8_length(head.subspan(i));
     if (length == 0 || (whole && i + length > head.size())) return false;
     i += length;

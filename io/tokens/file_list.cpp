@@ -38,10 +38,8 @@ bool is_real_directory(const fs::path& path) {
 void collect_below(const fs::path& directory, std::vector<std::string>& files) {
   for (const std::string& name : names_in(directory)) {
     const fs::path path = directory / name;
-    if (is_real_directory(path))
-      collect_below(path, files);
-    else if (status_of(path).type() == fs::file_type::regular)
-      files.push_back(path.string());
+    if (is_real_directory(path)) collect_below(path, files);
+    else if (status_of(path).type() == fs::file_type::regular) files.push_back(path.string());
   }
 }
 
@@ -100,17 +98,13 @@ std::vector<DataFile> list_files(const std::vector<std::string>& paths) {
     std::vector<std::string> files;
     const fs::file_type type = status_of(path).type();
     const bool named = type == fs::file_type::regular;
-    if (named)
-      files.push_back(path);
-    else if (type == fs::file_type::directory)
-      collect_below(path, files);
+    if (named) files.push_back(path);
+    else if (type == fs::file_type::directory) collect_below(path, files);
     else if (fs::exists(status_of(path)))
       throw base::data_error(
           path + ": not a regular file; data is read by position, from files or directories of files");
-    else if (is_pattern(path))
-      files = match_pattern(path);
-    else
-      throw base::data_error(path + ": no such file or directory, or no permission to see it");
+    else if (is_pattern(path)) files = match_pattern(path);
+    else throw base::data_error(path + ": no such file or directory, or no permission to see it");
     if (files.empty())
       throw base::data_error(
           path + (is_pattern(path) ? ": no file matches this pattern" : ": no file in this directory"));

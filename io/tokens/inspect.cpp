@@ -49,10 +49,12 @@ std::vector<std::byte> head_of(const std::string& path) {
   return head;
 }
 
-DataFormat format_of(const std::string& path, std::span<const std::byte> head, const InspectOptions& options) {
+DataFormat format_of(const std::string& path, std::span<const std::byte> head,
+                     const InspectOptions& options) {
   if (has_token_magic(head)) return DataFormat::tokens;
   if (options.format) return *options.format;
-  return options.dtype != TokenType::automatic || path.ends_with(".bin") ? DataFormat::tokens : DataFormat::text;
+  return options.dtype != TokenType::automatic || path.ends_with(".bin") ? DataFormat::tokens
+                                                                         : DataFormat::text;
 }
 
 Description describe_file(const std::string& path, const InspectOptions& options) {
@@ -84,7 +86,8 @@ void scan_files(std::vector<Description>& described, const InspectOptions& optio
 std::string largest_text(const IdScan& ids, std::int64_t tokens) {
   if (tokens == 0) return "none: it is empty";
   std::string text = fmt::format("{} (vocab of at least {})", ids.largest, std::uint64_t{ids.largest} + 1);
-  if (ids.tokens < tokens) text += fmt::format(" of {} ids in samples; --all reads all of them", with_commas(ids.tokens));
+  if (ids.tokens < tokens)
+    text += fmt::format(" of {} ids in samples; --all reads all of them", with_commas(ids.tokens));
   return text;
 }
 
@@ -146,7 +149,8 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
   scan_files(described, options);
   for (const Description& d : described) {
     std::string problem = ids_problem(d.file, d.ids, options.vocab);
-    if (d.ids.outside > 1) problem += fmt::format(" ({} such ids in all that was read)", with_commas(d.ids.outside));
+    if (d.ids.outside > 1)
+      problem += fmt::format(" ({} such ids in all that was read)", with_commas(d.ids.outside));
     if (!problem.empty()) inspection.problems.push_back(std::move(problem));
   }
   inspection.text = report(path, described);

@@ -10,7 +10,8 @@
 namespace trainerd::io {
 
 struct InspectOptions {
-  std::optional<DataFormat> format;  ///< none: of each file by its header or name (`*.bin` is tokens), or tokens with `dtype`
+  /// None: of each file by its header or name (`*.bin` is tokens), or tokens with `dtype`.
+  std::optional<DataFormat> format;
   TokenType dtype = TokenType::automatic;
   std::int64_t vocab = 0;  ///< ids must be less; 0: any
   bool all = false;        ///< read the files whole, not samples of them
@@ -22,8 +23,9 @@ struct Inspection {
   std::vector<std::string> problems;  ///< one for each file that a run would refuse, naming it
 };
 
-/// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per token, largest id,
-/// sizes, and for text its first line. Throws DataError: no such file, or all of them are refused.
+/// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per
+/// token, largest id, sizes, and for text its first line. Throws DataError: no such file, or all of them are
+/// refused.
 Inspection inspect_data(const std::string& path, const InspectOptions& options);
 
 }  // namespace trainerd::io

@@ -25,8 +25,8 @@ std::string megatron_index_path(const std::string& data_path);
 ///  18  uint64   sequences
 ///  26  uint64   documents
 ///  34  int32    length of each sequence in tokens, then int64 offset of each in bytes, then documents
-/// Empty when there is no such file or it has another magic number. Throws DataError naming it: a type that is not read
-/// (ids are uint8, uint16 or int32), another version, a file that is cut short.
+/// Empty when there is no such file or it has another magic number. Throws DataError naming it: a type that
+/// is not read (ids are uint8, uint16 or int32), another version, a file that is cut short.
 std::optional<MegatronIndex> read_megatron_index(const std::string& path);
 
 }  // namespace trainerd::io

@@ -10,7 +10,9 @@ enum class DataFormat : std::uint8_t { text, tokens, synthetic };
 /// Type of the ids in a token file. automatic: as the file's header or the index beside it says.
 enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32 };
 /// Bytes of an id; not of `automatic`.
-constexpr std::int64_t width_of(TokenType type) { return type == TokenType::uint8 ? 1 : type == TokenType::uint16 ? 2 : 4; }
+constexpr std::int64_t width_of(TokenType type) {
+  return type == TokenType::uint8 ? 1 : type == TokenType::uint16 ? 2 : 4;
+}
 
 /// What a resumed run does when its training data is not the checkpoint's.
 enum class DataChange : std::uint8_t { refuse, go_on };

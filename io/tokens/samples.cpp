@@ -20,12 +20,12 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::int64_t kMostBlockBytes = 64 << 10, kLeastBlockBytes = 4 << 10;
-constexpr std::int64_t kSampleBytes = 256 << 20;   // in all
+constexpr std::int64_t kSampleBytes = 256 << 20;  // in all
 constexpr std::int64_t kMostPerFile = 64 << 20;
-constexpr std::int64_t kLeastBlocks = 3;           // of a file: first, middle, last
-constexpr std::int64_t kAlignment = 4;             // the widest token
+constexpr std::int64_t kLeastBlocks = 3;  // of a file: first, middle, last
+constexpr std::int64_t kAlignment = 4;    // the widest token
 constexpr std::int64_t kWholeBlockBytes = 4 << 20;
-constexpr std::size_t kBlocksPerTask = 16;         // of one file, read through one descriptor
+constexpr std::size_t kBlocksPerTask = 16;  // of one file, read through one descriptor
 // Fewer numbers may be 0 by chance.
 constexpr std::int64_t kLeastForHalves = 64;
 
@@ -39,7 +39,8 @@ struct Task {
 std::vector<Task> tasks_of(std::span<const DataBlock> blocks) {
   std::vector<Task> tasks;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (tasks.empty() || i - tasks.back().begin == kBlocksPerTask || blocks[i].file != blocks[i - 1].file) tasks.push_back({i, i});
+    if (tasks.empty() || i - tasks.back().begin == kBlocksPerTask || blocks[i].file != blocks[i - 1].file)
+      tasks.push_back({i, i});
     tasks.back().end = i + 1;
   }
   return tasks;
@@ -59,7 +60,8 @@ void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t voc
   result.largest = largest;
   if constexpr (sizeof(T) == 2) {
     std::array<T, 2> seen{};  // by the position's parity
-    for (std::size_t i = 0; i + 1 < count; i += 2) seen[0] = static_cast<T>(seen[0] | id(i)), seen[1] = static_cast<T>(seen[1] | id(i + 1));
+    for (std::size_t i = 0; i + 1 < count; i += 2)
+      seen[0] = static_cast<T>(seen[0] | id(i)), seen[1] = static_cast<T>(seen[1] | id(i + 1));
     if (first % 2 != 0) std::swap(seen[0], seen[1]);
     result.lower_halves_zero = seen[0] == 0;
     result.upper_halves_zero = seen[1] == 0;
@@ -79,12 +81,14 @@ std::vector<DataBlock> sample_blocks(std::span<const std::int64_t> file_bytes) {
   const auto files = std::max<std::int64_t>(1, static_cast<std::int64_t>(file_bytes.size()));
   const std::int64_t share = kSampleBytes / files;
   const std::int64_t block = std::clamp(aligned(share / kLeastBlocks), kLeastBlockBytes, kMostBlockBytes);
-  const std::int64_t count = std::clamp(std::min(share, kMostPerFile) / block, kLeastBlocks, kMostPerFile / block);
+  const std::int64_t count =
+      std::clamp(std::min(share, kMostPerFile) / block, kLeastBlocks, kMostPerFile / block);
   std::vector<DataBlock> blocks;
   for (std::size_t file = 0; file < file_bytes.size(); ++file) {
     const std::int64_t bytes = file_bytes[file];
     if (bytes <= count * block) {
-      for (std::int64_t at = 0; at < bytes; at += block) blocks.push_back({file, at, std::min(block, bytes - at)});
+      for (std::int64_t at = 0; at < bytes; at += block)
+        blocks.push_back({file, at, std::min(block, bytes - at)});
       continue;
     }
     const std::int64_t last = aligned(bytes - block);
@@ -118,7 +122,8 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
     failed_at = block;
     failure = std::move(what);
   };
-  const int used = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(std::max(1, threads)), tasks.size()));
+  const int used =
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(std::max(1, threads)), tasks.size()));
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(used));
   base::ThreadPool pool(used);
   pool.run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number, int thread) {
@@ -139,9 +144,12 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
   if (!failure.empty()) throw base::data_error(failure);
 }
 
-IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes, std::int64_t vocab) {
-  const std::int64_t skip = std::clamp<std::int64_t>(file.layout.data_offset - offset, 0, static_cast<std::int64_t>(bytes.size()));
-  const std::int64_t width = file.layout.token_bytes, first = (offset + skip - file.layout.data_offset) / width;
+IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes,
+                std::int64_t vocab) {
+  const std::int64_t skip =
+      std::clamp<std::int64_t>(file.layout.data_offset - offset, 0, static_cast<std::int64_t>(bytes.size()));
+  const std::int64_t width = file.layout.token_bytes,
+                     first = (offset + skip - file.layout.data_offset) / width;
   bytes = bytes.subspan(static_cast<std::size_t>(skip));
   IdScan result;
   if (width == 1) scan<std::uint8_t>(bytes, first, vocab, result);
@@ -151,7 +159,8 @@ IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std
 }
 
 void add(IdScan& sum, const IdScan& later) {
-  if (sum.first_outside < 0) sum.first_outside = later.first_outside, sum.first_outside_id = later.first_outside_id;
+  if (sum.first_outside < 0)
+    sum.first_outside = later.first_outside, sum.first_outside_id = later.first_outside_id;
   sum.tokens += later.tokens;
   sum.largest = std::max(sum.largest, later.largest);
   sum.outside += later.outside;
@@ -159,20 +168,27 @@ void add(IdScan& sum, const IdScan& later) {
   sum.lower_halves_zero &= later.lower_halves_zero;
 }
 
-std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position, std::int64_t vocab) {
-  const std::string shown = file.layout.type == TokenType::int32 ? std::to_string(static_cast<std::int32_t>(id)) : std::to_string(id);
-  return fmt::format("{}: token {} at position {} (byte {}) is outside the vocabulary of {}: the data was made with another tokenizer, "
-                     "model.vocab is too small, or the file's ids are not {}",
-                     file.path, shown, position, file.layout.data_offset + position * file.layout.token_bytes, vocab,
-                     name_of(file.layout.type));
+std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position,
+                         std::int64_t vocab) {
+  const std::string shown = file.layout.type == TokenType::int32
+                                ? std::to_string(static_cast<std::int32_t>(id))
+                                : std::to_string(id);
+  return fmt::format(
+      "{}: token {} at position {} (byte {}) is outside the vocabulary of {}: the data was made with another "
+      "tokenizer, "
+      "model.vocab is too small, or the file's ids are not {}",
+      file.path, shown, position, file.layout.data_offset + position * file.layout.token_bytes, vocab,
+      name_of(file.layout.type));
 }
 
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {
   if (scan.outside > 0) return outside_text(file, scan.first_outside_id, scan.first_outside, vocab);
   const bool headerless = std::string_view(file.layout.format) == "headerless uint16";
   if (headerless && scan.tokens >= kLeastForHalves && scan.upper_halves_zero && !scan.lower_halves_zero)
-    return fmt::format("{}: every second one of its {} ids looked at is 0: it holds int32, not uint16; set data.dtype: int32", file.path,
-                       with_commas(scan.tokens));
+    return fmt::format(
+        "{}: every second one of its {} ids looked at is 0: it holds int32, not uint16; set data.dtype: "
+        "int32",
+        file.path, with_commas(scan.tokens));
   return "";
 }
 
@@ -196,7 +212,8 @@ std::string check_and_hash(std::span<const SourceFile> files, std::int64_t vocab
       add(sum, scans[i]);
       update(hashes[i]);
     }
-    if (const std::string problem = ids_problem(files[file], sum, vocab); !problem.empty()) throw base::data_error(problem);
+    if (const std::string problem = ids_problem(files[file], sum, vocab); !problem.empty())
+      throw base::data_error(problem);
   }
   return hash.hex();
 }

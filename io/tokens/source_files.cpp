@@ -31,12 +31,15 @@ SourceFile open_source_file(const std::string& path, const DataOptions& options,
   if (file.bytes == 0) return file;
   LayoutRequest request{.format = options.format, .dtype = options.dtype, .vocab = vocab};
   if (options.format == DataFormat::tokens)
-    if (const std::string index = megatron_index_path(path); !index.empty()) request.index = read_megatron_index(index);
-  file.layout = detect_layout(std::span(head).first(static_cast<std::size_t>(got)), file.bytes, request, path);
+    if (const std::string index = megatron_index_path(path); !index.empty())
+      request.index = read_megatron_index(index);
+  file.layout =
+      detect_layout(std::span(head).first(static_cast<std::size_t>(got)), file.bytes, request, path);
   return file;
 }
 
-std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t vocab) {
+std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
+                                          std::int64_t vocab) {
   std::vector<SourceFile> files;
   std::int64_t tokens = 0;
   for (const DataFile& listed : list_data(paths, options.format)) {

@@ -18,16 +18,17 @@ struct SourceFile {
   std::int64_t first = 0;  ///< the stream's position of its first token
 };
 
-/// What `paths` list for `format`: for tokens without the indices (`name.idx`) that were not named themselves and whose
-/// `name.bin` is listed. Throws DataError as `list_files` does.
+/// What `paths` list for `format`: for tokens without the indices (`name.idx`) that were not named themselves
+/// and whose `name.bin` is listed. Throws DataError as `list_files` does.
 std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format);
 
-/// Opens a file, finds its layout, closes it. Throws DataError naming it. `options.format` is not synthetic. An empty file has
-/// no tokens and no layout.
+/// Opens a file, finds its layout, closes it. Throws DataError naming it. `options.format` is not synthetic.
+/// An empty file has no tokens and no layout.
 SourceFile open_source_file(const std::string& path, const DataOptions& options, std::int64_t vocab);
 
-/// All files of `paths` that hold tokens, one after the other. Throws DataError naming the file, also one that is empty and
-/// was named itself.
-std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t vocab);
+/// All files of `paths` that hold tokens, one after the other. Throws DataError naming the file, also one
+/// that is empty and was named itself.
+std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
+                                          std::int64_t vocab);
 
 }  // namespace trainerd::io

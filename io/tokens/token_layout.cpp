@@ -23,8 +23,8 @@ struct LlmcKind {
   TokenType type;
   const char* format;
 };
-constexpr std::array<LlmcKind, 2> kLlmcKinds{
-    {{20240520, 1, TokenType::uint16, "llm.c GPT-2 (uint16)"}, {20240801, 7, TokenType::uint32, "llm.c Llama-3 (uint32)"}}};
+constexpr std::array<LlmcKind, 2> kLlmcKinds{{{20240520, 1, TokenType::uint16, "llm.c GPT-2 (uint16)"},
+                                              {20240801, 7, TokenType::uint32, "llm.c Llama-3 (uint32)"}}};
 
 template <class T>
 T field(std::span<const std::byte> head, std::size_t offset) {
@@ -34,7 +34,8 @@ T field(std::span<const std::byte> head, std::size_t offset) {
 }
 
 bool has_own_magic(std::span<const std::byte> head) {
-  return head.size() >= kTokenMagic.size() && std::memcmp(head.data(), kTokenMagic.data(), kTokenMagic.size()) == 0;
+  return head.size() >= kTokenMagic.size() &&
+         std::memcmp(head.data(), kTokenMagic.data(), kTokenMagic.size()) == 0;
 }
 
 const LlmcKind* llmc_kind(std::span<const std::byte> head) {
@@ -58,19 +59,26 @@ void check_size(std::uint64_t tokens, std::int64_t file_bytes, const TokenLayout
 }
 
 void refuse_foreign(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
-  if (const auto kind = foreign_kind(head, file_bytes)) throw base::data_error(path + ": this is " + kind->what + ": " + kind->remedy);
+  if (const auto kind = foreign_kind(head, file_bytes))
+    throw base::data_error(path + ": this is " + kind->what + ": " + kind->remedy);
 }
 
 TokenLayout text_layout(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
-  if (has_token_magic(head)) throw base::data_error(path + ": this is a token file, not text: set data.format: tokens");
+  if (has_token_magic(head))
+    throw base::data_error(path + ": this is a token file, not text: set data.format: tokens");
   refuse_foreign(head, file_bytes, path);
   if (std::find(head.begin(), head.end(), std::byte{0}) != head.end())
-    throw base::data_error(path + ": this is not text, it has NUL bytes: for token files set data.format: tokens; to train on the bytes "
-                                  "of a binary file, data.dtype: uint8 beside it");
+    throw base::data_error(path +
+                           ": this is not text, it has NUL bytes: for token files set data.format: tokens; "
+                           "to train on the bytes "
+                           "of a binary file, data.dtype: uint8 beside it");
   if (is_json_lines(path))
-    throw base::data_error(path + ": these are JSON lines, and format: text would train on their braces and keys: write their texts to a "
-                                  "plain file (jq -r .text); to train on the JSON itself, name the file .txt");
-  return {.format = "text", .type = TokenType::uint8, .token_bytes = 1, .data_offset = 0, .tokens = file_bytes};
+    throw base::data_error(path +
+                           ": these are JSON lines, and format: text would train on their braces and keys: "
+                           "write their texts to a "
+                           "plain file (jq -r .text); to train on the JSON itself, name the file .txt");
+  return {
+      .format = "text", .type = TokenType::uint8, .token_bytes = 1, .data_offset = 0, .tokens = file_bytes};
 }
 
 TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
@@ -92,13 +100,17 @@ TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes,
   return layout;
 }
 
-TokenLayout llmc_layout(const LlmcKind& kind, std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
+TokenLayout llmc_layout(const LlmcKind& kind, std::span<const std::byte> head, std::int64_t file_bytes,
+                        const std::string& path) {
   if (static_cast<std::int64_t>(head.size()) < kLlmcHeaderBytes)
     throw base::data_error(path + ": the file ends inside its llm.c header; make it again");
   if (const auto version = field<std::uint32_t>(head, 4); version != kind.version)
     throw base::data_error(path + ": " + kind.format + " version " + std::to_string(version) +
                            "; this program reads version " + std::to_string(kind.version));
-  TokenLayout layout{.format = kind.format, .type = kind.type, .token_bytes = width_of(kind.type), .data_offset = kLlmcHeaderBytes};
+  TokenLayout layout{.format = kind.format,
+                     .type = kind.type,
+                     .token_bytes = width_of(kind.type),
+                     .data_offset = kLlmcHeaderBytes};
   check_size(field<std::uint32_t>(head, 8), file_bytes, layout, path);
   layout.tokens = (file_bytes - kLlmcHeaderBytes) / layout.token_bytes;
   return layout;
@@ -106,11 +118,17 @@ TokenLayout llmc_layout(const LlmcKind& kind, std::span<const std::byte> head, s
 
 TokenLayout indexed_layout(const MegatronIndex& index, std::int64_t file_bytes, const std::string& path) {
   if (index.data_bytes != file_bytes)
-    throw base::data_error(path + ": its index " + index.path + " says " + std::to_string(index.data_bytes) + " bytes, but the file has " +
-                           std::to_string(file_bytes) + ": one of the two was cut short or is another data set's; make them again");
+    throw base::data_error(path + ": its index " + index.path + " says " + std::to_string(index.data_bytes) +
+                           " bytes, but the file has " + std::to_string(file_bytes) +
+                           ": one of the two was cut short or is another data set's; make them again");
   const std::int64_t width = width_of(index.type);
-  return {.format = index.type == TokenType::uint8 ? "Megatron uint8" : index.type == TokenType::uint16 ? "Megatron uint16" : "Megatron int32",
-          .type = index.type, .token_bytes = width, .data_offset = 0, .tokens = file_bytes / width};
+  return {.format = index.type == TokenType::uint8    ? "Megatron uint8"
+                    : index.type == TokenType::uint16 ? "Megatron uint16"
+                                                      : "Megatron int32",
+          .type = index.type,
+          .token_bytes = width,
+          .data_offset = 0,
+          .tokens = file_bytes / width};
 }
 
 // What the first numbers suggest. Ids below 65,536 leave the upper half of each 32-bit number 0.
@@ -125,25 +143,34 @@ std::string guess_of(std::span<const std::byte> head) {
   return " (nanoGPT writes uint16; Megatron's files need their .idx beside them, or int32 or uint16 stated)";
 }
 
-TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file_bytes, const LayoutRequest& request,
-                              const std::string& path) {
+TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file_bytes,
+                              const LayoutRequest& request, const std::string& path) {
   refuse_foreign(head, file_bytes, path);
   const bool whole = static_cast<std::int64_t>(head.size()) == file_bytes;
   if (request.dtype != TokenType::uint8 && looks_like_text(head, whole))
     throw base::data_error(path + ": this is text" + (is_json_lines(path) ? " (JSON lines)" : "") +
                            ", not a token file: set data.format: text, or tokenize it first");
   if (request.dtype == TokenType::automatic)
-    throw base::data_error(path + ": a token file without a header does not say what its numbers are: set data.dtype (--dtype of data "
-                                  "inspect) to uint16, int32 or uint32" + guess_of(head));
+    throw base::data_error(
+        path +
+        ": a token file without a header does not say what its numbers are: set data.dtype (--dtype of data "
+        "inspect) to uint16, int32 or uint32" +
+        guess_of(head));
   if (request.vocab > 65536 && request.dtype == TokenType::uint16)
-    throw base::data_error(path + ": a file of 16-bit tokens cannot name a vocabulary of " + std::to_string(request.vocab) +
-                           ": set data.dtype to what the file holds, or write it with a header (trainerd's or llm.c's)");
+    throw base::data_error(
+        path + ": a file of 16-bit tokens cannot name a vocabulary of " + std::to_string(request.vocab) +
+        ": set data.dtype to what the file holds, or write it with a header (trainerd's or llm.c's)");
   const std::int64_t width = width_of(request.dtype);
   if (file_bytes % width != 0)
-    throw base::data_error(path + ": data.dtype is " + name_of(request.dtype) + ", but the file's " + std::to_string(file_bytes) +
-                           " bytes are no multiple of " + std::to_string(width) + ": it was cut short, or it holds something else");
-  constexpr std::array<const char*, 5> kFormats{"", "headerless uint8", "headerless uint16", "headerless int32", "headerless uint32"};
-  return {.format = kFormats.at(static_cast<std::size_t>(request.dtype)), .type = request.dtype, .token_bytes = width, .data_offset = 0,
+    throw base::data_error(path + ": data.dtype is " + name_of(request.dtype) + ", but the file's " +
+                           std::to_string(file_bytes) + " bytes are no multiple of " + std::to_string(width) +
+                           ": it was cut short, or it holds something else");
+  constexpr std::array<const char*, 5> kFormats{"", "headerless uint8", "headerless uint16",
+                                                "headerless int32", "headerless uint32"};
+  return {.format = kFormats.at(static_cast<std::size_t>(request.dtype)),
+          .type = request.dtype,
+          .token_bytes = width,
+          .data_offset = 0,
           .tokens = file_bytes / width};
 }
 
@@ -169,20 +196,18 @@ const char* name_of(TokenType type) {
   return kNames.at(static_cast<std::size_t>(type));
 }
 
-TokenLayout detect_layout(std::span<const std::byte> head, std::int64_t file_bytes, const LayoutRequest& request, const std::string& path) {
+TokenLayout detect_layout(std::span<const std::byte> head, std::int64_t file_bytes,
+                          const LayoutRequest& request, const std::string& path) {
   if (request.format == DataFormat::text) return text_layout(head, file_bytes, path);
   TokenLayout layout;
-  if (request.index)
-    layout = indexed_layout(*request.index, file_bytes, path);
-  else if (has_own_magic(head))
-    layout = own_layout(head, file_bytes, path);
-  else if (const LlmcKind* kind = llmc_kind(head))
-    layout = llmc_layout(*kind, head, file_bytes, path);
-  else
-    return headerless_layout(head, file_bytes, request, path);
+  if (request.index) layout = indexed_layout(*request.index, file_bytes, path);
+  else if (has_own_magic(head)) layout = own_layout(head, file_bytes, path);
+  else if (const LlmcKind* kind = llmc_kind(head)) layout = llmc_layout(*kind, head, file_bytes, path);
+  else return headerless_layout(head, file_bytes, request, path);
   if (request.dtype != TokenType::automatic && width_of(request.dtype) != layout.token_bytes)
-    throw base::data_error(path + ": its " + (request.index ? "index" : "header") + " says " + name_of(layout.type) + ", but data.dtype is " +
-                           name_of(request.dtype) + ": leave data.dtype out, or name files of one type");
+    throw base::data_error(path + ": its " + (request.index ? "index" : "header") + " says " +
+                           name_of(layout.type) + ", but data.dtype is " + name_of(request.dtype) +
+                           ": leave data.dtype out, or name files of one type");
   return layout;
 }
 

@@ -14,7 +14,7 @@ namespace trainerd::io {
 
 /// Where the tokens of one file lie. All integers in the files are little-endian.
 struct TokenLayout {
-  const char* format = "";       ///< for people: "text", "trainerd uint16", "llm.c GPT-2 (uint16)", ...
+  const char* format = "";  ///< for people: "text", "trainerd uint16", "llm.c GPT-2 (uint16)", ...
   TokenType type = TokenType::uint8;
   std::int64_t token_bytes = 1;  ///< 1, 2 or 4
   std::int64_t data_offset = 0;  ///< a multiple of 4
@@ -41,12 +41,16 @@ inline constexpr std::int64_t kLayoutHeadBytes = 1024;
 std::vector<std::byte> token_file_header(std::int64_t token_bytes, std::int64_t tokens);
 
 /// Finds the layout of a file of `file_bytes` bytes from its first min(file_bytes, kLayoutHeadBytes) bytes.
-///   text:   one token a byte. Refused: a token file, JSON lines (by name), what `foreign_kind` knows, NUL bytes.
-///   tokens: by Megatron's index; our own header; llm.c's (256 int32: magic 20240520, version 1, uint16 or magic 20240801,
-///           version 7, uint32; the third int is the number of tokens). Without any, as nanoGPT writes it, the type must be
-///           stated: text and what `foreign_kind` knows are refused even so, and uint16 where the vocabulary needs more.
-/// The size must be exactly what header or index say, and the stated type as wide. Throws DataError naming `path`.
-TokenLayout detect_layout(std::span<const std::byte> head, std::int64_t file_bytes, const LayoutRequest& request, const std::string& path);
+///   text:   one token a byte. Refused: a token file, JSON lines (by name), what `foreign_kind` knows, NUL
+///   bytes. tokens: by Megatron's index; our own header; llm.c's (256 int32: magic 20240520, version 1,
+///   uint16 or magic 20240801,
+///           version 7, uint32; the third int is the number of tokens). Without any, as nanoGPT writes it,
+///           the type must be stated: text and what `foreign_kind` knows are refused even so, and uint16
+///           where the vocabulary needs more.
+/// The size must be exactly what header or index say, and the stated type as wide. Throws DataError naming
+/// `path`.
+TokenLayout detect_layout(std::span<const std::byte> head, std::int64_t file_bytes,
+                          const LayoutRequest& request, const std::string& path);
 
 /// Whether a file that starts with `head` has one of the magic numbers of token files.
 bool has_token_magic(std::span<const std::byte> head);

@@ -114,7 +114,8 @@ std::string TokenSource::check_samples(int threads) const {
 }
 
 void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
-  base::check(cursor >= 0 && stream >= 0, "an order of samples starts at a cursor >= 0 and has a number >= 0");
+  base::check(cursor >= 0 && stream >= 0,
+              "an order of samples starts at a cursor >= 0 and has a number >= 0");
   state_->order_start = cursor;
   state_->order_stream = static_cast<std::uint64_t>(stream);
 }
@@ -123,7 +124,8 @@ void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   State& s = *state_;
   base::check(cursor >= s.order_start && std::cmp_equal(tokens_S1.size(), s.seq_len + 1),
               "a sample is seq_len + 1 tokens at a cursor that is not before its order's start");
-  const auto n = static_cast<std::uint64_t>(s.samples), consumed = static_cast<std::uint64_t>(cursor - s.order_start);
+  const auto n = static_cast<std::uint64_t>(s.samples),
+             consumed = static_cast<std::uint64_t>(cursor - s.order_start);
   const std::uint64_t epoch = consumed / n, place = consumed % n;
   std::uint64_t sample = place;
   if (s.order == SampleOrder::shuffled) {
@@ -131,10 +133,8 @@ void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
     sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
   }
   const std::int64_t position = static_cast<std::int64_t>(sample) * s.seq_len;
-  if (s.format == DataFormat::synthetic)
-    s.make_synthetic(position, tokens_S1);
-  else
-    s.read_files(position, tokens_S1);
+  if (s.format == DataFormat::synthetic) s.make_synthetic(position, tokens_S1);
+  else s.read_files(position, tokens_S1);
 }
 
 // Every token is a function of its position alone, so that neighbouring samples agree on the token they
@@ -182,7 +182,8 @@ void TokenSource::State::read_part(std::size_t index, std::int64_t position, std
   const auto bad = std::find_if(out.begin(), out.end(), [this](std::int32_t token) {
     return std::cmp_greater_equal(static_cast<std::uint32_t>(token), vocab);
   });
-  throw base::data_error(outside_text(file, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
+  throw base::data_error(
+      outside_text(file, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
 }
 
 }  // namespace trainerd::io

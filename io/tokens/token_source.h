@@ -39,13 +39,13 @@ class TokenSource {
   std::int64_t samples() const;  ///< of one epoch
   /// Identifies the files (names, sizes, format) and seq_len: recorded in checkpoints, compared on resume.
   std::string fingerprint() const;
-  /// Reads samples of every file on `threads` threads (at most 256 MiB, see `sample_blocks`) and identifies their content: the
-  /// same on every machine and for every number of threads. Empty for synthetic tokens. Throws DataError naming file and position:
-  /// an id that is not in the vocabulary.
+  /// Reads samples of every file on `threads` threads (at most 256 MiB, see `sample_blocks`) and identifies
+  /// their content: the same on every machine and for every number of threads. Empty for synthetic tokens.
+  /// Throws DataError naming file and position: an id that is not in the vocabulary.
   std::string check_samples(int threads) const;
 
-  /// The order of samples starts at `cursor`, with a new epoch 0 of permutations of its own for each number `stream`: a run whose
-  /// data was replaced there. Before: at cursor 0, with stream 0.
+  /// The order of samples starts at `cursor`, with a new epoch 0 of permutations of its own for each number
+  /// `stream`: a run whose data was replaced there. Before: at cursor 0, with stream 0.
   void start_order(std::int64_t cursor, std::int64_t stream);
 
   /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first.

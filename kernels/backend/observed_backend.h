@@ -20,8 +20,8 @@ struct ObservedCall {
   OpClass what;
 };
 
-/// A backend that times each operator of another and tells an observer. Waits for every operator: for traces and
-/// benchmarks, not for training.
+/// A backend that times each operator of another and tells an observer. Waits for every operator: for traces
+/// and benchmarks, not for training.
 class ObservedBackend : public Backend {
  public:
   ObservedBackend(Backend& inner, std::function<void(const ObservedCall&)> observe)
@@ -31,18 +31,23 @@ class ObservedBackend : public Backend {
   BackendCounters counters() const override { return inner_.counters(); }
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override { return inner_.allocate(kind, bytes); }
   void copy(Stream& s, const Tensor& from, const Tensor& to) override {
-    timed(s, Operator::copy, {0, 2.0 * static_cast<double>(from.bytes())}, {}, [&] { inner_.copy(s, from, to); });
+    timed(s, Operator::copy, {0, 2.0 * static_cast<double>(from.bytes())}, {},
+          [&] { inner_.copy(s, from, to); });
   }
   void fill_zero(Stream& s, const Tensor& x) override {
     timed(s, Operator::fill_zero, {0, static_cast<double>(x.bytes())}, {}, [&] { inner_.fill_zero(s, x); });
   }
   void transfer(Stream& s, const Tensor& from, const Tensor& to) override { inner_.transfer(s, from, to); }
-  void write(Stream& s, std::span<const std::byte> from, const Tensor& to) override { inner_.write(s, from, to); }
+  void write(Stream& s, std::span<const std::byte> from, const Tensor& to) override {
+    inner_.write(s, from, to);
+  }
   void write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>& staging,
                   const std::function<void(std::span<std::byte>)>& make) override {
     inner_.write_made(s, to, staging, make);
   }
-  void read_back(Stream& s, const Tensor& from, std::span<std::byte> to) override { inner_.read_back(s, from, to); }
+  void read_back(Stream& s, const Tensor& from, std::span<std::byte> to) override {
+    inner_.read_back(s, from, to);
+  }
   std::unique_ptr<Stream> make_stream(std::string name, Arena* scratch) override {
     return inner_.make_stream(std::move(name), scratch);
   }
@@ -50,7 +55,9 @@ class ObservedBackend : public Backend {
   void record(Stream& s, Event& e) override { inner_.record(s, e); }
   void wait(Stream& s, const Event& e) override { inner_.wait(s, e); }
   void wait_host(const Event& e) override { inner_.wait_host(e); }
-  double elapsed_seconds(const Event& from, const Event& to) override { return inner_.elapsed_seconds(from, to); }
+  double elapsed_seconds(const Event& from, const Event& to) override {
+    return inner_.elapsed_seconds(from, to);
+  }
   void enter_thread() override { inner_.enter_thread(); }
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
 

@@ -35,7 +35,9 @@ bool parse_error_kind(const std::string& word, ErrorKind& kind) {
 SpecError spec_error(std::string m, std::source_location w) { return {ErrorKind::spec, m, w}; }
 CapacityError capacity_error(std::string m, std::source_location w) { return {ErrorKind::capacity, m, w}; }
 DataError data_error(std::string m, std::source_location w) { return {ErrorKind::data, m, w}; }
-CheckpointError checkpoint_error(std::string m, std::source_location w) { return {ErrorKind::checkpoint, m, w}; }
+CheckpointError checkpoint_error(std::string m, std::source_location w) {
+  return {ErrorKind::checkpoint, m, w};
+}
 CommError comm_error(std::string m, std::source_location w) { return {ErrorKind::comm, m, w}; }
 DivergedError diverged_error(std::string m, std::source_location w) { return {ErrorKind::diverged, m, w}; }
 DeviceError device_error(std::string m, std::source_location w) { return {ErrorKind::device, m, w}; }
@@ -60,7 +62,8 @@ std::string errno_text(int error_number) {
 
 void check(bool invariant, const char* what, std::source_location where) {
   if (!invariant)
-    throw std::logic_error(std::string(what) + " (" + where.file_name() + ":" + std::to_string(where.line()) + ")");
+    throw std::logic_error(std::string(what) + " (" + where.file_name() + ":" + std::to_string(where.line()) +
+                           ")");
 }
 
 }  // namespace trainerd::base

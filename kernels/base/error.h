@@ -29,24 +29,41 @@ class Error : public std::runtime_error {
 };
 
 /// The job, the command line or the environment is wrong: mend it. Carries every problem found, one per line.
-struct SpecError : Error { using Error::Error; };
+struct SpecError : Error {
+  using Error::Error;
+};
 /// The job does not fit: which rank, which term, what would fit.
-struct CapacityError : Error { using Error::Error; };
-struct DataError : Error { using Error::Error; };
-struct CheckpointError : Error { using Error::Error; };
+struct CapacityError : Error {
+  using Error::Error;
+};
+struct DataError : Error {
+  using Error::Error;
+};
+struct CheckpointError : Error {
+  using Error::Error;
+};
 /// A peer is gone or late: who, at which collective.
-struct CommError : Error { using Error::Error; };
+struct CommError : Error {
+  using Error::Error;
+};
 /// The loss or a gradient is not finite: which tensor, at which step.
-struct DivergedError : Error { using Error::Error; };
-struct DeviceError : Error { using Error::Error; };
+struct DivergedError : Error {
+  using Error::Error;
+};
+struct DeviceError : Error {
+  using Error::Error;
+};
 
 // Builders, so that `throw data_error(...)` records its own location.
 SpecError spec_error(std::string message, std::source_location where = std::source_location::current());
-CapacityError capacity_error(std::string message, std::source_location where = std::source_location::current());
+CapacityError capacity_error(std::string message,
+                             std::source_location where = std::source_location::current());
 DataError data_error(std::string message, std::source_location where = std::source_location::current());
-CheckpointError checkpoint_error(std::string message, std::source_location where = std::source_location::current());
+CheckpointError checkpoint_error(std::string message,
+                                 std::source_location where = std::source_location::current());
 CommError comm_error(std::string message, std::source_location where = std::source_location::current());
-DivergedError diverged_error(std::string message, std::source_location where = std::source_location::current());
+DivergedError diverged_error(std::string message,
+                             std::source_location where = std::source_location::current());
 DeviceError device_error(std::string message, std::source_location where = std::source_location::current());
 
 /// Throws the error type that belongs to `kind`: how an error crosses a process boundary.

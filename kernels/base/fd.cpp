@@ -1,9 +1,9 @@
 #include "kernels/base/fd.h"
 
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cerrno>
 
 namespace trainerd::base {
 
@@ -30,7 +30,8 @@ UniqueFd open_read(const std::string& path) {
 std::int64_t read_at(int fd, std::span<std::byte> out, std::int64_t offset) {
   std::size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n = ::pread(fd, out.data() + done, out.size() - done, offset + static_cast<std::int64_t>(done));
+    const ssize_t n =
+        ::pread(fd, out.data() + done, out.size() - done, offset + static_cast<std::int64_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -1;
     if (n == 0) break;

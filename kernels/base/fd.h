@@ -33,7 +33,8 @@ class UniqueFd {
 
 /// Opens for reading; an empty UniqueFd and errno set on failure.
 UniqueFd open_read(const std::string& path);
-/// Reads up to `out.size()` bytes at `offset`; returns bytes read (short at end of file) or -1 with errno set.
+/// Reads up to `out.size()` bytes at `offset`; returns bytes read (short at end of file) or -1 with errno
+/// set.
 std::int64_t read_at(int fd, std::span<std::byte> out, std::int64_t offset);
 /// Writes all of `bytes`; returns 0 or an errno value.
 int write_all(int fd, std::span<const std::byte> bytes);

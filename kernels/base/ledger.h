@@ -1,7 +1,7 @@
 #pragma once
 
-// The time ledger (core/README.md, section 4): where a step's seconds go. This is the one list of its parts. The clock of a step, its records and metrics, the
-// plan and the replay all go by it.
+// The time ledger (core/README.md, section 4): where a step's seconds go. This is the one list of its parts.
+// The clock of a step, its records and metrics, the plan and the replay all go by it.
 
 #include <array>
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace trainerd::base {
 
-/// Communication is exposed while the compute stream hands an operation over or awaits it; each stall is charged to the axis whose
-/// group it awaited.
+/// Communication is exposed while the compute stream hands an operation over or awaits it; each stall is
+/// charged to the axis whose group it awaited.
 enum class LedgerPart : std::uint8_t {
   compute,
   exposed_tp,     ///< tensor parallel, replicated key and value heads included
@@ -43,11 +43,13 @@ inline constexpr std::array kLedgerParts{
     LedgerPartInfo{LedgerPart::checkpoint, "checkpoint", ""},
     LedgerPartInfo{LedgerPart::other, "other", ""},
 };
-static_assert([] {
-  for (std::size_t i = 0; i < kLedgerParts.size(); ++i)
-    if (static_cast<std::size_t>(kLedgerParts[i].part) != i) return false;
-  return kLedgerParts.back().part == LedgerPart::other;
-}(), "the table has every part, in the enum's order");
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < kLedgerParts.size(); ++i)
+        if (static_cast<std::size_t>(kLedgerParts[i].part) != i) return false;
+      return kLedgerParts.back().part == LedgerPart::other;
+    }(),
+    "the table has every part, in the enum's order");
 
 constexpr const LedgerPartInfo& info(LedgerPart part) { return kLedgerParts[static_cast<std::size_t>(part)]; }
 

@@ -1,9 +1,9 @@
 #include "kernels/base/segment.h"
 
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <cerrno>
 
 #include "kernels/base/error.h"
 
@@ -13,7 +13,9 @@ namespace {
 std::byte* map_whole(int fd, std::size_t size) {
   if (size == 0) return nullptr;
   void* p = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) throw device_error("cannot map a shared segment of " + std::to_string(size) + " bytes: " + errno_text(errno));
+  if (p == MAP_FAILED)
+    throw device_error("cannot map a shared segment of " + std::to_string(size) +
+                       " bytes: " + errno_text(errno));
   return static_cast<std::byte*>(p);
 }
 
@@ -41,7 +43,9 @@ Segment Segment::attach(UniqueFd fd) {
 }
 
 Segment::Segment(Segment&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   if (this != &other) {

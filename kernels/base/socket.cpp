@@ -36,7 +36,8 @@ Addresses look_up(const Endpoint& endpoint, std::string& why) {
   if (rc == 0) return addresses;
   why = rc == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(rc);
   if (rc != EAI_AGAIN && rc != EAI_SYSTEM)
-    throw comm_error("host " + endpoint.host + " is not known here (" + why + "); give a name or address that is");
+    throw comm_error("host " + endpoint.host + " is not known here (" + why +
+                     "); give a name or address that is");
   return {nullptr, &::freeaddrinfo};
 }
 
@@ -57,7 +58,9 @@ std::string address_of(int fd, const Ask& ask) {
   return text.starts_with(kMapped) ? text.substr(kMapped.size()) : text;
 }
 
-void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof(value)); }
+void set_option(int fd, int level, int name, int value) {
+  ::setsockopt(fd, level, name, &value, sizeof(value));
+}
 
 /// Whether the connection was made; otherwise errno.
 bool connect_within(int fd, const sockaddr* address, socklen_t bytes, double deadline) {
@@ -163,7 +166,8 @@ UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why) {
 
 std::string own_address(const std::string& name) {
   const auto none = [&](const std::string& why) {
-    return comm_error("cannot communicate from " + name + " (" + why + "); give the name or an address of a network interface of this machine");
+    return comm_error("cannot communicate from " + name + " (" + why +
+                      "); give the name or an address of a network interface of this machine");
   };
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) throw none(errno_text(errno));

@@ -20,9 +20,9 @@ struct Endpoint {
 /// Reads "host:port" with a port of 1 to 65535; an IPv6 address stands in brackets. None for anything else.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-/// A non-blocking socket that listens on `at.port` of every interface, or of loopback alone when `at.host` is a
-/// loopback address that nobody outside could mean: other nodes may know this host by another address than it
-/// does itself. Port 0: any free one (see `local_port`). Throws CommError.
+/// A non-blocking socket that listens on `at.port` of every interface, or of loopback alone when `at.host` is
+/// a loopback address that nobody outside could mean: other nodes may know this host by another address than
+/// it does itself. Port 0: any free one (see `local_port`). Throws CommError.
 UniqueFd listen_at(const Endpoint& at);
 std::uint16_t local_port(int fd);
 
@@ -30,8 +30,8 @@ std::uint16_t local_port(int fd);
 /// the name is unknown: more attempts would not help.
 UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why);
 
-/// The numeric address of one of this machine's network interfaces, by the interface's name ("ib0"), a host name or an
-/// address. Throws CommError when it has none such.
+/// The numeric address of one of this machine's network interfaces, by the interface's name ("ib0"), a host
+/// name or an address. Throws CommError when it has none such.
 std::string own_address(const std::string& name);
 
 /// Numeric addresses of a connection's two ends.
@@ -39,8 +39,8 @@ std::string local_address(int fd);
 std::string peer_address(int fd);
 bool is_loopback(const std::string& address);
 
-/// For a connection whose end is a peer's death: a host that is gone without a word is seen within about 20 s,
-/// small messages leave at once, and no read or write blocks longer than `seconds`.
+/// For a connection whose end is a peer's death: a host that is gone without a word is seen within about 20
+/// s, small messages leave at once, and no read or write blocks longer than `seconds`.
 void watch_peer(int fd, double seconds);
 
 }  // namespace trainerd::base

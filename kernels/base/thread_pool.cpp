@@ -1,9 +1,9 @@
 #include "kernels/base/thread_pool.h"
 
-#include <exception>
-#include <mutex>
 #include <pthread.h>
 #include <sched.h>
+#include <exception>
+#include <mutex>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -11,9 +11,9 @@
 namespace trainerd::base {
 namespace {
 
-// A sleeping thread takes longer to wake (a virtual machine's halted core: a tenth of a millisecond and more) than most
-// operators take. So a waiting thread first polls, then polls and offers its core to others for about as long as the
-// unevenness of two threads' last blocks lasts, and sleeps only then.
+// A sleeping thread takes longer to wake (a virtual machine's halted core: a tenth of a millisecond and more)
+// than most operators take. So a waiting thread first polls, then polls and offers its core to others for
+// about as long as the unevenness of two threads' last blocks lasts, and sleeps only then.
 constexpr int kPauses = 2000;
 constexpr int kYields = 2000;
 
@@ -84,14 +84,16 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads, std::vector<int> cpus) : threads_(threads), state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
+    : threads_(threads), state_(std::make_unique<State>()) {
   check(threads >= 1, "a thread pool needs at least one thread");
   if (!cpus.empty()) pin_to(cpus[0]);
   for (int i = 1; i < threads; ++i)
-    workers_.emplace_back([this, i, cpu = cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]] {
-      if (cpu >= 0) pin_to(cpu);
-      state_->serve(i);
-    });
+    workers_.emplace_back(
+        [this, i, cpu = cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]] {
+          if (cpu >= 0) pin_to(cpu);
+          state_->serve(i);
+        });
 }
 
 ThreadPool::~ThreadPool() {
@@ -117,7 +119,8 @@ void ThreadPool::run_blocks(std::int64_t blocks, Invoke invoke, const void* body
   s.epoch.notify_all();
   s.work(0);
   poll_until([&] { return s.busy.load(std::memory_order_acquire) == 0; });
-  for (std::uint32_t left = s.busy.load(std::memory_order_acquire); left != 0; left = s.busy.load(std::memory_order_acquire))
+  for (std::uint32_t left = s.busy.load(std::memory_order_acquire); left != 0;
+       left = s.busy.load(std::memory_order_acquire))
     s.busy.wait(left, std::memory_order_acquire);
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
 }

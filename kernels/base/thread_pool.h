@@ -22,12 +22,13 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  /// Calls `body(block, thread)` once for each block in [0, blocks), and returns when all are done. Blocks are
-  /// handed out one at a time in rising order. The first exception of a block is rethrown here. Not reentrant, and
-  /// for one calling thread at a time.
+  /// Calls `body(block, thread)` once for each block in [0, blocks), and returns when all are done. Blocks
+  /// are handed out one at a time in rising order. The first exception of a block is rethrown here. Not
+  /// reentrant, and for one calling thread at a time.
   template <class Body>
   void run(std::int64_t blocks, const Body& body) {
-    run_blocks(blocks, [](const void* f, std::int64_t b, int t) { (*static_cast<const Body*>(f))(b, t); }, &body);
+    run_blocks(
+        blocks, [](const void* f, std::int64_t b, int t) { (*static_cast<const Body*>(f))(b, t); }, &body);
   }
 
  private:

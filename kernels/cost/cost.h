@@ -9,8 +9,9 @@
 
 namespace trainerd::kernels {
 
-/// What one operator call does. FLOPs count multiply and add apart and, for attention, only what the mask leaves.
-/// Bytes are those that must cross the device's memory at least once: inputs read plus outputs written.
+/// What one operator call does. FLOPs count multiply and add apart and, for attention, only what the mask
+/// leaves. Bytes are those that must cross the device's memory at least once: inputs read plus outputs
+/// written.
 struct Cost {
   double flops = 0;
   double bytes = 0;

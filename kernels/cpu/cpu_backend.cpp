@@ -57,7 +57,9 @@ CpuBackend::CpuBackend(const Target& target, base::ThreadPool& pool)
 
 CpuBackend::~CpuBackend() = default;
 
-BackendCounters CpuBackend::counters() const { return {.widened_gemms = widened_gemms_, .reference_gemms = reference_gemms_}; }
+BackendCounters CpuBackend::counters() const {
+  return {.widened_gemms = widened_gemms_, .reference_gemms = reference_gemms_};
+}
 
 // [guard page | pages of the buffer | guard page]. The buffer ends at the rear guard to within its own
 // rounding to 64 bytes, so that a read or write past either end of it faults. The end of a large buffer lies

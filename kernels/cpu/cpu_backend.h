@@ -8,12 +8,13 @@
 
 namespace trainerd::kernels {
 
-class GemmCache;         // oneDNN primitives by problem (gemm.h)
-struct VectorKernels;    // row kernels of one instruction set (simd/vector_kernels.h)
-struct AttentionKernels; // attention tiles of one instruction set (simd/attention_kernels.h)
+class GemmCache;          // oneDNN primitives by problem (gemm.h)
+struct VectorKernels;     // row kernels of one instruction set (simd/vector_kernels.h)
+struct AttentionKernels;  // attention tiles of one instruction set (simd/attention_kernels.h)
 
-/// The CPU world: GEMMs by oneDNN, and where it is slower by our own kernels; everything else by our own vector kernels on our own pool. Work is done in the
-/// calling thread's order, at once. Results depend on the target (instruction set, thread count), never on timing.
+/// The CPU world: GEMMs by oneDNN, and where it is slower by our own kernels; everything else by our own
+/// vector kernels on our own pool. Work is done in the calling thread's order, at once. Results depend on the
+/// target (instruction set, thread count), never on timing.
 class CpuBackend final : public Backend {
  public:
   /// `pool` must outlive the backend and have `target.threads` threads.

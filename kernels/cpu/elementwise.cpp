@@ -80,7 +80,8 @@ void CpuBackend::init_normal(Stream&, const InitNormal& a) {
       const std::int64_t inside =
           row < a.logical_rows ? std::clamp<std::int64_t>(a.logical_columns - column, 0, run) : 0;
       float* x = narrow ? drawn.data() : a.x.as<float>() + i;
-      fill_normal(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean, a.stddev);
+      fill_normal(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean,
+                  a.stddev);
       std::fill(x + inside, x + run, 0.0f);
       if (narrow) std::transform(x, x + run, a.x.as<Bf16>() + i, [](float value) { return to_bf16(value); });
       i += run;

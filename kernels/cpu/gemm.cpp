@@ -30,7 +30,7 @@ Form form_of(const LinearShape& s, const Target& target) {
 LinearCall call_of(const LinearFprop& a, const Target& target) {
   base::check(a.x_TC.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
   const LinearShape shape = shape_of(a);
-  return {shape,     GemmKey::Right::transposed, a.x_TC.data, a.y_TN, a.weight, a.bias_N,
+  return {shape,       GemmKey::Right::transposed, a.x_TC.data, a.y_TN, a.weight, a.bias_N,
           a.addend_TN, form_of(shape, target)};
 }
 LinearCall call_of(const LinearDgrad& a, const Target& target) {
@@ -79,8 +79,8 @@ std::byte* at(const Tensor& x, std::int64_t row) {
 
 /// As `run_blocks`, by our own kernel.
 template <class Place, class After>
-void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const LinearCall& c, const Blocks& blocks,
-                    const Place& place, const After& after) {
+void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const LinearCall& c,
+                    const Blocks& blocks, const Place& place, const After& after) {
   base::check(c.out.dtype == DType::f32, "linear: the result of fp32 operands is fp32");
   const bool in_place = c.addend.defined() && c.addend.data == c.out.data;
   pool.run(blocks.count, [&](std::int64_t block, int thread) {
@@ -101,8 +101,8 @@ void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const Li
 }
 
 /// Runs the GEMM in blocks of token rows. The result of rows [begin, begin + rows) goes to `place(begin,
-/// thread)`, and `after(begin, rows, thread)` follows while it is in cache. Returns whether oneDNN computed it
-/// by its reference implementation.
+/// thread)`, and `after(begin, rows, thread)` follows while it is in cache. Returns whether oneDNN computed
+/// it by its reference implementation.
 template <class Place, class After>
 bool run_blocks(GemmCache& cache, base::ThreadPool& pool, const Target& target, const LinearCall& c,
                 const Blocks& blocks, std::byte* scratch, const Place& place, const After& after) {
@@ -197,12 +197,13 @@ bool run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
                 const LinearCall& c, std::byte* scratch) {
   check_call(c);
   if (widened(c.shape.in, target)) return run_widened(cache, pool, target, vector, c, scratch);
-  const Blocks blocks = c.form == Form::own_prepared
-                            ? own_blocks(c.shape.tokens, c.shape.n, c.shape.k, target.threads)
-                            : library_blocks(c.shape.tokens, kTokenBlock, c.shape.in, c.shape.prepared, target);
+  const Blocks blocks =
+      c.form == Form::own_prepared
+          ? own_blocks(c.shape.tokens, c.shape.n, c.shape.k, target.threads)
+          : library_blocks(c.shape.tokens, kTokenBlock, c.shape.in, c.shape.prepared, target);
   return run_blocks(
-      cache, pool, target, c, blocks, scratch,
-      [&](std::int64_t begin, int) { return at(c.out, begin); }, [](std::int64_t, std::int64_t, int) {});
+      cache, pool, target, c, blocks, scratch, [&](std::int64_t begin, int) { return at(c.out, begin); },
+      [](std::int64_t, std::int64_t, int) {});
 }
 
 }  // namespace
@@ -218,8 +219,7 @@ void CpuBackend::prepare_weight(Stream&, const PrepareWeight& args) {
   const Tensor& w = args.plain_NC;
   const std::int64_t N = w.size(0), C = w.size(1);
   pool_.run((N + 63) / 64, [&](std::int64_t block, int) {
-    if (args.role == GemmRole::fprop)
-      kernels.prepare_fprop(w.dtype, w.data, C, block, args.out.data);
+    if (args.role == GemmRole::fprop) kernels.prepare_fprop(w.dtype, w.data, C, block, args.out.data);
     else
       kernels.prepare_dgrad(w.dtype, w.data, N, C, block * 64, std::min<std::int64_t>(64, N - block * 64),
                             args.out.data);
@@ -265,8 +265,8 @@ void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
     return;
   }
   reference_gemms_ += run_blocks(
-      *gemms_, pool_, target_, call, blocks, scratch, [&](std::int64_t begin, int) { return at(call.out, begin); },
-      glu);
+      *gemms_, pool_, target_, call, blocks, scratch,
+      [&](std::int64_t begin, int) { return at(call.out, begin); }, glu);
 }
 
 void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& args) {

@@ -69,8 +69,10 @@ class LibraryGemm final : public Gemm {
     // Implementations come fastest first.
     while (scratch_of(made) > scratch_bytes)
       if (!made.next_impl())
-        throw base::device_error("oneDNN's " + text_of(key) + " wants more than the fixed " + std::to_string(scratch_bytes) +
-                                 " bytes of workspace for each thread in every implementation: use oneDNN 2.6, or fewer tokens at a time");
+        throw base::device_error("oneDNN's " + text_of(key) + " wants more than the fixed " +
+                                 std::to_string(scratch_bytes) +
+                                 " bytes of workspace for each thread in every implementation: use oneDNN "
+                                 "2.6, or fewer tokens at a time");
     primitive_ = dnnl::matmul(made);
     is_reference_ = std::string_view(made.impl_info_str()).substr(0, 3) == "ref";
     for (int t = 0; t < threads; ++t) {

@@ -52,7 +52,8 @@ class Gemm {
 /// oneDNN primitives by problem. Making one takes 0.1 to 0.4 ms: `get` all that a loop needs before it.
 class GemmCache {
  public:
-  explicit GemmCache(const Target& target) : threads_(target.threads), scratch_bytes_(library_scratch(target)) {}
+  explicit GemmCache(const Target& target)
+      : threads_(target.threads), scratch_bytes_(library_scratch(target)) {}
   const Gemm& get(const GemmKey& key);
 
  private:

@@ -11,18 +11,14 @@ namespace {
 
 template <class Acc, class T>
 Acc load(T x) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    return static_cast<Acc>(to_float(x));
-  else
-    return static_cast<Acc>(x);
+  if constexpr (std::is_same_v<T, Bf16>) return static_cast<Acc>(to_float(x));
+  else return static_cast<Acc>(x);
 }
 
 template <class T, class Acc>
 T store(Acc x) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    return to_bf16(static_cast<float>(x));
-  else
-    return static_cast<T>(x);
+  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(static_cast<float>(x));
+  else return static_cast<T>(x);
 }
 
 // A block of accumulators stays in the first cache level while the inputs stream past it.
@@ -46,10 +42,8 @@ void reduce(std::span<const std::byte* const> inputs, std::byte* out_bytes, std:
 
 template <class T, class Acc>
 void reduce(HostReduce op, std::span<const std::byte* const> inputs, std::byte* out, std::int64_t count) {
-  if (op == HostReduce::sum)
-    reduce<T, Acc>(inputs, out, count, [](Acc a, Acc b) { return a + b; });
-  else
-    reduce<T, Acc>(inputs, out, count, [](Acc a, Acc b) { return b > a || b != b ? b : a; });
+  if (op == HostReduce::sum) reduce<T, Acc>(inputs, out, count, [](Acc a, Acc b) { return a + b; });
+  else reduce<T, Acc>(inputs, out, count, [](Acc a, Acc b) { return b > a || b != b ? b : a; });
 }
 
 }  // namespace

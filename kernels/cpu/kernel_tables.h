@@ -7,7 +7,8 @@
 
 namespace trainerd::kernels {
 
-// The kernels of an instruction set that this build has. On other processors than x86-64 that is the portable one.
+// The kernels of an instruction set that this build has. On other processors than x86-64 that is the portable
+// one.
 const VectorKernels& vector_kernels_of(Isa isa);
 const AttentionKernels& attention_kernels_of(Isa isa);
 const GemmKernels& gemm_kernels_of(Isa isa);

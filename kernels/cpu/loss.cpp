@@ -18,7 +18,8 @@ void CpuBackend::ce_rescale(Stream&, const CeRescale& a) {
   const float *local = a.max_local_T.as<float>(), *max = a.max_T.as<float>();
   float* sum = a.sum_exp_T.as<float>();
   // A part without a column that counts has max -inf and sum 0, and stays 0.
-  for (std::int64_t t = 0; t < a.max_T.numel(); ++t) sum[t] = sum[t] > 0 ? sum[t] * std::exp(local[t] - max[t]) : 0.0f;
+  for (std::int64_t t = 0; t < a.max_T.numel(); ++t)
+    sum[t] = sum[t] > 0 ? sum[t] * std::exp(local[t] - max[t]) : 0.0f;
 }
 
 void CpuBackend::ce_finish(Stream&, const CeFinish& a) {

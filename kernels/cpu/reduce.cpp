@@ -19,7 +19,8 @@ void CpuBackend::block_square_sums(Stream&, const BlockSquareSums& a) {
 }
 
 void CpuBackend::total_square_sum(Stream&, const TotalSquareSum& a) {
-  base::check(!a.first_block.empty() && a.first_block.back() <= a.sums.numel(), "total square sum: first_block ends at the last block");
+  base::check(!a.first_block.empty() && a.first_block.back() <= a.sums.numel(),
+              "total square sum: first_block ends at the last block");
   const double* sums = a.sums.as<double>();
   double total = 0;
   std::int32_t nonfinite = -1;

@@ -14,8 +14,10 @@ namespace {
 // Elements whose random bits lie on the stack at a time; a multiple of a vector.
 constexpr std::int64_t kRandomElements = 1024;
 
-/// `part` in pieces, each with the bits that round it. `from` is the part's first element, counted from its range's.
-void adamw_rounded(const VectorKernels& vector, AdamwRun part, const UpdateRange& range, std::int64_t from, std::int64_t step) {
+/// `part` in pieces, each with the bits that round it. `from` is the part's first element, counted from its
+/// range's.
+void adamw_rounded(const VectorKernels& vector, AdamwRun part, const UpdateRange& range, std::int64_t from,
+                   std::int64_t step) {
   std::array<std::uint32_t, kRandomElements> random;
   const std::int64_t count = part.count;
   const auto advance = [](auto*& p, DType dtype) {
@@ -96,7 +98,8 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
       if (a.params.defined()) part.params = a.params.data + from * size_of(a.params.dtype);
       part.count = to - from;
       part.weight_decay = range->weight_decay;
-      if (a.rounding == Rounding::stochastic) adamw_rounded(vector_, part, *range, from - range->begin, a.step);
+      if (a.rounding == Rounding::stochastic)
+        adamw_rounded(vector_, part, *range, from - range->begin, a.step);
       else vector_.adamw(part);
     }
   });

@@ -71,8 +71,8 @@ std::byte* Arena::take_bytes(std::int64_t bytes, MemoryTerm term) {
                                " more; make the model, batch.micro or model.seq_len smaller");
   const std::int64_t size = align_up(bytes);
   if (size > capacity_ - top_)
-    throw base::capacity_error("region " + name_ + " holds " + std::to_string(capacity_) + " bytes by plan; " +
-                               std::to_string(top_ + size) + " are asked for");
+    throw base::capacity_error("region " + name_ + " holds " + std::to_string(capacity_) +
+                               " bytes by plan; " + std::to_string(top_ + size) + " are asked for");
   std::byte* at = base_ + top_;
   taken_.push_back({top_, size, term});
   top_ += size;

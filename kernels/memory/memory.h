@@ -14,7 +14,9 @@ namespace trainerd::kernels {
 
 /// Every offset is a multiple of this: a cache line, and a full vector register.
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kAlignment) { return (bytes + to - 1) / to * to; }
+constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kAlignment) {
+  return (bytes + to - 1) / to * to;
+}
 
 /// What memory is used for: the terms of a plan.
 enum class MemoryTerm : std::uint8_t {
@@ -76,7 +78,9 @@ class Arena {
   std::int64_t top() const { return top_; }
   std::int64_t high_water() const { return high_water_; }
   /// Bytes of each term at the moment of the high-water mark.
-  const std::array<std::int64_t, static_cast<std::size_t>(MemoryTerm::count_)>& terms_at_peak() const { return peak_terms_; }
+  const std::array<std::int64_t, static_cast<std::size_t>(MemoryTerm::count_)>& terms_at_peak() const {
+    return peak_terms_;
+  }
 
  private:
   struct Taken {

@@ -12,18 +12,22 @@ Buffer MetaBackend::allocate(MemoryKind, std::int64_t bytes) {
 }
 
 void MetaBackend::copy(Stream& s, const Tensor& from, const Tensor& to) {
-  base::check(from.dtype == to.dtype && from.numel() == to.numel(), "a copy is between equal dtypes and sizes");
+  base::check(from.dtype == to.dtype && from.numel() == to.numel(),
+              "a copy is between equal dtypes and sizes");
   note(s, Operator::copy, {0, 2.0 * static_cast<double>(from.bytes())}, 0);
 }
 
-void MetaBackend::fill_zero(Stream& s, const Tensor& x) { note(s, Operator::fill_zero, {0, static_cast<double>(x.bytes())}, 0); }
+void MetaBackend::fill_zero(Stream& s, const Tensor& x) {
+  note(s, Operator::fill_zero, {0, static_cast<double>(x.bytes())}, 0);
+}
 
 void MetaBackend::write(Stream& s, std::span<const std::byte> from, const Tensor& to) {
   base::check(static_cast<std::int64_t>(from.size()) == to.bytes(), "a write fills its tensor");
   note(s, Operator::write, {0, static_cast<double>(to.bytes())}, 0);
 }
 
-void MetaBackend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>&, const std::function<void(std::span<std::byte>)>&) {
+void MetaBackend::write_made(Stream& s, std::span<const Tensor> to, std::vector<std::byte>&,
+                             const std::function<void(std::span<std::byte>)>&) {
   for (const Tensor& t : to) note(s, Operator::write, {0, static_cast<double>(t.bytes())}, 0);
 }
 
@@ -40,7 +44,8 @@ std::unique_ptr<Stream> MetaBackend::make_stream(std::string name, Arena* scratc
 
 std::unique_ptr<Event> MetaBackend::make_event() { return std::make_unique<Event>(); }
 
-void MetaBackend::note(const Stream& stream, Operator op, const Cost& cost, std::int64_t scratch, const OpClass& what) {
+void MetaBackend::note(const Stream& stream, Operator op, const Cost& cost, std::int64_t scratch,
+                       const OpClass& what) {
   if (observe_) observe_({op, stream.name(), cost, scratch, what});
 }
 

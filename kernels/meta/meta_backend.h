@@ -21,8 +21,9 @@ struct MetaCall {
   OpClass what;
 };
 
-/// A world that computes nothing: each call is costed as the target would run it, takes and gives back the scratch
-/// that the target would, and is passed to `observe`. Memory it allocates has addresses but nothing behind them.
+/// A world that computes nothing: each call is costed as the target would run it, takes and gives back the
+/// scratch that the target would, and is passed to `observe`. Memory it allocates has addresses but nothing
+/// behind them.
 class MetaBackend final : public Backend {
  public:
   explicit MetaBackend(const Target& target, std::function<void(const MetaCall&)> observe = {});
@@ -45,7 +46,9 @@ class MetaBackend final : public Backend {
   double elapsed_seconds(const Event&, const Event&) override { return 0; }
   void enter_thread() override {}
 
-  std::int64_t prepared_bytes(const PrepareWeight& a) const override { return kernels::prepared_bytes(a, target_); }
+  std::int64_t prepared_bytes(const PrepareWeight& a) const override {
+    return kernels::prepared_bytes(a, target_);
+  }
 #define TRAINERD_OPERATOR(name, Args, cuda) \
   void name(Stream& s, const Args& a) override { call(s, Operator::name, a); }
 #include "kernels/ops/operators.def"
@@ -58,7 +61,8 @@ class MetaBackend final : public Backend {
     if (scratch > 0) stream.scratch().take_bytes(scratch, MemoryTerm::workspace);
     note(stream, op, cost(args, target_), scratch, op_class(args));
   }
-  void note(const Stream& stream, Operator op, const Cost& cost, std::int64_t scratch, const OpClass& what = {});
+  void note(const Stream& stream, Operator op, const Cost& cost, std::int64_t scratch,
+            const OpClass& what = {});
 
   Target target_;
   std::function<void(const MetaCall&)> observe_;

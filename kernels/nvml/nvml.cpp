@@ -30,7 +30,7 @@ struct Nvml::Functions {
   Result (*name)(Device, char*, unsigned) = nullptr;
   Result (*uuid)(Device, char*, unsigned) = nullptr;
   Result (*memory)(Device, Memory*) = nullptr;
-  Result (*power)(Device, unsigned*) = nullptr;  ///< milliwatts
+  Result (*power)(Device, unsigned*) = nullptr;       ///< milliwatts
   Result (*clock)(Device, int, unsigned*) = nullptr;  ///< MHz
   Result (*temperature)(Device, int, unsigned*) = nullptr;
   Result (*ecc_errors)(Device, int, int, unsigned long long*) = nullptr;
@@ -42,7 +42,9 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
   if (handle == nullptr) throw base::device_error("no readings of devices: " + std::string(::dlerror()));
   const auto find = [&](auto& function, const char* symbol) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, symbol));
-    if (function == nullptr) throw base::device_error("no readings of devices: " + library + " has no " + symbol + ": update the driver");
+    if (function == nullptr)
+      throw base::device_error("no readings of devices: " + library + " has no " + symbol +
+                               ": update the driver");
   };
   find(f_->init, "nvmlInit_v2");
   find(f_->shutdown, "nvmlShutdown");
@@ -78,7 +80,8 @@ int count_gpus(const std::string& library) {
 DeviceReading Nvml::read(const std::string& pci_bus_id) const {
   Device device = nullptr;
   if (const Result result = f_->by_pci_bus_id(pci_bus_id.c_str(), &device); result != kSuccess)
-    throw base::device_error("no readings of the device at " + pci_bus_id + ": NVML says " + f_->error_string(result));
+    throw base::device_error("no readings of the device at " + pci_bus_id + ": NVML says " +
+                             f_->error_string(result));
   DeviceReading reading;
   reading.pci_bus_id = pci_bus_id;
   std::array<char, 96> text{};

@@ -15,7 +15,8 @@ struct DeviceReading {
   std::optional<double> ecc_errors;  ///< uncorrected, since the driver was loaded
 };
 
-/// NVML, opened at run time: neither its header nor its library need be there. It makes no CUDA context. One thread at a time.
+/// NVML, opened at run time: neither its header nor its library need be there. It makes no CUDA context. One
+/// thread at a time.
 class Nvml {
  public:
   /// Throws DeviceError when the library is not there or does not start.
@@ -30,7 +31,8 @@ class Nvml {
   std::unique_ptr<Functions> f_;
 };
 
-/// How many GPUs the machine has by its management library; 0 when the library is not there or does not start.
+/// How many GPUs the machine has by its management library; 0 when the library is not there or does not
+/// start.
 int count_gpus(const std::string& library = "libnvidia-ml.so.1");
 
 }  // namespace trainerd::kernels

@@ -8,9 +8,10 @@
 
 namespace trainerd::kernels {
 
-/// out[t] = table[tokens[t] - first_row] (+ positions_table[positions[t]]); a token outside the held rows gives 0.
+/// out[t] = table[tokens[t] - first_row] (+ positions_table[positions[t]]); a token outside the held rows
+/// gives 0.
 struct EmbeddingForward {
-  Tensor tokens_T;            ///< i32
+  Tensor tokens_T;  ///< i32
   Tensor table_VD;
   std::int64_t first_row = 0;
   Tensor positions_T;         ///< i32, optional

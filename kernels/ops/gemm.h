@@ -42,8 +42,9 @@ struct LinearWgrad {
   WriteMode mode = WriteMode::accumulate;
 };
 
-/// gate_up = x w^T, act = silu(gate) * up. Rows [0, F) of the weight are the gate, [F, 2F) the up projection; how
-/// gate and up lie in `gate_up_T2F` is the backend's own matter, the same in the three operators that touch it.
+/// gate_up = x w^T, act = silu(gate) * up. Rows [0, F) of the weight are the gate, [F, 2F) the up projection;
+/// how gate and up lie in `gate_up_T2F` is the backend's own matter, the same in the three operators that
+/// touch it.
 struct LinearSwiglu {
   Operand x_TC;
   Weight weight;  ///< [2F, C]
@@ -62,29 +63,31 @@ struct LinearDgradSwiglu {
 
 inline OpClass op_class(const PrepareWeight& a) { return memory_class(a.plain_NC); }
 inline OpClass op_class(const LinearFprop& a) {
-  OpClass what = gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.y_TN.dtype, a.y_TN.size(0), a.y_TN.size(1), a.x_TC.data.size(1));
+  OpClass what = gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.y_TN.dtype, a.y_TN.size(0), a.y_TN.size(1),
+                            a.x_TC.data.size(1));
   what.adds = a.addend_TN.defined();
   what.bias = a.bias_N.defined();
   return what;
 }
 inline OpClass op_class(const LinearDgrad& a) {
-  OpClass what = gemm_class(GemmRole::dgrad, a.dy_TN.data.dtype, a.dx_TC.dtype, a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.data.size(1));
+  OpClass what = gemm_class(GemmRole::dgrad, a.dy_TN.data.dtype, a.dx_TC.dtype, a.dx_TC.size(0),
+                            a.dx_TC.size(1), a.dy_TN.data.size(1));
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }
 inline OpClass op_class(const LinearWgrad& a) {
-  OpClass what =
-      gemm_class(GemmRole::wgrad, a.x_TC.data.dtype, a.dweight_NC.dtype, a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.data.size(0));
+  OpClass what = gemm_class(GemmRole::wgrad, a.x_TC.data.dtype, a.dweight_NC.dtype, a.dweight_NC.size(0),
+                            a.dweight_NC.size(1), a.dy_TN.data.size(0));
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }
 inline OpClass op_class(const LinearSwiglu& a) {
-  return gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.gate_up_T2F.dtype, a.gate_up_T2F.size(0), a.gate_up_T2F.size(1),
-                    a.x_TC.data.size(1));
+  return gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.gate_up_T2F.dtype, a.gate_up_T2F.size(0),
+                    a.gate_up_T2F.size(1), a.x_TC.data.size(1));
 }
 inline OpClass op_class(const LinearDgradSwiglu& a) {
-  return gemm_class(GemmRole::dgrad, a.dy_TD.data.dtype, a.dy_TD.data.dtype, a.dy_TD.data.size(0), a.weight.plain_NC.size(1),
-                    a.dy_TD.data.size(1));
+  return gemm_class(GemmRole::dgrad, a.dy_TD.data.dtype, a.dy_TD.data.dtype, a.dy_TD.data.size(0),
+                    a.weight.plain_NC.size(1), a.dy_TD.data.size(1));
 }
 
 }  // namespace trainerd::kernels

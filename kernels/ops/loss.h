@@ -8,8 +8,9 @@
 
 namespace trainerd::kernels {
 
-/// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0 when the
-/// target is held elsewhere). Columns at or after `vocab` - `first_row` are padding and do not count.
+/// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0
+/// when the target is held elsewhere). Columns at or after `vocab` - `first_row` are padding and do not
+/// count.
 struct CeStats {
   Tensor logits_TV;
   Tensor targets_T;  ///< i32
@@ -19,14 +20,15 @@ struct CeStats {
   Tensor sum_exp_T;
   Tensor target_logit_T;
 };
-/// Statistics of one part of the vocabulary, brought to the max of all parts: sum_exp *= exp(max_local - max). Between the
-/// reductions of vocabulary parallelism: max over the ranks first, this, then the sums.
+/// Statistics of one part of the vocabulary, brought to the max of all parts: sum_exp *= exp(max_local -
+/// max). Between the reductions of vocabulary parallelism: max over the ranks first, this, then the sums.
 struct CeRescale {
   Tensor max_local_T;
   Tensor max_T;
   Tensor sum_exp_T;
 };
-/// loss[t] = weight[t] (max + log sum_exp - target_logit). dlogits = weight[t] grad_scale (softmax - onehot), in place.
+/// loss[t] = weight[t] (max + log sum_exp - target_logit). dlogits = weight[t] grad_scale (softmax - onehot),
+/// in place.
 struct CeFinish {
   Tensor logits_TV;
   Tensor targets_T;

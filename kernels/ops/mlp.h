@@ -26,7 +26,7 @@ struct GeluForward {
 struct GeluBackward {
   Tensor dact_TF;
   Tensor x_TF;
-  Tensor dx_TF;   ///< may be `dact_TF`
+  Tensor dx_TF;  ///< may be `dact_TF`
 };
 
 inline OpClass op_class(const GluForward& a) { return memory_class(a.act_TF); }

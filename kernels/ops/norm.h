@@ -10,8 +10,8 @@ namespace trainerd::kernels {
 
 enum class NormKind : std::uint8_t { rms, layer };
 
-/// sum = residual + delta; y = norm(sum) * weight (+ bias). The norm reads the sum as stored, in the activation dtype: made again
-/// from the sum alone, y and the statistics have the same bits.
+/// sum = residual + delta; y = norm(sum) * weight (+ bias). The norm reads the sum as stored, in the
+/// activation dtype: made again from the sum alone, y and the statistics have the same bits.
 struct AddNormForward {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;

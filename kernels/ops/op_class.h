@@ -1,7 +1,7 @@
 #pragma once
 
-// What an operator call is to a cost model: a matrix product of some size, attention over some length, or bytes to move. Each operator
-// says it beside its arguments.
+// What an operator call is to a cost model: a matrix product of some size, attention over some length, or
+// bytes to move. Each operator says it beside its arguments.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +15,19 @@ constexpr std::size_t kShapeTerms = 6;
 
 struct OpClass {
   enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
-  DType dtype = DType::f32;  ///< of its operands, where those are activations, weights or parameters
+  DType dtype = DType::f32;          ///< of its operands, where those are activations, weights or parameters
   std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM: output rows, output columns, summands
   GemmRole role = GemmRole::fprop;
   DType out = DType::f32;           ///< of a GEMM's output
   bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; a bias
-  std::int64_t length = 0;           ///< of attention: the longest sequence
+  std::int64_t length = 0;          ///< of attention: the longest sequence
   std::int64_t heads = 0, head_size = 0, sequences = 0;
 
   auto operator<=>(const OpClass&) const = default;
 };
 
-inline OpClass gemm_class(GemmRole role, DType dtype, DType out, std::int64_t m, std::int64_t n, std::int64_t k) {
+inline OpClass gemm_class(GemmRole role, DType dtype, DType out, std::int64_t m, std::int64_t n,
+                          std::int64_t k) {
   return {.kind = OpClass::Kind::gemm, .dtype = dtype, .m = m, .n = n, .k = k, .role = role, .out = out};
 }
 

@@ -8,7 +8,6 @@
 
 namespace trainerd::kernels {
 
-
 /// Whether an output is overwritten or added to.
 enum class WriteMode : std::uint8_t { assign, accumulate };
 
@@ -22,13 +21,15 @@ struct Operand {
   Tensor scale;
 
   Operand() = default;
-  Operand(const Tensor& tensor) : data(tensor) {}  // NOLINT(google-explicit-constructor): a plain tensor is an operand
+  Operand(const Tensor& tensor)
+      : data(tensor) {}  // NOLINT(google-explicit-constructor): a plain tensor is an operand
 };
 
 /// The GEMM that a prepared form serves.
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 
-/// A linear layer's weight: its plain form, and for one GEMM role the backend's own form (opaque bytes, may be absent).
+/// A linear layer's weight: its plain form, and for one GEMM role the backend's own form (opaque bytes, may
+/// be absent).
 struct Weight {
   Tensor plain_NC;
   Tensor prepared;

@@ -10,27 +10,28 @@
 
 namespace trainerd::kernels {
 
-/// Device values that predicate the update, equal on every rank. Filled by `step_control`, read by `adamw_update`.
+/// Device values that predicate the update, equal on every rank. Filled by `step_control`, read by
+/// `adamw_update`.
 struct StepControlValues {
-  double grad_norm = 0;        ///< global, before clipping; may be inf or nan
-  float grad_factor = 0;       ///< clip factor: what each gradient is multiplied by
-  std::int32_t skip = 0;       ///< 1: a gradient or the loss is not finite, nothing is updated
-  std::int32_t nonfinite = -1; ///< of `TotalSquareSum`, on this rank
+  double grad_norm = 0;         ///< global, before clipping; may be inf or nan
+  float grad_factor = 0;        ///< clip factor: what each gradient is multiplied by
+  std::int32_t skip = 0;        ///< 1: a gradient or the loss is not finite, nothing is updated
+  std::int32_t nonfinite = -1;  ///< of `TotalSquareSum`, on this rank
   std::int32_t pad = 0;
 };
 
-/// From the square sum of all gradients and the loss, both over all ranks: the norm, the clip factor min(1, clip / norm), and
-/// whether to skip because one of them is not finite.
+/// From the square sum of all gradients and the loss, both over all ranks: the norm, the clip factor min(1,
+/// clip / norm), and whether to skip because one of them is not finite.
 struct StepControl {
   Tensor square_sum;     ///< f64 [1]
   Tensor loss;           ///< f64 [1]
   Tensor nonfinite;      ///< i32 [1]: handed on
   double clip_norm = 0;  ///< 0: no clipping
-  Tensor values;          ///< uint8 [sizeof(StepControlValues)]
+  Tensor values;         ///< uint8 [sizeof(StepControlValues)]
 };
 
-/// A run of elements of the flat state with one weight decay, which is a box of one logical tensor: element i of the run is
-/// element first + i / columns * stride + i % columns of it.
+/// A run of elements of the flat state with one weight decay, which is a box of one logical tensor: element i
+/// of the run is element first + i / columns * stride + i % columns of it.
 struct UpdateRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -43,23 +44,24 @@ struct UpdateRange {
   }
 };
 
-/// How a state in bf16 is rounded. Stochastic: up with the probability of its distance from the lower neighbour, so that updates
-/// smaller than half a unit in the last place are not lost on average.
+/// How a state in bf16 is rounded. Stochastic: up with the probability of its distance from the lower
+/// neighbour, so that updates smaller than half a unit in the last place are not lost on average.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101), in fp32 on flat arrays:
 ///   g = grad * grad_factor; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 ///   w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
 /// Does nothing when `control.skip` is set. `params` gets w in its own dtype, rounded to nearest.
-/// `rounding` is of w and v where they are kept in bf16, by the word of `rounding_bits`: its low half for w, its high half for v. m is
-/// rounded to nearest: it moves by a tenth of itself, v by less than bf16 can show when b2 is near 1.
+/// `rounding` is of w and v where they are kept in bf16, by the word of `rounding_bits`: its low half for w,
+/// its high half for v. m is rounded to nearest: it moves by a tenth of itself, v by less than bf16 can show
+/// when b2 is near 1.
 struct AdamwUpdate {
   std::span<const UpdateRange> ranges;
   Tensor grads;    ///< f32 or bf16, flat
   Tensor master;   ///< f32 or bf16, flat
   Tensor moment1;  ///< f32 or bf16
   Tensor moment2;  ///< of moment1's dtype
-  Tensor params;   ///< optional: undefined when the master weights are the parameters, as they must be in bf16
+  Tensor params;  ///< optional: undefined when the master weights are the parameters, as they must be in bf16
   Tensor control;  ///< of `StepControl`
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
@@ -68,9 +70,11 @@ struct AdamwUpdate {
 /// Formats that go together, arrays of one length, and ranges that rise within it.
 inline void check_ranges(const AdamwUpdate& a) {
   const auto is_float = [](const Tensor& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; };
-  base::check(is_float(a.grads) && is_float(a.master) && is_float(a.moment1) && a.moment2.dtype == a.moment1.dtype,
-              "adamw: gradients, master weights and moments in fp32 or bf16, both moments alike");
-  base::check(a.master.dtype == DType::f32 || !a.params.defined(), "adamw: master weights in bf16 are the parameters");
+  base::check(
+      is_float(a.grads) && is_float(a.master) && is_float(a.moment1) && a.moment2.dtype == a.moment1.dtype,
+      "adamw: gradients, master weights and moments in fp32 or bf16, both moments alike");
+  base::check(a.master.dtype == DType::f32 || !a.params.defined(),
+              "adamw: master weights in bf16 are the parameters");
   const std::int64_t n = a.master.numel();
   base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
                   (!a.params.defined() || a.params.numel() == n),
@@ -82,11 +86,13 @@ inline void check_ranges(const AdamwUpdate& a) {
   }
   base::check(last <= n, "adamw: ranges lie within the flat state");
   if (a.rounding == Rounding::nearest) return;
-  for (const UpdateRange& range : a.ranges) base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
+  for (const UpdateRange& range : a.ranges)
+    base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
 }
 
-/// x[i] = mean + stddev * normal(key, index of element i in the logical tensor). The shard held is `rows` x `columns`
-/// at (row, column) of a logical matrix with `logical_columns` columns; elements outside `logical_rows` are 0.
+/// x[i] = mean + stddev * normal(key, index of element i in the logical tensor). The shard held is `rows` x
+/// `columns` at (row, column) of a logical matrix with `logical_columns` columns; elements outside
+/// `logical_rows` are 0.
 struct InitNormal {
   Tensor x;  ///< f32, or bf16: the same values rounded to nearest
   std::uint64_t key = 0;

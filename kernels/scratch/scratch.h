@@ -1,7 +1,7 @@
 #pragma once
 
-// Scratch of every operator, by the host alone, with no device library: what the meta world counts and what a real backend takes
-// its scratch by. The two agree because they are the same functions.
+// Scratch of every operator, by the host alone, with no device library: what the meta world counts and what a
+// real backend takes its scratch by. The two agree because they are the same functions.
 
 #include <cstdint>
 

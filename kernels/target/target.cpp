@@ -33,7 +33,8 @@ bool library_has(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & is
 /// Everything that a build of the kernels is compiled with must be there, and oneDNN's beside it.
 Isa widest_isa() {
 #if defined(__x86_64__)
-  const bool avx2 = library_has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 =
+      library_has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && library_has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
@@ -70,8 +71,8 @@ Target detect_cpu(int threads, Isa most) {
   Target target;
   target.name = processor_name();
   const dnnl_version_t* library = dnnl_version();
-  target.gemm_library = "oneDNN " + std::to_string(library->major) + "." + std::to_string(library->minor) + "." +
-                        std::to_string(library->patch);
+  target.gemm_library = "oneDNN " + std::to_string(library->major) + "." + std::to_string(library->minor) +
+                        "." + std::to_string(library->patch);
   target.threads = threads > 0 ? threads : usable_cores();
   target.isa = std::min(most, widest_isa());
   target.bf16_gemm = most == Isa::avx512_bf16 && library_has(dnnl_cpu_isa_avx512_core_bf16);

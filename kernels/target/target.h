@@ -18,13 +18,14 @@ const char* to_string(Isa isa);
 /// The instruction set called `text`; false, and `isa` unchanged, when there is none.
 bool parse_isa(std::string_view text, Isa& isa);
 
-/// What costs, scratch sizes and kernel choices depend on. A plain value: the meta world is given one and behaves
-/// (in memory and counts) as a backend on that device would.
+/// What costs, scratch sizes and kernel choices depend on. A plain value: the meta world is given one and
+/// behaves (in memory and counts) as a backend on that device would.
 struct Target {
   DeviceKind kind = DeviceKind::cpu;
   std::string name = "cpu";
   Isa isa = Isa::portable;
-  /// Whether GEMMs on bf16 operands run on bf16 instructions. When not, a bf16 job computes in fp32 and counts it.
+  /// Whether GEMMs on bf16 operands run on bf16 instructions. When not, a bf16 job computes in fp32 and
+  /// counts it.
   bool bf16_gemm = false;
   bool amx = false;  ///< those instructions are AMX's
   int threads = 1;
@@ -45,8 +46,8 @@ struct Target {
 /// control group's quota (rounded up).
 Target detect_cpu(int threads = 0, Isa most = Isa::avx512_bf16);
 
-/// Limits oneDNN in this process to `most`. Before anything else here asks for a CPU: oneDNN looks once. Throws
-/// DeviceError after that.
+/// Limits oneDNN in this process to `most`. Before anything else here asks for a CPU: oneDNN looks once.
+/// Throws DeviceError after that.
 void limit_gemm_library(Isa most);
 
 }  // namespace trainerd::kernels

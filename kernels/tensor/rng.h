@@ -9,9 +9,11 @@ namespace trainerd::kernels {
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): a pure function from a
 /// 64-bit key and a 128-bit counter to 128 random bits. No state, so a value depends on its place alone.
-constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
-  std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
-                                 static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
+constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low,
+                                              std::uint64_t counter_high) {
+  std::array<std::uint32_t, 4> c{
+      static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
+      static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0], p1 = std::uint64_t{0xCD9E8D57u} * c[2];
@@ -36,16 +38,19 @@ constexpr std::uint64_t mix_keys(std::uint64_t a, std::uint64_t b) {
   return std::uint64_t{bits[1]} << 32 | bits[0];
 }
 
-/// What rounds element `index` of a logical tensor in step `step` under the tensor's key: two halves of 16 bits each.
+/// What rounds element `index` of a logical tensor in step `step` under the tensor's key: two halves of 16
+/// bits each.
 constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index, std::int64_t step) {
   const auto bits = philox(key, index >> 2, static_cast<std::uint64_t>(step));
-  return (index & 2u) != 0 ? ((index & 1u) != 0 ? bits[3] : bits[2]) : ((index & 1u) != 0 ? bits[1] : bits[0]);
+  return (index & 2u) != 0 ? ((index & 1u) != 0 ? bits[3] : bits[2])
+                           : ((index & 1u) != 0 ? bits[1] : bits[0]);
 }
 
 /// A uniform number in (0, 1].
 constexpr float unit_float(std::uint32_t bits) { return static_cast<float>((bits >> 8) + 1) * 0x1p-24f; }
 
-/// Standard normal value of element `index` under `key`, by Box and Muller. Four values share one Philox call.
+/// Standard normal value of element `index` under `key`, by Box and Muller. Four values share one Philox
+/// call.
 inline float normal_at(std::uint64_t key, std::uint64_t index) {
   const auto r = philox(key, index >> 2, 0);
   const std::size_t lane = index & 3u, pair = lane & 2u;

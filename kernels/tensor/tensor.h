@@ -42,9 +42,9 @@ struct Shape {
 /// "[8, 256, 384]"
 std::string to_string(const Shape& shape);
 
-/// A view of device memory: pointer, dtype, shape. Trivially copyable; owns nothing. Row-major and contiguous.
-/// In the meta world the pointer is a position in an address space with no memory behind it: only `kernels/`
-/// implementations of a real backend read through it.
+/// A view of device memory: pointer, dtype, shape. Trivially copyable; owns nothing. Row-major and
+/// contiguous. In the meta world the pointer is a position in an address space with no memory behind it: only
+/// `kernels/` implementations of a real backend read through it.
 struct Tensor {
   std::byte* data = nullptr;
   DType dtype = DType::f32;

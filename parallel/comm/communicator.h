@@ -11,8 +11,8 @@
 namespace trainerd::parallel {
 
 enum class ReduceOp : std::uint8_t { sum, max };
-/// `fixed`: the order of summands is the same in every run: in rank order, or, of a communicator that says so (NCCL's), in one that the
-/// machines and libraries determine.
+/// `fixed`: the order of summands is the same in every run: in rank order, or, of a communicator that says so
+/// (NCCL's), in one that the machines and libraries determine.
 enum class ReduceOrder : std::uint8_t { fast, fixed };
 /// Who runs a collective on a device that has no streams of its own. `caller`: the call itself, which is
 /// quickest when the result is awaited next. `background`: a thread of the communicator, while the caller
@@ -21,7 +21,8 @@ enum class Progress : std::uint8_t { caller, background };
 
 struct CommOptions {
   const char* label = "";  ///< what it is for: shown in errors, traces and the ledger
-  kernels::DType accumulate = kernels::DType::f32;  ///< each addition is made in it, or in the tensor's dtype if that is wider
+  kernels::DType accumulate =
+      kernels::DType::f32;  ///< each addition is made in it, or in the tensor's dtype if that is wider
   ReduceOrder order = ReduceOrder::fixed;
   Progress progress = Progress::caller;
 };

@@ -21,17 +21,23 @@ class SingleRank final : public Communicator {
   std::int64_t rank() const override { return 0; }
   std::int64_t size() const override { return 1; }
 
-  std::unique_ptr<Work> all_reduce(Stream&, const Tensor&, ReduceOp, const CommOptions& options) override { return done(options); }
-  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+  std::unique_ptr<Work> all_reduce(Stream&, const Tensor&, ReduceOp, const CommOptions& options) override {
+    return done(options);
+  }
+  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out,
+                                   const CommOptions& options) override {
     return copied(s, x, out, options);
   }
-  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out,
+                                       const CommOptions& options) override {
     return copied(s, x, out, options);
   }
-  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out,
+                                   const CommOptions& options) override {
     return copied(s, x, out, options);
   }
-  std::unique_ptr<Work> broadcast(Stream&, const Tensor&, std::int64_t root, const CommOptions& options) override {
+  std::unique_ptr<Work> broadcast(Stream&, const Tensor&, std::int64_t root,
+                                  const CommOptions& options) override {
     base::check(root == 0, "the root of a broadcast is a rank of the group");
     return done(options);
   }
@@ -58,6 +64,8 @@ class SingleRank final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_single_rank(kernels::Backend& backend) { return std::make_unique<SingleRank>(backend); }
+std::unique_ptr<Communicator> make_single_rank(kernels::Backend& backend) {
+  return std::make_unique<SingleRank>(backend);
+}
 
 }  // namespace trainerd::parallel

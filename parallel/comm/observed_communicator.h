@@ -10,8 +10,8 @@ namespace trainerd::parallel {
 
 /// What the caller's stream does next: it issues an operation, awaits one, or goes on with its own work.
 enum class CommMoment : std::uint8_t { issue, wait, done };
-/// The call that issues or awaits. `bytes` are of the tensor that is reduced, gathered into, scattered from or passed on;
-/// of an exchange, of all its sends and receives.
+/// The call that issues or awaits. `bytes` are of the tensor that is reduced, gathered into, scattered from
+/// or passed on; of an exchange, of all its sends and receives.
 struct CommCall {
   const char* operation = "";
   const char* label = "";
@@ -19,9 +19,10 @@ struct CommCall {
 };
 using ObserveComm = std::function<void(kernels::Stream&, CommMoment, const CommCall&)>;
 
-/// A communicator that tells `observe` before and after every call of another, and every wait of a stream for its
-/// operations, so that a clock can charge the stalls; who calls it knows of neither. `inner` and what `observe` refers
-/// to outlive it and its Works. An operation that throws has no `done`: the world is at its end.
+/// A communicator that tells `observe` before and after every call of another, and every wait of a stream for
+/// its operations, so that a clock can charge the stalls; who calls it knows of neither. `inner` and what
+/// `observe` refers to outlive it and its Works. An operation that throws has no `done`: the world is at its
+/// end.
 std::unique_ptr<Communicator> make_observed(Communicator& inner, ObserveComm observe);
 
 }  // namespace trainerd::parallel

@@ -14,16 +14,19 @@ BucketPlan plan_buckets(std::span<const Section> sections, std::int64_t bucket_e
   BucketPlan plan;
   plan.parts = parts;
   for (const Section& section : sections) {
-    base::check(section.elements >= 0 && (section.unit + 1 == plan.units.size() || section.unit == plan.units.size()),
-                "sections come unit by unit");
+    base::check(
+        section.elements >= 0 && (section.unit + 1 == plan.units.size() || section.unit == plan.units.size()),
+        "sections come unit by unit");
     if (section.unit == plan.units.size()) plan.units.push_back({plan.elements, 0, plan.buckets.size(), 0});
     plan.section_begins.push_back(plan.elements);
     Unit& unit = plan.units.back();
     const std::int64_t size = kernels::align_up(section.elements, grain);
-    // As many buckets as are wished for, of one size: a small rest would pay a collective's latency for little.
+    // As many buckets as are wished for, of one size: a small rest would pay a collective's latency for
+    // little.
     const std::int64_t count = (size + bucket_elements - 1) / bucket_elements;
     const std::int64_t each = count == 0 ? 0 : kernels::align_up((size + count - 1) / count, grain);
-    for (std::int64_t at = 0; at < size; at += each) plan.buckets.push_back({plan.elements + at, std::min(each, size - at)});
+    for (std::int64_t at = 0; at < size; at += each)
+      plan.buckets.push_back({plan.elements + at, std::min(each, size - at)});
     plan.elements += size;
     unit.size += size;
     unit.buckets = plan.buckets.size() - unit.first_bucket;

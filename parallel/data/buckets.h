@@ -7,7 +7,8 @@
 
 namespace trainerd::parallel {
 
-/// A run of elements of the flat arrays that is reduced at once. Its size is a multiple of the parts times the alignment.
+/// A run of elements of the flat arrays that is reduced at once. Its size is a multiple of the parts times
+/// the alignment.
 struct Bucket {
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -21,14 +22,16 @@ struct Unit {
   std::size_t buckets = 0;
 };
 
-/// How the flat arrays of one rank are cut into units, those into buckets, and each bucket into one equal part for each
-/// rank that shards. The partition is the same for every ZeRO stage: stages differ in what is kept, not in how sums are made.
+/// How the flat arrays of one rank are cut into units, those into buckets, and each bucket into one equal
+/// part for each rank that shards. The partition is the same for every ZeRO stage: stages differ in what is
+/// kept, not in how sums are made.
 struct BucketPlan {
   std::int64_t elements = 0;  ///< of the flat arrays: a multiple of the parts times the alignment
   std::int64_t parts = 1;
   std::vector<Bucket> buckets;
   std::vector<Unit> units;
-  std::vector<std::int64_t> section_begins;  ///< where each section that was asked for begins in the flat arrays
+  /// Where each section that was asked for begins in the flat arrays.
+  std::vector<std::int64_t> section_begins;
 
   /// Elements of one rank's part of all buckets together.
   std::int64_t shard_elements() const { return elements / parts; }
@@ -41,7 +44,8 @@ struct BucketPlan {
   std::int64_t shard_begin(std::size_t b) const { return buckets[b].begin / parts; }
 };
 
-/// A run of elements that is cut into parts by itself, so that ranks which hold it in different company cut it alike.
+/// A run of elements that is cut into parts by itself, so that ranks which hold it in different company cut
+/// it alike.
 struct Section {
   std::size_t unit = 0;  ///< rising: sections of a unit follow each other
   std::int64_t elements = 0;

@@ -5,8 +5,8 @@ namespace trainerd::parallel {
 using kernels::Stream;
 using kernels::Tensor;
 
-BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, const Tensor& part, const Tensor& whole,
-                           const CommOptions& options)
+BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, const Tensor& part,
+                           const Tensor& whole, const CommOptions& options)
     : whole_(whole),
       options_(options),
       outside_(groups.shards_outside()),

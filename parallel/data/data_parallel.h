@@ -7,8 +7,9 @@
 
 namespace trainerd::parallel {
 
-/// The data-parallel ranks in one level, or in two: `inner` groups of ranks that are near each other, and `outer` groups across
-/// them. With two levels a sum is made inside first, so that only one part of it crosses.
+/// The data-parallel ranks in one level, or in two: `inner` groups of ranks that are near each other, and
+/// `outer` groups across them. With two levels a sum is made inside first, so that only one part of it
+/// crosses.
 struct DataParallelGroups {
   Communicator* inner = nullptr;
   Communicator* outer = nullptr;  ///< null: one level
@@ -35,8 +36,8 @@ struct DataParallelGroups {
 /// An all_gather of one bucket on its way, in as many operations as there are levels.
 class BucketGather {
  public:
-  BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part, const kernels::Tensor& whole,
-               const CommOptions& options);
+  BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
+               const kernels::Tensor& whole, const CommOptions& options);
   /// Issues what follows, if there is anything; awaits nothing that the last operation does.
   void advance(const DataParallelGroups& groups, kernels::Stream& stream);
   void wait(const DataParallelGroups& groups, kernels::Stream& stream);

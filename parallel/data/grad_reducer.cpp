@@ -10,8 +10,9 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
-GradReducer::GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units, bool sharded,
-                         DType dtype, Backend& backend, Arena& persistent)
+GradReducer::GradReducer(const DataParallelGroups& groups, const BucketPlan& plan,
+                         std::vector<GradUnit> units, bool sharded, DType dtype, Backend& backend,
+                         Arena& persistent)
     : groups_(groups),
       plan_(plan),
       units_(std::move(units)),
@@ -86,7 +87,8 @@ Tensor GradReducer::open(Stream& stream, std::size_t unit) {
 template <class Do>
 void GradReducer::for_pending(const Do& act) {
   for (Ring& ring : rings_)
-    for (std::size_t i = 0; i < ring.slots.size(); ++i) act(ring.slots[(ring.next + i) % ring.slots.size()].pending);
+    for (std::size_t i = 0; i < ring.slots.size(); ++i)
+      act(ring.slots[(ring.next + i) % ring.slots.size()].pending);
   act(pending_);
 }
 
@@ -107,10 +109,12 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
   for (std::size_t i = u.buckets; i-- > 0;) {
     const std::size_t b = u.first_bucket + i;
     const std::int64_t at = plan_.buckets[b].begin - u.begin, size = plan_.buckets[b].size;
-    Pending p{.bucket = b, .whole = whole.rows(at, size), .out = part(b), .last = last, .inside = true, .work = {}};
+    Pending p{
+        .bucket = b, .whole = whole.rows(at, size), .out = part(b), .last = last, .inside = true, .work = {}};
     if (adds) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
     const Tensor out = groups_.shards_outside() ? groups_.piece(p.whole) : p.out;
-    p.work = groups_.inner->reduce_scatter(stream, p.whole, out, {.label = "gradients", .progress = groups_.gradients});
+    p.work = groups_.inner->reduce_scatter(stream, p.whole, out,
+                                           {.label = "gradients", .progress = groups_.gradients});
     pending.push_back(std::move(p));
   }
 }
@@ -145,10 +149,12 @@ void GradReducer::finish(Stream& stream, std::span<const PartialSum> partial_sum
 void GradReducer::add_partial_sum(Stream& stream, const PartialSum& sum) {
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket mine = plan_.part(b, groups_.part());
-    const std::int64_t begin = std::max(mine.begin, sum.begin), end = std::min(mine.begin + mine.size, sum.begin + sum.count);
+    const std::int64_t begin = std::max(mine.begin, sum.begin),
+                       end = std::min(mine.begin + mine.size, sum.begin + sum.count);
     if (begin >= end) continue;
-    sum.group->all_reduce(stream, part(b).rows(begin - mine.begin, end - begin), ReduceOp::sum,
-                          {.label = sum.label})
+    sum.group
+        ->all_reduce(stream, part(b).rows(begin - mine.begin, end - begin), ReduceOp::sum,
+                     {.label = sum.label})
         ->wait(stream);
   }
 }
@@ -156,7 +162,8 @@ void GradReducer::add_partial_sum(Stream& stream, const PartialSum& sum) {
 void GradReducer::gather(Stream& stream) {
   if (plan_.parts == 1) return;
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b)
-    BucketGather(groups_, stream, part(b), flat_.rows(plan_.buckets[b].begin, plan_.buckets[b].size), {.label = "gradients"})
+    BucketGather(groups_, stream, part(b), flat_.rows(plan_.buckets[b].begin, plan_.buckets[b].size),
+                 {.label = "gradients"})
         .wait(groups_, stream);
 }
 

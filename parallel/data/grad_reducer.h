@@ -11,8 +11,8 @@
 
 namespace trainerd::parallel {
 
-/// A run of the flat gradients that is a summand on each rank of a group, all of which lay it out alike: norms of a split
-/// sequence, heads that several ranks hold, a tied embedding.
+/// A run of the flat gradients that is a summand on each rank of a group, all of which lay it out alike:
+/// norms of a split sequence, heads that several ranks hold, a tied embedding.
 struct PartialSum {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -22,30 +22,35 @@ struct PartialSum {
 
 /// How the gradients of a unit live when they are sharded.
 struct GradUnit {
-  /// Vectors, whose gradients accumulate while those of several matrix units come and go; or both uses of a tied embedding.
+  /// Vectors, whose gradients accumulate while those of several matrix units come and go; or both uses of a
+  /// tied embedding.
   enum class Ring : std::uint8_t { matrices, vectors, own } ring = Ring::matrices;
   std::int64_t reductions = 1;  ///< in a step
 };
 
-/// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by reduce-scatter. Every
-/// ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where each sum takes the place of this rank's part, or
-/// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the reductions of a step add up.
+/// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by
+/// reduce-scatter. Every ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where
+/// each sum takes the place of this rank's part, or
+/// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the
+/// reductions of a step add up.
 class GradReducer {
  public:
-  GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units, bool sharded,
-              kernels::DType dtype, kernels::Backend& backend, kernels::Arena& persistent);
+  GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units,
+              bool sharded, kernels::DType dtype, kernels::Backend& backend, kernels::Arena& persistent);
 
   void begin_step();
   /// Where the unit's gradients accumulate, a flat tensor of its size: the same until it is reduced.
   kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
   /// The unit's gradients are complete: starts their reduction.
   void reduce(kernels::Stream& stream, std::size_t unit);
-  /// After the last reduction: what `stream` does next sees the sums in its parts, those of `partial_sums` included.
+  /// After the last reduction: what `stream` does next sees the sums in its parts, those of `partial_sums`
+  /// included.
   void finish(kernels::Stream& stream, std::span<const PartialSum> partial_sums);
   /// Brings all parts together in `flat`: for a state that every rank holds whole.
   void gather(kernels::Stream& stream);
 
-  /// This rank's part of a bucket: where its sum is. Of whole gradients it lies among them, as each sum is made in place.
+  /// This rank's part of a bucket: where its sum is. Of whole gradients it lies among them, as each sum is
+  /// made in place.
   kernels::Tensor part(std::size_t bucket) const;
   /// The whole gradients; undefined when they are sharded.
   const kernels::Tensor& flat() const { return flat_; }
@@ -88,9 +93,9 @@ class GradReducer {
   kernels::Tensor flat_, parts_;
   std::vector<Ring> rings_;
   std::vector<std::size_t> ring_of_unit_;
-  std::vector<Slot*> slot_of_unit_;     ///< null: not open
-  std::vector<std::int64_t> reduced_;   ///< times in this step, by unit
-  std::vector<Pending> pending_;        ///< of whole gradients
+  std::vector<Slot*> slot_of_unit_;    ///< null: not open
+  std::vector<std::int64_t> reduced_;  ///< times in this step, by unit
+  std::vector<Pending> pending_;       ///< of whole gradients
 };
 
 }  // namespace trainerd::parallel

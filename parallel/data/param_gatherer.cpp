@@ -9,8 +9,9 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
-ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<ParamUnit> units, bool sharded,
-                             DType dtype, MemoryTerm term, Arena& persistent)
+ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan,
+                             std::vector<ParamUnit> units, bool sharded, DType dtype, MemoryTerm term,
+                             Arena& persistent)
     : groups_(groups), plan_(plan), units_(std::move(units)), sharded_(sharded), pending_(plan.units.size()) {
   base::check(units_.size() == plan_.units.size(), "every unit of parameters is described");
   if (!sharded_) {
@@ -38,10 +39,12 @@ Tensor ParamGatherer::part(std::size_t b) const {
   return sharded_ ? parts_.rows(plan_.shard_begin(b), mine.size) : flat_.rows(mine.begin, mine.size);
 }
 
-void ParamGatherer::start(Stream& stream, std::size_t unit, const Tensor& whole, std::vector<BucketGather>& pending) {
+void ParamGatherer::start(Stream& stream, std::size_t unit, const Tensor& whole,
+                          std::vector<BucketGather>& pending) {
   const Unit& u = plan_.units[unit];
   for (std::size_t b = u.first_bucket; b < u.first_bucket + u.buckets; ++b)
-    pending.emplace_back(groups_, stream, part(b), whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size),
+    pending.emplace_back(groups_, stream, part(b),
+                         whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size),
                          CommOptions{.label = "parameters", .progress = groups_.parameters});
 }
 
@@ -72,7 +75,8 @@ void ParamGatherer::begin_walk() {
 void ParamGatherer::fetch(Stream& stream, Ring& ring, std::int64_t entry) {
   Slot& slot = ring.slots[static_cast<std::size_t>(entry) % ring.slots.size()];
   if (slot.entry == entry) return;
-  base::check(slot.leases == 0 && slot.pending.empty(), "a gathered unit is let go before the one after the next");
+  base::check(slot.leases == 0 && slot.pending.empty(),
+              "a gathered unit is let go before the one after the next");
   const std::size_t unit = ring.order[static_cast<std::size_t>(pass_)][static_cast<std::size_t>(entry)];
   start(stream, unit, slot.whole.rows(0, plan_.units[unit].size), slot.pending);
   slot.entry = entry;
@@ -91,7 +95,8 @@ GatheredUnit ParamGatherer::use(Stream& stream, std::size_t unit) {
   if (ring.between_walks || order[static_cast<std::size_t>(ring.entry)] != unit) {
     ++ring.entry;
     if (!learned) order.push_back(unit);
-    base::check(ring.entry < static_cast<std::int64_t>(order.size()) && order[static_cast<std::size_t>(ring.entry)] == unit,
+    base::check(ring.entry < static_cast<std::int64_t>(order.size()) &&
+                    order[static_cast<std::size_t>(ring.entry)] == unit,
                 "every pass uses its units in the same order");
     fetch(stream, ring, ring.entry);
     ring.between_walks = false;

@@ -18,21 +18,23 @@ struct ParamUnit {
 
 /// The parameters of a unit, together.
 struct GatheredUnit {
-  kernels::Tensor whole;    ///< flat, of the unit's size
-  kernels::Tensor extra;    ///< u8 [extra_bytes], as its last user left it; undefined when parameters stay whole
+  kernels::Tensor whole;  ///< flat, of the unit's size
+  /// U8 [extra_bytes], as its last user left it; undefined when parameters stay whole.
+  kernels::Tensor extra;
   std::int64_t serial = 0;  ///< another one for each gathering; 0 when parameters stay whole
   int* leases = nullptr;    ///< how many users there are: the place is not used anew while there is one
 };
 
-/// Brings the data-parallel parts of parameters together for use: once after each update into one flat array, or (`sharded`,
-/// ZeRO 3) unit by unit as a walk over the model needs them, each time anew, into a ring. The order in which a pass uses units
-/// is learned in the first one; after that each is gathered while the one before it is used.
+/// Brings the data-parallel parts of parameters together for use: once after each update into one flat array,
+/// or (`sharded`, ZeRO 3) unit by unit as a walk over the model needs them, each time anew, into a ring. The
+/// order in which a pass uses units is learned in the first one; after that each is gathered while the one
+/// before it is used.
 class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
 
-  ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<ParamUnit> units, bool sharded,
-                kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
+  ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<ParamUnit> units,
+                bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
 
   /// Whole parameters; undefined when they are sharded.
   const kernels::Tensor& flat() const { return flat_; }
@@ -62,7 +64,8 @@ class ParamGatherer {
     std::int64_t entry = -1;                        ///< in use
     bool between_walks = true;
   };
-  void start(kernels::Stream& stream, std::size_t unit, const kernels::Tensor& whole, std::vector<BucketGather>& pending);
+  void start(kernels::Stream& stream, std::size_t unit, const kernels::Tensor& whole,
+             std::vector<BucketGather>& pending);
   void settle(kernels::Stream& stream, std::vector<BucketGather>& pending);
   void fetch(kernels::Stream& stream, Ring& ring, std::int64_t entry);
 

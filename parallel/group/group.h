@@ -1,6 +1,7 @@
 #pragma once
 
-// The groups of ranks that communicate: the one table of them. A new axis of parallelism adds its groups here, and to `groups_of`.
+// The groups of ranks that communicate: the one table of them. A new axis of parallelism adds its groups
+// here, and to `groups_of`.
 
 #include <array>
 #include <cstddef>
@@ -23,10 +24,10 @@ enum class Group : std::uint8_t {
 
 struct GroupInfo {
   Group group;
-  const char* name;             ///< in traces, plans and messages; a communicator's own
-  base::LedgerPart issue;       ///< charged while the compute stream hands an operation over
-  base::LedgerPart wait;        ///< charged while it awaits one
-  bool joins_stages;            ///< ranks of several pipeline stages take part in its collectives
+  const char* name;        ///< in traces, plans and messages; a communicator's own
+  base::LedgerPart issue;  ///< charged while the compute stream hands an operation over
+  base::LedgerPart wait;   ///< charged while it awaits one
+  bool joins_stages;       ///< ranks of several pipeline stages take part in its collectives
 };
 inline constexpr std::array kGroups{
     GroupInfo{Group::tp, "tp", base::LedgerPart::exposed_tp, base::LedgerPart::exposed_tp, false},
@@ -39,11 +40,13 @@ inline constexpr std::array kGroups{
     GroupInfo{Group::tied, "tied", base::LedgerPart::exposed_pp, base::LedgerPart::exposed_pp, true},
     GroupInfo{Group::world, "world", base::LedgerPart::exposed_world, base::LedgerPart::exposed_world, true},
 };
-static_assert([] {
-  for (std::size_t i = 0; i < kGroups.size(); ++i)
-    if (static_cast<std::size_t>(kGroups[i].group) != i) return false;
-  return kGroups.back().group == Group::world;
-}(), "the table has every group, in the enum's order");
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < kGroups.size(); ++i)
+        if (static_cast<std::size_t>(kGroups[i].group) != i) return false;
+      return kGroups.back().group == Group::world;
+    }(),
+    "the table has every group, in the enum's order");
 
 constexpr const GroupInfo& info(Group group) { return kGroups[static_cast<std::size_t>(group)]; }
 

@@ -19,7 +19,8 @@ std::vector<std::int64_t> RankRange::list() const {
 
 std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, const GroupNeeds& needs) {
   const ProcessGrid& grid = layout.grid;
-  const RankRange tp = along(grid, rank, Axis::tp), pp = along(grid, rank, Axis::pp), dp = along(grid, rank, Axis::dp);
+  const RankRange tp = along(grid, rank, Axis::tp), pp = along(grid, rank, Axis::pp),
+                  dp = along(grid, rank, Axis::dp);
   std::vector<GroupMembers> groups{{Group::tp, tp}, {Group::pp, pp}};
 
   const std::int64_t inner = layout.dp_levels.inner, place = *dp.place(rank);
@@ -38,7 +39,8 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
   return groups;
 }
 
-std::vector<GroupMembers> groups_begun(const Layout& layout, const RankRange& among, const GroupNeeds& needs) {
+std::vector<GroupMembers> groups_begun(const Layout& layout, const RankRange& among,
+                                       const GroupNeeds& needs) {
   std::vector<GroupMembers> all;
   for (std::int64_t i = 0; i < among.count; ++i)
     for (const GroupMembers& group : groups_of(layout, among[i], needs))

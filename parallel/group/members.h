@@ -9,7 +9,8 @@
 
 namespace trainerd::parallel {
 
-/// World ranks first, first + stride, ...: the members of every group lie so, as the process grid is an array.
+/// World ranks first, first + stride, ...: the members of every group lie so, as the process grid is an
+/// array.
 struct RankRange {
   std::int64_t first = 0;
   std::int64_t count = 1;
@@ -35,11 +36,12 @@ struct GroupMembers {
 
 /// What a model asks of the groups beyond the grid.
 struct GroupNeeds {
-  std::int64_t kv_heads = 1;      ///< key and value heads: tensor-parallel ranks beyond their number share them
+  std::int64_t kv_heads = 1;  ///< key and value heads: tensor-parallel ranks beyond their number share them
   bool tied_embedding = false;
 };
 
-/// The groups that a rank is a member of, in closed form. `tied` only at the ends of a pipeline of several stages.
+/// The groups that a rank is a member of, in closed form. `tied` only at the ends of a pipeline of several
+/// stages.
 std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, const GroupNeeds& needs);
 
 /// The groups that begin with one of the ranks `among`: for all ranks of the world, each of its groups once.

@@ -5,14 +5,16 @@
 
 namespace trainerd::parallel {
 
-std::unique_ptr<Communicator> SingleRankWorld::communicator(kernels::Backend& backend, const GroupMembers& group) {
+std::unique_ptr<Communicator> SingleRankWorld::communicator(kernels::Backend& backend,
+                                                            const GroupMembers& group) {
   base::check(group.ranks.count == 1, "a rank alone has no peers");
   return make_single_rank(backend);
 }
 
 std::unique_ptr<Communicator> MetaWorld::communicator(kernels::Backend&, const GroupMembers& group) {
   std::function<void(const MetaCollective&)> tell;
-  if (on_collective_) tell = [tell = on_collective_, group = group.group](const MetaCollective& c) { tell(group, c); };
+  if (on_collective_)
+    tell = [tell = on_collective_, group = group.group](const MetaCollective& c) { tell(group, c); };
   return make_meta_communicator(group.ranks.place(rank_).value_or(0), group.ranks.count, std::move(tell));
 }
 

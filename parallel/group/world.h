@@ -20,9 +20,10 @@ class World {
   World& operator=(const World&) = delete;
   virtual ~World() = default;
 
-  /// The communicator of a group that the rank is a member of. All members of a group make it at a time; all ranks make those they
-  /// share in one order.
-  virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const GroupMembers& group) = 0;
+  /// The communicator of a group that the rank is a member of. All members of a group make it at a time; all
+  /// ranks make those they share in one order.
+  virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
+                                                     const GroupMembers& group) = 0;
   /// Throws CommError when the world has ended where no operation says so by itself.
   virtual void require_alive() const {}
 };
@@ -37,7 +38,8 @@ class SingleRankWorld final : public World {
 class MetaWorld final : public World {
  public:
   using OnCollective = std::function<void(Group group, const MetaCollective& collective)>;
-  explicit MetaWorld(std::int64_t rank, OnCollective on_collective = {}) : rank_(rank), on_collective_(std::move(on_collective)) {}
+  explicit MetaWorld(std::int64_t rank, OnCollective on_collective = {})
+      : rank_(rank), on_collective_(std::move(on_collective)) {}
   std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const GroupMembers& group) override;
 
  private:

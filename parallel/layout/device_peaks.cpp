@@ -4,11 +4,12 @@ namespace trainerd::parallel {
 namespace {
 
 struct Entry {
-  const char* part;  // of the driver's name
+  const char* part;                   // of the driver's name
   double fp32, tf32, bf16, fp8, fp4;  // TFLOP/s
 };
 
-// Data sheets, dense, fp32 accumulation. The first match counts: variants come before the part they are named after.
+// Data sheets, dense, fp32 accumulation. The first match counts: variants come before the part they are named
+// after.
 constexpr Entry kPeaks[] = {
     {"H100 PCIe", 51, 378, 756, 1513, 0},
     {"H100 NVL", 60, 417.5, 835.5, 1671, 0},
@@ -29,7 +30,8 @@ constexpr Entry kPeaks[] = {
 
 PeakRates published_peaks(const std::string& device_name) {
   for (const Entry& e : kPeaks)
-    if (device_name.find(e.part) != std::string::npos) return {e.fp32 * 1e12, e.tf32 * 1e12, e.bf16 * 1e12, e.fp8 * 1e12, e.fp4 * 1e12};
+    if (device_name.find(e.part) != std::string::npos)
+      return {e.fp32 * 1e12, e.tf32 * 1e12, e.bf16 * 1e12, e.fp8 * 1e12, e.fp4 * 1e12};
   return {};
 }
 

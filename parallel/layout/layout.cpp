@@ -20,10 +20,13 @@ const char* to_string(ScheduleKind kind) {
 
 namespace {
 
-/// With hybrid sharding the ranks that share parts; else those of one node, if every node has as many neighbours.
-DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& grid, const Topology& topology) {
+/// With hybrid sharding the ranks that share parts; else those of one node, if every node has as many
+/// neighbours.
+DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& grid,
+                             const Topology& topology) {
   const std::int64_t dp = options.dp;
-  if (options.zero >= 1 && options.zero_group > 0 && options.zero_group < dp) return {dp, options.zero_group, true};
+  if (options.zero >= 1 && options.zero_group > 0 && options.zero_group < dp)
+    return {dp, options.zero_group, true};
   std::int64_t inner = 0;
   for (const std::vector<std::int64_t>& group : grid.groups(Axis::dp))
     for (std::size_t at = 0; at < group.size();) {
@@ -43,25 +46,28 @@ std::int64_t default_bucket_bytes(std::int64_t dp) {
   return std::max(kLeast, dp * kOfRank);
 }
 
-Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches) {
+Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs,
+                      std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
   if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.dp);
   layout.grid = make_grids(options).dense;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
   if (layout.grid.ranks() > devices)
-    throw base::capacity_error("the job asks for " + std::to_string(layout.grid.ranks()) + " ranks (" + describe(layout) +
-                               ") and there are devices for " + std::to_string(devices));
+    throw base::capacity_error("the job asks for " + std::to_string(layout.grid.ranks()) + " ranks (" +
+                               describe(layout) + ") and there are devices for " + std::to_string(devices));
   const std::string problem = schedule_problem(schedule_shape(options, microbatches));
   if (!problem.empty()) throw base::spec_error("parallel.schedule: " + problem);
   layout.dp_levels = levels_of(options, layout.grid, topology);
-  layout.chunks = split_layers(costs.layers, options.pp * options.virtual_stages, costs.layer, costs.embedding, costs.head);
+  layout.chunks = split_layers(costs.layers, options.pp * options.virtual_stages, costs.layer,
+                               costs.embedding, costs.head);
   return layout;
 }
 
 std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank) {
   std::vector<StageSpan> chunks;
-  for (std::int64_t c = pipeline_rank; c < static_cast<std::int64_t>(layout.chunks.size()); c += layout.options.pp)
+  for (std::int64_t c = pipeline_rank; c < static_cast<std::int64_t>(layout.chunks.size());
+       c += layout.options.pp)
     chunks.push_back(layout.chunks[static_cast<std::size_t>(c)]);
   return chunks;
 }

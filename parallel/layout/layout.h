@@ -11,7 +11,8 @@
 
 namespace trainerd::parallel {
 
-/// How the data-parallel ranks are taken together: one group, or `inner` neighbours and then the groups across.
+/// How the data-parallel ranks are taken together: one group, or `inner` neighbours and then the groups
+/// across.
 struct DataParallelLevels {
   std::int64_t size = 1;
   std::int64_t inner = 1;
@@ -19,8 +20,9 @@ struct DataParallelLevels {
   bool one() const { return inner == size; }
 };
 
-/// Bytes of gradients that are reduced at once where the job does not say: 8 MiB for each data-parallel rank, at least 25 MiB. A ring of
-/// n ranks moves a bucket in hops of an n-th, which should take long beside a hop's latency (14 us on a card of 50 GB/s: 0.7 MB).
+/// Bytes of gradients that are reduced at once where the job does not say: 8 MiB for each data-parallel rank,
+/// at least 25 MiB. A ring of n ranks moves a bucket in hops of an n-th, which should take long beside a
+/// hop's latency (14 us on a card of 50 GB/s: 0.7 MB).
 std::int64_t default_bucket_bytes(std::int64_t dp);
 
 /// What actually runs: resolved from the job and the devices that are there. Everything below the trainer is
@@ -30,7 +32,7 @@ struct Layout {
   ParallelOptions options;
   std::vector<StageSpan> chunks;  ///< one for each (stage, virtual stage), in model order
   DataParallelLevels dp_levels;
-  std::int64_t generation = 0;    ///< raised each time the layout is resolved anew
+  std::int64_t generation = 0;  ///< raised each time the layout is resolved anew
 };
 
 /// What a model's parts cost relative to each other, for splitting it over pipeline chunks.
@@ -41,9 +43,10 @@ struct ModelCosts {
   double head = 0;
 };
 
-/// Throws CapacityError when the job asks for more ranks than the topology has devices, SpecError when the layers cannot be
-/// split over its chunks or the schedule does not exist for its sizes.
-Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs, std::int64_t microbatches);
+/// Throws CapacityError when the job asks for more ranks than the topology has devices, SpecError when the
+/// layers cannot be split over its chunks or the schedule does not exist for its sizes.
+Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs,
+                      std::int64_t microbatches);
 
 /// The chunks of one pipeline rank, in model order: chunk c of the model lives on rank c % pp.
 std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);

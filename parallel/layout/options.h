@@ -20,12 +20,12 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;
-  std::int64_t zero_group = 0;  ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
-  std::int64_t bucket_bytes = 0;     ///< of gradients that are reduced at once, at most; 0: default_bucket_bytes
+  std::int64_t zero_group = 0;    ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
+  std::int64_t bucket_bytes = 0;  ///< of gradients that are reduced at once, at most; 0: default_bucket_bytes
   bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
   bool overlap_grad_reduce = true;   ///< while backward goes on
   bool overlap_param_gather = true;  ///< while the layers before are computed
-  bool overlap_p2p = true;           ///< pipeline messages are awaited where they are used, not where they are posted
+  bool overlap_p2p = true;  ///< pipeline messages are awaited where they are used, not where they are posted
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
   std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first

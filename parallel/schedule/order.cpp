@@ -35,10 +35,11 @@ int warmup(const ScheduleShape& shape, int rank) {
   // turns of the first group but the last.
   if (shape.virtual_stages > 1)
     return std::min(all, 2 * behind + (shape.virtual_stages - 1) * microbatch_groups(shape).front());
-  // All microbatches fit in the memory of ZB-H1: two for each rank behind hide messages that take up to half of a
-  // forward, and delay no backward. The paper's scheduler (Qi et al., 2024, section 3) does all forwards first if messages
-  // take long.
-  if (shape.kind == ScheduleKind::zb_h1 && shape.microbatches <= shape.stages) return std::min(all, 2 * behind);
+  // All microbatches fit in the memory of ZB-H1: two for each rank behind hide messages that take up to half
+  // of a forward, and delay no backward. The paper's scheduler (Qi et al., 2024, section 3) does all forwards
+  // first if messages take long.
+  if (shape.kind == ScheduleKind::zb_h1 && shape.microbatches <= shape.stages)
+    return std::min(all, 2 * behind);
   return std::min(all, behind);  // PipeDream-flush
 }
 
@@ -67,10 +68,10 @@ std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank)
     }
     return list;
   }
-  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up (or a longer one where memory is no
-  // limit), and rank r does its weight gradients r microbatches late. So every rank holds what 1F1B's first rank
-  // holds, `stages` microbatches, and no more; the ranks that wait longest at the end have most weight gradients left to fill that time
-  // with.
+  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up (or a longer one where memory
+  // is no limit), and rank r does its weight gradients r microbatches late. So every rank holds what 1F1B's
+  // first rank holds, `stages` microbatches, and no more; the ranks that wait longest at the end have most
+  // weight gradients left to fill that time with.
   const std::size_t late = std::min(all, static_cast<std::size_t>(pipeline_rank));
   for (std::size_t i = 0; i < all; ++i) {
     add_forward_of_pair(i);

@@ -55,7 +55,8 @@ std::size_t group_size(std::span<const Action> rest);
 /// - Ranks that do their lists in order, each group of transfers to its end before what follows, never
 ///   deadlock, whether sends are buffered or wait for their receiver; so neither do ranks that go on while
 ///   transfers are under way, nor communicators that run them in the order of issue.
-/// - A message is received by the time it is used, and with `early_receives` posted before that where the rank
+/// - A message is received by the time it is used, and with `early_receives` posted before that where the
+/// rank
 ///   has a place free for it (see `with_transfers`).
 /// - A chunk's reduce_grads follows its last backward (and that one's send).
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank);

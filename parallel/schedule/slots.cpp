@@ -37,14 +37,16 @@ class Slots {
   int count_ = 0;
 };
 
-/// `begins` and `ends` tell of an action's kind whether it is the first or the last of a lifetime; one may be both.
+/// `begins` and `ends` tell of an action's kind whether it is the first or the last of a lifetime; one may be
+/// both.
 template <class Begins, class Ends>
-SlotTable color(std::span<const Action> actions, const ScheduleShape& shape, std::span<const int> pool_of_chunk,
-                const Begins& begins, const Ends& ends) {
+SlotTable color(std::span<const Action> actions, const ScheduleShape& shape,
+                std::span<const int> pool_of_chunk, const Begins& begins, const Ends& ends) {
   SlotTable table;
   table.slot_of_microbatch.assign(pool_of_chunk.size(),
                                   std::vector<int>(static_cast<std::size_t>(shape.microbatches), -1));
-  std::vector<Slots> pools(1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end())));
+  std::vector<Slots> pools(
+      1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end())));
   for (const Action& action : actions) {
     const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
     int& slot = table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch));
@@ -82,15 +84,16 @@ const char* to_string(Lifetime lifetime) {
   return "?";
 }
 
-SlotTable color_slots(std::span<const Action> actions, const ScheduleShape& shape, std::span<const int> pool_of_chunk,
-                      Lifetime lifetime) {
+SlotTable color_slots(std::span<const Action> actions, const ScheduleShape& shape,
+                      std::span<const int> pool_of_chunk, Lifetime lifetime) {
   const bool from_backward = lifetime == Lifetime::backward_to_weight;
   const bool to_backward = lifetime == Lifetime::forward_to_backward;
   return color(
       actions, shape, pool_of_chunk,
       [&](ActionKind kind) { return from_backward ? makes_input_grad(kind) : forwards(kind); },
       [&](ActionKind kind) {
-        return kind == ActionKind::forward_only || (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind));
+        return kind == ActionKind::forward_only ||
+               (to_backward ? makes_input_grad(kind) : makes_weight_grad(kind));
       });
 }
 
@@ -103,7 +106,8 @@ SlotTable color_receives(std::span<const Action> actions, const ScheduleShape& s
       [&](ActionKind kind) { return forward ? forwards(kind) : makes_input_grad(kind); });
 }
 
-std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank, std::span<const std::int64_t> sizes) {
+std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank,
+                            std::span<const std::int64_t> sizes) {
   std::vector<int> pool_of_chunk(sizes.size(), 0);
   const std::set<std::int64_t, std::greater<>> distinct(sizes.begin(), sizes.end());
   if (distinct.size() == 1) return pool_of_chunk;
@@ -115,7 +119,8 @@ std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank, std::
     const auto joined = [&](std::size_t chunk) {
       return alone(chunk) || (sizes[chunk] > size && pool_of_chunk[chunk] == pool);
     };
-    const int slots_alone = most_alive(computations, shape, alone), slots_joined = most_alive(computations, shape, joined);
+    const int slots_alone = most_alive(computations, shape, alone),
+              slots_joined = most_alive(computations, shape, joined);
     if (pool >= 0 && slots_joined * largest <= slots * largest + slots_alone * size) {
       slots = slots_joined;
     } else {

@@ -23,19 +23,21 @@ struct SlotTable {
   std::vector<int> slots;  ///< by pool
 };
 
-/// Interval colouring of a rank's action list: two microbatches of a pool's chunks share a slot when their lifetimes do
-/// not meet. Greedy in order of birth, which is optimal for intervals. `pool_of_chunk`: by chunk of the rank, from 0.
-SlotTable color_slots(std::span<const Action> actions, const ScheduleShape& shape, std::span<const int> pool_of_chunk,
-                      Lifetime lifetime);
+/// Interval colouring of a rank's action list: two microbatches of a pool's chunks share a slot when their
+/// lifetimes do not meet. Greedy in order of birth, which is optimal for intervals. `pool_of_chunk`: by chunk
+/// of the rank, from 0.
+SlotTable color_slots(std::span<const Action> actions, const ScheduleShape& shape,
+                      std::span<const int> pool_of_chunk, Lifetime lifetime);
 
-/// The same for what a rank receives, from its receive to the end of the computation that uses it, in one pool of all
-/// its chunks. `receive` is recv_forward or recv_backward.
+/// The same for what a rank receives, from its receive to the end of the computation that uses it, in one
+/// pool of all its chunks. `receive` is recv_forward or recv_backward.
 SlotTable color_receives(std::span<const Action> actions, const ScheduleShape& shape, ActionKind receive);
 
-/// The pool of each chunk of a training rank, where what a microbatch leaves in chunk i takes about `sizes[i]`. Chunks
-/// of the same size share a pool, which is never larger than a pool for each. A smaller size shares the pool of the
-/// next larger one where the sum of slots times size is not larger: with other slots free at the time, that is the
-/// usual case.
-std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank, std::span<const std::int64_t> sizes);
+/// The pool of each chunk of a training rank, where what a microbatch leaves in chunk i takes about
+/// `sizes[i]`. Chunks of the same size share a pool, which is never larger than a pool for each. A smaller
+/// size shares the pool of the next larger one where the sum of slots times size is not larger: with other
+/// slots free at the time, that is the usual case.
+std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank,
+                            std::span<const std::int64_t> sizes);
 
 }  // namespace trainerd::parallel

@@ -97,8 +97,10 @@ std::string cell(const TimedAction& timed, const Box& box, int turn, int turns) 
 
 /// A message on its way, as a line below its sender.
 std::string message(const TimedAction& sent, double transfer, double y, double scale) {
-  return "<g><title>" + describe(sent.action) + ", " + number(sent.end) + " to " + number(sent.end + transfer) + "</title>" +
-         rect({kLeft + scale * sent.end, y + kRow + 0.5, scale * transfer, kRowGap - 1}, fill(kCommunication, 0, 1)) +
+  return "<g><title>" + describe(sent.action) + ", " + number(sent.end) + " to " +
+         number(sent.end + transfer) + "</title>" +
+         rect({kLeft + scale * sent.end, y + kRow + 0.5, scale * transfer, kRowGap - 1},
+              fill(kCommunication, 0, 1)) +
          "</g>\n";
 }
 
@@ -160,7 +162,8 @@ std::string schedule_svg(const Timeline& timeline, const std::string& title) {
     out += text(kMargin, y + kRow / 2 + 4, 12, "sched-text", "rank " + std::to_string(rank));
     out += rect({kLeft, y, chart, kRow}, "class=\"sched-bubble\"") + "\n";
     for (const TimedAction& timed : timeline.ranks[rank]) {
-      if (is_send(timed.action.kind) && timeline.transfer > 0) out += message(timed, timeline.transfer, y, scale);
+      if (is_send(timed.action.kind) && timeline.transfer > 0)
+        out += message(timed, timeline.transfer, y, scale);
       if (looks_of(timed.action.kind).empty()) continue;
       const Box box{kLeft + scale * timed.start, y, std::max(scale * (timed.end - timed.start) - 1, 0.5),
                     kRow};

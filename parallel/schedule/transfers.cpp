@@ -48,14 +48,15 @@ Action receive_of(const Action& send, int sender) {
 }
 
 /// Receives behind the computation that used the last message, where they may be early in front of the weight
-/// gradients that come before their own use: with one chunk a rank, 1F1B's pairs (send forward and receive backward, send
-/// backward and receive forward) then meet in one group on both sides, and those of ZB-H1 too.
+/// gradients that come before their own use: with one chunk a rank, 1F1B's pairs (send forward and receive
+/// backward, send backward and receive forward) then meet in one group on both sides, and those of ZB-H1 too.
 std::vector<Action> received_in_pairs(const ScheduleShape& shape, const std::vector<Action>& order) {
   std::vector<Action> list;
   for (const Action& action : order) {
     if (const auto receive = receive_before(shape, action)) {
       auto at = list.end();
-      while (shape.early_receives && at != list.begin() && std::prev(at)->kind == ActionKind::backward_weight) --at;
+      while (shape.early_receives && at != list.begin() && std::prev(at)->kind == ActionKind::backward_weight)
+        --at;
       list.insert(at, *receive);
     }
     list.push_back(action);
@@ -105,9 +106,9 @@ std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAc
 /// Several chunks a rank make a ring, where a rank that sends and waits may wait for itself. Here the
 /// transfers of every rank are in the order (ready_at, sender), which is one order of all messages: the first
 /// message that is not yet through has both its ends free to carry it, so none is ever stuck, even if every
-/// send waits for its receiver and every rank for each transfer. Times are those of computations of unit costs
-/// and messages of half a unit. Any that takes some time, but less than a computation, gives the order in
-/// which ranks need them when messages do take time: one after the other, they cost table 5 of the
+/// send waits for its receiver and every rank for each transfer. Times are those of computations of unit
+/// costs and messages of half a unit. Any that takes some time, but less than a computation, gives the order
+/// in which ranks need them when messages do take time: one after the other, they cost table 5 of the
 /// zero-bubble paper 0.007 of a step at most (1/8 to 1/2 of a unit), but 0.07 at 0 and 0.08 at 1.
 std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
                                                    const std::vector<std::vector<Action>>& orders) {

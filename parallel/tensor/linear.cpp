@@ -67,7 +67,9 @@ bool overlapped(const TensorParallel& tp, std::int64_t rows) {
 
 CommOptions in_background(const char* label) { return {.label = label, .progress = Progress::background}; }
 
-Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t count) { return x.defined() ? x.rows(begin, count) : x; }
+Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  return x.defined() ? x.rows(begin, count) : x;
+}
 
 Operand rows_of(const Operand& x, std::int64_t begin, std::int64_t count) {
   base::check(x.scale_mode == ScaleMode::none, "an operand with scales is not cut");
@@ -113,13 +115,14 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
   return a;
 }
 
-/// This rank's rows need nobody: their GEMM runs while the first chunk of the others' comes, and each chunk's while the
-/// next comes.
+/// This rank's rows need nobody: their GEMM runs while the first chunk of the others' comes, and each chunk's
+/// while the next comes.
 template <class Args>
-void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
-                            void (Backend::*run)(Stream&, const Args&)) {
+void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
+                            const char* label, void (Backend::*run)(Stream&, const Args&)) {
   const ArenaScope scope(s.scratch());
-  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(), rank = tp.group.rank();
+  const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(),
+                     rank = tp.group.rank();
   struct Chunk {
     std::int64_t begin, rows;
     Tensor all;  ///< of every rank, one after the other
@@ -142,8 +145,8 @@ void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& arg
 
 /// Each chunk is summed over tp while the next one's GEMM runs.
 template <class Args>
-void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow, const char* label,
-                          void (Backend::*run)(Stream&, const Args&)) {
+void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
+                          const char* label, void (Backend::*run)(Stream&, const Args&)) {
   const ArenaScope scope(s.scratch());
   const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows);
   std::vector<std::unique_ptr<Work>> sums;
@@ -164,8 +167,8 @@ void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args,
 
 /// Runs an operator whose rows do not mix on all rows of the operand that is a flow.
 template <class Args>
-void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow, const char* label,
-                 void (Backend::*run)(Stream&, const Args&)) {
+void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow,
+                 const char* label, void (Backend::*run)(Stream&, const Args&)) {
   const Tensor& x = (args.*flow).data;
   if (cut(tp) && overlapped(tp, x.size(0))) run_gathered_in_chunks(tp, s, args, x, label, run);
   else run_gathered(tp, s, args, flow, label, run);
@@ -200,7 +203,8 @@ void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*fl
 }
 
 /// Statistics of a part of the vocabulary become those of all of it.
-void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp, const Tensor& target) {
+void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp,
+                  const Tensor& target) {
   if (tp.group.size() == 1) return;
   const ArenaScope scope(s.scratch());
   const Tensor local = s.scratch().take(DType::f32, max.shape, MemoryTerm::logits);
@@ -211,28 +215,41 @@ void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const 
   sum_over(tp, s, target, "target_logit");
 }
 
-void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin, std::int64_t count, WriteMode mode) {
+void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
+                std::int64_t count, WriteMode mode) {
   const ArenaScope scope(s.scratch());
   const bool train = a.dy_TD.defined();
   const Tensor y = a.y_TD.rows(begin, count), targets = a.targets_T.rows(begin, count);
-  const Tensor logits =
-      s.scratch().take(y.dtype, {count, a.fprop.plain_NC.size(0)}, MemoryTerm::logits);
+  const Tensor logits = s.scratch().take(y.dtype, {count, a.fprop.plain_NC.size(0)}, MemoryTerm::logits);
   const Tensor max = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
   const Tensor sum_exp = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
   const Tensor target = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
 
   tp.backend.linear_fprop(s, {.x_TC = y, .weight = a.fprop, .bias_N = {}, .addend_TN = {}, .y_TN = logits});
-  tp.backend.ce_stats(s, {.logits_TV = logits, .targets_T = targets, .first_row = a.first_row, .vocab = a.vocab,
-                          .max_T = max, .sum_exp_T = sum_exp, .target_logit_T = target});
+  tp.backend.ce_stats(s, {.logits_TV = logits,
+                          .targets_T = targets,
+                          .first_row = a.first_row,
+                          .vocab = a.vocab,
+                          .max_T = max,
+                          .sum_exp_T = sum_exp,
+                          .target_logit_T = target});
   reduce_stats(tp, s, max, sum_exp, target);
-  tp.backend.ce_finish(s, {.logits_TV = logits, .targets_T = targets, .loss_weight_T = a.loss_weight_T.rows(begin, count),
-                           .first_row = a.first_row, .vocab = a.vocab, .max_T = max, .sum_exp_T = sum_exp,
-                           .target_logit_T = target, .grad_scale = a.grad_scale, .loss_T = a.loss_T.rows(begin, count),
+  tp.backend.ce_finish(s, {.logits_TV = logits,
+                           .targets_T = targets,
+                           .loss_weight_T = a.loss_weight_T.rows(begin, count),
+                           .first_row = a.first_row,
+                           .vocab = a.vocab,
+                           .max_T = max,
+                           .sum_exp_T = sum_exp,
+                           .target_logit_T = target,
+                           .grad_scale = a.grad_scale,
+                           .loss_T = a.loss_T.rows(begin, count),
                            .want = train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss});
   if (!train) return;
   const Tensor dy = a.dy_TD.rows(begin, count);
   tp.backend.linear_dgrad(s, {.dy_TN = logits, .weight = a.dgrad, .dx_TC = dy, .mode = WriteMode::assign});
-  tp.backend.linear_wgrad(s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
+  tp.backend.linear_wgrad(
+      s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
 }
 
 }  // namespace
@@ -286,7 +303,8 @@ void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
   run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", &Backend::linear_fprop);
 }
 
-void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const std::optional<LinearWgrad>& wgrad) {
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a,
+                      const std::optional<LinearWgrad>& wgrad) {
   run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad, wgrad);
 }
 
@@ -294,8 +312,10 @@ void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a)
   run_gathered(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad", &Backend::linear_wgrad);
 }
 
-void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a, const std::optional<LinearWgrad>& wgrad) {
-  run_row_backward(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu", &Backend::linear_dgrad_swiglu, wgrad);
+void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a,
+                             const std::optional<LinearWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu",
+                   &Backend::linear_dgrad_swiglu, wgrad);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {
@@ -317,8 +337,10 @@ void vocab_parallel_embedding_backward(const TensorParallel& tp, Stream& s, cons
 
 std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype, DeviceKind device) {
   constexpr std::int64_t kTokens = 128;
-  const std::int64_t chunk_bytes = device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
-  const std::int64_t fit = chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
+  const std::int64_t chunk_bytes =
+      device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
+  const std::int64_t fit =
+      chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
   return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
 }
 
@@ -327,7 +349,8 @@ void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLos
   HeadLoss whole = a;
   whole.y_TD = gathered(tp, s, a.y_TD, "head");
   const std::int64_t tokens = whole.y_TD.size(0);
-  const std::int64_t chunk = head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
+  const std::int64_t chunk =
+      head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
   const auto run = [&] {
     WriteMode mode = a.mode;
     for (std::int64_t begin = 0; begin < tokens; begin += chunk) {

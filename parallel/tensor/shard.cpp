@@ -55,18 +55,18 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
     // Segments that follow each other on the rank as they do in the tensor (tp 1) are one piece.
     ShardPiece* before = pieces.empty() ? nullptr : &pieces.back();
     if (before != nullptr && before->logical_begin + before->size == piece.logical_begin &&
-        before->local_begin + before->size == piece.local_begin && before->owned == piece.owned && before->holders == piece.holders)
+        before->local_begin + before->size == piece.local_begin && before->owned == piece.owned &&
+        before->holders == piece.holders)
       before->size += piece.size;
-    else
-      pieces.push_back(piece);
+    else pieces.push_back(piece);
     logical += segment.size;
     local += c.local;
   }
   return pieces;
 }
 
-std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank, std::int64_t begin,
-                                 std::int64_t count) {
+std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank,
+                                 std::int64_t begin, std::int64_t count) {
   const kernels::Shape local = local_shape(spec, tp);
   base::check(local.ndim == 1 || local.ndim == 2, "parameters have one or two dims");
   const bool matrix = local.ndim == 2;
@@ -93,7 +93,8 @@ std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::in
     runs.push_back(std::move(run));
   };
   for (const ShardPiece& piece : pieces) {
-    const std::int64_t first_row = by_columns ? 0 : piece.local_begin, rows = by_columns ? local[0] : piece.size;
+    const std::int64_t first_row = by_columns ? 0 : piece.local_begin,
+                       rows = by_columns ? local[0] : piece.size;
     std::int64_t from = std::max(begin, first_row * columns);
     const std::int64_t to = std::min(begin + count, (first_row + rows) * columns);
     const auto logical_row = [&](std::int64_t element) {

@@ -15,31 +15,32 @@ enum class Along : std::uint8_t {
   partial,  ///< every rank holds all of it, but its gradient is a summand: it needs a sum over tp
 };
 
-/// A run along the split dim that is cut evenly by itself (queries, keys, values; gate, up). `unit` is what cannot be cut (the
-/// rows of one head). Fewer units than ranks: each is held by several ranks, and its gradient needs a sum over them.
+/// A run along the split dim that is cut evenly by itself (queries, keys, values; gate, up). `unit` is what
+/// cannot be cut (the rows of one head). Fewer units than ranks: each is held by several ranks, and its
+/// gradient needs a sum over them.
 struct SplitSegment {
   std::int64_t size = 0;
   std::int64_t unit = 1;
 };
 
-/// How a logical tensor (at most two dims) lies on the ranks of a tp group. The one source for initialisation, checkpoints,
-/// resharding and the norm's de-duplication. Files hold logical tensors.
+/// How a logical tensor (at most two dims) lies on the ranks of a tp group. The one source for
+/// initialisation, checkpoints, resharding and the norm's de-duplication. Files hold logical tensors.
 struct ShardSpec {
   kernels::Shape logical;
   Along along = Along::same;
   int dim = 0;
   std::vector<SplitSegment> segments;  ///< with `split`; their sizes add up to the logical size of `dim`
-  bool pad = false;                    ///< sizes that do not divide are padded (the vocabulary); otherwise an error
-  bool owner = true;                   ///< false: another pipeline stage holds it too, saves it and counts it in the norm
+  bool pad = false;   ///< sizes that do not divide are padded (the vocabulary); otherwise an error
+  bool owner = true;  ///< false: another pipeline stage holds it too, saves it and counts it in the norm
 };
 
 /// A run of the split dim that one rank holds.
 struct ShardPiece {
   std::int64_t logical_begin = 0;
   std::int64_t local_begin = 0;
-  std::int64_t size = 0;      ///< logical rows or columns; padding is not in it
-  bool owned = true;          ///< false: a rank before this one holds it too, and is the one that saves and counts it
-  std::int64_t holders = 1;   ///< ranks that hold it, consecutive in the tp group
+  std::int64_t size = 0;  ///< logical rows or columns; padding is not in it
+  bool owned = true;  ///< false: a rank before this one holds it too, and is the one that saves and counts it
+  std::int64_t holders = 1;  ///< ranks that hold it, consecutive in the tp group
 };
 
 /// "" or what is wrong: a segment that neither divides nor is divided by tp.
@@ -64,7 +65,7 @@ struct LocalRun {
 };
 
 /// The local elements [begin, begin + count) as runs: whole rows where they are whole, padding left out.
-std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank, std::int64_t begin,
-                                 std::int64_t count);
+std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank,
+                                 std::int64_t begin, std::int64_t count);
 
 }  // namespace trainerd::parallel

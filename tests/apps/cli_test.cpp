@@ -82,8 +82,10 @@ TEST_CASE("plan needs none of the job's devices or data, and its status says whe
   const Outcome json = trainerd("plan " + job + " --cluster dgx-a100 --json");
   CHECK(json.status == 0);
   CHECK(json.output.find("\"step_seconds\": ") != std::string::npos);
-  const Outcome large = trainerd("plan " + directory.write("large.yaml", "steps: 1\nmodel: {preset: llama-3-70b}\nbatch: {global: 8, micro: 1}\n"
-                                                                         "data: {format: synthetic}\ncluster: {preset: dgx-h100}\n"));
+  const Outcome large = trainerd(
+      "plan " + directory.write("large.yaml",
+                                "steps: 1\nmodel: {preset: llama-3-70b}\nbatch: {global: 8, micro: 1}\n"
+                                "data: {format: synthetic}\ncluster: {preset: dgx-h100}\n"));
   CHECK(large.status == 3);
   CHECK(large.output.find("does not fit: stage 0 needs ") != std::string::npos);
   CHECK(trainerd("plan " + job + " --cluster nowhere").status == 2);
@@ -128,7 +130,8 @@ TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[c
   // It is right all the same.
   const Outcome valid = trainerd("validate " + job + set);
   CHECK(valid.status == 0);
-  CHECK_THAT(valid.output, Catch::Contains("device: cuda\n") && Catch::Contains("of which this machine has none"));
+  CHECK_THAT(valid.output,
+             Catch::Contains("device: cuda\n") && Catch::Contains("of which this machine has none"));
 }
 
 // A first job, like configs/tiny.yaml.
@@ -141,16 +144,22 @@ const std::string kFirstJob =
     "data: {train: [book.txt], format: text, tokenizer: bytes}\n"
     "checkpoint: {every: 50}\n";
 
-TEST_CASE("the first job is planned, searched and simulated on a machine without rates, by memory and with what to do", "[cli]") {
+TEST_CASE(
+    "the first job is planned, searched and simulated on a machine without rates, by memory and with what to "
+    "do",
+    "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kFirstJob);
   for (const std::string command : {"plan ", "plan --search ", "simulate "}) {
     const Outcome outcome = trainerd(command + job);
     CAPTURE(command, outcome.output);
     CHECK(outcome.status == 0);
-    CHECK_THAT(outcome.output, Catch::Contains("local has no operator rates: run `trainerd calibrate") && Catch::Contains("GiB"));
+    CHECK_THAT(outcome.output, Catch::Contains("local has no operator rates: run `trainerd calibrate") &&
+                                   Catch::Contains("GiB"));
     CHECK(trainerd(command + job + " --json").status == 0);
-    CHECK(trainerd(command + job + (command == "simulate " ? " --set cluster.preset=dgx-h100" : " --cluster dgx-h100")).status == 0);
+    CHECK(trainerd(command + job +
+                   (command == "simulate " ? " --set cluster.preset=dgx-h100" : " --cluster dgx-h100"))
+              .status == 0);
   }
   const std::string svg = directory.write("a.svg", ""), trace = directory.write("a.json", "");
   CHECK(trainerd("simulate " + job + " --svg " + svg + " --trace " + trace).status == 0);
@@ -160,7 +169,8 @@ TEST_CASE("the first job is planned, searched and simulated on a machine without
   CHECK_THAT(noisy.output, Catch::Contains("trainerd calibrate"));
   const Outcome failures = trainerd("simulate " + job + " --failures");
   CHECK(failures.status == 2);
-  CHECK_THAT(failures.output, Catch::Contains("--step-seconds: is required") && Catch::Contains("--calibrate"));
+  CHECK_THAT(failures.output,
+             Catch::Contains("--step-seconds: is required") && Catch::Contains("--calibrate"));
 }
 
 TEST_CASE("plan measures this machine when asked, and then predicts time", "[cli]") {
@@ -169,7 +179,8 @@ TEST_CASE("plan measures this machine when asked, and then predicts time", "[cli
   const Outcome outcome = trainerd("plan " + job + " --calibrate=0.01");
   CAPTURE(outcome.output);
   CHECK(outcome.status == 0);
-  CHECK_THAT(outcome.output, Catch::Contains("measuring this machine") && Catch::Contains("time of a step: "));
+  CHECK_THAT(outcome.output,
+             Catch::Contains("measuring this machine") && Catch::Contains("time of a step: "));
   const Outcome other = trainerd("plan " + job + " --calibrate --cluster dgx-h100");
   CHECK(other.status == 2);
   CHECK_THAT(other.output, Catch::Contains("--calibrate: measures this machine"));
@@ -197,11 +208,15 @@ TEST_CASE("a file that takes no bytes is a full disk, not a missing file", "[cli
 
 TEST_CASE("too few descriptors are a limit with its name, its value and what is needed", "[cli]") {
   const Directory directory;
-  const std::string job = directory.write("job.yaml", kJob + "threads: 1\nparallel: {dp: 2}\nmetrics: {listen: \"127.0.0.1:0\"}\n");
+  const std::string job = directory.write(
+      "job.yaml", kJob + "threads: 1\nparallel: {dp: 2}\nmetrics: {listen: \"127.0.0.1:0\"}\n");
   const std::string text = directory.write("a.txt", std::string(5000, 'x'));
-  const Outcome outcome = trainerd("run " + job + " --set output=" + text + ".run --set 'data.train=[" + text + "]'", "ulimit -n 40; ");
+  const Outcome outcome = trainerd(
+      "run " + job + " --set output=" + text + ".run --set 'data.train=[" + text + "]'", "ulimit -n 40; ");
   CHECK(outcome.status == 3);
-  CHECK_THAT(outcome.output, Catch::Contains("the limit on open files is 40 (ulimit -n) and 2 ranks on this node need 100: raise it"));
+  CHECK_THAT(outcome.output,
+             Catch::Contains(
+                 "the limit on open files is 40 (ulimit -n) and 2 ranks on this node need 100: raise it"));
 }
 
 TEST_CASE("a job's texts take variables of the environment, and its data its own directory", "[cli]") {
@@ -223,14 +238,15 @@ TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]")
   // 1F1B of two ranks and four microbatches at unit costs: (p - 1) / (m + p - 1) of 3 (m + p - 1) is bubble.
   CHECK(text.output == "1f1b, 2 stages of 1 chunks, 4 microbatches: 15.000 ms, bubble 20.0 %\n");
   CHECK(text.status == 0);
-  for (const auto& [path, begin] : {std::pair(svg, "<svg "), std::pair(trace, "{\"displayTimeUnit\":\"ms\"")}) {
+  for (const auto& [path, begin] :
+       {std::pair(svg, "<svg "), std::pair(trace, "{\"displayTimeUnit\":\"ms\"")}) {
     std::ifstream file(path);
     std::string first;
     std::getline(file, first);
     CHECK(first.rfind(begin, 0) == 0);
   }
-  CHECK(trainerd("simulate " + job + " --costs 1,1,1,0 --json").output.find("\"stages\":2,\"virtual_stages\":1,\"microbatches\":4,") !=
-        std::string::npos);
+  CHECK(trainerd("simulate " + job + " --costs 1,1,1,0 --json")
+            .output.find("\"stages\":2,\"virtual_stages\":1,\"microbatches\":4,") != std::string::npos);
   CHECK(trainerd("simulate " + job + " --costs 1,1,1,0 --trace no/such/trace.json").status == 2);
   const Outcome unrated = trainerd("simulate " + job);
   CHECK(unrated.status == 0);
@@ -243,17 +259,21 @@ TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]")
 
 TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[cli]") {
   const Directory directory;
-  const std::string job = directory.write("job.yaml", kJob + "parallel: {pp: 2}\ncluster: {preset: dgx-h100}\n");
+  const std::string job =
+      directory.write("job.yaml", kJob + "parallel: {pp: 2}\ncluster: {preset: dgx-h100}\n");
   const std::string svg = directory.write("pipeline.svg", ""), trace = directory.write("trace.json", "");
   const Outcome planned = trainerd("simulate " + job + " --svg " + svg + " --trace " + trace);
   CHECK(planned.status == 0);
   CHECK(planned.output.find("a step as planned") != std::string::npos);
   std::ifstream file(trace);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  for (const char* name : {"\"forward\"", "\"bubble\"", "\"message\"", "pipeline rank 1"}) CHECK(text.find(name) != std::string::npos);
+  for (const char* name : {"\"forward\"", "\"bubble\"", "\"message\"", "pipeline rank 1"})
+    CHECK(text.find(name) != std::string::npos);
   const Outcome json = trainerd("simulate " + job + " --json");
-  for (const char* key : {"\"fits\":", "\"peak_bytes\":", "\"step_seconds\":", "\"tokens_per_second_per_device\":", "\"tflops_per_device\":", "\"mfu\":",
-                          "\"bubble\":", "\"time\":", "\"communication\":", "\"flops_convention\":", "\"pipeline_seconds\":"})
+  for (const char* key :
+       {"\"fits\":", "\"peak_bytes\":", "\"step_seconds\":", "\"tokens_per_second_per_device\":",
+        "\"tflops_per_device\":", "\"mfu\":", "\"bubble\":", "\"time\":", "\"communication\":",
+        "\"flops_convention\":", "\"pipeline_seconds\":"})
     CHECK(json.output.find(key) != std::string::npos);
   const std::string noisy = "simulate " + job + " --jitter 0.2 --straggler 1=1.5 --steps 4 --seed 7";
   const Outcome once = trainerd(noisy);
@@ -267,7 +287,8 @@ TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[
 
 TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
   const Directory directory;
-  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\nparallel: {dp: 4}\n");
+  const std::string job =
+      directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\nparallel: {dp: 4}\n");
   const std::string chosen = directory.write("chosen.yaml", "");
   const Outcome text = trainerd("plan " + job + " --search --out " + chosen);
   CHECK(text.status == 0);
@@ -283,15 +304,18 @@ TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
 
 TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[cli]") {
   const Directory directory;
-  const std::string job = directory.write("job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {every: 0, async: false}\n");
-  const std::string with = "simulate " + job + " --failures --step-seconds 5 --checkpoint-bytes 6e12 --weeks 1 --runs 5";
+  const std::string job = directory.write(
+      "job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {every: 0, async: false}\n");
+  const std::string with =
+      "simulate " + job + " --failures --step-seconds 5 --checkpoint-bytes 6e12 --weeks 1 --runs 5";
   const Outcome text = trainerd(with);
   CHECK(text.status == 0);
   CHECK(text.output.find("\ngoodput 99.") != std::string::npos);
   CHECK(trainerd(with).output == text.output);
   CHECK(trainerd(with + " --json").output.find("\"goodput\":0.99") != std::string::npos);
   CHECK(trainerd("simulate " + job + " --failures --weeks 1 --runs 5").status == 0);  // by its plan
-  const Outcome missing = trainerd("simulate " + directory.write("local.yaml", kJob) + " --failures --set cluster.failures.host_per_1000_node_days=4");
+  const Outcome missing = trainerd("simulate " + directory.write("local.yaml", kJob) +
+                                   " --failures --set cluster.failures.host_per_1000_node_days=4");
   CHECK(missing.status == 2);
   CHECK(missing.output.find("--step-seconds: is required") != std::string::npos);
   CHECK(trainerd(with + " --set cluster.failures.sparse=1").status == 2);
@@ -328,8 +352,9 @@ TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "
 }
 
 TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
-  for (const char* arguments : {"", "fly", "run", "validate", "validate a b", "simulate", "data", "data inspect",
-                                "run --sett a=b x", "worker", "data inspect x --format csv"}) {
+  for (const char* arguments :
+       {"", "fly", "run", "validate", "validate a b", "simulate", "data", "data inspect", "run --sett a=b x",
+        "worker", "data inspect x --format csv"}) {
     INFO(arguments);
     CHECK(trainerd(arguments).status == 2);
   }
@@ -364,7 +389,8 @@ TEST_CASE("data inspect refuses token files by type, vocabulary and kind with st
   const Outcome outside = trainerd("data inspect " + ids + " --dtype uint16 --all --vocab 261");
   CHECK(outside.status == 4);
   CHECK(outside.output.find("token 261 at position 2") != std::string::npos);
-  CHECK(outside.output.find("261 (vocab of at least 262)") != std::string::npos);  // and the rest of what it found
+  CHECK(outside.output.find("261 (vocab of at least 262)") !=
+        std::string::npos);  // and the rest of what it found
   const Outcome lines = trainerd("data inspect " + directory.write("a.jsonl", "{}\n"));
   CHECK(lines.status == 4);
   CHECK(lines.output.find("JSON lines") != std::string::npos);
@@ -382,7 +408,9 @@ TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are what 
   const Directory directory;
   const std::string pictures = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/pictures/";
   const std::string grid = directory.write("grid.svg", ""), schedule = directory.write("schedule.svg", "");
-  REQUIRE(trainerd("validate " + pictures + "job.yaml --svg " + grid + " --schedule-svg " + schedule).status == 0);
+  REQUIRE(
+      trainerd("validate " + pictures + "job.yaml --svg " + grid + " --schedule-svg " + schedule).status ==
+      0);
   const auto text = [](const std::string& path) {
     std::ifstream file(path);
     return std::string(std::istreambuf_iterator<char>(file), {});

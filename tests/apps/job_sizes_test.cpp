@@ -30,11 +30,13 @@ class Commands {
     std::string name = (fs::temp_directory_path() / "trainerd-sizes-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     folder_ = name;
-    std::ofstream(folder_ / "job.yaml") << "steps: 20\n"
-                                           "model: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
-                                           "batch: {global: 8, micro: 2}\n"
-                                           "data: {format: synthetic}\n"
-                                           "output: " << (folder_ / "run").string() << "\n";
+    std::ofstream(folder_ / "job.yaml")
+        << "steps: 20\n"
+           "model: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+           "batch: {global: 8, micro: 2}\n"
+           "data: {format: synthetic}\n"
+           "output: "
+        << (folder_ / "run").string() << "\n";
   }
   ~Commands() {
     std::error_code ignored;
@@ -67,7 +69,9 @@ class Commands {
     rusage usage{};
     REQUIRE(::wait4(pid, &status, 0, &usage) == pid);
     if (WIFEXITED(status)) used.status = WEXITSTATUS(status);
-    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
     used.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
     used.gib = static_cast<double>(usage.ru_maxrss) / (1 << 20);
     std::ifstream file(out);
@@ -105,13 +109,16 @@ TEST_CASE("jobs of absurd sizes are answered or refused within 5 s and 1 GiB", "
       {"batch.global=131072", "batch.micro=1"},
       {"batch.global=65536", "batch.micro=1", "parallel.pp=2", "parallel.schedule=gpipe"},
       {"parallel.dp=131072", "batch.global=262144"},
-      {"model.layers=1024", "parallel.pp=2", "parallel.virtual_stages=512", "parallel.schedule=interleaved", "batch.global=1024", "batch.micro=1"},
+      {"model.layers=1024", "parallel.pp=2", "parallel.virtual_stages=512", "parallel.schedule=interleaved",
+       "batch.global=1024", "batch.micro=1"},
       {"parallel.bucket_bytes=1024", "model.hidden=8192", "model.heads=64", "model.ffn=32768"},
-      {"model.layers=1024", "model.hidden=1048576", "model.heads=4096", "model.ffn=4194304", "model.vocab=2147483647", "model.seq_len=134217728",
-       "batch.global=16777216", "batch.micro=16777216", "parallel.virtual_stages=1024"}};
+      {"model.layers=1024", "model.hidden=1048576", "model.heads=4096", "model.ffn=4194304",
+       "model.vocab=2147483647", "model.seq_len=134217728", "batch.global=16777216", "batch.micro=16777216",
+       "parallel.virtual_stages=1024"}};
   // What `run` would train is not tried: it is for the sizes that are refused.
-  const std::string command = GENERATE("validate", "validate --json", "plan", "plan --cluster dgx-h100", "plan --cluster dgx-h100 --search",
-                                       "simulate --costs 1,1,1,0", "simulate");
+  const std::string command =
+      GENERATE("validate", "validate --json", "plan", "plan --cluster dgx-h100",
+               "plan --cluster dgx-h100 --search", "simulate --costs 1,1,1,0", "simulate");
   for (const auto& sizes : all) {
     const Used used = commands.run(command, sizes);
     CAPTURE(command, sizes, used.output.substr(0, 400));
@@ -122,11 +129,12 @@ TEST_CASE("jobs of absurd sizes are answered or refused within 5 s and 1 GiB", "
 
 TEST_CASE("a run that cannot fit is refused as soon as a plan of it", "[cli][sizes]") {
   const Commands commands;
-  for (const std::vector<std::string>& sizes : std::vector<std::vector<std::string>>{{"model.layers=65536"},
-                                                                                     {"batch.global=16777216", "batch.micro=16777216"},
-                                                                                     {"model.hidden=1048576"},
-                                                                                     {"model.vocab=2147483647"},
-                                                                                     {"parallel.dp=131072", "batch.global=262144"}}) {
+  for (const std::vector<std::string>& sizes :
+       std::vector<std::vector<std::string>>{{"model.layers=65536"},
+                                             {"batch.global=16777216", "batch.micro=16777216"},
+                                             {"model.hidden=1048576"},
+                                             {"model.vocab=2147483647"},
+                                             {"parallel.dp=131072", "batch.global=262144"}}) {
     const Used used = commands.run("run", sizes);
     CAPTURE(sizes, used.output.substr(0, 400));
     CHECK((used.status == 2 || used.status == 3));
@@ -142,8 +150,13 @@ TEST_CASE("what is refused for its size names the key and what is valid", "[cli]
     CHECK_THAT(used.output, Catch::Contains(words));
   };
   says({"model.layers=65536"}, "model.layers: must be at most 1024");
-  says({"batch.global=16777216", "batch.micro=1"}, "batch.global: 16777216 microbatches on 1 pipeline chunk are more than 131072");
-  says({"model.hidden=1048576"}, "parallel.bucket_bytes: a rank's gradients are more than 262144 buckets of 26214400 bytes");
-  says({"batch.global=16777216", "batch.micro=16777216", "model.seq_len=134217728"}, "batch.micro: the activations of 16777216 x 134217728 tokens");
-  says({"model.layers=1024", "model.hidden=1048576", "model.ffn=4194304", "parallel.dp=131072", "batch.global=262144"}, "model: its parameters");
+  says({"batch.global=16777216", "batch.micro=1"},
+       "batch.global: 16777216 microbatches on 1 pipeline chunk are more than 131072");
+  says({"model.hidden=1048576"},
+       "parallel.bucket_bytes: a rank's gradients are more than 262144 buckets of 26214400 bytes");
+  says({"batch.global=16777216", "batch.micro=16777216", "model.seq_len=134217728"},
+       "batch.micro: the activations of 16777216 x 134217728 tokens");
+  says({"model.layers=1024", "model.hidden=1048576", "model.ffn=4194304", "parallel.dp=131072",
+        "batch.global=262144"},
+       "model: its parameters");
 }

@@ -20,11 +20,15 @@ Environment in(const std::map<std::string, std::string>& variables) {
   };
 }
 
-const std::map<std::string, std::string> kStep = {
-    {"SLURM_JOB_ID", "4711"},         {"SLURM_STEP_ID", "0"},    {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "3"},
-    {"SLURM_STEP_NODELIST", "gpu[09-10],login"}, {"SLURM_NODEID", "1"}};
+const std::map<std::string, std::string> kStep = {{"SLURM_JOB_ID", "4711"},
+                                                  {"SLURM_STEP_ID", "0"},
+                                                  {"SLURM_STEP_NUM_NODES", "3"},
+                                                  {"SLURM_STEP_NUM_TASKS", "3"},
+                                                  {"SLURM_STEP_NODELIST", "gpu[09-10],login"},
+                                                  {"SLURM_NODEID", "1"}};
 
-std::map<std::string, std::string> with(std::map<std::string, std::string> variables, const std::string& name, const std::string& value) {
+std::map<std::string, std::string> with(std::map<std::string, std::string> variables, const std::string& name,
+                                        const std::string& value) {
   variables[name] = value;
   return variables;
 }
@@ -39,15 +43,16 @@ TEST_CASE("host lists are expanded as Slurm does", "[nodes]") {
   CHECK(expand_host_list("gpu[98-101]") == Names{"gpu98", "gpu99", "gpu100", "gpu101"});
   CHECK(expand_host_list("a[1-2]b[0-1]") == Names{"a1b0", "a1b1", "a2b0", "a2b1"});
   CHECK(expand_host_list("a,b[2].site,c") == Names{"a", "b2.site", "c"});
-  for (const char* bad : {"", ",", "a,", "gpu[", "gpu[1-]", "gpu[2-1]", "gpu[a-b]", "gpu[]", "[", "gpu[0-9999999]", "a[0-999]b[0-999]", "gpu[1--2]",
-                          "gpu[1-99999999999999999999]"})
+  for (const char* bad : {"", ",", "a,", "gpu[", "gpu[1-]", "gpu[2-1]", "gpu[a-b]", "gpu[]", "[",
+                          "gpu[0-9999999]", "a[0-999]b[0-999]", "gpu[1--2]", "gpu[1-99999999999999999999]"})
     CHECK_THROWS_AS(expand_host_list(bad), base::SpecError);
 }
 
 TEST_CASE("a job of one node needs nobody to say so", "[nodes]") {
   CHECK_FALSE(find_gang({}, 1, in({})).has_value());
   // A batch script and a shell of salloc have these, and are no step.
-  CHECK_FALSE(find_gang({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}})).has_value());
+  CHECK_FALSE(find_gang({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
+                  .has_value());
   NodeArgs idle;
   idle.interface = "eth0";
   CHECK_THROWS_WITH(find_gang(idle, 1, in({})), Catch::Contains("--interface has no effect"));
@@ -76,7 +81,8 @@ TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]")
 }
 
 TEST_CASE("a Slurm step that contradicts the job or itself is refused", "[nodes]") {
-  const auto refused = [](std::int64_t nodes, const std::map<std::string, std::string>& variables, const std::string& text) {
+  const auto refused = [](std::int64_t nodes, const std::map<std::string, std::string>& variables,
+                          const std::string& text) {
     CHECK_THROWS_AS(find_gang({}, nodes, in(variables)), base::SpecError);
     CHECK_THROWS_WITH(find_gang({}, nodes, in(variables)), Catch::Contains(text));
   };

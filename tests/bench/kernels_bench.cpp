@@ -5,8 +5,8 @@
 //
 //   kernels_bench [rounds [wall|cpu [ISA]]]
 //
-// With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure. ISA
-// (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN.
+// With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure.
+// ISA (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN.
 
 #include <time.h>
 
@@ -147,7 +147,8 @@ class Table {
         2.0 * static_cast<double>(key.m * pool_.threads()) * static_cast<double>(size * size), false,
         [=, this] {
           const ArenaScope scope(scratch_);
-          std::byte* scratch = scratch_.take_bytes(pool_.threads() * library_scratch(target_), MemoryTerm::workspace);
+          std::byte* scratch =
+              scratch_.take_bytes(pool_.threads() * library_scratch(target_), MemoryTerm::workspace);
           const Gemm& gemm = squares_.get(key);
           pool_.run(pool_.threads(), [&](std::int64_t block, int thread) {
             const std::int64_t offset = block * key.m * size * size_of(dtype_);
@@ -222,8 +223,12 @@ class Table {
       for (std::int64_t b = 0; b <= sequences; ++b)
         bounds.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * length);
       const AttentionForward f{heads, MaskKind::causal, 0.125f, sequences, length, bounds, qkv, out, lse};
-      const AttentionBackward b{
-          heads, MaskKind::causal, 0.125f, Determinism::deterministic, sequences, length, bounds, qkv, out, lse, dout, dqkv};
+      const AttentionBackward b{heads,     MaskKind::causal,
+                                0.125f,    Determinism::deterministic,
+                                sequences, length,
+                                bounds,    qkv,
+                                out,       lse,
+                                dout,      dqkv};
       const std::string name = " causal S " + std::to_string(length) + " E 64";
       add("attention forward" + name, cost(f, target_).flops, false,
           [=, this] { backend_.attention_forward(*stream_, f); });
@@ -249,7 +254,8 @@ class Table {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
-  const auto clock = argc > 2 && std::string(argv[2]) == "cpu" ? trainerd::bench::Clock::processor : trainerd::bench::Clock::wall;
+  const auto clock = argc > 2 && std::string(argv[2]) == "cpu" ? trainerd::bench::Clock::processor
+                                                               : trainerd::bench::Clock::wall;
   trainerd::kernels::Isa most = trainerd::kernels::Isa::avx512_bf16;
   if (argc > 3 && !trainerd::kernels::parse_isa(argv[3], most)) {
     std::fprintf(stderr, "kernels_bench: %s is no instruction set\n", argv[3]);

@@ -1,6 +1,6 @@
 // Times whole training steps of the benchmark model on the CPU world and prints one JSON line: see step.sh.
-// The GEMM ceiling is the best median rate, over a few square sizes, of the same library on the same threads at the same
-// precision, measured in this process before and after the steps.
+// The GEMM ceiling is the best median rate, over a few square sizes, of the same library on the same threads
+// at the same precision, measured in this process before and after the steps.
 
 #include <algorithm>
 #include <cstdio>
@@ -44,12 +44,18 @@ Args parse(int argc, char** argv) {
 }
 
 core::JobSpec bench_job(const Args& args) {
-  return core::parse_job(
-      "name: bench\nseed: 1\ndevice: cpu\nthreads: " + std::to_string(args.threads) + "\nisa: " + args.isa + "\n"
-      "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " + std::to_string(args.vocab) + "}\n"
-      "batch: {global: 8, micro: 8}\nprecision: " + args.precision + "\nrecompute: {kind: " + args.recompute + "}\n"
-      "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: 1000000\ndata: {format: synthetic}\n",
-      "bench.yaml");
+  return core::parse_job("name: bench\nseed: 1\ndevice: cpu\nthreads: " + std::to_string(args.threads) +
+                             "\nisa: " + args.isa +
+                             "\n"
+                             "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " +
+                             std::to_string(args.vocab) +
+                             "}\n"
+                             "batch: {global: 8, micro: 8}\nprecision: " +
+                             args.precision + "\nrecompute: {kind: " + args.recompute +
+                             "}\n"
+                             "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
+                             "1000000\ndata: {format: synthetic}\n",
+                         "bench.yaml");
 }
 
 /// Which line of the table an operator belongs to.
@@ -59,7 +65,8 @@ std::string part_of(const std::string& op) {
   if (op == "prepare_weight") return "weight packing";
   if (op.rfind("attention", 0) == 0) return "attention";
   if (op.rfind("ce_", 0) == 0) return "cross-entropy";
-  if (op == "adamw_update" || op == "block_square_sums" || op == "total_square_sum" || op == "step_control") return "optimizer";
+  if (op == "adamw_update" || op == "block_square_sums" || op == "total_square_sum" || op == "step_control")
+    return "optimizer";
   if (op.rfind("add_norm", 0) == 0) return "norm";
   if (op.rfind("qk_norm", 0) == 0) return "rope";
   if (op.rfind("embedding", 0) == 0) return "embedding";
@@ -83,8 +90,9 @@ int main(int argc, char** argv) {
   std::int64_t step = 0;
   const core::ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
     for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::int32_t>(kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
-                                            static_cast<std::uint32_t>(args.vocab));
+      tokens[i] = static_cast<std::int32_t>(
+          kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
+          static_cast<std::uint32_t>(args.vocab));
   };
   double ceiling = core::measure_gemm_peak(rank.backend(), job.precision.compute);
   std::vector<double> seconds;
@@ -105,7 +113,8 @@ int main(int argc, char** argv) {
 
   std::vector<std::size_t> order(seconds.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return seconds[a] < seconds[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return seconds[a] < seconds[b]; });
   const std::size_t median = order[order.size() / 2];
   double accounted = 0;
   std::string parts_text;
@@ -116,11 +125,14 @@ int main(int argc, char** argv) {
   parts_text += "\"host\":" + std::to_string(std::max(0.0, seconds[median] - accounted));
   std::string steps_text;
   for (const double s : seconds) steps_text += (steps_text.empty() ? "" : ",") + std::to_string(s);
-  std::printf("{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"recompute\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"step_seconds\":[%s],"
-              "\"tokens_per_step\":%lld,\"planned_bytes\":%lld,\"loss\":%.6f,\"reference_gemms\":%lld,\"ceiling_flops\":%.6e,\"parts\":{%s}}\n",
-              static_cast<long long>(args.vocab), args.precision.c_str(), args.recompute.c_str(), kernels::to_string(topology.device.isa), args.threads, steps_text.c_str(),
-              static_cast<long long>(job.tokens_per_step()),
-              static_cast<long long>(rank.plan().memory.total_bytes()), loss,
-              static_cast<long long>(rank.backend().counters().reference_gemms), ceiling, parts_text.c_str());
+  std::printf(
+      "{\"impl\":\"trainerd\",\"vocab\":%lld,\"precision\":\"%s\",\"recompute\":\"%s\",\"isa\":\"%s\","
+      "\"threads\":%d,\"step_seconds\":[%s],"
+      "\"tokens_per_step\":%lld,\"planned_bytes\":%lld,\"loss\":%.6f,\"reference_gemms\":%lld,\"ceiling_"
+      "flops\":%.6e,\"parts\":{%s}}\n",
+      static_cast<long long>(args.vocab), args.precision.c_str(), args.recompute.c_str(),
+      kernels::to_string(topology.device.isa), args.threads, steps_text.c_str(),
+      static_cast<long long>(job.tokens_per_step()), static_cast<long long>(rank.plan().memory.total_bytes()),
+      loss, static_cast<long long>(rank.backend().counters().reference_gemms), ceiling, parts_text.c_str());
   return 0;
 }

@@ -98,7 +98,8 @@ TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[c
 TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[checkpoint-writer]") {
   const test::TempDir dir;
   // Two tries of one snapshot are an hour apart: what happens before is the newer one's doing.
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
+                                {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
   break_disk(dir);
   writer.enqueue(job_at(1));
   CHECK(wait_for(writer).outcome == Outcome::failed_once);
@@ -118,9 +119,11 @@ TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[ch
   CHECK(writer.pending() == 0);
 }
 
-TEST_CASE("a writer gives up after its time and one last try, counted from the first failure", "[checkpoint-writer]") {
+TEST_CASE("a writer gives up after its time and one last try, counted from the first failure",
+          "[checkpoint-writer]") {
   const test::TempDir dir;
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 0.05, .give_up_seconds = 0.2});
+  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
+                                {.first_seconds = 0.05, .give_up_seconds = 0.2});
   break_disk(dir);
   const double start = base::monotonic_seconds();
   writer.enqueue(job_at(1));

@@ -20,11 +20,12 @@ namespace {
 core::JobSpec cuda_job(const std::vector<std::string>& more = {}) {
   std::vector<std::string> overrides{"device=cuda", "precision=bf16"};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  return core::parse_job("model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 512, vocab: 512, seq_len: 256}\n"
-                         "batch: {global: 8, micro: 4}\n"
-                         "steps: 3\n"
-                         "data: {format: synthetic}\n",
-                         "job.yaml", overrides);
+  return core::parse_job(
+      "model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 512, vocab: 512, seq_len: 256}\n"
+      "batch: {global: 8, micro: 4}\n"
+      "steps: 3\n"
+      "data: {format: synthetic}\n",
+      "job.yaml", overrides);
 }
 
 core::DryRun plan_on_h200(const core::JobSpec& job) {
@@ -61,12 +62,14 @@ TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec
   CHECK_FALSE(core::uses_nccl(cuda_job({"device=cpu", "parallel.tp=2"})));
   CHECK_THROWS_WITH(cuda_job({"device=cpu", "cluster.communication=staged"}),
                     Catch::Contains("cluster.communication") && Catch::Contains("has no effect"));
-  CHECK_THROWS_WITH(cuda_job({"cluster.communication=gloo"}), Catch::Contains("cluster.communication: expected auto, nccl or staged"));
+  CHECK_THROWS_WITH(cuda_job({"cluster.communication=gloo"}),
+                    Catch::Contains("cluster.communication: expected auto, nccl or staged"));
 }
 
 TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") {
   const std::string recipe = "precision={compute: bf16, grads: bf16}";
-  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}), Catch::Contains("precision.grads") && Catch::Contains("staged"));
+  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}),
+                    Catch::Contains("precision.grads") && Catch::Contains("staged"));
   CHECK_NOTHROW(cuda_job({recipe}));
   CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
 }
@@ -78,7 +81,8 @@ TEST_CASE("ranks share devices evenly where the job says so, and have their own 
   CHECK(ranks_per_device(4, 1, Devices::shared) == 4);
   CHECK(ranks_per_device(5, 2, Devices::shared) == 3);
   CHECK_THROWS_WITH(ranks_per_device(4, 1, Devices::own),
-                    Catch::Contains("4 ranks") && Catch::Contains("1 CUDA device:") && Catch::Contains("cluster.communication to staged"));
+                    Catch::Contains("4 ranks") && Catch::Contains("1 CUDA device:") &&
+                        Catch::Contains("cluster.communication to staged"));
   parallel::Topology two_nodes;
   two_nodes.devices_per_node = 4;
   two_nodes.ranks_per_device = 2;
@@ -106,21 +110,26 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
   const core::JobSpec job = cuda_job(with_staged);
   CHECK_NOTHROW(core::require_fits({&staged, 1}, job, topology, 1));
   topology.node_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1), Catch::Contains("staging of communication, on the host: 0.02 GiB"));
+  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1),
+                    Catch::Contains("staging of communication, on the host: 0.02 GiB"));
   topology.node_memory_bytes += 1;
   topology.device_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1), Catch::Contains("its part of the device, which 4 ranks share, has"));
+  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1),
+                    Catch::Contains("its part of the device, which 4 ranks share, has"));
 }
 
 TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
   CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
-  CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}), Catch::Contains("attention") && Catch::Contains("has no effect"));
-  CHECK(core::parse_job(core::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention == kernels::Determinism::fast);
+  CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}),
+                    Catch::Contains("attention") && Catch::Contains("has no effect"));
+  CHECK(core::parse_job(core::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention ==
+        kernels::Determinism::fast);
 }
 
 TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
   CHECK(cuda_job({"gemm_algorithms=timed"}).gemm_algorithms == core::GemmAlgorithms::timed);
-  CHECK_THROWS_WITH(cuda_job({"gemm_algorithms=timed", "device=cpu"}), Catch::Contains("gemm_algorithms") && Catch::Contains("has no effect"));
+  CHECK_THROWS_WITH(cuda_job({"gemm_algorithms=timed", "device=cpu"}),
+                    Catch::Contains("gemm_algorithms") && Catch::Contains("has no effect"));
   base::ThreadPool pool(1);
   kernels::CpuBackend cpu(kernels::detect_cpu(1), pool);
   CHECK_THROWS_AS(cpu.time_gemms({}), base::DeviceError);
@@ -128,17 +137,21 @@ TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
 }
 
 TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "[cuda]") {
-  core::JobSpec job = cuda_job({"cluster.preset=dgx-h200", "parallel.pp=2", "parallel.tp=2", "batch.micro=2"});
+  core::JobSpec job =
+      cuda_job({"cluster.preset=dgx-h200", "parallel.pp=2", "parallel.tp=2", "batch.micro=2"});
   const parallel::Topology topology = core::job_topology(job);
-  const std::vector<kernels::OpClass> gemms = core::gemms_of_all_ranks(job, core::layout_of(job, topology), topology.device);
+  const std::vector<kernels::OpClass> gemms =
+      core::gemms_of_all_ranks(job, core::layout_of(job, topology), topology.device);
   const auto has = [&](kernels::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k) {
-    return std::any_of(gemms.begin(), gemms.end(),
-                       [&](const kernels::OpClass& g) { return g.role == role && g.m == m && g.n == n && g.k == k; });
+    return std::any_of(gemms.begin(), gemms.end(), [&](const kernels::OpClass& g) {
+      return g.role == role && g.m == m && g.n == n && g.k == k;
+    });
   };
   const std::int64_t tokens = 2 * 256;
   CHECK(has(kernels::GemmRole::fprop, tokens, 512, 256));  // gate and up, of 2 x 512 / tp rows
   CHECK(has(kernels::GemmRole::wgrad, 256, 256, tokens));  // qkv: (4 + 2 + 2) heads of 64 / tp
-  CHECK(has(kernels::GemmRole::dgrad, tokens, 256, 256));  // the head, on the last stage: 512 / tp rows of the vocabulary
+  CHECK(has(kernels::GemmRole::dgrad, tokens, 256,
+            256));  // the head, on the last stage: 512 / tp rows of the vocabulary
   for (const kernels::OpClass& g : gemms) CHECK(g.dtype == kernels::DType::bf16);
 
   const std::string text = "chosen by rank 0\n";
@@ -148,7 +161,8 @@ TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "
     kernels::CpuBackend backend(kernels::detect_cpu(1), pool);
     const auto group = world.communicator(rank, backend, {0, 1, 2}, "world");
     for (const std::string& sent : {text, std::string()})
-      if (core::share_text(rank == 0 ? sent : "mine", backend, *group) != sent) throw std::logic_error("another text");
+      if (core::share_text(rank == 0 ? sent : "mine", backend, *group) != sent)
+        throw std::logic_error("another text");
   });
 }
 
@@ -168,19 +182,21 @@ TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels
 }
 
 TEST_CASE("determinism of a long attention costs memory, which the plan knows", "[cuda]") {
-  const std::vector<std::string> sizes{"cluster.preset=dgx-h200", "model.seq_len=4096", "batch.micro=1", "model.head_dim=128"};
+  const std::vector<std::string> sizes{"cluster.preset=dgx-h200", "model.seq_len=4096", "batch.micro=1",
+                                       "model.head_dim=128"};
   std::vector<std::string> fast = sizes;
   fast.push_back("attention=fast");
   const std::int64_t deterministic_bytes = plan_on_h200(cuda_job(sizes)).memory.bytes_of("scratch");
   const std::int64_t fast_bytes = plan_on_h200(cuda_job(fast)).memory.bytes_of("scratch");
   // 2 b h s^2 in place of 4 b h s d.
-  CHECK(deterministic_bytes - fast_bytes > std::int64_t{4} * 4096 * (2 * 4096 - 4 * 128) - (std::int64_t{34} << 20));
+  CHECK(deterministic_bytes - fast_bytes >
+        std::int64_t{4} * 4096 * (2 * 4096 - 4 * 128) - (std::int64_t{34} << 20));
   CHECK(deterministic_bytes > fast_bytes);
 }
 
 TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded memory", "[cuda]") {
-  using parallel::head_chunk_tokens;
   using kernels::DeviceKind, kernels::DType;
+  using parallel::head_chunk_tokens;
   // Qwen 2.5's vocabulary in bf16: 303,872 bytes a token.
   CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cpu) == 128);
   CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cuda) == 3456);
@@ -195,7 +211,8 @@ TEST_CASE("a job that does not fit a device is refused with the device's memory"
   topology.node_memory_bytes = 2 * plan.snapshot_bytes;
   CHECK_NOTHROW(core::require_fits({&plan, 1}, job, topology, 2));
   topology.device_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the device has") && Catch::Contains("try"));
+  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2),
+                    Catch::Contains("the device has") && Catch::Contains("try"));
   topology.device_memory_bytes += 1;
   topology.node_memory_bytes -= 1;
   CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the node has"));

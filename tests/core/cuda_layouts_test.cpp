@@ -1,5 +1,5 @@
-// Several ranks on the CUDA devices of this machine, as many as a layout has on as few devices as there are, by `staged`: one rank's
-// losses. Without a device it says so.
+// Several ranks on the CUDA devices of this machine, as many as a layout has on as few devices as there are,
+// by `staged`: one rank's losses. Without a device it says so.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,8 +8,8 @@
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/comm/staged/staged_communicator.h"
-#include "train_support.h"
 #include "tests/parallel/function_world.h"
+#include "train_support.h"
 
 using namespace trainerd;
 
@@ -38,9 +38,10 @@ std::vector<double> run(const core::JobSpec& job) {
   world.run([&](std::int64_t rank) {
     base::ThreadPool pool(1);
     kernels::CpuBackend host(kernels::detect_cpu(1), pool);
-    test::FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
-      return parallel::make_staged(world.communicator(rank, host, members, name), backend);
-    });
+    test::FunctionWorld others(
+        [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+          return parallel::make_staged(world.communicator(rank, host, members, name), backend);
+        });
     core::DeviceRank gpu(job, layout, topology, rank, others);
     gpu.trainer().initialise();
     losses[static_cast<std::size_t>(rank)] = test::losses(gpu.trainer(), job, 1, kSteps);

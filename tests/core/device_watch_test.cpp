@@ -29,7 +29,8 @@ TEST_CASE("devices are read again and again, in the order asked for", "[devices]
 }
 
 TEST_CASE("without NVML, or without the device, there is one word and no reading", "[devices]") {
-  for (const auto& [device, library] : {std::pair{"0000:65:00.0", "libnvidia-ml-of-nobody.so.1"}, {"0000:01:00.0", TRAINERD_STAND_IN_NVML}}) {
+  for (const auto& [device, library] :
+       {std::pair{"0000:65:00.0", "libnvidia-ml-of-nobody.so.1"}, {"0000:01:00.0", TRAINERD_STAND_IN_NVML}}) {
     core::DeviceWatch watch({device}, 0.01, library);
     const auto told = next(watch);
     CHECK(told.readings.empty());

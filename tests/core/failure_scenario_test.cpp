@@ -79,7 +79,8 @@ TEST_CASE("what is missing is said at once", "[goodput]") {
   CHECK(refusal(job, {}, {}) ==
         "cluster.failures: dgx-b200 has no rates: give one, for example --set "
         "cluster.failures.host_per_1000_node_days=4\n"
-        "--step-seconds: is required: the time of one step; or add --calibrate, or name a cluster with operator rates\n"
+        "--step-seconds: is required: the time of one step; or add --calibrate, or name a cluster with "
+        "operator rates\n"
         "cluster.failures.detection_seconds: is required: until a failure is acted on; give it in the "
         "cluster file or with --set\n"
         "cluster.failures.restart_seconds: is required: processes and communicators, up to the restore; give "
@@ -143,12 +144,15 @@ TEST_CASE("storage saves as the job says, in the foreground or behind training",
   CHECK(s.tiers.back().save_seconds == Approx(405.85e9 * 14 / 2e12));
   CHECK(s.tiers.back().write_seconds == 0);
   // A duration is the nearest number of steps, and with copies in memory every few steps a multiple of those.
-  const auto storage_steps = [](const std::vector<std::string>& job_keys, const std::vector<std::string>& cluster_keys) {
+  const auto storage_steps = [](const std::vector<std::string>& job_keys,
+                                const std::vector<std::string>& cluster_keys) {
     const JobSpec job = llama3_405b(job_keys);
     return failure_scenario(job, job_failures(job, cluster_keys), kFigures).tiers.back().every_steps;
   };
   CHECK(storage_steps({"checkpoint.every=10m"}, {}) == 97);  // 600 s / 6.2 s = 96.8
-  CHECK(storage_steps({"checkpoint.every=10m"}, {"cluster.failures.memory={save_seconds: 1, restore_seconds: 2, every_steps: 10}"}) == 100);
+  CHECK(storage_steps({"checkpoint.every=10m"},
+                      {"cluster.failures.memory={save_seconds: 1, restore_seconds: 2, every_steps: 10}"}) ==
+        100);
   CHECK(storage_steps({"checkpoint.every=1s"}, {}) == 1);
   const JobSpec async = llama3_405b({"checkpoint.async=true"});
   RunFigures figures = kFigures;

@@ -21,9 +21,10 @@ using namespace trainerd::core;
 namespace {
 
 JobSpec some_job() {
-  return parse_job("steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
-                   "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: 2}\n",
-                   "job.yaml");
+  return parse_job(
+      "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+      "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: 2}\n",
+      "job.yaml");
 }
 
 /// What the leader of two nodes says when `text` joins it.
@@ -73,7 +74,8 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK(hello.host == "gpu7");
   CHECK(hello.job_yaml == shared_job(some_job()));
   const auto crossed = [](const GangMessage& message) { return decode_gang_message(encode(message)); };
-  const Go go = std::get<Go>(crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
+  const Go go = std::get<Go>(
+      crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
   CHECK(go.last_good == "runs/a/checkpoints/step-00000010");
   CHECK((go.step == 10 && go.cursor == 80 && go.tokens == 2560));
@@ -81,9 +83,11 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   const End end = std::get<End>(crossed(End{true, base::ErrorKind::data, "line\n\xff", 15}));
   CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
   CHECK(end.message.starts_with("line\n"));
-  const auto shards = std::get<ShardsSaved>(crossed(ShardsSaved{10, 2, {{"shard-00002.safetensors", 99, "ab"}}, 0.25, 0.5}));
+  const auto shards =
+      std::get<ShardsSaved>(crossed(ShardsSaved{10, 2, {{"shard-00002.safetensors", 99, "ab"}}, 0.25, 0.5}));
   REQUIRE(shards.shards.size() == 1);
-  CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].bytes == 99 && shards.shards[0].xxh3 == "ab"));
+  CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].bytes == 99 &&
+         shards.shards[0].xxh3 == "ab"));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
   CHECK(std::get<RankSaid>(crossed(RankSaid{3, "{}"})).rank == 3);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
@@ -92,12 +96,15 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
   CHECK(std::get<SaveDropped>(crossed(SaveDropped{5})).step == 5);
   const auto failed = std::get<SaveFailed>(crossed(SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
-  CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 && failed.failures == 3));
+  CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 &&
+         failed.failures == 3));
 }
 
 TEST_CASE("text that is no message of an agent is a communication error", "[gang]") {
-  for (const std::string text : {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
-                                 R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})", R"({"type":"shards","step":1,"first":0,"shards":[{}]})"}) {
+  for (const std::string text :
+       {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
+        R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})",
+        R"({"type":"shards","step":1,"first":0,"shards":[{}]})"}) {
     INFO(text);
     CHECK_THROWS_AS(decode_gang_message(text), base::CommError);
     CHECK_THROWS_AS(decode_hello(text), base::CommError);
@@ -114,12 +121,15 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   CHECK(leader_meets(encode(other_place)) == "all have met");
   Hello hello = good_hello();
   hello.version = "0.0.1";
-  CHECK_THAT(leader_meets(encode(hello)), Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
+  CHECK_THAT(leader_meets(encode(hello)),
+             Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
   // Another version may say other things.
-  CHECK_THAT(leader_meets(R"({"type":"hello","node":1,"version":"9.0","host":"h","spirit":"kind"})"), Catch::Contains("runs trainerd 9.0"));
+  CHECK_THAT(leader_meets(R"({"type":"hello","node":1,"version":"9.0","host":"h","spirit":"kind"})"),
+             Catch::Contains("runs trainerd 9.0"));
   hello = good_hello();
   hello.nodes = 3;
-  CHECK_THAT(leader_meets(encode(hello)), Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) was started as one of 3 nodes"));
+  CHECK_THAT(leader_meets(encode(hello)),
+             Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) was started as one of 3 nodes"));
   for (const std::int64_t node : {-1, 0, 2}) {
     hello = good_hello();
     hello.node = node;
@@ -127,12 +137,15 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   }
   hello = good_hello();
   hello.job_yaml.replace(hello.job_yaml.find("steps: 20"), 9, "steps: 21");
-  CHECK_THAT(leader_meets(encode(hello)), Catch::Contains("another job") && Catch::Contains("'steps: 21' there, 'steps: 20' at node 0"));
+  CHECK_THAT(leader_meets(encode(hello)),
+             Catch::Contains("another job") && Catch::Contains("'steps: 21' there, 'steps: 20' at node 0"));
   // What is no agent is not waited for, and ends nothing.
-  CHECK_THAT(leader_meets("I am node 1"), Catch::StartsWith("comm: of 2 nodes these did not come") && Catch::Contains(": node 1;"));
+  CHECK_THAT(leader_meets("I am node 1"),
+             Catch::StartsWith("comm: of 2 nodes these did not come") && Catch::Contains(": node 1;"));
 }
 
-TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there", "[gang]") {
+TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there",
+          "[gang]") {
   CheckpointParts parts(3);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
   CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());

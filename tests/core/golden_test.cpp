@@ -71,8 +71,9 @@ std::vector<double> run(const Golden& golden, const core::JobSpec& job, const Af
   const std::size_t per_step = tokens.size() / 12;
   std::vector<double> losses;
   for (std::size_t step = 1; step <= 12; ++step) {
-    const std::vector<std::int32_t> samples(tokens.begin() + static_cast<std::ptrdiff_t>((step - 1) * per_step),
-                                            tokens.begin() + static_cast<std::ptrdiff_t>(step * per_step));
+    const std::vector<std::int32_t> samples(
+        tokens.begin() + static_cast<std::ptrdiff_t>((step - 1) * per_step),
+        tokens.begin() + static_cast<std::ptrdiff_t>(step * per_step));
     const core::StepReport report = trainer.step(static_cast<std::int64_t>(step), test::reader(samples), {});
     losses.push_back(report.loss);
     after_step(rank, step, report);

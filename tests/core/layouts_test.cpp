@@ -20,7 +20,8 @@ struct Curve {
   std::vector<double> loss, norm;
 };
 
-/// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a vocabulary that tp pads.
+/// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a
+/// vocabulary that tp pads.
 core::JobSpec job_of(const std::string& model) {
   core::JobSpec job = core::parse_job(
       "name: layouts\nseed: 5\ndevice: cpu\n"
@@ -40,17 +41,21 @@ core::JobSpec job_of(const std::string& model) {
   return job;
 }
 
-Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64, test::Through through = test::Through::memory) {
+Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64,
+          test::Through through = test::Through::memory) {
   std::vector<Curve> curves(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
-    Curve& curve = curves[static_cast<std::size_t>(rank)];
-    for (std::int64_t step = 1; step <= kSteps; ++step) {
-      const core::StepReport report = test::step_on(cpu.trainer(), job, step);
-      curve.loss.push_back(report.loss);
-      curve.norm.push_back(report.grad_norm);
-    }
-    test::require_as_planned(cpu);
-  }, devices_per_node, through);
+  test::on_every_rank(
+      job,
+      [&](std::int64_t rank, core::DeviceRank& cpu) {
+        Curve& curve = curves[static_cast<std::size_t>(rank)];
+        for (std::int64_t step = 1; step <= kSteps; ++step) {
+          const core::StepReport report = test::step_on(cpu.trainer(), job, step);
+          curve.loss.push_back(report.loss);
+          curve.norm.push_back(report.grad_norm);
+        }
+        test::require_as_planned(cpu);
+      },
+      devices_per_node, through);
   for (const Curve& curve : curves) {
     CHECK(curve.loss == curves[0].loss);
     CHECK(curve.norm == curves[0].norm);
@@ -58,8 +63,8 @@ Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64, test::Th
   return curves[0];
 }
 
-/// One rank's curve, and how far it strays when only the order of its sums changes: with other microbatches, the gradients are
-/// summed in another order, and every product over tokens is cut elsewhere.
+/// One rank's curve, and how far it strays when only the order of its sums changes: with other microbatches,
+/// the gradients are summed in another order, and every product over tokens is cut elsewhere.
 struct Reference {
   Curve curve;
   double loss_bound = 0, norm_bound = 0;
@@ -76,11 +81,14 @@ const Reference& reference(const std::string& model) {
     job.batch.micro = micro;
     const Curve other = run(job);
     for (std::size_t i = 0; i < other.loss.size(); ++i) {
-      made.loss_bound = std::max(made.loss_bound, std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i]);
-      made.norm_bound = std::max(made.norm_bound, std::abs(other.norm[i] - made.curve.norm[i]) / made.curve.norm[i]);
+      made.loss_bound =
+          std::max(made.loss_bound, std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i]);
+      made.norm_bound =
+          std::max(made.norm_bound, std::abs(other.norm[i] - made.curve.norm[i]) / made.curve.norm[i]);
     }
   }
-  // The largest of three draws of the same rounding; tensor parallelism adds sums over its ranks in every layer.
+  // The largest of three draws of the same rounding; tensor parallelism adds sums over its ranks in every
+  // layer.
   made.loss_bound *= 4;
   made.norm_bound *= 4;
   return known.emplace(model, made).first->second;
@@ -111,7 +119,8 @@ core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
 
 void check_layout(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
-          c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind), c.recompute.every);
+          c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
+          c.recompute.every);
   const Reference& expected = reference(model);
   const Curve curve = run(with_layout(job_of(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -146,9 +155,15 @@ TEST_CASE("tensor and data parallel layouts give one rank's losses", "[layouts]"
 TEST_CASE("sequence parallel layouts give one rank's losses", "[layouts]") {
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::int64_t tp : {2, 4})
-      for (const std::int64_t dp : {1, 2}) check_layout(model, {.tp = tp, .dp = dp, .sequence_parallel = true});
-    check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = parallel::ScheduleKind::zb_h1, .sequence_parallel = true});
-    check_layout(model, {.tp = 2, .pp = 2, .schedule = parallel::ScheduleKind::interleaved, .virtual_stages = 2,
+      for (const std::int64_t dp : {1, 2})
+        check_layout(model, {.tp = tp, .dp = dp, .sequence_parallel = true});
+    check_layout(
+        model,
+        {.tp = 2, .pp = 2, .dp = 2, .schedule = parallel::ScheduleKind::zb_h1, .sequence_parallel = true});
+    check_layout(model, {.tp = 2,
+                         .pp = 2,
+                         .schedule = parallel::ScheduleKind::interleaved,
+                         .virtual_stages = 2,
                          .sequence_parallel = true});
   }
 }
@@ -190,7 +205,8 @@ TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
   }
 }
 
-TEST_CASE("interleaved with microbatches that are no multiple of the stages gives one rank's losses", "[layouts]") {
+TEST_CASE("interleaved with microbatches that are no multiple of the stages gives one rank's losses",
+          "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen", "gpt2"})
     for (const std::int64_t dp : {1, 2, 4})  // 8, 4 and 2 microbatches
@@ -201,7 +217,8 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen"}) {
     for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
-      for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
+      for (const std::int64_t zero : {0, 1, 2, 3})
+        check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
     check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
     check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
@@ -211,8 +228,8 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
 TEST_CASE("layouts that make activations again give one rank's losses", "[layouts][recompute]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
-    for (const core::RecomputeOptions recompute :
-         {core::RecomputeOptions{core::RecomputeKind::selective}, core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
+    for (const core::RecomputeOptions recompute : {core::RecomputeOptions{core::RecomputeKind::selective},
+                                                   core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
       check_layout(model, {.tp = 2, .dp = 2, .sequence_parallel = true, .recompute = recompute});
       check_layout(model, {.pp = 4, .recompute = recompute});
       check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .recompute = recompute});
@@ -220,13 +237,16 @@ TEST_CASE("layouts that make activations again give one rank's losses", "[layout
   }
 }
 
-TEST_CASE("pipelines of every schedule with sharded gradients and parameters give one rank's losses", "[layouts]") {
+TEST_CASE("pipelines of every schedule with sharded gradients and parameters give one rank's losses",
+          "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen", "gpt2"})
     for (const std::int64_t zero : {2, 3}) {
-      for (const auto schedule : {gpipe, one_f_one_b, zb_h1}) check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
+      for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
+        check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
       check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = interleaved, .virtual_stages = 2});
-      check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .zero = zero, .schedule = zb_h1, .sequence_parallel = true});
+      check_layout(model,
+                   {.tp = 2, .pp = 4, .dp = 2, .zero = zero, .schedule = zb_h1, .sequence_parallel = true});
     }
 }
 
@@ -234,19 +254,30 @@ TEST_CASE("hybrid sharding and reduction in two levels give one rank's losses", 
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen"}) {
     for (const std::int64_t zero : {1, 2, 3}) check_layout(model, {.dp = 4, .zero = zero, .zero_group = 2});
-    for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 4, .zero = zero, .devices_per_node = 2});
-    for (const std::int64_t zero : {1, 3}) check_layout(model, {.tp = 2, .dp = 4, .zero = zero, .devices_per_node = 4});
-    check_layout(model, {.tp = 2, .pp = 2, .dp = 4, .zero = 3, .schedule = zb_h1, .sequence_parallel = true, .zero_group = 2});
+    for (const std::int64_t zero : {0, 1, 2, 3})
+      check_layout(model, {.dp = 4, .zero = zero, .devices_per_node = 2});
+    for (const std::int64_t zero : {1, 3})
+      check_layout(model, {.tp = 2, .dp = 4, .zero = zero, .devices_per_node = 4});
+    check_layout(model, {.tp = 2,
+                         .pp = 2,
+                         .dp = 4,
+                         .zero = 3,
+                         .schedule = zb_h1,
+                         .sequence_parallel = true,
+                         .zero_group = 2});
     check_layout(model, {.pp = 4, .dp = 4, .zero = 2, .devices_per_node = 2});
   }
 }
 
-TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3 with one microbatch", "[layouts]") {
+TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3 with one microbatch",
+          "[layouts]") {
   for (const std::string model : {"llama", "qwen"})
     for (const std::int64_t tp : {1, 2})
       for (const std::int64_t devices_per_node : {64, 2}) {
         core::JobSpec job = job_of(model);
-        const auto curve = [&](std::int64_t zero) { return run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node); };
+        const auto curve = [&](std::int64_t zero) {
+          return run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node);
+        };
         const Curve several = curve(0);
         CHECK(curve(1).loss == several.loss);
         CHECK(curve(1).norm == several.norm);
@@ -264,7 +295,8 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
 TEST_CASE("where a pipeline's messages are awaited changes no bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const auto schedule : {one_f_one_b, zb_h1, interleaved}) {
-    core::JobSpec job = with_layout(job_of("llama"), {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
+    core::JobSpec job = with_layout(
+        job_of("llama"), {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
     const Curve where_used = run(job);
     job.parallel.overlap_p2p = false;
     const Curve where_posted = run(job);

@@ -16,8 +16,10 @@ namespace {
 constexpr double kDelay = 0.06;  // seconds, far above what a step of this size takes
 constexpr double kMost = 0.05;
 
-/// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator `op`.
-std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late, const std::string& op) {
+/// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator
+/// `op`.
+std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late,
+                                      const std::string& op) {
   core::JobSpec job = test::small_job();
   job.batch.micro = 1;
   job.parallel = options;
@@ -28,17 +30,15 @@ std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, 
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
     bool sleeps = false;
-    test::FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
-      return world.communicator(rank, backend, members, name);
-    });
-    core::DeviceRank cpu(
-        job, layout, topology, rank,
-        others,
-        [&](const kernels::ObservedCall& call) {
-          if (!sleeps || name_of(call.op) != op) return;
-          sleeps = false;
-          std::this_thread::sleep_for(std::chrono::duration<double>(kDelay));
+    test::FunctionWorld others(
+        [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+          return world.communicator(rank, backend, members, name);
         });
+    core::DeviceRank cpu(job, layout, topology, rank, others, [&](const kernels::ObservedCall& call) {
+      if (!sleeps || name_of(call.op) != op) return;
+      sleeps = false;
+      std::this_thread::sleep_for(std::chrono::duration<double>(kDelay));
+    });
     cpu.trainer().initialise();
     test::step_on(cpu.trainer(), job, 1);
     sleeps = rank == late;
@@ -85,7 +85,8 @@ TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
   }
 }
 
-TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed communication of pp", "[ledger]") {
+TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed communication of pp",
+          "[ledger]") {
   const auto times = ledgers({.pp = 2}, 0, "attention_forward");
   CHECK(times[1][base::LedgerPart::bubble] >= kMost);
   CHECK(times[0][base::LedgerPart::compute] >= kMost);

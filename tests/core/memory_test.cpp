@@ -32,7 +32,8 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   }
 }
 
-TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once", "[memory]") {
+TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once",
+          "[memory]") {
   core::JobSpec job = test::small_job();
   job.model.layers = 128;
   job.parallel.pp = 16, job.parallel.virtual_stages = 8;
@@ -41,13 +42,16 @@ TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations 
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = 16;
   parallel::Layout layout = core::layout_of(job, topology);
-  for (std::int64_t i = 0; i < 128; ++i) layout.chunks[static_cast<std::size_t>(i)] = {.first_layer = i, .layers = 1, .embedding = i == 0, .head = i == 127};
+  for (std::int64_t i = 0; i < 128; ++i)
+    layout.chunks[static_cast<std::size_t>(i)] = {
+        .first_layer = i, .layers = 1, .embedding = i == 0, .head = i == 127};
   const auto kept = static_cast<std::size_t>(core::SlotClass::forward_to_weight);
   for (const std::int64_t rank : {0, 1, 15}) {
     const core::SlotCounts counts = core::count_slots(job, layout, rank);
     REQUIRE(counts.of_pool.size() == 1);
     int alive = 0, most = 0;
-    for (const parallel::Action& a : parallel::make_schedule(parallel::schedule_shape(job.parallel, 64), static_cast<int>(rank))) {
+    for (const parallel::Action& a :
+         parallel::make_schedule(parallel::schedule_shape(job.parallel, 64), static_cast<int>(rank))) {
       if (a.kind == parallel::ActionKind::forward) most = std::max(most, ++alive);
       if (a.kind == parallel::ActionKind::backward) --alive;
     }
@@ -89,8 +93,7 @@ TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product",
   job.model.ffn = 512;
   job.model.vocab = 512;
   const parallel::Topology topology = test::cpu_topology(1);
-  const core::DryRun plan =
-      core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+  const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
   const double convention = core::flops_per_token(job.model) * static_cast<double>(job.tokens_per_step());
   CHECK(plan.flops_per_step > convention);
   CHECK(plan.flops_per_step < 1.1 * convention);
@@ -99,8 +102,7 @@ TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product",
 TEST_CASE("a job that does not fit the node is refused with its largest term and a remedy", "[memory]") {
   const core::JobSpec job = test::small_job();
   parallel::Topology topology = test::cpu_topology(1);
-  const core::DryRun plan =
-      core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+  const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
   topology.node_memory_bytes = plan.memory.total_bytes() + 2 * plan.snapshot_bytes;
   CHECK_NOTHROW(core::require_fits(std::span(&plan, 1), job, topology, 2));
   topology.node_memory_bytes -= 1;

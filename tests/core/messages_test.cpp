@@ -53,9 +53,11 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
 }
 
 TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to stop", "[messages]") {
-  const auto progress = std::get<io::EvaluationProgress>(decode_worker_message(encode(WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
+  const auto progress = std::get<io::EvaluationProgress>(
+      decode_worker_message(encode(WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
   CHECK((progress.step == 7 && progress.done == 2 && progress.batches == 9));
-  CHECK(std::get<StopNeeded>(decode_worker_message(encode(WorkerMessage{StopNeeded{"SIGXCPU"}}))).reason == "SIGXCPU");
+  CHECK(std::get<StopNeeded>(decode_worker_message(encode(WorkerMessage{StopNeeded{"SIGXCPU"}}))).reason ==
+        "SIGXCPU");
   Start start;
   start.evaluate_first = true;
   CHECK(std::get<Start>(decode_agent_message(encode(AgentMessage{start}))).evaluate_first);
@@ -72,18 +74,26 @@ TEST_CASE("a worker's notice crosses the channel", "[messages]") {
 
 TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
   CHECK(std::get<SnapshotSaved>(decode_agent_message(encode(AgentMessage{SnapshotSaved{1}}))).segment == 1);
-  CHECK(std::get<SnapshotDelayed>(decode_agent_message(encode(AgentMessage{SnapshotDelayed{1}}))).segment == 1);
+  CHECK(std::get<SnapshotDelayed>(decode_agent_message(encode(AgentMessage{SnapshotDelayed{1}}))).segment ==
+        1);
 }
 
 TEST_CASE("a rank's memory crosses the channel", "[messages]") {
-  CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}}))).bytes == std::int64_t{1} << 40);
+  CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}})))
+            .bytes == std::int64_t{1} << 40);
 }
 
 TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
-  const io::TraceSlice slice{.name = "tp all_reduce", .category = "exposed_tp", .process = 3, .row = 1, 
-                             .start_seconds = 86400.000000001, .seconds = 1e-9,
-                             .numbers = {{"chunk", 0}, {"bytes", 1ll << 40}}, .label = "attention"};
-  const auto back = std::get<StepTrace>(decode_worker_message(encode(WorkerMessage{StepTrace{5, {slice, slice}, true}})));
+  const io::TraceSlice slice{.name = "tp all_reduce",
+                             .category = "exposed_tp",
+                             .process = 3,
+                             .row = 1,
+                             .start_seconds = 86400.000000001,
+                             .seconds = 1e-9,
+                             .numbers = {{"chunk", 0}, {"bytes", 1ll << 40}},
+                             .label = "attention"};
+  const auto back =
+      std::get<StepTrace>(decode_worker_message(encode(WorkerMessage{StepTrace{5, {slice, slice}, true}})));
   CHECK(back.step == 5);
   CHECK(back.last);
   REQUIRE(back.slices.size() == 2);

@@ -1,4 +1,5 @@
-// Optimizer states in bf16: the weights that are trained are the parameters themselves, rounded by chance or to nearest.
+// Optimizer states in bf16: the weights that are trained are the parameters themselves, rounded by chance or
+// to nearest.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,7 +12,8 @@ using namespace trainerd;
 namespace {
 
 core::JobSpec narrow_job(const std::string& rounding) {
-  return test::small_job("{compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: " + rounding + "}");
+  return test::small_job("{compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: " + rounding +
+                         "}");
 }
 
 std::vector<double> curve(const core::JobSpec& job, std::int64_t steps) {
@@ -30,15 +32,19 @@ std::vector<double> curve_of_ranks(const core::JobSpec& job, std::int64_t steps)
   return curves[0];
 }
 
-double mean_of_last(const std::vector<double>& losses) { return (losses.end()[-1] + losses.end()[-2] + losses.end()[-3]) / 3; }
+double mean_of_last(const std::vector<double>& losses) {
+  return (losses.end()[-1] + losses.end()[-2] + losses.end()[-3]) / 3;
+}
 
 }  // namespace
 
-TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where one in fp32 takes 14", "[narrow]") {
+TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where one in fp32 takes 14",
+          "[narrow]") {
   const auto persistent = [](const core::JobSpec& job) {
     return core::DeviceRank(job, test::cpu_topology(1)).plan();
   };
-  const core::DryRun wide = persistent(test::small_job("{compute: bf16, grads: bf16}")), narrow = persistent(narrow_job("nearest"));
+  const core::DryRun wide = persistent(test::small_job("{compute: bf16, grads: bf16}")),
+                     narrow = persistent(narrow_job("nearest"));
   std::map<std::string, std::int64_t> wide_terms, narrow_terms;
   for (const auto& region : wide.memory.regions)
     if (region.name == "persistent") wide_terms = region.terms;
@@ -50,7 +56,9 @@ TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where
   CHECK(narrow.snapshot_bytes < wide.snapshot_bytes * 55 / 100);
 }
 
-TEST_CASE("with a state in bf16 a model learns, and small updates are not lost when they are rounded by chance", "[narrow]") {
+TEST_CASE(
+    "with a state in bf16 a model learns, and small updates are not lost when they are rounded by chance",
+    "[narrow]") {
   constexpr std::int64_t kSteps = 40;
   const auto with = [](core::JobSpec job, double lr) {
     job.optimizer.lr = lr;
@@ -69,15 +77,18 @@ TEST_CASE("with a state in bf16 a model learns, and small updates are not lost w
   REQUIRE(wide < first - 1);
   for (const std::string rounding : {"nearest", "stochastic"})
     CHECK(std::abs(mean_of_last(with(narrow_job(rounding), 5e-3)) - wide) < 0.1 * (first - wide));
-  // Steps of 5e-5: half a unit in the last place is 6e-5 for weights of the initial 0.02, and 4e-3 for those of norms.
+  // Steps of 5e-5: half a unit in the last place is 6e-5 for weights of the initial 0.02, and 4e-3 for those
+  // of norms.
   const std::vector<double> slow = with(test::small_job("bf16"), 5e-5);
-  const double lost = apart(with(narrow_job("nearest"), 5e-5), slow), kept = apart(with(narrow_job("stochastic"), 5e-5), slow);
+  const double lost = apart(with(narrow_job("nearest"), 5e-5), slow),
+               kept = apart(with(narrow_job("stochastic"), 5e-5), slow);
   CAPTURE(lost, kept);
   CHECK(kept < lost / 2);
 }
 
 TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") {
-  // One contribution a rank, so that the stages of ZeRO sum alike: what differs is who updates which elements.
+  // One contribution a rank, so that the stages of ZeRO sum alike: what differs is who updates which
+  // elements.
   core::JobSpec job = narrow_job("stochastic");
   job.parallel.dp = 2;
   job.batch.micro = 2;
@@ -93,7 +104,8 @@ TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") 
 }
 
 TEST_CASE("tensor-parallel ranks round their shards as one rank rounds the whole", "[narrow]") {
-  // Sums differ in their last bits between layouts, and a coin may then fall otherwise: the curves stay close, not equal.
+  // Sums differ in their last bits between layouts, and a coin may then fall otherwise: the curves stay
+  // close, not equal.
   core::JobSpec job = narrow_job("stochastic");
   const std::vector<double> one = curve(job, 8);
   job.parallel.tp = 2;

@@ -38,7 +38,8 @@ const io::PredictionTerm& term(const io::PredictionRecord& record, const std::st
 
 }  // namespace
 
-TEST_CASE("the plan is held against the medians of steps 5 to 20, once every rank has told its memory", "[plan_check]") {
+TEST_CASE("the plan is held against the medians of steps 5 to 20, once every rank has told its memory",
+          "[plan_check]") {
   core::PlanCheck check(planned(), 100, 1000);
   for (std::int64_t step = 101; step <= 120; ++step) {
     CHECK_FALSE(check.take());
@@ -63,7 +64,10 @@ TEST_CASE("the plan is held against the medians of steps 5 to 20, once every ran
   CHECK_FALSE(check.take());  // once
 }
 
-TEST_CASE("a short run is compared by the steps that it has, a shorter one not at all, and without rates memory alone is", "[plan_check]") {
+TEST_CASE(
+    "a short run is compared by the steps that it has, a shorter one not at all, and without rates memory "
+    "alone is",
+    "[plan_check]") {
   core::Planned memory = planned();
   memory.step_seconds.reset();
   core::PlanCheck check(memory, 0, 8);
@@ -98,8 +102,10 @@ TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_
   // How its devices are joined is the cluster's word, so that a layout over several has links with a speed.
   CHECK(rated.nvlink_domain == cluster.nvlink_domain);
   CHECK(rated.rails == cluster.rails);
-  const core::JobSpec job = core::parse_job("model: {preset: llama-3-8b}\nsteps: 1\ncluster: {preset: dgx-h100}\nparallel: {dp: 2}\n"
-                                            "batch: {global: 2, micro: 1}\nprecision: bf16\ndata: {format: synthetic}\n", "job.yaml");
+  const core::JobSpec job = core::parse_job(
+      "model: {preset: llama-3-8b}\nsteps: 1\ncluster: {preset: dgx-h100}\nparallel: {dp: 2}\n"
+      "batch: {global: 2, micro: 1}\nprecision: bf16\ndata: {format: synthetic}\n",
+      "job.yaml");
   CHECK(core::make_plan(job, rated).timed);
   here.device.kind = kernels::DeviceKind::cpu;
   CHECK_THROWS_AS(core::with_rates(here, cluster), base::SpecError);

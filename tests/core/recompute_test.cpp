@@ -16,8 +16,10 @@ namespace {
 using core::RecomputeKind;
 using core::RecomputeOptions;
 
-const std::vector<RecomputeOptions> kRecomputing = {
-    {RecomputeKind::selective, 1}, {RecomputeKind::full, 1}, {RecomputeKind::full, 2}, {RecomputeKind::full, 3}};
+const std::vector<RecomputeOptions> kRecomputing = {{RecomputeKind::selective, 1},
+                                                    {RecomputeKind::full, 1},
+                                                    {RecomputeKind::full, 2},
+                                                    {RecomputeKind::full, 3}};
 
 /// Five layers, so that pipelines split unevenly; two key/value heads.
 core::JobSpec job_of(const std::string& model, const std::string& precision) {
@@ -94,20 +96,23 @@ std::int64_t kept_bytes(const core::DryRun& plan) {
 /// The table of core/model/README.md: bytes that a layer keeps of a token from forward to backward.
 std::int64_t bytes_per_token(const core::ModelOptions& m, RecomputeKind kind, std::int64_t element) {
   const std::int64_t qkv = (m.heads + 2 * m.kv_heads) * m.head_dim;
-  const std::int64_t up = m.mlp == core::Mlp::swiglu ? 2 * m.ffn : m.ffn, act = m.mlp == core::Mlp::swiglu ? 0 : m.ffn;
+  const std::int64_t up = m.mlp == core::Mlp::swiglu ? 2 * m.ffn : m.ffn,
+                     act = m.mlp == core::Mlp::swiglu ? 0 : m.ffn;
   const std::int64_t statistics = m.norm == core::Norm::rms ? 1 : 2;
   switch (kind) {
     case RecomputeKind::full: return element * m.hidden;
     case RecomputeKind::selective: return element * (2 * m.hidden + qkv + up);
     case RecomputeKind::none: break;
   }
-  return element * (4 * m.hidden + (m.qk_norm ? 2 : 1) * qkv + m.heads * m.head_dim + up + act) + 4 * (2 * statistics + m.heads);
+  return element * (4 * m.hidden + (m.qk_norm ? 2 : 1) * qkv + m.heads * m.head_dim + up + act) +
+         4 * (2 * statistics + m.heads);
 }
 
 }  // namespace
 
 TEST_CASE("one rank trains to the same bytes whatever is made again", "[recompute]") {
-  const std::string model = GENERATE("llama", "qwen", "gpt2", "biased llama"), precision = GENERATE("fp32", "bf16");
+  const std::string model = GENERATE("llama", "qwen", "gpt2", "biased llama"),
+                    precision = GENERATE("fp32", "bf16");
   CAPTURE(model, precision);
   check_same_bytes(job_of(model, precision));
 }
@@ -127,7 +132,8 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
     all[8].tp = 2, all[8].pp = 2, all[8].dp = 2, all[8].zero = 3, all[8].schedule = ScheduleKind::zb_h1;
     return all;
   }();
-  // Each layout with half of the models and formats, each of those with half of the layouts; all of them with `tests/run.sh full`.
+  // Each layout with half of the models and formats, each of those with half of the layouts; all of them with
+  // `tests/run.sh full`.
   std::size_t turn = 0;
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
@@ -152,11 +158,13 @@ TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "
         core::JobSpec job = job_of(model, precision);
         job.recompute.kind = kind;
         job.model.seq_len = 64;
-        const std::int64_t tokens = job.batch.micro * job.model.seq_len, element = precision == "fp32" ? 4 : 2;
+        const std::int64_t tokens = job.batch.micro * job.model.seq_len,
+                           element = precision == "fp32" ? 4 : 2;
         job.model.layers = 12;
         kept[kind] = kept_bytes(plan_of(job));
         job.model.layers = 8;
-        CHECK(kept[kind] - kept_bytes(plan_of(job)) == 4 * tokens * bytes_per_token(job.model, kind, element));
+        CHECK(kept[kind] - kept_bytes(plan_of(job)) ==
+              4 * tokens * bytes_per_token(job.model, kind, element));
       }
       CHECK(kept[RecomputeKind::full] < kept[RecomputeKind::selective]);
       CHECK(kept[RecomputeKind::selective] < kept[RecomputeKind::none]);
@@ -164,9 +172,12 @@ TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "
   }
 }
 
-TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/README.md says", "[recompute][memory]") {
-  core::JobSpec job = core::parse_job("model: {preset: llama-3-8b, seq_len: 1024}\nsteps: 1\nbatch: {global: 1, micro: 1}\n"
-                                      "precision: bf16\ndata: {format: synthetic}\n", "llama.yaml");
+TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/README.md says",
+          "[recompute][memory]") {
+  core::JobSpec job = core::parse_job(
+      "model: {preset: llama-3-8b, seq_len: 1024}\nsteps: 1\nbatch: {global: 1, micro: 1}\n"
+      "precision: bf16\ndata: {format: synthetic}\n",
+      "llama.yaml");
   const auto kept_of_layer = [&](RecomputeKind kind) {
     job.recompute.kind = kind;
     job.model.layers = 4;
@@ -179,8 +190,10 @@ TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/READ
   CHECK(kept_of_layer(RecomputeKind::full) == 8192);
 }
 
-TEST_CASE("full recomputation keeps one tensor of the residual stream a layer and what is made again is of one layer",
-          "[recompute][memory]") {
+TEST_CASE(
+    "full recomputation keeps one tensor of the residual stream a layer and what is made again is of one "
+    "layer",
+    "[recompute][memory]") {
   core::JobSpec job = job_of("llama", "bf16");
   job.model.seq_len = 64;
   job.recompute.kind = RecomputeKind::full;
@@ -189,7 +202,8 @@ TEST_CASE("full recomputation keeps one tensor of the residual stream a layer an
   job.model.layers = 16;
   const core::DryRun deep = plan_of(job);
   const std::int64_t tokens = 64, flow = tokens * job.model.hidden * 2;
-  // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic; and the batch.
+  // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic;
+  // and the batch.
   CHECK(deep.memory.bytes_of("forward_to_backward") == 17 * flow + 4 * tokens);
   CHECK(deep.memory.bytes_of("forward_to_weight") == flow + 2 * 4 * tokens);
   for (const char* region : {"scratch", "backward_to_weight", "forward_to_weight"}) {
@@ -215,15 +229,18 @@ TEST_CASE("layers are counted over the whole model, not over a rank's chunk", "[
   core::JobSpec none = job;
   none.recompute = {};
   const auto saved = [&](std::int64_t rank) {
-    return kept_bytes(core::dry_run(none, layout, rank, machine.device)) - kept_bytes(core::dry_run(job, layout, rank, machine.device));
+    return kept_bytes(core::dry_run(none, layout, rank, machine.device)) -
+           kept_bytes(core::dry_run(job, layout, rank, machine.device));
   };
   for (std::int64_t rank = 0; rank < 3; ++rank) {
     const parallel::StageSpan span = parallel::chunks_of(layout, rank).front();
     CAPTURE(rank, span.first_layer, span.layers);
-    const auto holds = [&](std::int64_t layer) { return span.first_layer <= layer && layer < span.first_layer + span.layers; };
+    const auto holds = [&](std::int64_t layer) {
+      return span.first_layer <= layer && layer < span.first_layer + span.layers;
+    };
     const std::int64_t in_flight = 3 - rank, tokens = job.model.seq_len;
-    const std::int64_t per_layer =
-        tokens * (bytes_per_token(job.model, RecomputeKind::none, 4) - bytes_per_token(job.model, RecomputeKind::full, 4));
+    const std::int64_t per_layer = tokens * (bytes_per_token(job.model, RecomputeKind::none, 4) -
+                                             bytes_per_token(job.model, RecomputeKind::full, 4));
     CHECK(saved(rank) == in_flight * per_layer * (holds(0) + holds(4)));
   }
 }
@@ -238,7 +255,8 @@ TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[re
   const core::ModelOptions& m = job.model;
   const double model_flops = core::flops_per_token(m), none = plan_of(job).flops_per_step;
   const double qkv = static_cast<double>((m.heads + 2 * m.kv_heads) * m.head_dim * m.hidden);
-  const double out = static_cast<double>(m.heads * m.head_dim * m.hidden), up = static_cast<double>(2 * m.ffn * m.hidden);
+  const double out = static_cast<double>(m.heads * m.head_dim * m.hidden),
+               up = static_cast<double>(2 * m.ffn * m.hidden);
   // Two products, of which the mask leaves half.
   const double core_attention = 2.0 * static_cast<double>(m.heads * m.head_dim * m.seq_len);
   const double layer_tokens = static_cast<double>(job.tokens_per_step() * m.layers);

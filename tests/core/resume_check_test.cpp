@@ -26,7 +26,8 @@ core::JobSpec text_job(const std::string& path, std::int64_t evaluate_every = 0)
 
 /// As a run of `seen` saves it after 40 samples of an order that is not the first.
 io::TrainingState saved_with(const core::DataSeen& seen) {
-  io::TrainingState state{.step = 10, .cursor = 40, .tokens = 960, .seed = 0, .identity = {}, .environment = {}};
+  io::TrainingState state{
+      .step = 10, .cursor = 40, .tokens = 960, .seed = 0, .identity = {}, .environment = {}};
   state.order_start = 12;
   state.order_stream = 2;
   core::record_data(seen, state);
@@ -51,15 +52,18 @@ TEST_CASE("a run goes on with the same data in the same order", "[resume]") {
 
 TEST_CASE("data of the same names and sizes with other content is refused with a way on", "[resume]") {
   const test::TempDir dir;
-  const core::DataSeen before = seen_in(dir, std::string(1000, 'a')), now = seen_in(dir, std::string(999, 'a') + "b");
+  const core::DataSeen before = seen_in(dir, std::string(1000, 'a')),
+                       now = seen_in(dir, std::string(999, 'a') + "b");
   CHECK(before.files == now.files);
   const io::TrainingState saved = saved_with(before);
   CHECK_THROWS_AS(core::resumed_data("p", saved, now, io::DataChange::refuse), base::CheckpointError);
   CHECK_THROWS_WITH(core::resumed_data("p", saved, now, io::DataChange::refuse),
-                    Contains(before.content) && Contains(now.content) && Contains("data.on_change: continue") && Contains("output"));
+                    Contains(before.content) && Contains(now.content) &&
+                        Contains("data.on_change: continue") && Contains("output"));
 }
 
-TEST_CASE("changed or added data goes on in a new order from the checkpoint's cursor when the job says so", "[resume]") {
+TEST_CASE("changed or added data goes on in a new order from the checkpoint's cursor when the job says so",
+          "[resume]") {
   const test::TempDir dir;
   const core::DataSeen before = seen_in(dir, std::string(1000, 'a'));
   const core::DataSeen now = seen_in(dir, std::string(GENERATE(1000, 2000), 'b'));
@@ -77,7 +81,8 @@ TEST_CASE("a checkpoint without content on record is compared by names and sizes
   const core::DataSeen before = seen_in(dir, std::string(1000, 'a'));
   io::TrainingState saved = saved_with(before);
   saved.identity.erase("data.content");
-  const auto resumed = core::resumed_data("p", saved, seen_in(dir, std::string(1000, 'b')), io::DataChange::refuse);
+  const auto resumed =
+      core::resumed_data("p", saved, seen_in(dir, std::string(1000, 'b')), io::DataChange::refuse);
   REQUIRE(resumed.notices.size() == 1);
   CHECK(resumed.notices[0].kind == io::NoticeKind::warning);
   CHECK_THAT(resumed.notices[0].message, Contains("content"));

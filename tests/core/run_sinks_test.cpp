@@ -30,7 +30,8 @@ TEST_CASE("a file that begins or ends to fail is told of once, its counts whenev
   CHECK(sinks.watch().empty());
   CHECK(seen.size() == 1);
   file = {.name = "steps.jsonl", .failures = 1, .waiting = 2, .error = "No space left on device"};
-  CHECK(sinks.watch() == Warnings{"steps.jsonl cannot be written: No space left on device; training goes on, its lines wait"});
+  CHECK(sinks.watch() ==
+        Warnings{"steps.jsonl cannot be written: No space left on device; training goes on, its lines wait"});
   file.waiting = 3;
   CHECK(sinks.watch().empty());
   CHECK(seen.size() == 3);

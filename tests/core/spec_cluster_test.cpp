@@ -109,12 +109,15 @@ TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cl
 TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
   CHECK(job_here(parse_job(kJob, "j")).job.cluster.preset == "local");
   CHECK_THROWS_AS(job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
-  CHECK_THROWS_WITH(job_here(job_on("{preset: dgx-h100}")),
-                    Catch::Contains("8 x NVIDIA H100") && Catch::Contains("none of these devices") && Catch::Contains("cluster.preset: local"));
+  CHECK_THROWS_WITH(job_here(job_on("{preset: dgx-h100}")), Catch::Contains("8 x NVIDIA H100") &&
+                                                                Catch::Contains("none of these devices") &&
+                                                                Catch::Contains("cluster.preset: local"));
 }
 
-TEST_CASE("a job of a calibrated processor runs on such a processor, with its threads and rates", "[spec][cluster]") {
-  const auto path = std::filesystem::temp_directory_path() / ("trainerd-job-here-" + std::to_string(::getpid()) + ".yaml");
+TEST_CASE("a job of a calibrated processor runs on such a processor, with its threads and rates",
+          "[spec][cluster]") {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("trainerd-job-here-" + std::to_string(::getpid()) + ".yaml");
   Calibration made;
   made.topology = parallel::detect_topology(1, 2);
   made.topology.peak.fp32 = made.topology.peak.bf16 = 1e11;
@@ -129,7 +132,8 @@ TEST_CASE("a job of a calibrated processor runs on such a processor, with its th
   CHECK(here.job.threads == 1);
   REQUIRE(here.rates);
   CHECK(here.rates->measured.alone.contains("linear_fprop.fp32"));
-  CHECK_THROWS_WITH(job_here(job_of("another processor")), Catch::Contains("another processor") && Catch::Contains("but "));
+  CHECK_THROWS_WITH(job_here(job_of("another processor")),
+                    Catch::Contains("another processor") && Catch::Contains("but "));
   // More ranks than the cluster has devices, and what a job for this machine alone is refused for.
   const std::string own = made.topology.device.name = parallel::detect_topology(1).device.name;
   JobSpec job = job_of(own);
@@ -199,7 +203,8 @@ TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][c
   CHECK(parsed["ranks"][13] ==
         nlohmann::json{
             {"rank", 13}, {"node", 1}, {"device", 1}, {"tp", 1}, {"cp", 0}, {"ep", 0}, {"dp", 0}, {"pp", 3}});
-  CHECK(parsed["groups"]["pp"] == nlohmann::json{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
+  CHECK(parsed["groups"]["pp"] ==
+        nlohmann::json{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
   CHECK(parsed["groups"]["dp"][0] == nlohmann::json{0, 2});
   CHECK(parsed["groups"]["cp"].size() == 16);
   CHECK(parsed["links"]["tp"] == nlohmann::json(std::vector<std::string>(8, "nvlink")));

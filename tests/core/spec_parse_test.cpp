@@ -141,7 +141,9 @@ TEST_CASE("a precision map is the recipe that it spells, or a custom one", "[spe
   CHECK(custom.params == kernels::DType::bf16);
   const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
   CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
-  const JobSpec narrow = parse_job(kJob + "precision: {compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: stochastic}\n", "j");
+  const JobSpec narrow = parse_job(
+      kJob + "precision: {compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: stochastic}\n",
+      "j");
   CHECK(narrow.precision.master == kernels::DType::bf16);
   CHECK(narrow.precision.moments == kernels::DType::bf16);
   CHECK(narrow.precision.rounding == kernels::Rounding::stochastic);

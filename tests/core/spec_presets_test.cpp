@@ -31,7 +31,8 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
       {"megatron-145b", 145.6}, {"megatron-310b", 310.1}, {"megatron-530b", 529.6}, {"megatron-1t", 1008.0}};
   for (const auto& [name, billions] : megatron) {
     INFO(name);
-    CHECK(std::abs(static_cast<double>(count_parameters(preset_job(name).model).total) / 1e9 - billions) < 0.05);
+    CHECK(std::abs(static_cast<double>(count_parameters(preset_job(name).model).total) / 1e9 - billions) <
+          0.05);
   }
   CHECK(model_preset_names().size() == published.size() + 1 + megatron.size());
 }

@@ -5,8 +5,10 @@ namespace trainerd::core {
 namespace {
 
 TEST_CASE("a trace is of steps that there are", "[spec]") {
-  CHECK(with_line("trace: {steps: 3}") == Lines{"job.yaml:6:16: trace.steps: expected a list of integers, got '3'"});
-  CHECK(with_line("trace: {steps: [1, x]}") == Lines{"job.yaml:6:20: trace.steps: expected an integer, got 'x'"});
+  CHECK(with_line("trace: {steps: 3}") ==
+        Lines{"job.yaml:6:16: trace.steps: expected a list of integers, got '3'"});
+  CHECK(with_line("trace: {steps: [1, x]}") ==
+        Lines{"job.yaml:6:20: trace.steps: expected an integer, got 'x'"});
   CHECK(with_line("trace: {steps: [0]}") ==
         Lines{"job.yaml:6:17: trace.steps: must be at least 1, got '0' (nearest valid: 1)"});
   CHECK(with_line("trace: {steps: [2, 21]}") ==
@@ -54,9 +56,8 @@ TEST_CASE("values of the wrong type are told at their place", "[spec]") {
         Lines{"job.yaml:6:26: optimizer.betas[1]: expected a number, got 'x'"});
   CHECK(with_line("checkpoint: {async: yes}") ==
         Lines{"job.yaml:6:21: checkpoint.async: expected true or false, got 'yes' (nearest valid: true)"});
-  CHECK(
-      with_line("checkpoint: 5") ==
-      Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its keys are every, keep, async or give_up"});
+  CHECK(with_line("checkpoint: 5") == Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
+                                            "keys are every, keep, async or give_up"});
   CHECK(with_line("checkpoint:") == Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
                                           "its keys are every, keep, async or give_up"});
   CHECK(with_line("output: {a: b}") == Lines{"job.yaml:6:9: output: expected a text, got a map"});
@@ -98,19 +99,21 @@ TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
   CHECK(problems(kJob, {"model.vocab=4294967296"}) ==
         Lines{"--set model.vocab=4294967296: model.vocab: must be at most 2147483647, got '4294967296' "
               "(nearest valid: 2147483647)"});
-  CHECK(problems(kJob, {"steps=1000000000000", "model.seq_len=100000000", "batch.global=100000", "batch.micro=1"}) ==
+  CHECK(problems(kJob, {"steps=1000000000000", "model.seq_len=100000000", "batch.global=100000",
+                        "batch.micro=1"}) ==
         Lines{"--set steps=1000000000000: steps: steps x batch.global x seq_len does not fit in 63 bits: "
               "train on fewer tokens"});
 }
 
 TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
-  CHECK(problems("name: x\nmodel:\n  layers: 2\n  hidden: 64\n  heads: 4\n  ffn: 8\n  vocab: 256\nbatch: "
-                 "{global: 4}\n") ==
-        Lines{"job.yaml:1:1: steps: is required: optimizer steps of the whole run",
-              "job.yaml:1:1: data.train: is required: files, directories or glob patterns (`*`, `?`, `[]`, "
-              "`**`) of the training data; relative ones are in the job file's directory when they exist there",
-              "job.yaml:2:1: model.seq_len: is required: tokens of a training sequence",
-              "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
+  CHECK(
+      problems("name: x\nmodel:\n  layers: 2\n  hidden: 64\n  heads: 4\n  ffn: 8\n  vocab: 256\nbatch: "
+               "{global: 4}\n") ==
+      Lines{"job.yaml:1:1: steps: is required: optimizer steps of the whole run",
+            "job.yaml:1:1: data.train: is required: files, directories or glob patterns (`*`, `?`, `[]`, "
+            "`**`) of the training data; relative ones are in the job file's directory when they exist there",
+            "job.yaml:2:1: model.seq_len: is required: tokens of a training sequence",
+            "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
 }
 
 TEST_CASE("all problems are told at once, in order of position", "[spec]") {
@@ -156,7 +159,8 @@ TEST_CASE("sizes that do not divide are errors", "[spec]") {
               "features (nearest valid: 16)"});
   CHECK(problems(kJob, {"model.head_dim=15", "model.positions=learned"}).empty());
   CHECK(problems(kJob, {"model.head_dim=258", "device=cuda"}) ==
-        Lines{"--set model.head_dim=258: model.head_dim: head_dim 258 is more than the 256 that device: cuda computes: choose more "
+        Lines{"--set model.head_dim=258: model.head_dim: head_dim 258 is more than the 256 that device: cuda "
+              "computes: choose more "
               "heads, or device: cpu"});
   CHECK(problems(kJob, {"model.head_dim=258", "device=cpu"}).empty());
   CHECK(problems(kJob, {"batch.micro=16"}) ==
@@ -190,7 +194,8 @@ TEST_CASE("contradictions are errors", "[spec]") {
   CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 1e-5}"}).size() == 1);
   for (const std::string kind : {"none", "selective"})
     CHECK(problems(kJob, {"recompute={kind: " + kind + ", every: 2}"}) ==
-          Lines{"--set recompute={kind: " + kind + ", every: 2}: recompute.every: has no effect: only kind: full "
+          Lines{"--set recompute={kind: " + kind +
+                ", every: 2}: recompute.every: has no effect: only kind: full "
                 "chooses layers; leave it out"});
   CHECK(problems(kJob, {"recompute={kind: full, every: 2}"}).empty());
   CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 0}"}).empty());
@@ -205,7 +210,8 @@ TEST_CASE("contradictions are errors", "[spec]") {
         Lines{"job.yaml:5:15: data.train: has no effect: format: synthetic reads no files; leave it out",
               "job.yaml:5:31: data.valid: has no effect: format: synthetic reads no files; leave it out"});
   CHECK(problems(kJob, {"precision={compute: bf16, rounding: stochastic}"}) ==
-        Lines{"--set precision={compute: bf16, rounding: stochastic}: precision.rounding: stochastic is for master weights or moments in "
+        Lines{"--set precision={compute: bf16, rounding: stochastic}: precision.rounding: stochastic is for "
+              "master weights or moments in "
               "bf16, and both are fp32: set precision.master or precision.moments to bf16, or leave it out"});
   CHECK(problems(kJob, {"precision={compute: bf16, moments: bf16, rounding: stochastic}"}).empty());
   CHECK(problems(kJob, {"name=a/b"}).size() == 1);
@@ -219,7 +225,8 @@ TEST_CASE("contradictions are errors", "[spec]") {
 }
 
 TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]") {
-  const Lines four = problems(kJob, {"parallel.dp=4", "batch.global=16", "parallel.zero=3", "parallel.zero_group=3"});
+  const Lines four =
+      problems(kJob, {"parallel.dp=4", "batch.global=16", "parallel.zero=3", "parallel.zero_group=3"});
   REQUIRE(four.size() == 1);
   CHECK_THAT(four[0], Catch::EndsWith("parallel.zero_group: 3 does not divide dp 4 (nearest valid: 4)"));
   CHECK(problems(kJob, {"parallel.zero_group=1"}).size() == 1);
@@ -254,9 +261,9 @@ TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel gro
   CHECK(job_topology(two).devices_per_node == 2);
   CHECK(place_job(two).placement[2] == parallel::Slot{1, 0});
   CHECK(parse_job(to_yaml(two), "resolved.yaml") == two);
-  CHECK(problems(kJob, {"cluster.nodes=2"}) ==
-        Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp x dp) cannot be divided evenly among 2 nodes (nearest "
-              "valid: 1)"});
+  CHECK(problems(kJob, {"cluster.nodes=2"}) == Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp "
+                                                     "x dp) cannot be divided evenly among 2 nodes (nearest "
+                                                     "valid: 1)"});
   const Lines split = problems(kJob, {"parallel.dp=3", "batch.global=6", "cluster.nodes=2"});
   REQUIRE(split.size() == 1);
   CHECK_THAT(split[0], Catch::Contains("3 ranks") && Catch::Contains("nearest valid: 1"));
@@ -277,7 +284,8 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   refused({"parallel.tp=3"}, "parallel.tp: ");
   refused({"parallel.pp=64"}, "parallel.pp: ");
   refused({"parallel.virtual_stages=2"}, "parallel.schedule: 2 virtual stages need schedule: interleaved");
-  refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"}, "parallel.virtual_stages: a pipeline of one stage");
+  refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"},
+          "parallel.virtual_stages: a pipeline of one stage");
   refused({"parallel.dp=64"}, "batch.global: ");
   refused({"parallel.sequence_parallel=true"}, "parallel.sequence_parallel: ");
   refused({"parallel.tp_overlap_chunks=2"}, "parallel.tp_overlap_chunks: has no effect");

@@ -17,9 +17,13 @@ Surroundings with_variables(const std::map<std::string, std::string>& variables)
     return at == variables.end() ? std::nullopt : std::optional(at->second);
   }};
 }
-Surroundings on(const Machine& machine) { return {.machine = [machine] { return machine; }}; }
+Surroundings on(const Machine& machine) {
+  return {.machine = [machine] { return machine; }};
+}
 
-JobSpec job(const std::vector<std::string>& overrides, const Surroundings& around = {}) { return parse_job(kJob, "job.yaml", overrides, around); }
+JobSpec job(const std::vector<std::string>& overrides, const Surroundings& around = {}) {
+  return parse_job(kJob, "job.yaml", overrides, around);
+}
 std::string error_of(const std::vector<std::string>& overrides, const Surroundings& around = {}) {
   try {
     job(overrides, around);
@@ -46,10 +50,14 @@ class Directory {
 }  // namespace
 
 TEST_CASE("variables and the home directory are expanded in texts, in lists and in overrides", "[spec]") {
-  const Surroundings around = with_variables({{"HOME", "/home/ann"}, {"DATA", "/data"}, {"EMPTY", ""}, {"LOOP", "${DATA}"}});
-  const JobSpec made = parse_job("name: ${RUN:-tiny}\noutput: ~/runs\nsteps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
-                                 "batch: {global: 8, micro: 2}\ndata: {train: [\"${DATA}/a.txt\", ~/b.txt, 'c$$d$e~'], valid: \"${EMPTY:-/v}/${LOOP}\"}\n",
-                                 "job.yaml", {"cluster.preset=${CLUSTER:-local}"}, around);
+  const Surroundings around =
+      with_variables({{"HOME", "/home/ann"}, {"DATA", "/data"}, {"EMPTY", ""}, {"LOOP", "${DATA}"}});
+  const JobSpec made = parse_job(
+      "name: ${RUN:-tiny}\noutput: ~/runs\nsteps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, "
+      "vocab: 256, seq_len: 32}\n"
+      "batch: {global: 8, micro: 2}\ndata: {train: [\"${DATA}/a.txt\", ~/b.txt, 'c$$d$e~'], valid: "
+      "\"${EMPTY:-/v}/${LOOP}\"}\n",
+      "job.yaml", {"cluster.preset=${CLUSTER:-local}"}, around);
   CHECK(made.name == "tiny");
   CHECK(made.output == "/home/ann/runs");
   CHECK(made.data.train == std::vector<std::string>{"/data/a.txt", "/home/ann/b.txt", "c$d$e~"});
@@ -59,33 +67,46 @@ TEST_CASE("variables and the home directory are expanded in texts, in lists and 
 }
 
 TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
-  const JobSpec made = job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
+  const JobSpec made =
+      job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
   CHECK(made.output == "~/${x}$");
   const JobSpec again = parse_job(to_yaml(made), "job.yaml");
   CHECK(again == made);
   CHECK(again.data.train == std::vector<std::string>{"a${x}", "~/${x}$"});
 }
 
-TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name", "[spec]") {
+TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name",
+          "[spec]") {
   CHECK(problems("output: ${SCRATCH}/run\n" + kJob.substr(kJob.find('\n') + 1)) ==
-        Lines{"job.yaml:1:9: output: the variable SCRATCH is not set in the environment: set it, or write ${SCRATCH:-default}"});
-  CHECK_THAT(error_of({"data.train=[a, '${X Y}']"}), Catch::Contains("data.train[1]: 'X Y' is no name of a variable"));
+        Lines{"job.yaml:1:9: output: the variable SCRATCH is not set in the environment: set it, or write "
+              "${SCRATCH:-default}"});
+  CHECK_THAT(error_of({"data.train=[a, '${X Y}']"}),
+             Catch::Contains("data.train[1]: 'X Y' is no name of a variable"));
   CHECK_THAT(error_of({"output=${X"}), Catch::Contains("output: '${' has no '}' after it"));
-  CHECK_THAT(error_of({"output=~/x"}), Catch::Contains("output: '~' is the directory HOME, which is not set"));
-  CHECK_THAT(error_of({"output=~bob/x"}, with_variables({{"HOME", "/h"}})), Catch::Contains("write the path out"));
+  CHECK_THAT(error_of({"output=~/x"}),
+             Catch::Contains("output: '~' is the directory HOME, which is not set"));
+  CHECK_THAT(error_of({"output=~bob/x"}, with_variables({{"HOME", "/h"}})),
+             Catch::Contains("write the path out"));
   // Only texts: a number stays one.
-  CHECK_THAT(error_of({"steps=${STEPS}"}, with_variables({{"STEPS", "7"}})), Catch::Contains("steps: expected an integer"));
+  CHECK_THAT(error_of({"steps=${STEPS}"}, with_variables({{"STEPS", "7"}})),
+             Catch::Contains("steps: expected an integer"));
 }
 
-TEST_CASE("relative data is taken from the job's directory when it is there, and job.yaml then runs from anywhere", "[spec]") {
+TEST_CASE(
+    "relative data is taken from the job's directory when it is there, and job.yaml then runs from anywhere",
+    "[spec]") {
   const Directory directory;
   std::filesystem::create_directory(directory.path / "text");
-  for (const char* name : {"a.txt", "text/one.txt", "text/two.txt"}) std::ofstream(directory.path / name) << "x";
+  for (const char* name : {"a.txt", "text/one.txt", "text/two.txt"})
+    std::ofstream(directory.path / name) << "x";
   const std::string path = (directory.path / "job.yaml").string();
-  std::ofstream(path) << kJob.substr(0, kJob.find("data:")) << "data: {train: [a.txt, ./text, 'text/*.txt', missing.txt, 'no/*.txt', /absolute.txt]}\n";
+  std::ofstream(path)
+      << kJob.substr(0, kJob.find("data:"))
+      << "data: {train: [a.txt, ./text, 'text/*.txt', missing.txt, 'no/*.txt', /absolute.txt]}\n";
   const JobSpec made = load_job(path);
   const std::string at = directory.path.string();
-  CHECK(made.data.train == std::vector<std::string>{at + "/a.txt", at + "/text", at + "/text/*.txt", "missing.txt", "no/*.txt", "/absolute.txt"});
+  CHECK(made.data.train == std::vector<std::string>{at + "/a.txt", at + "/text", at + "/text/*.txt",
+                                                    "missing.txt", "no/*.txt", "/absolute.txt"});
   CHECK(parse_job(to_yaml(made), "elsewhere.yaml") == made);
 }
 
@@ -102,9 +123,11 @@ TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spe
 TEST_CASE("device: auto with more ranks than GPUs says how to choose", "[spec]") {
   const std::vector<std::string> four{"parallel.dp=4"};
   CHECK_THAT(error_of(four, on({.cuda_devices = 2})),
-             Catch::Contains("device: auto takes the CUDA devices of this machine, 2, and the job has 4 ranks on it: set device: cpu"));
+             Catch::Contains("device: auto takes the CUDA devices of this machine, 2, and the job has 4 "
+                             "ranks on it: set device: cpu"));
   CHECK(job({"parallel.dp=4", "cluster.nodes=2"}, on({.cuda_devices = 2})).device == DeviceChoice::cuda);
-  CHECK(job({"parallel.dp=4", "cluster.communication=staged"}, on({.cuda_devices = 2})).device == DeviceChoice::cuda);
+  CHECK(job({"parallel.dp=4", "cluster.communication=staged"}, on({.cuda_devices = 2})).device ==
+        DeviceChoice::cuda);
   CHECK(job({"parallel.dp=4", "device=cpu"}, on({.cuda_devices = 2})).device == DeviceChoice::cpu);
 }
 
@@ -114,7 +137,9 @@ TEST_CASE("GPUs that device: auto cannot use are a remark, not a silent CPU", "[
   around.remark = [&](const std::string& line) { remarks.push_back(line); };
   CHECK(job({}, around).device == DeviceChoice::cpu);
   REQUIRE(remarks.size() == 1);
-  CHECK_THAT(remarks[0], Catch::Contains("device: auto is the CPU: this machine has 2 GPUs that cannot be used: no plugin"));
+  CHECK_THAT(
+      remarks[0],
+      Catch::Contains("device: auto is the CPU: this machine has 2 GPUs that cannot be used: no plugin"));
   job({"device=cpu"}, around);
   CHECK(remarks.size() == 1);
 }
@@ -123,7 +148,8 @@ TEST_CASE("GPUs are counted by their management library and used by the CUDA par
   CHECK(this_machine("libnvidia-ml-of-nobody.so.1").no_cuda.empty());
   const Machine machine = this_machine(TRAINERD_STAND_IN_NVML);
   CHECK(machine.cores >= 1);
-  if (machine.cuda_devices == 0) CHECK_THAT(machine.no_cuda, Catch::Contains("this machine has 2 GPUs that cannot be used: "));
+  if (machine.cuda_devices == 0)
+    CHECK_THAT(machine.no_cuda, Catch::Contains("this machine has 2 GPUs that cannot be used: "));
 }
 
 TEST_CASE("dp: auto is the largest that the devices hold and the batch divides into", "[spec]") {
@@ -135,23 +161,27 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
   // 8 sequences in microbatches of 2: four parts.
   CHECK(dp({"threads=1"}, {.cores = 4}) == 4);
   CHECK(dp({"threads=1"}, {.cores = 64}) == 4);
-  CHECK(dp({"threads=2"}, {.cores = 7}) == 2);       // three fit, and do not divide
+  CHECK(dp({"threads=2"}, {.cores = 7}) == 2);  // three fit, and do not divide
   CHECK(dp({"threads=8"}, {.cores = 2}) == 1);
   CHECK(dp({"threads=1", "parallel.tp=2"}, {.cores = 5}) == 2);
   CHECK(dp({"threads=1", "cluster.nodes=2"}, {.cores = 1}) == 2);
   CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not matter there
   CHECK(dp({"cluster.preset=dgx-h100", "batch.global=32"}, {}) == 8);
   CHECK(job({}).parallel.dp == 1);
-  CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})), Catch::Contains("parallel.dp: auto divides the 6 cores by `threads`, and threads is 0"));
+  CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})),
+             Catch::Contains("parallel.dp: auto divides the 6 cores by `threads`, and threads is 0"));
   CHECK_THAT(error_of({"parallel.dp=auto"}), Catch::Contains("give a number"));
-  CHECK_THAT(error_of({"parallel.dp=atuo"}), Catch::Contains("expected an integer or auto, got 'atuo' (nearest valid: auto)"));
+  CHECK_THAT(error_of({"parallel.dp=atuo"}),
+             Catch::Contains("expected an integer or auto, got 'atuo' (nearest valid: auto)"));
   CHECK_THAT(error_of({"parallel.dp=0"}), Catch::Contains("parallel.dp: must be at least 1"));
 }
 
 TEST_CASE("dp: auto of a run that has a checkpoint is that checkpoint's", "[spec]") {
   Surroundings around = on({.cores = 4});
   std::string asked;
-  around.trained_dp = [&](const std::string& output) -> std::optional<std::int64_t> { return asked = output, 2; };
+  around.trained_dp = [&](const std::string& output) -> std::optional<std::int64_t> {
+    return asked = output, 2;
+  };
   const JobSpec made = job({"parallel.dp=auto"}, around);
   CHECK(made.parallel.dp == 2);
   CHECK(asked == "runs/tiny");

@@ -25,10 +25,8 @@ inline std::vector<std::string> problems(const std::string& text,
   } catch (const base::SpecError& e) {
     std::vector<std::string> lines{""};
     for (const char c : std::string(e.what()))
-      if (c == '\n')
-        lines.emplace_back();
-      else
-        lines.back() += c;
+      if (c == '\n') lines.emplace_back();
+      else lines.back() += c;
     return lines;
   }
   return {};

@@ -20,16 +20,19 @@ namespace trainerd::test {
 
 /// A Llama-style job of two layers on synthetic tokens: 4 sequences of 24 tokens in two microbatches.
 inline core::JobSpec small_job(const std::string& precision = "fp32") {
-  return core::parse_job("name: small\n"
-                         "seed: 11\n"
-                         "device: cpu\n"
-                         "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
-                         "batch: {global: 4, micro: 2}\n"
-                         "precision: " + precision + "\n"
-                         "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
-                         "steps: 12\n"
-                         "data: {format: synthetic}\n",
-                         "small.yaml");
+  return core::parse_job(
+      "name: small\n"
+      "seed: 11\n"
+      "device: cpu\n"
+      "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
+      "batch: {global: 4, micro: 2}\n"
+      "precision: " +
+          precision +
+          "\n"
+          "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
+          "steps: 12\n"
+          "data: {format: synthetic}\n",
+      "small.yaml");
 }
 
 /// The machine's CPU seen as a device of `threads` threads.
@@ -42,7 +45,8 @@ inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::i
   for (std::int32_t& token : samples) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     const std::uint64_t r = state >> 33;
-    token = static_cast<std::int32_t>((r % 3 == 0 ? r / 3 : r / 3 % 7) % static_cast<std::uint64_t>(job.model.vocab));
+    token = static_cast<std::int32_t>((r % 3 == 0 ? r / 3 : r / 3 % 7) %
+                                      static_cast<std::uint64_t>(job.model.vocab));
   }
   return samples;
 }
@@ -55,13 +59,15 @@ inline core::ReadSample reader(const std::vector<std::int32_t>& samples) {
   };
 }
 
-inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job, std::int64_t step, const core::StepVote& vote = {}) {
+inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job, std::int64_t step,
+                                const core::StepVote& vote = {}) {
   const std::vector<std::int32_t> samples = skewed_samples(job, step);
   return trainer.step(step, reader(samples), vote);
 }
 
 /// Losses of `steps` steps from `first` on.
-inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first, std::int64_t steps) {
+inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first,
+                                  std::int64_t steps) {
   std::vector<double> out;
   for (std::int64_t s = first; s < first + steps; ++s) out.push_back(step_on(trainer, job, s).loss);
   return out;
@@ -72,8 +78,9 @@ inline void require_as_planned(core::DeviceRank& rank) {
   const kernels::MemoryPlan measured = rank.memory().plan();
   for (const auto& region : rank.plan().memory.regions)
     if (measured.bytes_of(region.name) != region.bytes)
-      throw std::logic_error("rank " + std::to_string(rank.groups().rank()) + ": region " + region.name + " was planned as " +
-                             std::to_string(region.bytes) + " bytes and took " + std::to_string(measured.bytes_of(region.name)));
+      throw std::logic_error("rank " + std::to_string(rank.groups().rank()) + ": region " + region.name +
+                             " was planned as " + std::to_string(region.bytes) + " bytes and took " +
+                             std::to_string(measured.bytes_of(region.name)));
 }
 
 /// How the ranks of one process reach each other.
@@ -81,18 +88,22 @@ enum class Through { memory, staged };
 
 /// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
 template <class Body>
-void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64, Through through = Through::memory) {
+void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
+                   Through through = Through::memory) {
   parallel::Topology topology = cpu_topology(1);
   topology.devices_per_node = devices_per_node;
   topology.nodes = 64;
   const parallel::Layout layout = core::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
-    FunctionWorld others([&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
-      auto direct = world.communicator(rank, backend, members, name);
-      // Slots that parameters of a few kilobytes fill several times.
-      return through == Through::memory ? std::move(direct) : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
-    });
+    FunctionWorld others(
+        [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
+          auto direct = world.communicator(rank, backend, members, name);
+          // Slots that parameters of a few kilobytes fill several times.
+          return through == Through::memory
+                     ? std::move(direct)
+                     : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
+        });
     core::DeviceRank cpu(job, layout, topology, rank, others);
     cpu.trainer().initialise();
     body(rank, cpu);

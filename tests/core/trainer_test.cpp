@@ -12,10 +12,8 @@ TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
     core::DeviceRank rank(job, test::cpu_topology(2));
     rank.trainer().initialise();
     const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 5);
-    if (run == 0)
-      first = losses;
-    else
-      CHECK(losses == first);
+    if (run == 0) first = losses;
+    else CHECK(losses == first);
   }
   CHECK(first.back() < first.front());
 }
@@ -84,8 +82,7 @@ TEST_CASE("the votes of a step come back with its report", "[trainer]") {
   const core::StepReport none = test::step_on(rank.trainer(), job, 1, {});
   CHECK_FALSE(none.vote.stop);
   CHECK_FALSE(none.vote.checkpoint);
-  const core::StepReport both =
-      test::step_on(rank.trainer(), job, 2, {.stop = true, .checkpoint = true});
+  const core::StepReport both = test::step_on(rank.trainer(), job, 2, {.stop = true, .checkpoint = true});
   CHECK(both.vote.stop);
   CHECK(both.vote.checkpoint);
 }

@@ -1,4 +1,5 @@
-// How much data parallelism moves: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section 7), with microbatches.
+// How much data parallelism moves: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section 7), with
+// microbatches.
 
 #include <algorithm>
 #include <array>
@@ -27,13 +28,16 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
   bool counting = false;
   kernels::MetaBackend backend(topology.device, {});
   parallel::MetaWorld world(0, [&](parallel::Group group, const parallel::MetaCollective& c) {
-    if (counting && c.moment == parallel::CommMoment::issue) volume[std::string(info(group).name) + "." + c.op] += c.bytes;
+    if (counting && c.moment == parallel::CommMoment::issue)
+      volume[std::string(info(group).name) + "." + c.op] += c.bytes;
   });
   const core::RankGroups groups(layout, 0, job.model, world, backend);
   core::StepMemory memory(core::count_slots(job, layout, 0));
   core::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
-  const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+  const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) {
+    std::fill(tokens.begin(), tokens.end(), 0);
+  };
   for (std::int64_t step = 1; step <= 2; ++step) {
     counting = step == 2;  // the first learns the order of use; what it moves is the same
     trainer.step(step, read, {});
@@ -82,7 +86,9 @@ TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gra
   }
 }
 
-TEST_CASE("activations made again move no parameters more: a layer's are gathered once for that and its backward", "[volume][recompute]") {
+TEST_CASE(
+    "activations made again move no parameters more: a layer's are gathered once for that and its backward",
+    "[volume][recompute]") {
   for (const core::RecomputeOptions recompute : {core::RecomputeOptions{core::RecomputeKind::selective},
                                                  core::RecomputeOptions{core::RecomputeKind::full},
                                                  core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
@@ -106,7 +112,9 @@ TEST_CASE("with two levels one part of each sum crosses between them", "[volume]
   CHECK(volume.count("dp.reduce_scatter") == 0);
 }
 
-TEST_CASE("a layer with sequence parallelism gathers 2 flows in forward and 4 in backward, 6 where that is split", "[volume]") {
+TEST_CASE(
+    "a layer with sequence parallelism gathers 2 flows in forward and 4 in backward, 6 where that is split",
+    "[volume]") {
   const auto of_a_layer = [](std::int64_t pp, parallel::ScheduleKind schedule) {
     std::array<std::map<std::string, std::int64_t>, 2> volume;
     core::JobSpec job = job_of(0, 4);
@@ -139,11 +147,16 @@ TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once
   CHECK(volume.count("dp_outer.all_gather") == 0);
 }
 
-TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients and optimizer state", "[volume]") {
-  // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's table 1.
+TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients and optimizer state",
+          "[volume]") {
+  // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's
+  // table 1.
   const auto kept = [](std::int64_t zero, std::int64_t dp) {
     core::JobSpec job = job_of(zero, 1);
-    job.precision = {.name = "custom", .compute = kernels::DType::bf16, .params = kernels::DType::bf16, .grads = kernels::DType::bf16};
+    job.precision = {.name = "custom",
+                     .compute = kernels::DType::bf16,
+                     .params = kernels::DType::bf16,
+                     .grads = kernels::DType::bf16};
     job.parallel.dp = dp;
     job.batch.global = dp;
     job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;

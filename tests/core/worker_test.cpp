@@ -34,14 +34,15 @@ struct Told {
 };
 
 core::JobSpec job_of(const std::string& more) {
-  return core::parse_job("name: small\nseed: 11\ndevice: cpu\n"
-                         "threads: 1\n"
-                         "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
-                         "batch: {global: 4, micro: 2}\nprecision: fp32\n"
-                         "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
-                         "steps: 8\ndata: {format: synthetic}\n" +
-                             more,
-                         "small.yaml");
+  return core::parse_job(
+      "name: small\nseed: 11\ndevice: cpu\n"
+      "threads: 1\n"
+      "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
+      "batch: {global: 4, micro: 2}\nprecision: fp32\n"
+      "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
+      "steps: 8\ndata: {format: synthetic}\n" +
+          more,
+      "small.yaml");
 }
 
 /// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step.
@@ -69,12 +70,16 @@ Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
     const std::optional<std::string> text = channel.receive();
     if (!text) break;
     const core::WorkerMessage message = core::decode_worker_message(*text);
-    if (const auto* step = std::get_if<io::StepRecord>(&message)) told.steps.push_back(*step), told.order += 's';
-    if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message)) told.evaluations.push_back(*evaluation), told.order += 'e';
+    if (const auto* step = std::get_if<io::StepRecord>(&message))
+      told.steps.push_back(*step), told.order += 's';
+    if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message))
+      told.evaluations.push_back(*evaluation), told.order += 'e';
     if (const auto* trace = std::get_if<core::StepTrace>(&message))
       if (trace->last) told.traced.push_back(trace->step), told.order += 't';
     if (const auto* ready = std::get_if<core::SnapshotReady>(&message)) {
-      const auto memory = segments.at(static_cast<std::size_t>(ready->segment)).bytes().first(static_cast<std::size_t>(ready->bytes));
+      const auto memory = segments.at(static_cast<std::size_t>(ready->segment))
+                              .bytes()
+                              .first(static_cast<std::size_t>(ready->bytes));
       told.snapshots.push_back({*ready, {memory.begin(), memory.end()}});
       told.order += 'c';
       channel.send(core::encode(core::AgentMessage{core::SnapshotSaved{ready->segment}}));
@@ -91,7 +96,8 @@ Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
 }  // namespace
 
 TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
-  const core::JobSpec job = job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
+  const core::JobSpec job =
+      job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
   const Told prompt = run(job, 0), late = run(job, 1);
   CHECK(prompt.order == "ssscstsescstsce");
   CHECK(late.finished.step == 8);
@@ -124,7 +130,8 @@ TEST_CASE("late reports change what is told of no step, evaluation, trace or che
 
 TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows of it", "[worker]") {
   // Due after every step: a report that is one step late brings the vote when the next step is on its way.
-  const core::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"), by_time = job_of("checkpoint: {every: 0.001ms}\n");
+  const core::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
+                      by_time = job_of("checkpoint: {every: 0.001ms}\n");
   const std::size_t late = GENERATE(0u, 1u);
   const Told reference = run(by_steps, 0), told = run(by_time, late);
   REQUIRE(reference.snapshots.size() == 8);
@@ -136,7 +143,8 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
     CHECK(saved.said.tokens == same.said.tokens);
     CHECK(saved.bytes == same.bytes);
   }
-  CHECK(steps == (late == 0 ? std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8} : std::vector<std::int64_t>{2, 4, 6, 8}));
+  CHECK(steps == (late == 0 ? std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}
+                            : std::vector<std::int64_t>{2, 4, 6, 8}));
 }
 
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {

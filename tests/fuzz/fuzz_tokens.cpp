@@ -12,13 +12,15 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-// A token file of any bytes, which is also taken for a Megatron index: only a DataError may come out, and every token that is
-// read lies in the vocabulary. The first byte chooses format, vocabulary, sequence length and the type that is stated.
+// A token file of any bytes, which is also taken for a Megatron index: only a DataError may come out, and
+// every token that is read lies in the vocabulary. The first byte chooses format, vocabulary, sequence length
+// and the type that is stated.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   if (size == 0) return 0;
   constexpr std::array<std::int64_t, 4> kVocabs{3, 256, 50257, 128256};
-  constexpr std::array kTypes{io::TokenType::automatic, io::TokenType::uint16, io::TokenType::int32, io::TokenType::uint8};
+  constexpr std::array kTypes{io::TokenType::automatic, io::TokenType::uint16, io::TokenType::int32,
+                              io::TokenType::uint8};
   const std::int64_t vocab = kVocabs[data[0] & 3u], seq_len = 1 + (data[0] >> 3) % 8;
   const io::DataOptions options{.train = {},
                                 .valid = {},
@@ -29,7 +31,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!fd || base::write_all(fd.get(), std::as_bytes(std::span(data + 1, size - 1))) != 0) std::abort();
   const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
   try {
-    io::inspect_data(path, {.format = options.format, .dtype = options.dtype, .vocab = vocab, .all = seq_len % 2 == 0, .threads = 1});
+    io::inspect_data(path, {.format = options.format,
+                            .dtype = options.dtype,
+                            .vocab = vocab,
+                            .all = seq_len % 2 == 0,
+                            .threads = 1});
   } catch (const base::DataError&) {}
   try {
     io::read_megatron_index(path);

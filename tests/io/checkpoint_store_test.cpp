@@ -104,7 +104,8 @@ TEST_CASE("a checkpoint of the same step is replaced") {
 
 TEST_CASE("a completion that failed at any of its steps is completed by another try") {
   // What stands in the way of each step: of the manifest, of the rename to the last name, of the marker.
-  for (const std::string obstacle : {".partial-step-00000010-run7/manifest.json/x", "step-00000010.old/x/y", "taken"}) {
+  for (const std::string obstacle :
+       {".partial-step-00000010-run7/manifest.json/x", "step-00000010.old/x/y", "taken"}) {
     INFO(obstacle);
     const TempDir dir;
     const CheckpointStore store(dir.path(), 2, "run7");
@@ -120,7 +121,8 @@ TEST_CASE("a completion that failed at any of its steps is completed by another 
       write_file(dir / obstacle, "in the way");
     }
     CHECK(verify_checkpoint(store.complete(state_at(10), written).path).state.step == 10);
-    CHECK(entries(dir / "step-00000010") == std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
+    CHECK(entries(dir / "step-00000010") ==
+          std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
     // Called again, for a try whose success was not known, it stays as it is.
     CHECK(store.complete(state_at(10), written).path == dir / "step-00000010");
     CHECK(verify_checkpoint(dir / "step-00000010").state.step == 10);
@@ -148,12 +150,14 @@ TEST_CASE("a link in the place of a file to write is not followed") {
   const std::vector<ShardContent> contents = {shard.content()};
   // In the place of a shard: it is replaced. In that of the folder: it is refused.
   std::filesystem::create_directories(dir / "run/.partial-step-00000010-run7");
-  std::filesystem::create_symlink(dir / "mine", dir / "run/.partial-step-00000010-run7/shard-00000.safetensors");
+  std::filesystem::create_symlink(dir / "mine",
+                                  dir / "run/.partial-step-00000010-run7/shard-00000.safetensors");
   store.write_shards(10, 0, contents);
   CHECK(read_file(dir / "mine") == "precious");
   std::filesystem::create_directories(dir / "elsewhere");
   std::filesystem::create_symlink(dir / "elsewhere", dir / "run/.partial-step-00000015-run7");
-  CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 0, contents); }).find("symbolic link") != std::string::npos);
+  CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 0, contents); }).find("symbolic link") !=
+        std::string::npos);
   CHECK(std::filesystem::is_empty(dir / "elsewhere"));
   // A directory of checkpoints that is a link itself is the user's own.
   std::filesystem::create_symlink(dir / "elsewhere", dir / "linked");
@@ -175,7 +179,8 @@ TEST_CASE("a FIFO or a directory in the place of a file is refused, not waited f
     CHECK(what.find("not a regular file") != std::string::npos);
     std::filesystem::remove(path + "/" + file);
     std::filesystem::create_directories(path + "/" + file);
-    CHECK(message_of<CheckpointError>([&] { verify_checkpoint(path); }).find("not a regular file") != std::string::npos);
+    CHECK(message_of<CheckpointError>([&] { verify_checkpoint(path); }).find("not a regular file") !=
+          std::string::npos);
   }
 }
 
@@ -198,7 +203,8 @@ TEST_CASE("nodes that share a directory write one checkpoint while the next is u
   write_file(dir / ".partial-step-00000010-run6/shard-00001.safetensors", "of a run that was killed");
   write_file(dir / ".partial-step-00000005-run7/shard-00009.safetensors", "of a step that was given up");
   const auto shard_of = [](const std::string& name, float value) {
-    return make_shard({slice(name, {4}, {0}, {4})}, [value](const std::string&, std::int64_t) { return value; });
+    return make_shard({slice(name, {4}, {0}, {4})},
+                      [value](const std::string&, std::int64_t) { return value; });
   };
   const Shard a = shard_of("a", 1), b = shard_of("b", 2), c = shard_of("c", 3);
   const std::vector<ShardContent> mine = {a.content()}, theirs = {b.content(), c.content()};

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <thread>
 #include <regex>
 #include <sstream>
+#include <thread>
 
 #include "io/metrics/sinks.h"
 #include "kernels/base/fd.h"
@@ -42,7 +42,10 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {{base::LedgerPart::compute, 0.24}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_world, 1e-6}, {base::LedgerPart::optimizer, 0.03}}};
+          .time = {{base::LedgerPart::compute, 0.24},
+                   {base::LedgerPart::exposed_tp, 0.03},
+                   {base::LedgerPart::exposed_world, 1e-6},
+                   {base::LedgerPart::optimizer, 0.03}}};
 }
 
 std::string run_to_file(const TempDir& dir, Screen::Style style) {
@@ -151,7 +154,8 @@ TEST_CASE("a long evaluation is shown while it goes on") {
     ConsoleSink sink(screen, log);
     sink.on_start(info());
     sink.on_step(step(5));
-    for (std::int64_t done = 1; done <= 3; ++done) sink.on_evaluation_progress({.step = 5, .done = done, .batches = 40});
+    for (std::int64_t done = 1; done <= 3; ++done)
+      sink.on_evaluation_progress({.step = 5, .done = done, .batches = 40});
     screen.finish();
     const std::string out = read_file(path);
     INFO(out);
@@ -178,7 +182,8 @@ TEST_CASE("an unknown MFU is not shown") {
   CHECK(has(read_file(dir / "out"), "stopped by SIGTERM"));
 }
 
-TEST_CASE("run.log has what the screen had, with the time and no control characters, and little of the progress") {
+TEST_CASE(
+    "run.log has what the screen had, with the time and no control characters, and little of the progress") {
   const TempDir dir;
   run_to_file(dir, Screen::Style::terminal);
   const std::string log = read_file(dir / "run.log");
@@ -191,5 +196,7 @@ TEST_CASE("run.log has what the screen had, with the time and no control charact
   CHECK(has(log, " info    evaluation at step 200"));
   CHECK(has(log, " info    tiny: done"));
   std::istringstream text(log);
-  for (std::string line; std::getline(text, line);) CHECK(std::regex_search(line, std::regex("^20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}[+-]\\d{4} ")));
+  for (std::string line; std::getline(text, line);)
+    CHECK(std::regex_search(line,
+                            std::regex("^20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}[+-]\\d{4} ")));
 }

@@ -22,7 +22,9 @@ std::vector<std::string> events(const std::string& path, std::int64_t last_step)
   std::vector<std::string> seen;
   read_event_log(path, last_step, [&](const EventRecord& e) {
     const auto* notice = std::get_if<NoticeRecord>(&e);
-    seen.push_back((notice != nullptr ? std::string(name_of(notice->kind)) + " " : e.index() == 0 ? "evaluation " : "checkpoint ") +
+    seen.push_back((notice != nullptr ? std::string(name_of(notice->kind)) + " "
+                    : e.index() == 0  ? "evaluation "
+                                      : "checkpoint ") +
                    std::to_string(std::visit([](const auto& r) { return r.step; }, e)));
   });
   return seen;
@@ -46,8 +48,10 @@ TEST_CASE("an event is one line of the documented names and comes back the same"
   CHECK(back.path == "c/\"x\"");
   EvaluationRecord timed = evaluation(7);
   timed.wall_time = 1763776200.12345;
-  CHECK(to_json_line(EventRecord{timed}) == R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5,"wall_time":1763776200.123})");
-  CHECK(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{timed}))).wall_time == 1763776200.123);
+  CHECK(to_json_line(EventRecord{timed}) ==
+        R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5,"wall_time":1763776200.123})");
+  CHECK(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{timed}))).wall_time ==
+        1763776200.123);
   EvaluationRecord lost = evaluation(1);
   lost.loss = std::nan("");
   CHECK(std::isnan(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{lost}))).loss));
@@ -57,9 +61,12 @@ TEST_CASE("an event is one line of the documented names and comes back the same"
 }
 
 TEST_CASE("a notice is one line with its kind as the event, and comes back the same") {
-  const NoticeRecord notice{NoticeKind::resume, 12, "resuming from \"x\"", {"optimizer.lr: 0.1 -> 0.2", "data: a file more"}};
+  const NoticeRecord notice{
+      NoticeKind::resume, 12, "resuming from \"x\"", {"optimizer.lr: 0.1 -> 0.2", "data: a file more"}};
   const std::string line = to_json_line(EventRecord{notice});
-  CHECK(line == R"({"event":"resume","step":12,"message":"resuming from \"x\"","details":["optimizer.lr: 0.1 -> 0.2","data: a file more"]})");
+  CHECK(
+      line ==
+      R"({"event":"resume","step":12,"message":"resuming from \"x\"","details":["optimizer.lr: 0.1 -> 0.2","data: a file more"]})");
   const auto back = std::get<NoticeRecord>(parse_event_record(line));
   CHECK(back.kind == notice.kind);
   CHECK(back.step == notice.step);
@@ -73,7 +80,8 @@ TEST_CASE("a notice is one line with its kind as the event, and comes back the s
   CHECK(earlier->last_step == 17);
   CHECK(earlier->lost_seconds == 2.5);
   CHECK(earlier->wall_time == 1e9);
-  for (const std::string text : {R"({"event":"stop","step":1,"message":"m"})", R"({"event":"stop","step":1,"message":"m","details":"d"})",
+  for (const std::string text : {R"({"event":"stop","step":1,"message":"m"})",
+                                 R"({"event":"stop","step":1,"message":"m","details":"d"})",
                                  R"({"event":"stop","step":1,"message":"m","details":[1]})"})
     CHECK_THROWS_AS(parse_event_record(text), DataError);
 }

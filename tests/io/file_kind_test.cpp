@@ -33,11 +33,13 @@ std::string index(std::uint8_t type, const std::vector<std::int32_t>& lengths, s
     at += width * length;
     documents.push_back(static_cast<std::int64_t>(offsets.size()));
   }
-  return "MMIDIDX\0\0"s + raw<std::uint64_t>({1}) + raw<std::uint8_t>({type}) + raw<std::uint64_t>({lengths.size(), documents.size()}) +
-         raw(lengths) + raw(offsets) + raw(documents);
+  return "MMIDIDX\0\0"s + raw<std::uint64_t>({1}) + raw<std::uint8_t>({type}) +
+         raw<std::uint64_t>({lengths.size(), documents.size()}) + raw(lengths) + raw(offsets) +
+         raw(documents);
 }
 
-std::vector<std::int32_t> all_tokens(const std::vector<std::string>& paths, const DataOptions& options, std::size_t n) {
+std::vector<std::int32_t> all_tokens(const std::vector<std::string>& paths, const DataOptions& options,
+                                     std::size_t n) {
   TokenSource source(paths, options, static_cast<std::int64_t>(n) - 1, 50257, 1, SampleOrder::in_order);
   REQUIRE(source.tokens() == static_cast<std::int64_t>(n));
   std::vector<std::int32_t> tokens(n);
@@ -53,7 +55,10 @@ TEST_CASE("a file with the magic number of another kind is refused by that kind,
   const auto [bytes, what] = GENERATE_COPY(table<std::string, std::string>({
       {"\x1f\x8b\x08\0\0\0\0\0\0\x03"s + rest, "gzip"},
       {"\x28\xb5\x2f\xfd"s + rest, "zstd"},
-      {"\xfd" "7zXZ\0"s + rest, "xz"},
+      {"\xfd"
+       "7zXZ\0"s +
+           rest,
+       "xz"},
       {"BZh91AY&SY"s + rest, "bzip2"},
       {"PK\x03\x04"s + rest, "zip"},
       {std::string(257, 'x') + "ustar\0"s + rest, "tar"},
@@ -63,11 +68,15 @@ TEST_CASE("a file with the magic number of another kind is refused by that kind,
       {"\xff\xff\xff\xff\x78\x01\0\0"s + rest, "Arrow"},
       {"\x93NUMPY\x01\0"s + rest, "NumPy"},
       {"\x20\0\0\0\0\0\0\0{\"a\":{"s + rest, "safetensors"},
-      {"\x7f" "ELF"s + rest, "ELF"},
+      {"\x7f"
+       "ELF"s +
+           rest,
+       "ELF"},
   }));
   INFO(what);
   write_file(dir / "file", bytes);
-  for (const DataOptions& options : {DataOptions{}, tokens_of(TokenType::automatic), tokens_of(TokenType::uint16)}) {
+  for (const DataOptions& options :
+       {DataOptions{}, tokens_of(TokenType::automatic), tokens_of(TokenType::uint16)}) {
     const std::string message = refusal(dir / "file", options);
     CHECK_THAT(message, Contains(dir / "file") && Contains(what));
   }
@@ -77,18 +86,22 @@ TEST_CASE("a token file without a header is refused until its type is stated") {
   const TempDir dir;
   write_file(dir / "narrow.bin", raw<std::uint16_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}));
   write_file(dir / "wide.bin", raw<std::int32_t>({1, 2, 3, 40000, 5, 6, 7, 8}));
-  CHECK_THAT(refusal(dir / "narrow.bin", tokens_of(TokenType::automatic)), Contains("narrow.bin") && Contains("data.dtype") && Contains("uint16"));
+  CHECK_THAT(refusal(dir / "narrow.bin", tokens_of(TokenType::automatic)),
+             Contains("narrow.bin") && Contains("data.dtype") && Contains("uint16"));
   CHECK_THAT(refusal(dir / "wide.bin", tokens_of(TokenType::automatic)), Contains("as in a file of int32"));
   CHECK(all_tokens({dir / "narrow.bin"}, tokens_of(TokenType::uint16), 16)[15] == 16);
-  CHECK(all_tokens({dir / "wide.bin"}, tokens_of(TokenType::int32), 8) == std::vector<std::int32_t>{1, 2, 3, 40000, 5, 6, 7, 8});
+  CHECK(all_tokens({dir / "wide.bin"}, tokens_of(TokenType::int32), 8) ==
+        std::vector<std::int32_t>{1, 2, 3, 40000, 5, 6, 7, 8});
   CHECK(all_tokens({dir / "wide.bin"}, tokens_of(TokenType::uint32), 8)[3] == 40000);
   CHECK(all_tokens({dir / "narrow.bin"}, tokens_of(TokenType::uint8), 32)[2] == 2);
 }
 
 TEST_CASE("a type that contradicts a header is refused") {
   const TempDir dir;
-  write_file(dir / "a", "\x89TRDTOK\n"s + raw<std::uint32_t>({1, 4}) + raw<std::uint64_t>({3}) + std::string(40, '\0') + raw<std::uint32_t>({1, 2, 3}));
-  CHECK_THAT(refusal(dir / "a", tokens_of(TokenType::uint16)), Contains("header says uint32") && Contains("data.dtype is uint16"));
+  write_file(dir / "a", "\x89TRDTOK\n"s + raw<std::uint32_t>({1, 4}) + raw<std::uint64_t>({3}) +
+                            std::string(40, '\0') + raw<std::uint32_t>({1, 2, 3}));
+  CHECK_THAT(refusal(dir / "a", tokens_of(TokenType::uint16)),
+             Contains("header says uint32") && Contains("data.dtype is uint16"));
   CHECK(all_tokens({dir / "a"}, tokens_of(TokenType::int32), 3)[2] == 3);
 }
 
@@ -105,7 +118,8 @@ TEST_CASE("Megatron's tokens are read as the index beside them says") {
   const std::vector<std::int32_t> both{7, 50256, 9, 1, 7, 50256, 9, 1};
   CHECK(all_tokens({dir.path()}, tokens_of(TokenType::automatic), 8) == both);
   CHECK(all_tokens({dir / "*"}, tokens_of(TokenType::automatic), 8) == both);
-  CHECK_THAT(refusal(dir / "wide.idx", tokens_of(TokenType::automatic)), Contains("index") && Contains(".bin"));
+  CHECK_THAT(refusal(dir / "wide.idx", tokens_of(TokenType::automatic)),
+             Contains("index") && Contains(".bin"));
   CHECK_THAT(refusal(dir / "*.idx", tokens_of(TokenType::automatic)), Contains("index"));
   CHECK_THAT(refusal(dir / "wide.bin", tokens_of(TokenType::uint16)), Contains("index says int32"));
 }
@@ -120,7 +134,8 @@ TEST_CASE("a Megatron index that its data contradicts, or of a type that is not 
     CHECK_THAT(message, Contains(name + ".idx"));
     return message;
   };
-  CHECK_THAT(refused("short", index(4, {2, 2}, 4), data.substr(0, 12)), Contains("16 bytes") && Contains("12"));
+  CHECK_THAT(refused("short", index(4, {2, 2}, 4), data.substr(0, 12)),
+             Contains("16 bytes") && Contains("12"));
   CHECK_THAT(refused("float", index(7, {4}, 4), data), Contains("float32"));
   CHECK_THAT(refused("long", index(5, {2}, 8), data), Contains("int64"));
   CHECK_THAT(refused("code", index(77, {4}, 4), data), Contains("77"));
@@ -134,7 +149,10 @@ TEST_CASE("a Megatron index that its data contradicts, or of a type that is not 
 TEST_CASE("text is not taken for tokens, whatever type is stated") {
   const TempDir dir;
   std::string lines;
-  for (int i = 0; i < 40; ++i) lines += "{\"text\": \"gr\xc3\xbc\xc3\x9f" "e\"}\n";
+  for (int i = 0; i < 40; ++i)
+    lines +=
+        "{\"text\": \"gr\xc3\xbc\xc3\x9f"
+        "e\"}\n";
   write_file(dir / "a.jsonl", lines);
   write_file(dir / "a.txt", std::string(400, 'a'));
   for (const TokenType type : {TokenType::automatic, TokenType::uint16, TokenType::int32}) {
@@ -151,5 +169,6 @@ TEST_CASE("JSON lines and binary files are not taken for text") {
   std::filesystem::rename(dir / "a.jsonl", dir / "a.txt");
   CHECK(refusal(dir / "a.txt", DataOptions{}).empty());
   write_file(dir / "train.bin", raw<std::uint16_t>({464, 3290, 11, 290}));
-  CHECK_THAT(refusal(dir / "train.bin", DataOptions{}), Contains("NUL") && Contains("data.format: tokens") && Contains("uint8"));
+  CHECK_THAT(refusal(dir / "train.bin", DataOptions{}),
+             Contains("NUL") && Contains("data.format: tokens") && Contains("uint8"));
 }

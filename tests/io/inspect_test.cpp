@@ -62,7 +62,8 @@ TEST_CASE("an inspection of all ids finds the one that no sample meets") {
     file.seekp(70000);
     file << raw<std::uint16_t>({777, 776});
   }
-  InspectOptions options{.format = DataFormat::tokens, .dtype = TokenType::uint16, .vocab = 500, .threads = 2};
+  InspectOptions options{
+      .format = DataFormat::tokens, .dtype = TokenType::uint16, .vocab = 500, .threads = 2};
   CHECK(inspect_data(path, options).problems.empty());
   CHECK(inspect_data(path, options).text.find("--all") != std::string::npos);
   options.all = true;
@@ -70,7 +71,8 @@ TEST_CASE("an inspection of all ids finds the one that no sample meets") {
   CHECK(all.text.find("777 (vocab of at least 778)") != std::string::npos);
   CHECK(all.text.find("--all") == std::string::npos);
   REQUIRE(all.problems.size() == 1);
-  CHECK(all.problems[0].find("token 777 at position 35000 (byte 70000) is outside the vocabulary of 500") != std::string::npos);
+  CHECK(all.problems[0].find("token 777 at position 35000 (byte 70000) is outside the vocabulary of 500") !=
+        std::string::npos);
   CHECK(all.problems[0].find(path) != std::string::npos);
   options.vocab = 778;
   CHECK(inspect_data(path, options).problems.empty());

@@ -63,7 +63,8 @@ TEST_CASE("a manifest reads back as it was") {
 
 TEST_CASE("a manifest of before data could change in mid-run has one order of samples from the start") {
   const std::string now = to_json(example());
-  const Manifest back = parse_manifest(replaced(replaced(now, "\"order_start\": 0,", ""), "\"order_stream\": 0,", ""));
+  const Manifest back =
+      parse_manifest(replaced(replaced(now, "\"order_start\": 0,", ""), "\"order_stream\": 0,", ""));
   CHECK(back.state.order_start == 0);
   CHECK(back.state.order_stream == 0);
   CHECK(back.state.job.empty());
@@ -80,7 +81,8 @@ TEST_CASE("an inconsistent manifest is refused with a reason") {
         std::string::npos);
   CHECK(why_refused(replaced(good, "trainerd checkpoint", "something")).find("format") != std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": -12")).find("negative") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"order_start\": 0", "\"order_start\": 193")).find("order") != std::string::npos);
+  CHECK(why_refused(replaced(good, "\"order_start\": 0", "\"order_start\": 193")).find("order") !=
+        std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 1.5")).find("step") != std::string::npos);
   CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 12, \"step\": 13")).find("twice") !=
         std::string::npos);

@@ -84,7 +84,11 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 3413.5,
           .mfu = 0.625,
-          .time = {{base::LedgerPart::compute, 0.16}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_world, 0.01}, {base::LedgerPart::data_wait, 0.02}, {base::LedgerPart::optimizer, 0.08}},
+          .time = {{base::LedgerPart::compute, 0.16},
+                   {base::LedgerPart::exposed_tp, 0.03},
+                   {base::LedgerPart::exposed_world, 0.01},
+                   {base::LedgerPart::data_wait, 0.02},
+                   {base::LedgerPart::optimizer, 0.08}},
           .widened_gemms = n * 7,
           .reference_gemms = n * 2};
 }
@@ -102,7 +106,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_run_tokens") == 4096);
   CHECK(m.at(R"(trainerd_time_seconds_total{part="bubble"})") == 0);
   for (const char* axis : {"tp", "dp", "pp", "world"})
-    CHECK(m.at(R"(trainerd_time_seconds_total{axis=")" + std::string(axis) + R"(",part="exposed_communication"})") == 0);
+    CHECK(m.at(R"(trainerd_time_seconds_total{axis=")" + std::string(axis) +
+               R"(",part="exposed_communication"})") == 0);
   CHECK(m.count("trainerd_loss") == 0);  // not known yet
   CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
@@ -179,8 +184,15 @@ TEST_CASE("an unknown MFU is an absent metric") {
 TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   DeviceRecord record{.rank = 3, .reading = {}};
-  record.reading = {.pci_bus_id = "0000:65:00.0", .name = "NVIDIA H200", .uuid = "GPU-65", .memory_used_bytes = 5e9, .memory_total_bytes = 15e10,
-                    .power_watts = 612.5, .sm_clock_hertz = 1.98e9, .temperature_celsius = 57, .ecc_errors = 2};
+  record.reading = {.pci_bus_id = "0000:65:00.0",
+                    .name = "NVIDIA H200",
+                    .uuid = "GPU-65",
+                    .memory_used_bytes = 5e9,
+                    .memory_total_bytes = 15e10,
+                    .power_watts = 612.5,
+                    .sm_clock_hertz = 1.98e9,
+                    .temperature_celsius = 57,
+                    .ecc_errors = 2};
   sink.on_device(record);
   const std::string labels = R"({name="NVIDIA H200",pci_bus_id="0000:65:00.0",rank="3",uuid="GPU-65"})";
   auto values = scrape(sink);
@@ -202,7 +214,10 @@ TEST_CASE("what the plan said, and how far off it was, are metrics once they are
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.on_start(info());
   CHECK(scrape(sink).count(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0);
-  sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"compute", 1.5, 1.75, 0.125}, {"memory_bytes", 1000, 1000, 0}}});
+  sink.on_prediction(
+      {5,
+       20,
+       {{"step_seconds", 2, 2.5, 0.25}, {"compute", 1.5, 1.75, 0.125}, {"memory_bytes", 1000, 1000, 0}}});
   const auto m = scrape(sink);
   CHECK(m.at(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0.25);
   CHECK(m.at(R"(trainerd_plan_error_ratio{term="compute"})") == 0.125);
@@ -238,7 +253,9 @@ TEST_CASE("a port in use stands for the next free one") {
   const PrometheusSink third({.listen = first.address()});
   CHECK(second.moved());
   CHECK(third.moved());
-  const auto port = [](const PrometheusSink& sink) { return std::stoi(sink.address().substr(sink.address().rfind(':') + 1)); };
+  const auto port = [](const PrometheusSink& sink) {
+    return std::stoi(sink.address().substr(sink.address().rfind(':') + 1));
+  };
   CHECK(port(second) > port(first));
   CHECK(port(third) > port(second));
   CHECK(scrape(third).count("trainerd_step_seconds_count") == 1);
@@ -254,8 +271,10 @@ TEST_CASE("connections that say nothing do not keep others waiting") {
 }
 
 TEST_CASE("a bad address is a spec error that names it") {
-  for (const std::string listen : {"192.0.2.1:0", "nonsense", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:80,127.0.0.1:81", "127.0.0.1:80s"}) {
+  for (const std::string listen : {"192.0.2.1:0", "nonsense", "127.0.0.1:", "127.0.0.1:70000",
+                                   "127.0.0.1:80,127.0.0.1:81", "127.0.0.1:80s"}) {
     INFO(listen);
-    CHECK(message_of<SpecError>([&] { PrometheusSink second({.listen = listen}); }).find(listen) != std::string::npos);
+    CHECK(message_of<SpecError>([&] { PrometheusSink second({.listen = listen}); }).find(listen) !=
+          std::string::npos);
   }
 }

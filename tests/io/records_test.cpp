@@ -63,7 +63,10 @@ TEST_CASE("a step record is one line of the documented names") {
                           .step_seconds = 0.25,
                           .tokens_per_second = 5461.5,
                           .mfu = 0.5,
-                          .time = {{base::LedgerPart::compute, 0.2}, {base::LedgerPart::data_wait, 0.01}, {base::LedgerPart::optimizer, 0.03}, {base::LedgerPart::other, 0.01}}};
+                          .time = {{base::LedgerPart::compute, 0.2},
+                                   {base::LedgerPart::data_wait, 0.01},
+                                   {base::LedgerPart::optimizer, 0.03},
+                                   {base::LedgerPart::other, 0.01}}};
   CHECK(to_json_line(record) == kLine);
 }
 
@@ -103,7 +106,8 @@ TEST_CASE("every part of the ledger comes back under its own name") {
   StepRecord record;
   record.time = powers_of_two();
   const base::TimeLedger back = parse_step_record(to_json_line(record)).time;
-  for (const base::LedgerPartInfo& part : base::kLedgerParts) CHECK(back[part.part] == record.time[part.part]);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    CHECK(back[part.part] == record.time[part.part]);
 }
 
 TEST_CASE("a line from before the axes were told apart is still read, and its ledger sums") {
@@ -151,7 +155,8 @@ TEST_CASE("durations are read as people write them, and written back so that the
   CHECK(parse_duration("1.5h") == 5400);
   CHECK(parse_duration("3h50m") == 13800);
   CHECK(parse_duration("0s") == 0);
-  for (const std::string text : {"", "10", "m", "10 m", "-5s", "+5s", "5s5s", "50m3h", "1e3s", "infs", "nans", "1.2.3s", "10x", ".s"}) {
+  for (const std::string text : {"", "10", "m", "10 m", "-5s", "+5s", "5s5s", "50m3h", "1e3s", "infs", "nans",
+                                 "1.2.3s", "10x", ".s"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_duration(text).has_value());
   }

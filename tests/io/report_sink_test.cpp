@@ -43,7 +43,11 @@ StepRecord step(std::int64_t n) {
           .step_seconds = 0.3,
           .tokens_per_second = 13700,
           .mfu = 0.625,
-          .time = {{base::LedgerPart::compute, 0.21}, {base::LedgerPart::exposed_tp, 0.03}, {base::LedgerPart::exposed_pp, 0.01}, {base::LedgerPart::data_wait, 0.01}, {base::LedgerPart::optimizer, 0.04}}};
+          .time = {{base::LedgerPart::compute, 0.21},
+                   {base::LedgerPart::exposed_tp, 0.03},
+                   {base::LedgerPart::exposed_pp, 0.01},
+                   {base::LedgerPart::data_wait, 0.01},
+                   {base::LedgerPart::optimizer, 0.04}}};
 }
 
 std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
@@ -72,9 +76,10 @@ TEST_CASE("the report shows seven charts, the figures and the job, and fetches n
   const std::string page = report(dir, 300, "name: \"<script>\"\n");
   CHECK(count(page, "<svg") == 7);
   CHECK(count(page, "</svg>") == 7);
-  for (const char* text : {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs",
-                           "Where a step", "1.8750", "13.7k", "62.5%", "10.4M", "1m01s",
-                           "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer", "exposed_tp", "exposed_pp", "What of it is not compute"}) {
+  for (const char* text :
+       {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs", "Where a step",
+        "1.8750", "13.7k", "62.5%", "10.4M", "1m01s", "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer",
+        "exposed_tp", "exposed_pp", "What of it is not compute"}) {
     INFO(text);
     CHECK(has(page, text));
   }
@@ -187,10 +192,12 @@ TEST_CASE("a report from the logs alone shows their speed and time") {
 }
 
 TEST_CASE("a report that cannot be written is a spec error at the end, which training does not meet before") {
-  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl", "/nonexistent-directory/events.jsonl", "", 0.2);
+  ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl",
+                  "/nonexistent-directory/events.jsonl", "", 0.2);
   sink.on_start(info(1));
   CHECK_NOTHROW(sink.on_step(step(1)));
-  CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}), trainerd::base::SpecError);
+  CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}),
+                  trainerd::base::SpecError);
   CHECK(sink.outlets().at(0).failures > 0);
 }
 
@@ -208,23 +215,49 @@ TEST_CASE("the report is there while the run goes on, and says so") {
   CHECK(has(read_file(path), "stopped by SIGTERM"));
 }
 
-TEST_CASE("the report covers every attempt: steps done again, changed keys, the time of all, and why the last failed") {
+TEST_CASE(
+    "the report covers every attempt: steps done again, changed keys, the time of all, and why the last "
+    "failed") {
   const TempDir dir;
   const std::string events = dir / "events.jsonl";
   {
     EventLogSink log(events, 0);
-    log.on_notice({.kind = NoticeKind::start, .step = 0, .message = "training starts", .details = {}, .wall_time = 1e9});
-    log.on_notice({.kind = NoticeKind::resume, .step = 6, .message = "goes on", .details = {}, .wall_time = 1e9 + 1000,
+    log.on_notice({.kind = NoticeKind::start,
+                   .step = 0,
+                   .message = "training starts",
+                   .details = {},
+                   .wall_time = 1e9});
+    log.on_notice({.kind = NoticeKind::resume,
+                   .step = 6,
+                   .message = "goes on",
+                   .details = {},
+                   .wall_time = 1e9 + 1000,
                    .earlier = EarlierAttempt{.last_step = 8, .lost_seconds = 0.6, .wall_time = 1e9 + 100}});
-    log.on_notice({.kind = NoticeKind::change, .step = 6, .message = "keys changed", .details = {"optimizer.lr: 0.1 -> 0.2"}, .wall_time = 1e9 + 1000});
-    log.on_notice({.kind = NoticeKind::stop, .step = 7, .message = "stopped by SIGTERM after step 7", .details = {}, .wall_time = 1e9 + 1200});
+    log.on_notice({.kind = NoticeKind::change,
+                   .step = 6,
+                   .message = "keys changed",
+                   .details = {"optimizer.lr: 0.1 -> 0.2"},
+                   .wall_time = 1e9 + 1000});
+    log.on_notice({.kind = NoticeKind::stop,
+                   .step = 7,
+                   .message = "stopped by SIGTERM after step 7",
+                   .details = {},
+                   .wall_time = 1e9 + 1200});
   }
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", events, "");
   sink.on_start(info(10, 7));
-  sink.on_notice({.kind = NoticeKind::resume, .step = 7, .message = "goes on", .details = {}, .wall_time = 1e9 + 2000,
+  sink.on_notice({.kind = NoticeKind::resume,
+                  .step = 7,
+                  .message = "goes on",
+                  .details = {},
+                  .wall_time = 1e9 + 2000,
                   .earlier = EarlierAttempt{.last_step = 7, .lost_seconds = 0, .wall_time = 1e9 + 1200}});
   sink.on_step(step(8));
-  sink.on_notice({.kind = NoticeKind::failure, .step = 8, .message = "rank 1 was lost", .details = {"run the job <again>"}, .wall_time = 1e9 + 2400});
+  sink.on_notice({.kind = NoticeKind::failure,
+                  .step = 8,
+                  .message = "rank 1 was lost",
+                  .details = {"run the job <again>"},
+                  .wall_time = 1e9 + 2400});
   sink.on_finish({.step = 8, .wall_seconds = 400, .outcome = "rank 1 was lost"});
   const std::string page = read_file(dir / "report.html");
   CHECK(has(page, "<b>11m40s</b><span>total time, 3 attempts</span>"));  // 100 + 200 + 400 s
@@ -250,25 +283,33 @@ TEST_CASE("the report says what ran, where, and on what") {
   sink.on_step(step(1));
   sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
-  for (const char* text : {"trainerd run 'a job.yaml' --set lr=&lt;1&gt;", "(0123456789ab)", "node-17", "tp2 pp1 dp4 on 8 CPU ranks",
-                           "text: book.txt: 2,048 tokens, 2.00 epochs", "4,096 of 40,960, 4,096 per step", "parameters</td><td class=\"n\">3.00 MiB</td><td class=\"n\">75.0%"}) {
+  for (const char* text : {"trainerd run 'a job.yaml' --set lr=&lt;1&gt;", "(0123456789ab)", "node-17",
+                           "tp2 pp1 dp4 on 8 CPU ranks", "text: book.txt: 2,048 tokens, 2.00 epochs",
+                           "4,096 of 40,960, 4,096 per step",
+                           "parameters</td><td class=\"n\">3.00 MiB</td><td class=\"n\">75.0%"}) {
     INFO(text);
     CHECK(has(page, text));
   }
 }
 
-TEST_CASE("an attempt ends by what became of it, also after a request to stop, and a later one tells of a kill") {
+TEST_CASE(
+    "an attempt ends by what became of it, also after a request to stop, and a later one tells of a kill") {
   const auto notice = [](NoticeKind kind, std::int64_t step, double time, const std::string& message) {
     return NoticeRecord{kind, step, message, {}, time};
   };
-  std::vector<NoticeRecord> notices{notice(NoticeKind::start, 0, 100, "starts"), notice(NoticeKind::stop, 5, 110, "SIGTERM: stopping"),
-                                    notice(NoticeKind::stop, 6, 112, "stopped"), notice(NoticeKind::resume, 6, 200, "goes on"),
-                                    notice(NoticeKind::warning, 7, 205, "a full disk"), notice(NoticeKind::resume, 6, 300, "goes on")};
+  std::vector<NoticeRecord> notices{notice(NoticeKind::start, 0, 100, "starts"),
+                                    notice(NoticeKind::stop, 5, 110, "SIGTERM: stopping"),
+                                    notice(NoticeKind::stop, 6, 112, "stopped"),
+                                    notice(NoticeKind::resume, 6, 200, "goes on"),
+                                    notice(NoticeKind::warning, 7, 205, "a full disk"),
+                                    notice(NoticeKind::resume, 6, 300, "goes on")};
   notices.back().earlier = EarlierAttempt{.last_step = 9, .lost_seconds = 3, .wall_time = 220};
   const std::vector<Attempt> attempts = attempts_of(notices);
   REQUIRE(attempts.size() == 3);
-  CHECK((attempts[0].how == NoticeKind::stop && attempts[0].last_step == 6 && attempts[0].end == 112 && attempts[0].outcome == "stopped"));
-  CHECK((attempts[1].how == NoticeKind::failure && attempts[1].last_step == 9 && attempts[1].end == 220 && attempts[1].lost_steps == 3));
+  CHECK((attempts[0].how == NoticeKind::stop && attempts[0].last_step == 6 && attempts[0].end == 112 &&
+         attempts[0].outcome == "stopped"));
+  CHECK((attempts[1].how == NoticeKind::failure && attempts[1].last_step == 9 && attempts[1].end == 220 &&
+         attempts[1].lost_steps == 3));
   CHECK_FALSE(attempts[2].ended);
   CHECK(total_seconds(attempts, 310) == 12 + 20 + 10);
 }

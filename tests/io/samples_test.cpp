@@ -28,7 +28,8 @@ std::string content_of(const std::vector<std::string>& paths, int threads = 2) {
 }
 
 std::int64_t sum_of(const std::vector<DataBlock>& blocks) {
-  return std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}, [](std::int64_t sum, const DataBlock& b) { return sum + b.bytes; });
+  return std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0},
+                         [](std::int64_t sum, const DataBlock& b) { return sum + b.bytes; });
 }
 
 }  // namespace
@@ -67,7 +68,9 @@ TEST_CASE("small files are read whole") {
   CHECK(sum_of(all_blocks(std::vector<std::int64_t>{(9 << 20) + 3, 2})) == (9 << 20) + 5);
 }
 
-TEST_CASE("the content tells files of the same name and size apart, wherever they lie and however many threads read them") {
+TEST_CASE(
+    "the content tells files of the same name and size apart, wherever they lie and however many threads "
+    "read them") {
   const TempDir dir;
   std::string text(300000, 'a');
   write_file(dir / "x/a", text);
@@ -99,21 +102,25 @@ TEST_CASE("an id outside the vocabulary is found at the start by file, position 
   ids[41240] = -1;
   write_file(dir / "bad.bin", raw(ids));
   TokenSource source = open_tokens({dir / "good.bin", dir / "bad.bin"}, TokenType::int32, 50257);
-  CHECK_THAT(message_of<DataError>([&] { source.check_samples(2); }),
-             Contains("bad.bin: token 50257 at position 41234 (byte 164936) is outside the vocabulary of 50257"));
+  CHECK_THAT(
+      message_of<DataError>([&] { source.check_samples(2); }),
+      Contains("bad.bin: token 50257 at position 41234 (byte 164936) is outside the vocabulary of 50257"));
   CHECK_NOTHROW(open_tokens({dir / "good.bin"}, TokenType::int32, 50257).check_samples(2));
   ids[41234] = 3;
   write_file(dir / "negative.bin", raw(ids));
-  CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "negative.bin"}, TokenType::int32, 50257).check_samples(2); }),
+  CHECK_THAT(message_of<DataError>(
+                 [&] { open_tokens({dir / "negative.bin"}, TokenType::int32, 50257).check_samples(2); }),
              Contains("token -1 at position 41240"));
 }
 
 TEST_CASE("an id after a header is found at its position among the tokens") {
   const TempDir dir;
   const std::vector<std::byte> bytes = token_file_header(2, 5);
-  write_file(dir / "a", std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + raw<std::uint16_t>({1, 2, 99, 3, 4}));
-  CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "a"}, TokenType::automatic, 50).check_samples(1); }),
-             Contains("token 99 at position 2 (byte 68)"));
+  write_file(dir / "a", std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) +
+                            raw<std::uint16_t>({1, 2, 99, 3, 4}));
+  CHECK_THAT(
+      message_of<DataError>([&] { open_tokens({dir / "a"}, TokenType::automatic, 50).check_samples(1); }),
+      Contains("token 99 at position 2 (byte 68)"));
 }
 
 TEST_CASE("int32 stated as uint16 is refused although every half is in the vocabulary") {
@@ -121,8 +128,9 @@ TEST_CASE("int32 stated as uint16 is refused although every half is in the vocab
   std::vector<std::int32_t> ids(1000);
   std::iota(ids.begin(), ids.end(), 0);
   write_file(dir / "a.bin", raw(ids));
-  CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::uint16, 50257).check_samples(1); }),
-             Contains("a.bin") && Contains("set data.dtype: int32"));
+  CHECK_THAT(
+      message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::uint16, 50257).check_samples(1); }),
+      Contains("a.bin") && Contains("set data.dtype: int32"));
   ids[500] = 1 << 16;  // one id beyond 16 bits, and it is a file of uint16 as far as anyone can say
   write_file(dir / "a.bin", raw(ids));
   CHECK_NOTHROW(open_tokens({dir / "a.bin"}, TokenType::uint16, 50257).check_samples(1));

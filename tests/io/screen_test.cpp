@@ -32,7 +32,8 @@ struct Pipe {
 std::string read_to_end(int fd) {
   std::string text;
   std::array<char, 65536> part{};
-  for (ssize_t n = 0; (n = ::read(fd, part.data(), part.size())) > 0;) text.append(part.data(), static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(fd, part.data(), part.size())) > 0;)
+    text.append(part.data(), static_cast<std::size_t>(n));
   return text;
 }
 
@@ -107,7 +108,8 @@ TEST_CASE("lines of several threads and the status do not tear each other") {
   const std::vector<std::string> seen = rows(written);
   REQUIRE(seen.size() == 3 * 500 + 2);  // the status is left as a line
   for (std::size_t i = 0; i + 2 < seen.size(); ++i)
-    CHECK((seen[i] == std::string(70, 'a') || seen[i] == std::string(70, 'b') || seen[i] == std::string(70, 'c')));
+    CHECK((seen[i] == std::string(70, 'a') || seen[i] == std::string(70, 'b') ||
+           seen[i] == std::string(70, 'c')));
   CHECK(seen[seen.size() - 2] == std::string(60, '='));
   CHECK(seen.back().empty());
 }
@@ -149,10 +151,12 @@ TEST_CASE("a terminal gets long lines broken at spaces to its width, and words w
   CHECK(shown(seventy + " 123456789") == seventy + " 123456789\n");  // 80 columns
   CHECK(shown(seventy + " 1234567890") == seventy + "\n    1234567890\n");
   const std::string forty(40, 'z');
-  CHECK(shown("  step time      " + forty + " " + forty + " 12") == "  step time      " + forty + "\n" + std::string(17, ' ') + forty + " 12\n");
+  CHECK(shown("  step time      " + forty + " " + forty + " 12") ==
+        "  step time      " + forty + "\n" + std::string(17, ' ') + forty + " 12\n");
   CHECK(shown("a " + hundred + " b") == "a\n    " + hundred + "\n    b\n");
   std::string bars;
   for (int i = 0; i < 70; ++i) bars += "\u2588";
   CHECK(shown(bars + " 123456789") == bars + " 123456789\n");
-  CHECK(shown("\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m") == "\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m\n");
+  CHECK(shown("\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m") ==
+        "\033[33mwarning: " + std::string(60, 'x') + " 1234567890\033[0m\n");
 }

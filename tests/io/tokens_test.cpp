@@ -13,7 +13,8 @@ namespace {
 
 const DataOptions kText{};
 const DataOptions kTokens{.train = {}, .valid = {}, .format = DataFormat::tokens, .tokenizer = "bytes"};
-const DataOptions kUint16{.train = {}, .valid = {}, .format = DataFormat::tokens, .tokenizer = "bytes", .dtype = TokenType::uint16};
+const DataOptions kUint16{
+    .train = {}, .valid = {}, .format = DataFormat::tokens, .tokenizer = "bytes", .dtype = TokenType::uint16};
 const DataOptions kSynthetic{.train = {}, .valid = {}, .format = DataFormat::synthetic, .tokenizer = "bytes"};
 
 TokenSource open(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t seq_len,
@@ -145,7 +146,8 @@ TEST_CASE("an order that starts again at a cursor has epochs of its own, each wi
     for (std::int64_t c = cursor; c < cursor + 100; ++c) firsts.push_back(sample(source, c, 4)[0]);
     return firsts;
   };
-  TokenSource before = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled), again = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled),
+  TokenSource before = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled),
+              again = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled),
               same = open({dir / "a"}, kUint16, 4, 65536, SampleOrder::shuffled);
   again.start_order(37, 1);
   same.start_order(0, 0);

@@ -15,10 +15,18 @@ namespace {
 const std::string kHere = "cuBLASLt 13.0.2 on NVIDIA H200";
 
 std::vector<GemmChoice> some() {
-  return {{{.m = 4096, .n = 512, .k = 128, .transpose_a = true, .in = DType::bf16, .out = DType::bf16, .has_bias = true},
+  return {{{.m = 4096,
+            .n = 512,
+            .k = 128,
+            .transpose_a = true,
+            .in = DType::bf16,
+            .out = DType::bf16,
+            .has_bias = true},
            {1, 0xFFFFFFFFFFFFFFFFull, 3, 4, 5, 6, 7, 0},
            std::int64_t{32} << 20},
-          {{.m = 7, .n = 1, .k = 9, .transpose_b = true, .in = DType::bf16, .out = DType::f32, .has_c = true}, {}, 0}};
+          {{.m = 7, .n = 1, .k = 9, .transpose_b = true, .in = DType::bf16, .out = DType::f32, .has_c = true},
+           {},
+           0}};
 }
 
 }  // namespace
@@ -28,7 +36,8 @@ TEST_CASE("chosen GEMM algorithms come back from their text", "[gemm_choices]") 
   CHECK(cuda::parse_choices(cuda::to_text(kHere, {}), kHere).empty());
 }
 
-TEST_CASE("GEMM algorithms of another library or device, and broken ones, are refused with what to do", "[gemm_choices]") {
+TEST_CASE("GEMM algorithms of another library or device, and broken ones, are refused with what to do",
+          "[gemm_choices]") {
   const std::string text = cuda::to_text(kHere, some());
   const auto refused = [](const std::string& broken, const std::string& here) {
     CHECK_THROWS_AS(cuda::parse_choices(broken, here), base::DeviceError);
@@ -36,7 +45,7 @@ TEST_CASE("GEMM algorithms of another library or device, and broken ones, are re
   };
   refused(text, "cuBLASLt 13.1.0 on NVIDIA H200");
   refused("", kHere);
-  refused(text.substr(0, text.size() - 3), kHere);      // the last word is missing
+  refused(text.substr(0, text.size() - 3), kHere);  // the last word is missing
   refused(text + "1 2 3\n", kHere);
   std::string more = text;
   more.insert(more.size() - 1, " 8");
@@ -50,16 +59,27 @@ TEST_CASE("an operator's GEMM is the column-major product that runs it", "[gemm_
   // fprop y[64, 48] = x[64, 32] w[48, 32]^T with a bias and an addend.
   OpClass fprop = gemm_class(GemmRole::fprop, DType::bf16, DType::bf16, 64, 48, 32);
   fprop.bias = fprop.adds = true;
-  CHECK(cuda::problem_of(fprop) ==
-        cuda::GemmProblem{.m = 48, .n = 64, .k = 32, .transpose_a = true, .in = DType::bf16, .out = DType::bf16, .has_c = true, .has_bias = true});
+  CHECK(cuda::problem_of(fprop) == cuda::GemmProblem{.m = 48,
+                                                     .n = 64,
+                                                     .k = 32,
+                                                     .transpose_a = true,
+                                                     .in = DType::bf16,
+                                                     .out = DType::bf16,
+                                                     .has_c = true,
+                                                     .has_bias = true});
   // dgrad dx[64, 32] = dy[64, 48] w[48, 32].
   CHECK(cuda::problem_of(gemm_class(GemmRole::dgrad, DType::bf16, DType::bf16, 64, 32, 48)) ==
         cuda::GemmProblem{.m = 32, .n = 64, .k = 48, .in = DType::bf16, .out = DType::bf16});
   // wgrad dw[48, 32] += dy[64, 48]^T x[64, 32].
   OpClass wgrad = gemm_class(GemmRole::wgrad, DType::bf16, DType::f32, 48, 32, 64);
   wgrad.adds = true;
-  CHECK(cuda::problem_of(wgrad) ==
-        cuda::GemmProblem{.m = 32, .n = 48, .k = 64, .transpose_b = true, .in = DType::bf16, .out = DType::f32, .has_c = true});
+  CHECK(cuda::problem_of(wgrad) == cuda::GemmProblem{.m = 32,
+                                                     .n = 48,
+                                                     .k = 64,
+                                                     .transpose_b = true,
+                                                     .in = DType::bf16,
+                                                     .out = DType::f32,
+                                                     .has_c = true});
   // fp32 products are not rounded to bf16 by the library: through fp32, and added apart.
   wgrad.dtype = DType::f32;
   wgrad.out = DType::bf16;

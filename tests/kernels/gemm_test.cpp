@@ -236,7 +236,8 @@ TEST_CASE("the fused SwiGLU GEMMs match the GEMM and the gate in float64", "[gem
       }
 }
 
-TEST_CASE("without bf16 instructions bf16 GEMMs are computed in fp32, rounded once and counted", "[gemm][cpu]") {
+TEST_CASE("without bf16 instructions bf16 GEMMs are computed in fp32, rounded once and counted",
+          "[gemm][cpu]") {
   for (const kernels::Isa isa : instruction_sets())
     for (const int threads : {1, 2})
       for (const Size size : {Size{7, 34, 65}, Size{300, 200, 64}}) {

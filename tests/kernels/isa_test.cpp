@@ -21,14 +21,16 @@ int status_with_library(const std::string& isa, const std::string& tag) {
   return std::system(("ONEDNN_MAX_CPU_ISA=" + isa + " " + self + " '[" + tag + "]' >&2").c_str());
 }
 
-/// y twice, dx twice (of a prepared weight where there is such a form, and of the plain one) and dw, of [T, N, C].
-std::vector<Values> every_product(Machine& m, DType dtype, const std::array<std::int64_t, 3>& size, const Values& x_values,
-                                  const Values& w_values) {
+/// y twice, dx twice (of a prepared weight where there is such a form, and of the plain one) and dw, of [T,
+/// N, C].
+std::vector<Values> every_product(Machine& m, DType dtype, const std::array<std::int64_t, 3>& size,
+                                  const Values& x_values, const Values& w_values) {
   using kernels::GemmRole;
   const auto [T, N, C] = size;
   kernels::Backend& b = m.backend();
   const Tensor x = m.tensor(dtype, {T, C}, x_values), plain = m.tensor(dtype, {N, C}, w_values);
-  const Tensor y[2] = {m.empty(dtype, {T, N}), m.empty(dtype, {T, N})}, dx[2] = {m.empty(dtype, {T, C}), m.empty(dtype, {T, C})};
+  const Tensor y[2] = {m.empty(dtype, {T, N}), m.empty(dtype, {T, N})},
+               dx[2] = {m.empty(dtype, {T, C}), m.empty(dtype, {T, C})};
   const Tensor dw = m.empty(DType::f32, {N, C});
   const auto weight = [&](GemmRole role) {
     kernels::PrepareWeight p{.plain_NC = plain, .role = role, .tokens = 2048, .out = {}};
@@ -40,12 +42,16 @@ std::vector<Values> every_product(Machine& m, DType dtype, const std::array<std:
     CHECK(w.prepared.defined() == (dtype == DType::f32 && b.target().isa == Isa::avx2));
     return w;
   };
-  b.linear_fprop(m.stream(), {.x_TC = x, .weight = weight(GemmRole::fprop), .bias_N = {}, .addend_TN = {}, .y_TN = y[0]});
+  b.linear_fprop(m.stream(),
+                 {.x_TC = x, .weight = weight(GemmRole::fprop), .bias_N = {}, .addend_TN = {}, .y_TN = y[0]});
   b.linear_fprop(m.stream(), {.x_TC = x, .weight = {plain, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y[1]});
   b.linear_dgrad(m.stream(), {.dy_TN = y[0], .weight = weight(GemmRole::dgrad), .dx_TC = dx[0]});
   b.linear_dgrad(m.stream(), {.dy_TN = y[0], .weight = {plain, {}}, .dx_TC = dx[1]});
-  b.linear_wgrad(m.stream(), {.dy_TN = y[0], .x_TC = x, .dweight_NC = dw, .dbias_N = {}, .mode = kernels::WriteMode::assign});
-  return {Machine::read(y[0]), Machine::read(y[1]), Machine::read(dx[0]), Machine::read(dx[1]), Machine::read(dw)};
+  b.linear_wgrad(
+      m.stream(),
+      {.dy_TN = y[0], .x_TC = x, .dweight_NC = dw, .dbias_N = {}, .mode = kernels::WriteMode::assign});
+  return {Machine::read(y[0]), Machine::read(y[1]), Machine::read(dx[0]), Machine::read(dx[1]),
+          Machine::read(dw)};
 }
 
 }  // namespace
@@ -82,7 +88,8 @@ TEST_CASE("with oneDNN limited to AVX2 no product runs its reference implementat
   CHECK(status_with_library("AVX2", ".avx2-alone") == 0);
 }
 
-TEST_CASE("in a process with AVX2 alone GEMMs are right, and none is the reference implementation", "[.avx2-alone]") {
+TEST_CASE("in a process with AVX2 alone GEMMs are right, and none is the reference implementation",
+          "[.avx2-alone]") {
   REQUIRE(kernels::detect_cpu(1).isa == Isa::avx2);
   base::ThreadPool pool(1);
   kernels::Target better = kernels::detect_cpu(1);
@@ -106,7 +113,8 @@ TEST_CASE("in a process with AVX2 alone GEMMs are right, and none is the referen
     for (const Isa isa : instruction_sets()) {
       std::vector<Values> first;
       for (const int threads : {1, 2, 3}) {
-        INFO(kernels::name_of(dtype) << " on " << kernels::to_string(isa) << " with " << threads << " threads");
+        INFO(kernels::name_of(dtype) << " on " << kernels::to_string(isa) << " with " << threads
+                                     << " threads");
         Machine m(isa, threads);
         const std::vector<Values> results = every_product(m, dtype, {T, N, C}, x, w);
         CHECK(scaled_error(results[0], expected) <= tolerance(dtype, C));

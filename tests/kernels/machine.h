@@ -1,7 +1,7 @@
 #pragma once
 
-// What operator tests share: a backend of the world that the test binary is built for (world.h), tensors with values,
-// and float64 references by finite differences.
+// What operator tests share: a backend of the world that the test binary is built for (world.h), tensors with
+// values, and float64 references by finite differences.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -52,8 +52,11 @@ class Machine {
  public:
   using Maker = std::unique_ptr<kernels::Backend> (*)(const kernels::Target&, base::ThreadPool&);
 
-  Machine(kernels::Isa isa, int threads, bool bf16_gemm = kernels::detect_cpu(1).bf16_gemm, Maker make = make_backend)
-      : pool_(threads), backend_holder_(make(target_of(isa, threads, bf16_gemm), pool_)), backend_(*backend_holder_) {
+  Machine(kernels::Isa isa, int threads, bool bf16_gemm = kernels::detect_cpu(1).bf16_gemm,
+          Maker make = make_backend)
+      : pool_(threads),
+        backend_holder_(make(target_of(isa, threads, bf16_gemm), pool_)),
+        backend_(*backend_holder_) {
     scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, kScratchBytes);
     scratch_ = kernels::Arena("scratch", scratch_memory_.data(), kScratchBytes);
     stream_ = backend_.make_stream("compute", &scratch_);
@@ -156,10 +159,8 @@ inline void check_operator(const std::function<std::vector<Output>(Machine&)>& o
               tolerance(output.actual.dtype, output.length));
         const std::span<const std::byte> bits(output.actual.data,
                                               static_cast<std::size_t>(output.actual.bytes()));
-        if (threads == 1)
-          first.emplace_back(bits.begin(), bits.end());
-        else
-          CHECK(std::equal(bits.begin(), bits.end(), first[i].begin(), first[i].end()));
+        if (threads == 1) first.emplace_back(bits.begin(), bits.end());
+        else CHECK(std::equal(bits.begin(), bits.end(), first[i].begin(), first[i].end()));
       }
     }
   }

@@ -38,11 +38,13 @@ TEST_CASE("devices are counted; a library that is not there has none", "[nvml]")
 
 TEST_CASE("a library or a device that is not there is said in one line", "[nvml]") {
   CHECK_THROWS_AS(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), base::DeviceError);
-  CHECK_THROWS_WITH(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), Catch::Contains("libnvidia-ml-of-nobody.so.1"));
+  CHECK_THROWS_WITH(kernels::Nvml("libnvidia-ml-of-nobody.so.1"),
+                    Catch::Contains("libnvidia-ml-of-nobody.so.1"));
   // Some other library: what it lacks is named.
   CHECK_THROWS_WITH(kernels::Nvml("libm.so.6"), Catch::Contains("nvmlInit_v2"));
   const kernels::Nvml nvml(TRAINERD_STAND_IN_NVML);
-  CHECK_THROWS_WITH(nvml.read("0000:00:00.0"), Catch::Contains("0000:00:00.0") && Catch::Contains("Not Found"));
+  CHECK_THROWS_WITH(nvml.read("0000:00:00.0"),
+                    Catch::Contains("0000:00:00.0") && Catch::Contains("Not Found"));
 }
 
 }  // namespace trainerd::test

@@ -1,5 +1,5 @@
-// Shapes of a model's size, and tensors that begin at odd addresses: where a float64 reference or finite differences would
-// cost too much, the reference is the CPU world in fp32 on the same values.
+// Shapes of a model's size, and tensors that begin at odd addresses: where a float64 reference or finite
+// differences would cost too much, the reference is the CPU world in fp32 on the same values.
 
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/machine.h"
@@ -9,7 +9,8 @@ namespace {
 
 using kernels::WriteMode;
 
-/// An operator on a machine with activations of a dtype, in tensors that begin `shift` elements into their memory.
+/// An operator on a machine with activations of a dtype, in tensors that begin `shift` elements into their
+/// memory.
 struct Trial {
   Machine& m;
   DType dtype;
@@ -20,7 +21,9 @@ struct Trial {
     Tensor x = m.tensor(type, {shape.numel() + shift}, values);
     return view(x, shape);
   }
-  Tensor empty(DType type, const Shape& shape) const { return view(m.empty(type, {shape.numel() + shift}), shape); }
+  Tensor empty(DType type, const Shape& shape) const {
+    return view(m.empty(type, {shape.numel() + shift}), shape);
+  }
   /// Values of the activations' dtype on every machine, so that all see the same.
   Tensor normal(const Shape& shape, unsigned seed, double stddev = 1.0, double mean = 0.0) const {
     return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, stddev, mean));
@@ -45,7 +48,8 @@ struct Result {
 
 /// Both may be wrong by a tolerance: the oracle in fp32, the result in its own dtype.
 void check_against_oracle(const std::function<std::vector<Result>(const Trial&)>& op) {
-  const auto oracle_backend = [](const kernels::Target& cpu, base::ThreadPool& pool) -> std::unique_ptr<kernels::Backend> {
+  const auto oracle_backend = [](const kernels::Target& cpu,
+                                 base::ThreadPool& pool) -> std::unique_ptr<kernels::Backend> {
     return std::make_unique<kernels::CpuBackend>(cpu, pool);
   };
   Machine oracle(kernels::Isa::portable, 1, false, oracle_backend);
@@ -60,13 +64,13 @@ void check_against_oracle(const std::function<std::vector<Result>(const Trial&)>
           REQUIRE(actual.size() == expected.size());
           for (std::size_t i = 0; i < actual.size(); ++i) {
             const Values values = Machine::read(actual[i].tensor);
-            INFO(actual[i].name << " in " << kernels::name_of(actual[i].tensor.dtype) << ", " << shift << " elements in");
+            INFO(actual[i].name << " in " << kernels::name_of(actual[i].tensor.dtype) << ", " << shift
+                                << " elements in");
             CHECK(scaled_error(values, Machine::read(expected[i].tensor)) <=
-                  tolerance(actual[i].tensor.dtype, actual[i].length) + tolerance(DType::f32, actual[i].length));
-            if (threads == 1)
-              first.push_back(values);
-            else
-              CHECK(first[i] == values);
+                  tolerance(actual[i].tensor.dtype, actual[i].length) +
+                      tolerance(DType::f32, actual[i].length));
+            if (threads == 1) first.push_back(values);
+            else CHECK(first[i] == values);
           }
         }
       }
@@ -85,7 +89,8 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
     std::int64_t rows, columns;
   };
   // Rows in registers and longer ones; several parts of the weight's gradient; no vectors.
-  for (const Size s : {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}})
+  for (const Size s :
+       {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}})
     for (const kernels::NormKind kind : {kernels::NormKind::rms, kernels::NormKind::layer}) {
       if (kind == kernels::NormKind::rms && s.columns > 4104) continue;  // those differ by row length alone
       check_against_oracle([&](const Trial& on) {
@@ -127,7 +132,8 @@ TEST_CASE("a norm adds delta to long rows as to short ones", "[oracle]") {
       const Shape shape{2, columns};
       // Sums of values a multiple of 1/16 below 8 are exact in bf16: the same statistics on both sides.
       Values small;
-      for (std::int64_t i = 0; i < shape.numel(); ++i) small.push_back(static_cast<double>(i * 7 % 61 - 30) / 16);
+      for (std::int64_t i = 0; i < shape.numel(); ++i)
+        small.push_back(static_cast<double>(i * 7 % 61 - 30) / 16);
       const kernels::AddNormForward args{.residual_TD = on.tensor(on.dtype, shape, small),
                                          .delta_TD = on.tensor(on.dtype, shape, small),
                                          .weight_D = on.parameters({columns}, 3, 1.0),
@@ -144,14 +150,17 @@ TEST_CASE("a norm adds delta to long rows as to short ones", "[oracle]") {
 TEST_CASE("activation functions over several blocks of columns match the CPU world", "[oracle]") {
   for (const std::int64_t ffn : {2056, 2051, 4104})
     check_against_oracle([&](const Trial& on) {
-      const Tensor x = on.normal({3, 2 * ffn}, 1, 2.0), d = on.normal({3, ffn}, 2), act = on.empty(on.dtype, {3, ffn}),
-                   again = on.empty(on.dtype, {3, ffn}), dx = on.empty(on.dtype, {3, 2 * ffn}),
-                   gelu = on.empty(on.dtype, {3, 2 * ffn}), dgelu = on.empty(on.dtype, {3, 2 * ffn});
+      const Tensor x = on.normal({3, 2 * ffn}, 1, 2.0), d = on.normal({3, ffn}, 2),
+                   act = on.empty(on.dtype, {3, ffn}), again = on.empty(on.dtype, {3, ffn}),
+                   dx = on.empty(on.dtype, {3, 2 * ffn}), gelu = on.empty(on.dtype, {3, 2 * ffn}),
+                   dgelu = on.empty(on.dtype, {3, 2 * ffn});
       on.m.backend().glu_forward(on.m.stream(), {.gate_up_T2F = x, .act_TF = act});
-      on.m.backend().glu_backward(on.m.stream(), {.dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = dx, .act_TF = again});
+      on.m.backend().glu_backward(on.m.stream(),
+                                  {.dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = dx, .act_TF = again});
       on.m.backend().gelu_forward(on.m.stream(), {.x_TF = x, .act_TF = gelu});
       on.m.backend().gelu_backward(on.m.stream(), {.dact_TF = x, .x_TF = x, .dx_TF = dgelu});
-      return std::vector<Result>{{"act", act}, {"act again", again}, {"dgate_up", dx}, {"gelu", gelu}, {"dgelu", dgelu}};
+      return std::vector<Result>{
+          {"act", act}, {"act again", again}, {"dgate_up", dx}, {"gelu", gelu}, {"dgelu", dgelu}};
     });
 }
 
@@ -202,7 +211,8 @@ TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the
   for (const Size s : {Size{50257, 50257}, Size{20000, 19997}, Size{9001, 9000}, Size{3, 2}, Size{17, 17}})
     check_against_oracle([&](const Trial& on) {
       const std::int64_t tokens = 3;
-      const Tensor logits = on.normal({tokens, s.held}, 1, 3.0), targets = on.m.ids(cycle(tokens, 7919, s.vocab));
+      const Tensor logits = on.normal({tokens, s.held}, 1, 3.0),
+                   targets = on.m.ids(cycle(tokens, 7919, s.vocab));
       const kernels::CeStats stats{.logits_TV = logits,
                                    .targets_T = targets,
                                    .first_row = 0,
@@ -234,14 +244,16 @@ TEST_CASE("the embedding's gradient over many tiles and digits is the CPU world'
     check_against_oracle([&](const Trial& on) {
       const std::int64_t tokens = 1100, d = rows == 300 ? 1032 : 24;
       std::vector<std::int32_t> ids = cycle(tokens, 65537 * 3, rows + 40);
-      for (std::size_t t = 0; t < ids.size(); t += 3) ids[t] = static_cast<std::int32_t>(20 + rows / 2);  // a crowded row
+      for (std::size_t t = 0; t < ids.size(); t += 3)
+        ids[t] = static_cast<std::int32_t>(20 + rows / 2);  // a crowded row
       const kernels::EmbeddingBackward args{.rows_T = on.m.ids(ids),
                                             .first_row = 20,
                                             .dout_TD = on.normal({tokens, d}, 1),
                                             .dtable_VD = on.empty(DType::f32, {rows, d}),
                                             .mode = WriteMode::assign};
       on.m.backend().embedding_backward(on.m.stream(), args);
-      return std::vector<Result>{{"dtable", args.dtable_VD, 1}};  // the order of the sum is the same: no length
+      return std::vector<Result>{
+          {"dtable", args.dtable_VD, 1}};  // the order of the sum is the same: no length
     });
 }
 
@@ -285,23 +297,28 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
     Values sums(static_cast<std::size_t>(first_block.back()));
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / static_cast<double>(i + 1);
     const Tensor total = on.empty(DType::f64, {1}), nonfinite = on.m.empty(DType::i32, {1}),
-                 late = on.m.empty(DType::i32, {1}), bad_total = on.empty(DType::f64, {1}), flag = on.empty(DType::f32, {1}),
-                 flagged = on.empty(DType::f32, {1});
+                 late = on.m.empty(DType::i32, {1}), bad_total = on.empty(DType::f64, {1}),
+                 flag = on.empty(DType::f32, {1}), flagged = on.empty(DType::f32, {1});
     const Shape blocks{static_cast<std::int64_t>(sums.size())};
-    on.m.backend().total_square_sum(
-        on.m.stream(),
-        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = total, .nonfinite = nonfinite,
-         .flag = flag, .flag_value = 7});
+    on.m.backend().total_square_sum(on.m.stream(), {.sums = on.tensor(DType::f64, blocks, sums),
+                                                    .first_block = first_block,
+                                                    .total = total,
+                                                    .nonfinite = nonfinite,
+                                                    .flag = flag,
+                                                    .flag_value = 7});
     sums[2000] = sums[2400] = std::numeric_limits<double>::infinity();
-    on.m.backend().total_square_sum(
-        on.m.stream(),
-        {.sums = on.tensor(DType::f64, blocks, sums), .first_block = first_block, .total = bad_total, .nonfinite = late,
-         .flag = flagged, .flag_value = 7});
+    on.m.backend().total_square_sum(on.m.stream(), {.sums = on.tensor(DType::f64, blocks, sums),
+                                                    .first_block = first_block,
+                                                    .total = bad_total,
+                                                    .nonfinite = late,
+                                                    .flag = flagged,
+                                                    .flag_value = 7});
     CHECK(Machine::read(bad_total)[0] == std::numeric_limits<double>::infinity());
     CHECK(Machine::read(flag)[0] == 0);
     CHECK(Machine::read(flagged)[0] == 7);
-    return std::vector<Result>{{"master", update.master}, {"params", update.params},   {"moment2", update.moment2},
-                               {"total", total, 3000},    {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
+    return std::vector<Result>{{"master", update.master},   {"params", update.params},
+                               {"moment2", update.moment2}, {"total", total, 3000},
+                               {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
   });
 }
 

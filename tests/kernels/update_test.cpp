@@ -13,10 +13,10 @@ StepControlValues control_of(Machine& m, const Values& sums, const std::vector<s
   const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
   const Tensor total = m.empty(DType::f64, {1}), nonfinite = m.empty(DType::i32, {1});
   m.backend().total_square_sum(m.stream(),
-                         {.sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
-                          .first_block = first_block,
-                          .total = total,
-                          .nonfinite = nonfinite});
+                               {.sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
+                                .first_block = first_block,
+                                .total = total,
+                                .nonfinite = nonfinite});
   m.backend().step_control(m.stream(), {.square_sum = total,
                                         .loss = m.tensor(DType::f64, {1}, {loss}),
                                         .nonfinite = nonfinite,
@@ -73,8 +73,12 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
   const std::int64_t step = 3;
   for (const DType grad_dtype : kActivationDtypes)
     for (const auto& [param_dtype, master_dtype, moment_dtype] :
-         {std::array{DType::f32, DType::f32, DType::f32}, {DType::bf16, DType::f32, DType::f32}, {DType::f32, DType::f32, DType::bf16},
-          {DType::bf16, DType::f32, DType::bf16}, {DType::bf16, DType::bf16, DType::f32}, {DType::bf16, DType::bf16, DType::bf16}}) {
+         {std::array{DType::f32, DType::f32, DType::f32},
+          {DType::bf16, DType::f32, DType::f32},
+          {DType::f32, DType::f32, DType::bf16},
+          {DType::bf16, DType::f32, DType::bf16},
+          {DType::bf16, DType::bf16, DType::f32},
+          {DType::bf16, DType::bf16, DType::bf16}}) {
       const Values grads = normal_values(n, 1, grad_dtype), master = normal_values(n, 2, master_dtype);
       const Values moment1 = normal_values(n, 3, moment_dtype);
       Values moment2 = normal_values(n, 4, moment_dtype);
@@ -92,22 +96,22 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
           p[i] = w[i];
         }
       check_operator([&](Machine& m) {
-        kernels::AdamwUpdate args{.ranges = ranges,
-                                  .grads = m.tensor(grad_dtype, {n}, grads),
-                                  .master = m.tensor(master_dtype, {n}, master),
-                                  .moment1 = m.tensor(moment_dtype, {n}, moment1),
-                                  .moment2 = m.tensor(moment_dtype, {n}, moment2),
-                                  .params = master_dtype == DType::f32 ? m.tensor(param_dtype, {n}, params) : Tensor{},
-                                  .control = control_tensor(m, factor, 0),
-                                  .lr = lr,
-                                  .beta1 = beta1,
-                                  .beta2 = beta2,
-                                  .eps = eps,
-                                  .step = step};
+        kernels::AdamwUpdate args{
+            .ranges = ranges,
+            .grads = m.tensor(grad_dtype, {n}, grads),
+            .master = m.tensor(master_dtype, {n}, master),
+            .moment1 = m.tensor(moment_dtype, {n}, moment1),
+            .moment2 = m.tensor(moment_dtype, {n}, moment2),
+            .params = master_dtype == DType::f32 ? m.tensor(param_dtype, {n}, params) : Tensor{},
+            .control = control_tensor(m, factor, 0),
+            .lr = lr,
+            .beta1 = beta1,
+            .beta2 = beta2,
+            .eps = eps,
+            .step = step};
         m.backend().adamw_update(m.stream(), args);
-        std::vector<Output> outputs{{"master", args.master, w},
-                                    {"moment1", args.moment1, m1},
-                                    {"moment2", args.moment2, m2}};
+        std::vector<Output> outputs{
+            {"master", args.master, w}, {"moment1", args.moment1, m1}, {"moment2", args.moment2, m2}};
         if (args.params.defined()) outputs.push_back({"params", args.params, p});
         // Elements outside every range keep their bits.
         const Values after = Machine::read(args.master);
@@ -192,8 +196,8 @@ struct Updated {
   bool operator==(const Updated&) const = default;
 };
 
-Updated update_narrow(Machine& m, const NarrowState& state, const std::vector<kernels::UpdateRange>& ranges, kernels::Rounding rounding,
-                      std::int64_t step, float lr) {
+Updated update_narrow(Machine& m, const NarrowState& state, const std::vector<kernels::UpdateRange>& ranges,
+                      kernels::Rounding rounding, std::int64_t step, float lr) {
   const std::int64_t n = static_cast<std::int64_t>(state.master.size());
   const kernels::AdamwUpdate args{.ranges = ranges,
                                   .grads = m.tensor(DType::bf16, {n}, state.grads),
@@ -212,31 +216,44 @@ Updated update_narrow(Machine& m, const NarrowState& state, const std::vector<ke
   return {Machine::read(args.master), Machine::read(args.moment2)};
 }
 
-kernels::UpdateRange tensor_range(std::int64_t begin, std::int64_t count, std::int64_t first, std::uint64_t key) {
-  return {.begin = begin, .count = count, .weight_decay = 0, .key = key, .first = first, .columns = count, .stride = count};
+kernels::UpdateRange tensor_range(std::int64_t begin, std::int64_t count, std::int64_t first,
+                                  std::uint64_t key) {
+  return {.begin = begin,
+          .count = count,
+          .weight_decay = 0,
+          .key = key,
+          .first = first,
+          .columns = count,
+          .stride = count};
 }
 
 }  // namespace
 
-TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the value itself on average", "[update][rounding]") {
+TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the value itself on average",
+          "[update][rounding]") {
   const std::int64_t n = 1 << 16;
   const NarrowState state(n);
   const float lr = 1e-3f;
   const double b1 = 0.9f, b2 = 0.999f;
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 2);
-    const Updated got = update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::stochastic, 5, lr);
-    const Updated nearest = update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::nearest, 5, lr);
-    // Of each kind: the mean of (rounded - exact) in units of the gap between neighbours, whose variance is at most a quarter.
+    const Updated got =
+        update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::stochastic, 5, lr);
+    const Updated nearest =
+        update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::nearest, 5, lr);
+    // Of each kind: the mean of (rounded - exact) in units of the gap between neighbours, whose variance is
+    // at most a quarter.
     double weight_bias = 0, moment_bias = 0;
     std::int64_t outside = 0, stuck = 0, stuck_nearest = 0;
     const auto gap = [](double x) { return std::exp2(std::floor(std::log2(std::abs(x))) - 7); };
     for (std::size_t i = 0; i < state.master.size(); ++i) {
       const double m1 = b1 * state.moment1[i] + (1 - b1) * state.grads[i];
       const double m2 = b2 * state.moment2[i] + (1 - b2) * state.grads[i] * state.grads[i];
-      const double w = state.master[i] - lr * (m1 / (1 - std::pow(b1, 5))) / (std::sqrt(m2 / (1 - std::pow(b2, 5))) + 1e-8);
+      const double w = state.master[i] -
+                       lr * (m1 / (1 - std::pow(b1, 5))) / (std::sqrt(m2 / (1 - std::pow(b2, 5))) + 1e-8);
       // An fp32 computation may land on the other side of a neighbour: that is one more gap, and rare.
-      outside += std::abs(got.master[i] - w) > gap(w) * (1 + 1e-3) || std::abs(got.moment2[i] - m2) > gap(m2) * (1 + 1e-3);
+      outside += std::abs(got.master[i] - w) > gap(w) * (1 + 1e-3) ||
+                 std::abs(got.moment2[i] - m2) > gap(m2) * (1 + 1e-3);
       weight_bias += (got.master[i] - w) / gap(w);
       moment_bias += (got.moment2[i] - m2) / gap(m2);
       stuck += got.master[i] == state.master[i];
@@ -252,7 +269,8 @@ TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the val
   }
 }
 
-TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another one in every step", "[update][rounding]") {
+TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another one in every step",
+          "[update][rounding]") {
   const std::int64_t n = 4099;
   const NarrowState state(n);
   Machine m(kernels::Isa::portable, 1);
@@ -262,10 +280,12 @@ TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another on
   const Updated third = update_narrow(m, state, ranges, Rounding::stochastic, 3, 1e-3f);
   CHECK(third == update_narrow(m, state, ranges, Rounding::stochastic, 3, 1e-3f));
   CHECK_FALSE(third.moment2 == update_narrow(m, state, ranges, Rounding::stochastic, 4, 1e-3f).moment2);
-  CHECK_FALSE(third.moment2 == update_narrow(m, state, {tensor_range(0, n, 0, 10)}, Rounding::stochastic, 3, 1e-3f).moment2);
+  CHECK_FALSE(third.moment2 ==
+              update_narrow(m, state, {tensor_range(0, n, 0, 10)}, Rounding::stochastic, 3, 1e-3f).moment2);
 }
 
-TEST_CASE("stochastic rounding depends on an element's place in its tensor, not on who holds it where", "[update][rounding]") {
+TEST_CASE("stochastic rounding depends on an element's place in its tensor, not on who holds it where",
+          "[update][rounding]") {
   // A tensor of 66 x 42; ranks hold parts of rows, and its left and right columns.
   const std::int64_t rows = 66, columns = 42, n = rows * columns;
   const NarrowState whole(n);
@@ -273,9 +293,11 @@ TEST_CASE("stochastic rounding depends on an element's place in its tensor, not 
   using kernels::Rounding;
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 3);
-    const Updated expected = update_narrow(m, whole, {tensor_range(0, n, 0, key)}, Rounding::stochastic, 2, 1e-3f);
+    const Updated expected =
+        update_narrow(m, whole, {tensor_range(0, n, 0, key)}, Rounding::stochastic, 2, 1e-3f);
     std::vector<kernels::UpdateRange> pieces;
-    for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {1, 42}, {42, 1003}, {1003, n}})
+    for (const auto& [begin, end] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {1, 42}, {42, 1003}, {1003, n}})
       pieces.push_back(tensor_range(begin, end - begin, begin, key));
     CHECK(update_narrow(m, whole, pieces, Rounding::stochastic, 2, 1e-3f) == expected);
     for (const auto& [first, width] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 20}, {20, 22}}) {
@@ -287,7 +309,13 @@ TEST_CASE("stochastic rounding depends on an element's place in its tensor, not 
         part.moment1.push_back(whole.moment1[at]), part.moment2.push_back(whole.moment2[at]);
         wanted.master.push_back(expected.master[at]), wanted.moment2.push_back(expected.moment2[at]);
       }
-      const kernels::UpdateRange range{.begin = 0, .count = rows * width, .weight_decay = 0, .key = key, .first = first, .columns = width, .stride = columns};
+      const kernels::UpdateRange range{.begin = 0,
+                                       .count = rows * width,
+                                       .weight_decay = 0,
+                                       .key = key,
+                                       .first = first,
+                                       .columns = width,
+                                       .stride = columns};
       CHECK(update_narrow(m, part, {range}, Rounding::stochastic, 2, 1e-3f) == wanted);
     }
   }

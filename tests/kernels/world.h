@@ -12,15 +12,15 @@
 
 namespace trainerd::test {
 
-/// A backend of this world. `cpu` asks for an instruction set, where the world has any, and for `pool`'s threads: 1, 2 or 3, or in
-/// their place other ways to run that must give the same bits.
+/// A backend of this world. `cpu` asks for an instruction set, where the world has any, and for `pool`'s
+/// threads: 1, 2 or 3, or in their place other ways to run that must give the same bits.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool);
 
 /// The instruction sets that can run here; one for a world without any.
 std::vector<kernels::Isa> instruction_sets();
 
-/// What the world has counted of warp-wide matrix instructions since the process began: products, and reads of shared memory that met
-/// in a bank.
+/// What the world has counted of warp-wide matrix instructions since the process began: products, and reads
+/// of shared memory that met in a bank.
 struct MatrixWork {
   std::int64_t products = 0, conflicts = 0;
 };

@@ -1,5 +1,6 @@
-// What the step really asks of the machine, seen from outside our allocator: every allocation of the process goes through
-// the interposers below. An executable of its own, because sanitizers interpose the same functions.
+// What the step really asks of the machine, seen from outside our allocator: every allocation of the process
+// goes through the interposers below. An executable of its own, because sanitizers interpose the same
+// functions.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,14 +75,16 @@ TEST_CASE("every region lies between guard pages and is as long as the plan says
   core::DeviceRank rank(job, test::cpu_topology(1));
   core::StepMemory& memory = rank.memory();
   std::vector<kernels::Arena*> arenas{&memory.persistent(), &memory.scratch()};
-  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
+  for (int i = 0; i < parallel::kLifetimes; ++i)
+    arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
   for (const kernels::Arena* arena : arenas) {
     CAPTURE(arena->name());
     const std::int64_t bytes = rank.plan().memory.bytes_of(arena->name());
     CHECK(arena->capacity() == bytes);
     CHECK_FALSE(faults(arena->base()));
     CHECK_FALSE(faults(arena->base() + bytes - 1));
-    // The region ends within a cache line of its guard page: one byte too many is a fault, not a silent overwrite.
+    // The region ends within a cache line of its guard page: one byte too many is a fault, not a silent
+    // overwrite.
     CHECK(faults(arena->base() + kernels::align_up(bytes)));
   }
 }
@@ -91,11 +94,13 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
   core::DeviceRank rank(job, test::cpu_topology(2));
   core::StepMemory& memory = rank.memory();
   rank.trainer().initialise();
-  // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with its share,
-  // is not ours to predict. Its stack is compared with the plan in tests/core/memory_test.cpp.
+  // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with
+  // its share, is not ours to predict. Its stack is compared with the plan in tests/core/memory_test.cpp.
   std::vector<kernels::Arena*> arenas;
-  for (int i = 0; i < parallel::kLifetimes; ++i) arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
-  for (kernels::Arena* arena : arenas) std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
+  for (int i = 0; i < parallel::kLifetimes; ++i)
+    arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
+  for (kernels::Arena* arena : arenas)
+    std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
   const auto samples = test::skewed_samples(job, 1);
   for (std::int64_t step = 1; step <= 2; ++step) rank.trainer().step(step, test::reader(samples), {});
   rank.trainer().evaluate(test::reader(samples));
@@ -103,7 +108,8 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
     CAPTURE(arena->name());
     std::int64_t highest = arena->capacity();
     while (highest > 0 && arena->base()[highest - 1] == std::byte{0xA5}) --highest;
-    // The last tensor may leave its alignment padding, and the last element may hold the pattern's byte by chance.
+    // The last tensor may leave its alignment padding, and the last element may hold the pattern's byte by
+    // chance.
     CHECK(arena->capacity() - highest <= kernels::kAlignment + 4);
   }
 }

@@ -1,4 +1,5 @@
-// The plan's memory against what real steps touch on every rank, seen from outside our allocator: by page faults, so to the page.
+// The plan's memory against what real steps touch on every rank, seen from outside our allocator: by page
+// faults, so to the page.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -40,8 +41,7 @@ void on_fault(int, siginfo_t* info, void*) {
     std::uintptr_t before = w.highest.load();
     while (before < page + kPage && !w.highest.compare_exchange_weak(before, page + kPage)) {}
   }
-  if (ours)
-    ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ | PROT_WRITE);
+  if (ours) ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ | PROT_WRITE);
   else  // a guard page, or no memory of ours: the default action ends the test
     ::signal(SIGSEGV, SIG_DFL);
 }
@@ -69,7 +69,8 @@ Watched& watch(const kernels::Arena& region) {
   w.end = (base + static_cast<std::uintptr_t>(region.capacity()) + kPage - 1) / kPage * kPage;
   w.highest = 0;
   ++watched_count;
-  if (::mprotect(reinterpret_cast<void*>(w.begin.load()), w.end - w.begin, PROT_NONE) != 0) throw std::runtime_error("mprotect");
+  if (::mprotect(reinterpret_cast<void*>(w.begin.load()), w.end - w.begin, PROT_NONE) != 0)
+    throw std::runtime_error("mprotect");
   return w;
 }
 
@@ -91,7 +92,8 @@ std::vector<Case> cases() {
       all.push_back({Options{.tp = 2, .dp = 2, .sequence_parallel = true, .zero = zero}, {}, precision});
     }
   for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
-    for (const std::int64_t zero : {1, 3}) all.push_back({Options{.pp = 2, .dp = 2, .zero = zero, .schedule = schedule}});
+    for (const std::int64_t zero : {1, 3})
+      all.push_back({Options{.pp = 2, .dp = 2, .zero = zero, .schedule = schedule}});
   all.push_back({Options{.pp = 4, .schedule = one_f_one_b}});
   all.push_back({Options{.pp = 2, .schedule = interleaved, .virtual_stages = 2}});
   all.push_back({Options{.tp = 2, .pp = 2, .dp = 2}});
@@ -122,20 +124,25 @@ core::JobSpec job_of(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("on every rank of over 30 layouts real steps touch each region to its planned end and allocate nothing else") {
+TEST_CASE(
+    "on every rank of over 30 layouts real steps touch each region to its planned end and allocate nothing "
+    "else") {
   const std::vector<Case> all = cases();
   REQUIRE(all.size() >= 30);
   for (const Case& c : all) {
     const core::JobSpec job = job_of(c);
-    const std::string where = "tp " + std::to_string(c.layout.tp) + " pp " + std::to_string(c.layout.pp) + " dp " + std::to_string(c.layout.dp) +
-                              " zero " + std::to_string(c.layout.zero) + " " + parallel::to_string(c.layout.schedule) + " recompute " +
-                              std::to_string(static_cast<int>(c.recompute.kind)) + " " + c.precision;
+    const std::string where = "tp " + std::to_string(c.layout.tp) + " pp " + std::to_string(c.layout.pp) +
+                              " dp " + std::to_string(c.layout.dp) + " zero " +
+                              std::to_string(c.layout.zero) + " " + parallel::to_string(c.layout.schedule) +
+                              " recompute " + std::to_string(static_cast<int>(c.recompute.kind)) + " " +
+                              c.precision;
     CAPTURE(where);
     const auto ranks = static_cast<std::ptrdiff_t>(ranks_of(job));
     std::barrier all_here(ranks);
     const FaultHandler handler;
     std::mutex mutex;
-    std::map<std::string, std::pair<std::int64_t, std::int64_t>> short_of;  // region of a rank: bytes planned, bytes touched
+    // Region of a rank: bytes planned, bytes touched.
+    std::map<std::string, std::pair<std::int64_t, std::int64_t>> short_of;
     int regions = 0;
     on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& device) {
       core::StepMemory& memory = device.memory();
@@ -147,12 +154,16 @@ TEST_CASE("on every rank of over 30 layouts real steps touch each region to its 
         watching.emplace_back(&region, &watch(region));
       };
       add(memory.persistent());
-      const std::int64_t stage = device.layout().grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+      const std::int64_t stage =
+          device.layout().grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
       const core::SlotCounts counts = core::count_slots(job, device.layout(), stage);
       for (std::size_t pool = 0; pool < counts.of_pool.size(); ++pool) {
-        const auto chunk = std::find(counts.pool_of_chunk.begin(), counts.pool_of_chunk.end(), static_cast<int>(pool)) - counts.pool_of_chunk.begin();
+        const auto chunk =
+            std::find(counts.pool_of_chunk.begin(), counts.pool_of_chunk.end(), static_cast<int>(pool)) -
+            counts.pool_of_chunk.begin();
         for (std::size_t k = 0; k < core::kSlotClasses; ++k)
-          for (int i = 0; i < counts.of_pool[pool][k]; ++i) add(memory.slot(static_cast<int>(chunk), static_cast<core::SlotClass>(k), i));
+          for (int i = 0; i < counts.of_pool[pool][k]; ++i)
+            add(memory.slot(static_cast<int>(chunk), static_cast<core::SlotClass>(k), i));
       }
       step_on(device.trainer(), job, 1);
       all_here.arrive_and_wait();
@@ -161,13 +172,15 @@ TEST_CASE("on every rank of over 30 layouts real steps touch each region to its 
       for (std::int64_t step = 2; step <= 3; ++step) step_on(device.trainer(), job, step);
       all_here.arrive_and_wait();
       if (rank == 0) armed = false;
-      require_as_planned(device);  // the scratch stack too: what a GEMM library leaves untouched of its share is not ours to predict
+      require_as_planned(device);  // the scratch stack too: what a GEMM library leaves untouched of its share
+                                   // is not ours to predict
       const std::lock_guard lock(mutex);
       // Chunks of a pool may differ: then it is the largest that fills its slot.
       const bool differ = counts.of_pool.size() < counts.pool_of_chunk.size();
       const auto filled_by_another = [&](const kernels::Arena& region) {
         return differ && std::any_of(watching.begin(), watching.end(), [&](const auto& other) {
-                 return other.first->name() == region.name() && other.second->highest.load() == other.second->end.load();
+                 return other.first->name() == region.name() &&
+                        other.second->highest.load() == other.second->end.load();
                });
       };
       for (std::size_t i = 0; i < watching.size(); ++i) {
@@ -175,8 +188,9 @@ TEST_CASE("on every rank of over 30 layouts real steps touch each region to its 
         ++regions;
         if (w->highest.load() == w->end.load() || filled_by_another(*region)) continue;
         const auto base = reinterpret_cast<std::uintptr_t>(region->base());
-        short_of["rank " + std::to_string(rank) + ", region " + std::to_string(i) + " of " + region->name()] = {
-            region->capacity(), static_cast<std::int64_t>(w->highest.load() > base ? w->highest.load() - base : 0)};
+        short_of["rank " + std::to_string(rank) + ", region " + std::to_string(i) + " of " + region->name()] =
+            {region->capacity(),
+             static_cast<std::int64_t>(w->highest.load() > base ? w->highest.load() - base : 0)};
       }
     });
     for (const auto& [region, bytes] : short_of) {

@@ -55,7 +55,8 @@ TEST_CASE("fp32 summands may be accumulated in fp64", "[engine]") {
     const HostTensor wide(DType::f32, Values(1, values[static_cast<std::size_t>(comm.rank())]));
     comm.all_reduce(*m.stream, *narrow, ReduceOp::sum, {.label = "x"})->wait(*m.stream), m.sync();
     comm.all_reduce(*m.stream, *wide, ReduceOp::sum, {.label = "x", .accumulate = DType::f64})
-        ->wait(*m.stream), m.sync();
+        ->wait(*m.stream),
+        m.sync();
     expect(get(*narrow, 0) == 0, "fp32");
     expect(get(*wide, 0) == std::ldexp(1.0, -30), "fp64");
   });
@@ -69,10 +70,8 @@ TEST_CASE("the maximum is over the ranks, and a NaN is not lost in it", "[engine
     if (dtype != DType::i32 && comm.rank() == 2) put(*x, 3, std::numeric_limits<double>::quiet_NaN());
     comm.all_reduce(*m.stream, *x, ReduceOp::max, {.label = "max"})->wait(*m.stream), m.sync();
     for (std::int64_t i = 0; i < numel; ++i)
-      if (dtype != DType::i32 && i == 3)
-        expect(std::isnan(get(*x, i)), "the NaN");
-      else
-        expect(get(*x, i) == max_of(dtype, 2, all_ranks(4), i), "element " + std::to_string(i));
+      if (dtype != DType::i32 && i == 3) expect(std::isnan(get(*x, i)), "the NaN");
+      else expect(get(*x, i) == max_of(dtype, 2, all_ranks(4), i), "element " + std::to_string(i));
   });
 }
 

@@ -97,7 +97,8 @@ TEST_CASE("an exchange with every neighbour at once completes on a ring of sixte
       const HostTensor from_before(DType::f32, kNumel), from_next(DType::bf16, kNumel);
       const std::array sends{Transfer{next, *up}, Transfer{before, *down}};
       const std::array receives{Transfer{next, *from_next}, Transfer{before, *from_before}};
-      r.comm->exchange(*r.machine.stream, sends, receives, {.label = "both"})->wait(*r.machine.stream), r.machine.sync();
+      r.comm->exchange(*r.machine.stream, sends, receives, {.label = "both"})->wait(*r.machine.stream),
+          r.machine.sync();
       expect(from_before.values() == values_of(DType::f32, round, before, kNumel), "from before");
       expect(from_next.values() == values_of(DType::bf16, round, next, kNumel), "from next");
     }
@@ -105,12 +106,14 @@ TEST_CASE("an exchange with every neighbour at once completes on a ring of sixte
   SUCCEED("every message arrived");
 }
 
-TEST_CASE("receives are filled in the order they were posted, in whatever order they are awaited", "[engine]") {
+TEST_CASE("receives are filled in the order they were posted, in whatever order they are awaited",
+          "[engine]") {
   World world(2, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
     if (rank == 0) {
-      for (std::uint64_t k = 0; k < 3; ++k) r.send(1, *message(k, 700))->wait(*r.machine.stream), r.machine.sync();
+      for (std::uint64_t k = 0; k < 3; ++k)
+        r.send(1, *message(k, 700))->wait(*r.machine.stream), r.machine.sync();
     } else {
       const HostTensor a(DType::f32, 700), b(DType::f32, 700), c(DType::f32, 700);
       const auto first = r.receive(0, *a);
@@ -126,7 +129,8 @@ TEST_CASE("receives are filled in the order they were posted, in whatever order 
   SUCCEED("in order");
 }
 
-TEST_CASE("a message of another size or dtype than its receiver expects is an error that names both", "[engine]") {
+TEST_CASE("a message of another size or dtype than its receiver expects is an error that names both",
+          "[engine]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t numel = GENERATE(10, 11);
   if (dtype == DType::f32 && numel == 10) return;  // what is sent

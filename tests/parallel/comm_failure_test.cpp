@@ -70,7 +70,8 @@ TEST_CASE("ranks that call different operations all get an error that names both
     } else {
       comm.all_reduce(*m.stream, *x, odd ? other.op : ReduceOp::sum,
                       {.label = odd ? other.label : "gradients"})
-          ->wait(*m.stream), m.sync();
+          ->wait(*m.stream),
+          m.sync();
     }
   });
   for (const std::string& text : texts) {
@@ -86,7 +87,8 @@ TEST_CASE("the deadline of the world ends a wait and names the label and who did
   const double begin = base::monotonic_seconds();
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, 8);
-    if (rank != 2) comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream), m.sync();
+    if (rank != 2)
+      comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream), m.sync();
   });
   CHECK(base::monotonic_seconds() - begin < 5);
   CHECK(texts[2].empty());
@@ -124,21 +126,21 @@ TEST_CASE("an abort by any rank ends the waits of all ranks in all groups at onc
     if (rank == 5) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       aborted_at = base::monotonic_seconds();
-      if (by == By::communicator)
-        comm.abort();
-      else
-        world.abort("the test ends it");
+      if (by == By::communicator) comm.abort();
+      else world.abort("the test ends it");
       return;
     }
     // Pairs and one that waits for a message: none of them with the rank that aborts.
     const HostTensor x(DType::f32, 8);
     const Transfer receive{0, *x};
-    if (rank == 4) comm.exchange(*m.stream, {}, {&receive, 1}, {.label = "never sent"})->wait(*m.stream), m.sync();
+    if (rank == 4)
+      comm.exchange(*m.stream, {}, {&receive, 1}, {.label = "never sent"})->wait(*m.stream), m.sync();
     const auto pair = world.communicator(rank, m, {rank / 2 * 2, rank / 2 * 2 + 1}, "pair");
     if (rank % 2 == 0) pair->barrier(*m.stream, {.label = "never met"})->wait(*m.stream), m.sync();
     if (rank % 2 == 1)
       comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "never met", .progress = Progress::background})
-          ->wait(*m.stream), m.sync();
+          ->wait(*m.stream),
+          m.sync();
   });
   CHECK(base::monotonic_seconds() - aborted_at < 2);
   for (std::size_t rank = 0; rank < 5; ++rank) {

@@ -1,5 +1,5 @@
-// The messages of pipeline schedules, posted and awaited as the lists say: from two places by turns, into the places of
-// their slots.
+// The messages of pipeline schedules, posted and awaited as the lists say: from two places by turns, into the
+// places of their slots.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -19,8 +19,8 @@ namespace {
 constexpr std::int64_t kNumel = 2000;  // longer than a ring
 
 bool forwards(ActionKind kind) {
-  return kind == ActionKind::send_forward || kind == ActionKind::recv_forward || kind == ActionKind::forward ||
-         kind == ActionKind::forward_only;
+  return kind == ActionKind::send_forward || kind == ActionKind::recv_forward ||
+         kind == ActionKind::forward || kind == ActionKind::forward_only;
 }
 
 /// What the message to a chunk holds; no other does.
@@ -36,7 +36,8 @@ class PipelineRank {
         list_(make_schedule(shape, static_cast<int>(rank))),
         comm_(world.communicator(rank, machine_, all_ranks(world.ranks()), "pp")) {
     for (const bool forward : {true, false}) {
-      slots_[forward] = color_receives(list_, shape, forward ? ActionKind::recv_forward : ActionKind::recv_backward);
+      slots_[forward] =
+          color_receives(list_, shape, forward ? ActionKind::recv_forward : ActionKind::recv_backward);
       for (int i = 0; i < slots_[forward].slots.at(0); ++i) places_[forward].emplace_back(DType::f32, kNumel);
     }
   }
@@ -45,19 +46,17 @@ class PipelineRank {
     for (std::size_t i = 0; i < list_.size();) {
       const auto next =
           std::span<const Action>(list_).subspan(i, group_size(std::span<const Action>(list_).subspan(i)));
-      if (next.front().peer >= 0)
-        transfer(next);
-      else
-        compute(next.front());
+      if (next.front().peer >= 0) transfer(next);
+      else compute(next.front());
       i += next.size();
     }
     while (!flights_.empty()) land(flights_.front().tensors.front());
     machine_.sync();
     for (const auto& [message, x] : kept_) {
       const auto& [forward, chunk, microbatch] = message;
-      expect(x.values() == contents(forward, chunk, microbatch), std::string(forward ? "input" : "gradient") +
-                                                                     " of chunk " + std::to_string(chunk) +
-                                                                     ", microbatch " + std::to_string(microbatch));
+      expect(x.values() == contents(forward, chunk, microbatch),
+             std::string(forward ? "input" : "gradient") + " of chunk " + std::to_string(chunk) +
+                 ", microbatch " + std::to_string(microbatch));
     }
   }
 
@@ -72,7 +71,8 @@ class PipelineRank {
     const auto chunk = static_cast<std::size_t>(a.chunk / shape_.stages),
                microbatch = static_cast<std::size_t>(a.microbatch);
     const bool forward = forwards(a.kind);
-    return *places_[forward].at(static_cast<std::size_t>(slots_[forward].slot_of_microbatch[chunk][microbatch]));
+    return *places_[forward].at(
+        static_cast<std::size_t>(slots_[forward].slot_of_microbatch[chunk][microbatch]));
   }
   /// Where a chunk's result is, of one direction; of the next one after `turn`.
   const Tensor& result(bool forward, int chunk) {
@@ -106,7 +106,8 @@ class PipelineRank {
     const bool forward = forwards(a.kind);
     const int next = a.chunk + (forward ? 1 : -1);
     if (forward ? a.chunk > 0 : a.chunk + 1 < shape_.chunks()) {
-      const HostTensor& kept = kept_.try_emplace({forward, a.chunk, a.microbatch}, DType::f32, kNumel).first->second;
+      const HostTensor& kept =
+          kept_.try_emplace({forward, a.chunk, a.microbatch}, DType::f32, kNumel).first->second;
       land(place(a).data);
       machine_.backend.copy(*machine_.stream, place(a), *kept);
     }
@@ -132,11 +133,12 @@ class PipelineRank {
 }  // namespace
 
 TEST_CASE("the messages of every schedule come through in their lists' order and places", "[pipeline]") {
-  const std::vector<ScheduleShape> shapes{{ScheduleKind::gpipe, 3, 1, 5},       {ScheduleKind::one_f_one_b, 4, 1, 6},
-                                          {ScheduleKind::zb_h1, 4, 1, 6},       {ScheduleKind::zb_h1, 2, 1, 3},
-                                          {ScheduleKind::interleaved, 2, 2, 4}, {ScheduleKind::interleaved, 3, 3, 6},
-                                          {ScheduleKind::interleaved, 4, 2, 12}, {ScheduleKind::interleaved, 3, 2, 7},
-                                          {ScheduleKind::interleaved, 4, 3, 2}};
+  const std::vector<ScheduleShape> shapes{
+      {ScheduleKind::gpipe, 3, 1, 5},        {ScheduleKind::one_f_one_b, 4, 1, 6},
+      {ScheduleKind::zb_h1, 4, 1, 6},        {ScheduleKind::zb_h1, 2, 1, 3},
+      {ScheduleKind::interleaved, 2, 2, 4},  {ScheduleKind::interleaved, 3, 3, 6},
+      {ScheduleKind::interleaved, 4, 2, 12}, {ScheduleKind::interleaved, 3, 2, 7},
+      {ScheduleKind::interleaved, 4, 3, 2}};
   for (ScheduleShape shape : shapes)
     for (const Pass pass : {Pass::train, Pass::evaluate}) {
       shape.pass = pass;

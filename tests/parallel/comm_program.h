@@ -33,7 +33,11 @@ class ProgramRank {
 
   ProgramRank(std::int64_t rank, const std::vector<ProgramGroup>& groups, const Communicators& communicators,
               RankMachine& machine)
-      : rank_(rank), groups_(groups), communicators_(communicators), machine_(machine), stream_(*machine.stream) {}
+      : rank_(rank),
+        groups_(groups),
+        communicators_(communicators),
+        machine_(machine),
+        stream_(*machine.stream) {}
 
   /// Throws what an operation throws, and std::runtime_error for a wrong result.
   void run(std::uint64_t seed, int steps) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// What communicator tests share: tensors in host memory, values that any rank can work out for any other, and the results of
-// collectives worked out from them one element at a time. What they run on is for each executable to say (world.h).
+// What communicator tests share: tensors in host memory, values that any rank can work out for any other, and
+// the results of collectives worked out from them one element at a time. What they run on is for each
+// executable to say (world.h).
 
 #include <cmath>
 #include <cstddef>
@@ -63,8 +64,8 @@ class HostTensor {
   Tensor tensor_;
 };
 
-/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands shows; where that order is
-/// not ours to say, small whole numbers, whose sums are exact in any.
+/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
+/// shows; where that order is not ours to say, small whole numbers, whose sums are exact in any.
 inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   std::uint64_t h = seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03u +
                     static_cast<std::uint64_t>(i) * 0x8cb92ba72f3d8dd7u;

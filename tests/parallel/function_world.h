@@ -13,10 +13,11 @@ namespace trainerd::test {
 /// A world of the communicators that a function makes.
 class FunctionWorld final : public parallel::World {
  public:
-  using Make = std::function<std::unique_ptr<parallel::Communicator>(kernels::Backend& backend, const std::string& name,
-                                                                     const std::vector<std::int64_t>& members)>;
+  using Make = std::function<std::unique_ptr<parallel::Communicator>(
+      kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members)>;
   explicit FunctionWorld(Make make) : make_(std::move(make)) {}
-  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend, const parallel::GroupMembers& group) override {
+  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend,
+                                                       const parallel::GroupMembers& group) override {
     return make_(backend, info(group.group).name, group.ranks.list());
   }
 

@@ -1,4 +1,5 @@
-// Tensor-parallel operators in chunks of rows, their collectives behind the GEMMs: the same bits, the same scratch.
+// Tensor-parallel operators in chunks of rows, their collectives behind the GEMMs: the same bits, the same
+// scratch.
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -24,7 +25,12 @@ struct Case {
   bool sequence_parallel = true;
   bool prepared = false;
   std::int64_t chunks = 1;
-  enum class Backward : std::uint8_t { none, apart, together, behind } backward = Backward::none;  ///< instead of all operators
+  enum class Backward : std::uint8_t {
+    none,
+    apart,
+    together,
+    behind
+  } backward = Backward::none;  ///< instead of all operators
 };
 
 struct Outcome {
@@ -33,52 +39,90 @@ struct Outcome {
   std::int64_t scratch = 0;     ///< most bytes at once, rank 0
 };
 
-constexpr std::int64_t kFlowRows = 88;  // of a rank: five and a half blocks of 16
+constexpr std::int64_t kFlowRows = 88;           // of a rank: five and a half blocks of 16
 constexpr std::int64_t kHidden = 80, kFfn = 96;  // kFfn: of a rank
 
 /// One rank's operators on tensors whose values depend on (tensor, rank) alone.
 class Rank {
  public:
   Rank(const Case& c, const TensorParallel& tp, Stream& stream)
-      : c_(c), tp_(tp), stream_(stream), tokens_(c.sequence_parallel ? kFlowRows * c.ranks : kFlowRows),
+      : c_(c),
+        tp_(tp),
+        stream_(stream),
+        tokens_(c.sequence_parallel ? kFlowRows * c.ranks : kFlowRows),
         flow_rows_(tp.flow_rows(tokens_)) {}
 
   void run() {
     const Tensor x = input(1, {flow_rows_, kHidden}), y = input(2, {flow_rows_, kHidden});
     const Tensor inner = input(3, {tokens_, kFfn}), inner2 = input(4, {tokens_, 2 * kFfn});
-    const Tensor w_in = input(5, {kFfn, kHidden}), w_in2 = input(6, {2 * kFfn, kHidden}), w_out = input(7, {kHidden, kFfn});
-    const Tensor bias_in = input(8, {kFfn}), bias_out = input(9, {kHidden}), addend = input(10, {tokens_, kHidden});
-    parallel::column_linear(tp_, stream_, {.x_TC = x, .weight = weight(w_in, GemmRole::fprop), .bias_N = bias_in, .addend_TN = {},
-                                           .y_TN = output({tokens_, kFfn})});
-    parallel::column_linear_swiglu(tp_, stream_, {.x_TC = x, .weight = weight(w_in2, GemmRole::fprop),
-                                                  .gate_up_T2F = output({tokens_, 2 * kFfn}), .act_TF = output({tokens_, kFfn})});
-    parallel::row_linear(tp_, stream_, {.x_TC = inner, .weight = weight(w_out, GemmRole::fprop), .bias_N = bias_out,
-                                        .addend_TN = addend, .y_TN = output({flow_rows_, kHidden})});
-    parallel::row_linear_dgrad(tp_, stream_, {.dy_TN = y, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})});
+    const Tensor w_in = input(5, {kFfn, kHidden}), w_in2 = input(6, {2 * kFfn, kHidden}),
+                 w_out = input(7, {kHidden, kFfn});
+    const Tensor bias_in = input(8, {kFfn}), bias_out = input(9, {kHidden}),
+                 addend = input(10, {tokens_, kHidden});
+    parallel::column_linear(tp_, stream_,
+                            {.x_TC = x,
+                             .weight = weight(w_in, GemmRole::fprop),
+                             .bias_N = bias_in,
+                             .addend_TN = {},
+                             .y_TN = output({tokens_, kFfn})});
+    parallel::column_linear_swiglu(tp_, stream_,
+                                   {.x_TC = x,
+                                    .weight = weight(w_in2, GemmRole::fprop),
+                                    .gate_up_T2F = output({tokens_, 2 * kFfn}),
+                                    .act_TF = output({tokens_, kFfn})});
+    parallel::row_linear(tp_, stream_,
+                         {.x_TC = inner,
+                          .weight = weight(w_out, GemmRole::fprop),
+                          .bias_N = bias_out,
+                          .addend_TN = addend,
+                          .y_TN = output({flow_rows_, kHidden})});
+    parallel::row_linear_dgrad(
+        tp_, stream_,
+        {.dy_TN = y, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})});
     // Its gate and up are its result's place, as in the model.
     const Tensor gate_up = output({tokens_, 2 * kFfn});
     tp_.backend.copy(stream_, inner2, gate_up);
-    parallel::row_linear_dgrad_swiglu(tp_, stream_, {.dy_TD = y, .weight = weight(w_out, GemmRole::dgrad), .gate_up_T2F = gate_up,
-                                                     .dgate_up_T2F = gate_up, .act_TF = output({tokens_, kFfn})});
-    parallel::column_linear_dgrad(tp_, stream_, {.dy_TN = inner2, .weight = weight(w_in2, GemmRole::dgrad),
-                                                 .dx_TC = output({flow_rows_, kHidden})});
+    parallel::row_linear_dgrad_swiglu(tp_, stream_,
+                                      {.dy_TD = y,
+                                       .weight = weight(w_out, GemmRole::dgrad),
+                                       .gate_up_T2F = gate_up,
+                                       .dgate_up_T2F = gate_up,
+                                       .act_TF = output({tokens_, kFfn})});
+    parallel::column_linear_dgrad(
+        tp_, stream_,
+        {.dy_TN = inner2, .weight = weight(w_in2, GemmRole::dgrad), .dx_TC = output({flow_rows_, kHidden})});
     // A gather of the caller's own, in order behind what was in the background.
-    parallel::column_linear_wgrad(tp_, stream_, {.dy_TN = inner, .x_TC = x, .dweight_NC = output({kFfn, kHidden}), .dbias_N = {},
-                                                 .mode = WriteMode::assign});
+    parallel::column_linear_wgrad(tp_, stream_,
+                                  {.dy_TN = inner,
+                                   .x_TC = x,
+                                   .dweight_NC = output({kFfn, kHidden}),
+                                   .dbias_N = {},
+                                   .mode = WriteMode::assign});
   }
   /// Of a row-parallel linear, with either input gradient, and of a column-parallel one.
   void backward() {
     const Tensor x = input(1, {flow_rows_, kHidden}), dy = input(2, {flow_rows_, kHidden});
-    const Tensor inner = input(3, {tokens_, kFfn}), dinner = input(4, {tokens_, kFfn}), inner2 = input(5, {tokens_, 2 * kFfn});
+    const Tensor inner = input(3, {tokens_, kFfn}), dinner = input(4, {tokens_, kFfn}),
+                 inner2 = input(5, {tokens_, 2 * kFfn});
     const Tensor w_in = input(6, {kFfn, kHidden}), w_out = input(7, {kHidden, kFfn});
     const auto wgrad = [&](const Tensor& dy_TN, const Tensor& x_TC, std::int64_t rows, std::int64_t columns) {
-      return LinearWgrad{.dy_TN = dy_TN, .x_TC = x_TC, .dweight_NC = output({rows, columns}), .dbias_N = output({rows}), .mode = WriteMode::assign};
+      return LinearWgrad{.dy_TN = dy_TN,
+                         .x_TC = x_TC,
+                         .dweight_NC = output({rows, columns}),
+                         .dbias_N = output({rows}),
+                         .mode = WriteMode::assign};
     };
-    const LinearDgrad row{.dy_TN = dy, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})};
-    const LinearDgradSwiglu swiglu{.dy_TD = dy, .weight = weight(w_out, GemmRole::dgrad), .gate_up_T2F = inner2,
-                                   .dgate_up_T2F = output({tokens_, 2 * kFfn}), .act_TF = output({tokens_, kFfn})};
-    const LinearDgrad column{.dy_TN = dinner, .weight = weight(w_in, GemmRole::dgrad), .dx_TC = output({flow_rows_, kHidden})};
-    const LinearWgrad row_w = wgrad(dy, inner, kHidden, kFfn), swiglu_w = wgrad(dy, swiglu.act_TF, kHidden, kFfn),
+    const LinearDgrad row{
+        .dy_TN = dy, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})};
+    const LinearDgradSwiglu swiglu{.dy_TD = dy,
+                                   .weight = weight(w_out, GemmRole::dgrad),
+                                   .gate_up_T2F = inner2,
+                                   .dgate_up_T2F = output({tokens_, 2 * kFfn}),
+                                   .act_TF = output({tokens_, kFfn})};
+    const LinearDgrad column{
+        .dy_TN = dinner, .weight = weight(w_in, GemmRole::dgrad), .dx_TC = output({flow_rows_, kHidden})};
+    const LinearWgrad row_w = wgrad(dy, inner, kHidden, kFfn),
+                      swiglu_w = wgrad(dy, swiglu.act_TF, kHidden, kFfn),
                       column_w = wgrad(dinner, x, kFfn, kHidden);
     if (c_.backward != Case::Backward::apart) {
       parallel::row_linear_dgrad(tp_, stream_, row, row_w);
@@ -106,7 +150,8 @@ class Rank {
   }
   Tensor input(std::uint64_t seed, const Shape& shape) {
     const Tensor t = take(shape);
-    for (std::int64_t i = 0; i < t.numel(); ++i) test::put(t, i, 0.1 * test::value_of(c_.dtype, seed, tp_.group.rank(), i));
+    for (std::int64_t i = 0; i < t.numel(); ++i)
+      test::put(t, i, 0.1 * test::value_of(c_.dtype, seed, tp_.group.rank(), i));
     return t;
   }
   Tensor output(const Shape& shape) { return outputs_.emplace_back(take(shape)); }
@@ -137,10 +182,12 @@ Outcome run(const Case& c) {
     Arena scratch("scratch", memory.data(), memory.bytes());
     const auto stream = machine.backend.make_stream("compute", &scratch);
     const auto inner = world.communicator(rank, machine.backend, test::all_ranks(c.ranks), "tp");
-    const auto group = parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment, const parallel::CommCall&) {
-      outcome.issued += moment == parallel::CommMoment::issue;
-    });
-    const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks, c.backward == Case::Backward::behind};
+    const auto group =
+        parallel::make_observed(*inner, [&](Stream&, parallel::CommMoment moment, const parallel::CommCall&) {
+          outcome.issued += moment == parallel::CommMoment::issue;
+        });
+    const TensorParallel tp{machine.backend, *group, c.sequence_parallel, c.chunks,
+                            c.backward == Case::Backward::behind};
     Rank operators(c, tp, *stream);
     if (c.backward == Case::Backward::none) operators.run();
     else operators.backward();
@@ -166,7 +213,8 @@ TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "
   // Seven operators: with sequence parallelism each has one collective, without it the two sums.
   const std::int64_t chunked = c.sequence_parallel ? 6 : 2, other = c.sequence_parallel ? 1 : 0;
   CHECK(whole.issued == chunked + other);
-  for (const auto& [wanted, made] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {3, 3}, {4, 3}, {6, 6}, {64, 6}}) {
+  for (const auto& [wanted, made] :
+       {std::pair<std::int64_t, std::int64_t>{2, 2}, {3, 3}, {4, 3}, {6, 6}, {64, 6}}) {
     CAPTURE(wanted);
     c.chunks = wanted;
     const Outcome cut = run(c);
@@ -176,7 +224,10 @@ TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "
   }
 }
 
-TEST_CASE("a linear's gradients together, their collectives behind them or not, give the bits of one after the other", "[overlap]") {
+TEST_CASE(
+    "a linear's gradients together, their collectives behind them or not, give the bits of one after the "
+    "other",
+    "[overlap]") {
   Case c;
   c.ranks = GENERATE(1, 2, 3);
   c.dtype = GENERATE(DType::f32, DType::bf16);
@@ -199,7 +250,8 @@ TEST_CASE("the meta world shows what a chunked gather and sum have beside them",
   std::vector<std::string> calls;
   const auto observe = [&](const parallel::MetaCollective& m) {
     calls.push_back(std::string(m.moment == parallel::CommMoment::issue ? "issue " : "wait ") + m.op + " " +
-                    std::to_string(m.sequence) + (m.progress == parallel::Progress::background ? " behind" : ""));
+                    std::to_string(m.sequence) +
+                    (m.progress == parallel::Progress::background ? " behind" : ""));
   };
   const auto group = parallel::make_meta_communicator(0, 2, observe);
   MetaBackend backend(detect_cpu(1), [&](const MetaCall& call) { calls.emplace_back(name_of(call.op)); });
@@ -209,8 +261,10 @@ TEST_CASE("the meta world shows what a chunked gather and sum have beside them",
     return tensors.take(DType::f32, {rows, columns}, MemoryTerm::activations);
   };
   const Tensor flow = take(64, 32), whole = take(128, 16);
-  const LinearFprop in{.x_TC = flow, .weight = {take(16, 32), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = whole};
-  const LinearFprop out{.x_TC = whole, .weight = {take(32, 16), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = flow};
+  const LinearFprop in{
+      .x_TC = flow, .weight = {take(16, 32), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = whole};
+  const LinearFprop out{
+      .x_TC = whole, .weight = {take(32, 16), {}}, .bias_N = {}, .addend_TN = {}, .y_TN = flow};
 
   using Calls = std::vector<std::string>;
   const TensorParallel plain{backend, *group, true, 1}, chunked{backend, *group, true, 2};
@@ -218,17 +272,23 @@ TEST_CASE("the meta world shows what a chunked gather and sum have beside them",
   CHECK(calls == Calls{"issue all_gather 1", "wait all_gather 1", "linear_fprop"});
   calls.clear();
   parallel::column_linear(chunked, *stream, in);
-  CHECK(calls == Calls{"issue all_gather 2 behind", "issue all_gather 3 behind", "linear_fprop", "wait all_gather 2 behind",
-                       "linear_fprop", "wait all_gather 3 behind", "linear_fprop"});
+  CHECK(calls == Calls{"issue all_gather 2 behind", "issue all_gather 3 behind", "linear_fprop",
+                       "wait all_gather 2 behind", "linear_fprop", "wait all_gather 3 behind",
+                       "linear_fprop"});
   calls.clear();
   parallel::row_linear(chunked, *stream, out);
-  CHECK(calls == Calls{"linear_fprop", "linear_fprop", "issue reduce_scatter 4 behind", "linear_fprop", "linear_fprop",
-                       "issue reduce_scatter 5 behind", "wait reduce_scatter 4 behind", "wait reduce_scatter 5 behind"});
+  CHECK(calls == Calls{"linear_fprop", "linear_fprop", "issue reduce_scatter 4 behind", "linear_fprop",
+                       "linear_fprop", "issue reduce_scatter 5 behind", "wait reduce_scatter 4 behind",
+                       "wait reduce_scatter 5 behind"});
   calls.clear();
   const LinearDgrad dgrad{.dy_TN = whole, .weight = {take(16, 32), {}}, .dx_TC = flow};
-  const LinearWgrad wgrad{.dy_TN = whole, .x_TC = take(64, 32), .dweight_NC = take(16, 32), .dbias_N = {}, .mode = WriteMode::assign};
+  const LinearWgrad wgrad{.dy_TN = whole,
+                          .x_TC = take(64, 32),
+                          .dweight_NC = take(16, 32),
+                          .dbias_N = {},
+                          .mode = WriteMode::assign};
   const TensorParallel behind{backend, *group, true, 1, true};
   parallel::column_linear_backward(behind, *stream, dgrad, wgrad);
-  CHECK(calls == Calls{"issue all_gather 6 behind", "linear_dgrad", "issue reduce_scatter 7 behind", "wait all_gather 6 behind",
-                       "linear_wgrad", "wait reduce_scatter 7 behind"});
+  CHECK(calls == Calls{"issue all_gather 6 behind", "linear_dgrad", "issue reduce_scatter 7 behind",
+                       "wait all_gather 6 behind", "linear_wgrad", "wait reduce_scatter 7 behind"});
 }

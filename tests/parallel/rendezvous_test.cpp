@@ -1,4 +1,5 @@
-// The store that one process serves to all: many clients at once, deadlines, and whatever else comes to its port.
+// The store that one process serves to all: many clients at once, deadlines, and whatever else comes to its
+// port.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -27,7 +28,8 @@ namespace {
 /// A server on a free port, and what it has logged.
 struct Served {
   explicit Served(const StoreLimits& limits = {})
-      : server({"127.0.0.1", 0}, [this](const std::string& line) { note(line); }, limits),
+      : server(
+            {"127.0.0.1", 0}, [this](const std::string& line) { note(line); }, limits),
         at{"127.0.0.1", server.port()} {}
   void note(const std::string& line) {
     const std::lock_guard lock(mutex);
@@ -82,7 +84,8 @@ TEST_CASE("endpoints are a host and a port", "[rendezvous]") {
   CHECK(base::parse_endpoint("[fe80::1%eth0]:29500")->host == "fe80::1%eth0");
   CHECK(base::parse_endpoint("[::1]:29500")->text() == "[::1]:29500");
   CHECK(base::parse_endpoint("10.0.0.7:65535")->port == 65535);
-  for (const char* bad : {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:1x", "::1:80", "a b:1", "[]:1", "[a%b]:1", "h\n:1"})
+  for (const char* bad : {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:1x", "::1:80",
+                          "a b:1", "[]:1", "[a%b]:1", "h\n:1"})
     CHECK_FALSE(base::parse_endpoint(bad).has_value());
 }
 
@@ -90,7 +93,8 @@ TEST_CASE("an interface of this machine is found by its name, a host name or an 
   CHECK(base::own_address("lo") == "127.0.0.1");
   CHECK(base::is_loopback(base::own_address("localhost")));
   CHECK(base::own_address("127.0.0.1") == "127.0.0.1");
-  CHECK_THAT(error_of([] { base::own_address("192.0.2.1"); }), Catch::Contains("192.0.2.1") && Catch::Contains("network interface"));
+  CHECK_THAT(error_of([] { base::own_address("192.0.2.1"); }),
+             Catch::Contains("192.0.2.1") && Catch::Contains("network interface"));
   CHECK_THAT(error_of([] { base::own_address("no-such-card0"); }), Catch::Contains("no-such-card0"));
 }
 
@@ -108,7 +112,8 @@ TEST_CASE("a store gives all clients what one has set, under any key and with an
   CHECK(b.wait("large", 5) == large);
 }
 
-TEST_CASE("a wait ends with the value as soon as it is there, and without one at its deadline", "[rendezvous]") {
+TEST_CASE("a wait ends with the value as soon as it is there, and without one at its deadline",
+          "[rendezvous]") {
   Served served;
   TcpStore a(served.at, 5), b(served.at, 5);
   std::thread later([&] {
@@ -143,7 +148,9 @@ TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
         store.add("count", client + 1);
         store.set("from/" + std::to_string(client) + "/" + std::to_string(i), std::to_string(client * i));
         const int other = (client + 1) % kClients;
-        if (store.wait("from/" + std::to_string(other) + "/" + std::to_string(i), 20) != std::to_string(other * i)) ++wrong;
+        if (store.wait("from/" + std::to_string(other) + "/" + std::to_string(i), 20) !=
+            std::to_string(other * i))
+          ++wrong;
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -246,18 +253,23 @@ TEST_CASE("a client whose server is not there or goes away says so", "[rendezvou
   auto served = std::make_unique<Served>();
   const base::Endpoint at = served->at;
   TcpStore store(at, 0.2);
-  std::thread waiting([&] { CHECK_THAT(error_of([&] { store.wait("never", 60); }), Catch::Contains(at.text())); });
+  std::thread waiting(
+      [&] { CHECK_THAT(error_of([&] { store.wait("never", 60); }), Catch::Contains(at.text())); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   served.reset();
   waiting.join();
   CHECK_THAT(error_of([&] { store.get("key"); }), Catch::Contains(at.text()));
   CHECK_THAT(error_of([&] { TcpStore(at, 0.2); }), Catch::Contains(at.text()));
-  CHECK_THAT(error_of([&] { TcpStore({"no-such-host.invalid", 1}, 0.2); }), Catch::Contains("no-such-host.invalid"));
+  CHECK_THAT(error_of([&] {
+               TcpStore({"no-such-host.invalid", 1}, 0.2);
+             }),
+             Catch::Contains("no-such-host.invalid"));
 }
 
 TEST_CASE("two servers cannot have one port", "[rendezvous]") {
   Served served;
-  CHECK_THAT(error_of([&] { StoreServer(served.at, [](const std::string&) {}); }), Catch::Contains(std::to_string(served.at.port)));
+  CHECK_THAT(error_of([&] { StoreServer(served.at, [](const std::string&) {}); }),
+             Catch::Contains(std::to_string(served.at.port)));
 }
 
 TEST_CASE("ranks that meet through the TCP store get the right results over TCP", "[rendezvous]") {

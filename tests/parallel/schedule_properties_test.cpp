@@ -37,7 +37,9 @@ void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, co
           if (!schedule_problem(shape).empty()) continue;
           body(shape, make_schedules(shape));
           // Where it makes a difference; of the larger ones every fourth.
-          if (stages == 1 || !(shape.ring() || kind == ScheduleKind::zb_h1) || (microbatches > 16 && microbatches % 4 != 0)) continue;
+          if (stages == 1 || !(shape.ring() || kind == ScheduleKind::zb_h1) ||
+              (microbatches > 16 && microbatches % 4 != 0))
+            continue;
           shape.early_receives = false;
           body(shape, make_schedules(shape));
         }
@@ -157,8 +159,8 @@ TEST_CASE("activations alive are as published", "[schedule]") {
                        found + " to backward_input");
       }
       // Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.3: 1 + (p - 1) / (p v) times
-      // the whole model's activations on the first rank, which are p v chunks' here. A first group that is larger than
-      // p adds its excess for all chunks but the last.
+      // the whole model's activations on the first rank, which are p v chunks' here. A first group that is
+      // larger than p adds its excess for all chunks but the last.
       if (shape.kind == ScheduleKind::interleaved && v > 1) {
         const int groups = std::max(1, m / p), first = (m + groups - 1) / groups;
         const int most = std::min(v * m, p * v + p - 1 + (v - 1) * std::max(0, first - p));
@@ -185,7 +187,8 @@ TEST_CASE("slots are as many as activations alive, and none is shared while it i
              {Lifetime::forward_to_backward, Lifetime::forward_to_weight, Lifetime::backward_to_weight}) {
           const SlotTable table = color_slots(list, shape, pool_of_chunk, lifetime);
           const std::size_t pools = table.slots.size();
-          std::vector<std::map<int, std::pair<int, int>>> holder(pools);  // of each slot in use: chunk, microbatch
+          std::vector<std::map<int, std::pair<int, int>>> holder(
+              pools);  // of each slot in use: chunk, microbatch
           std::vector<std::size_t> peak(pools, 0);
           for (const Action& a : list) {
             const bool input = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
@@ -199,7 +202,8 @@ TEST_CASE("slots are as many as activations alive, and none is shared while it i
               peak[pool] = std::max(peak[pool], holder[pool].size());
             }
             if (lifetime == Lifetime::forward_to_backward ? input : weight) {
-              problem.expect(holder[pool][slot] == std::pair(a.chunk, a.microbatch), shape, "a slot changed hands");
+              problem.expect(holder[pool][slot] == std::pair(a.chunk, a.microbatch), shape,
+                             "a slot changed hands");
               holder[pool].erase(slot);
             }
           }
@@ -244,9 +248,12 @@ TEST_CASE("received messages wait for little, in places that all chunks of a ran
       const int to_receive_back = shape.virtual_stages - (rank + 1 == shape.stages ? 1 : 0);
       const int back = rank + 1 == shape.stages ? shape.stages / 3 + 1 : 1;
       // What a group has more than there are stages is back from its trip before its turn.
-      const int early = shape.virtual_stages > 1 ? std::max(0, microbatch_groups(shape).front() - shape.stages) : 0;
-      problem.expect(inputs <= std::max(0, std::min(2, to_receive)) + early, shape, std::to_string(inputs) + " inputs wait");
-      problem.expect(grads <= std::max(back, std::min(2, to_receive_back)) + early, shape, std::to_string(grads) + " gradients wait");
+      const int early =
+          shape.virtual_stages > 1 ? std::max(0, microbatch_groups(shape).front() - shape.stages) : 0;
+      problem.expect(inputs <= std::max(0, std::min(2, to_receive)) + early, shape,
+                     std::to_string(inputs) + " inputs wait");
+      problem.expect(grads <= std::max(back, std::min(2, to_receive_back)) + early, shape,
+                     std::to_string(grads) + " gradients wait");
     }
   });
 }

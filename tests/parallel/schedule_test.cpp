@@ -83,7 +83,8 @@ TEST_CASE("schedules are those of the papers' figures", "[schedule]") {
         "F1 B1 F2 B2 F3 B3 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 F8 B8 W5 W6 W7 W8");
 }
 
-TEST_CASE("interleaved groups hold at least one microbatch per stage and are as even as possible", "[schedule]") {
+TEST_CASE("interleaved groups hold at least one microbatch per stage and are as even as possible",
+          "[schedule]") {
   const auto groups = [](int stages, int microbatches) {
     return microbatch_groups({ScheduleKind::interleaved, stages, 2, microbatches, Pass::train});
   };
@@ -114,15 +115,20 @@ TEST_CASE("a steady pair of 1f1b keeps transfers with one neighbour together", "
 TEST_CASE("a receive of zb-h1 is posted before the weight gradients that come before its use", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::zb_h1, 2, 1, 3, Pass::train};
   CHECK(kinds(make_schedule(shape, 0)) ==
-        "forward send_forward>1 forward send_forward>1 recv_backward>1 backward_input backward_weight forward send_forward>1 "
-        "recv_backward>1 backward_input recv_backward>1 backward_weight backward_input backward_weight reduce_grads");
-  CHECK(kinds(make_schedule(shape, 1)) ==
-        "recv_forward>0 forward backward_input send_backward>0 recv_forward>0 forward backward_input send_backward>0 recv_forward>0 "
-        "backward_weight forward backward_input send_backward>0 backward_weight backward_weight reduce_grads");
+        "forward send_forward>1 forward send_forward>1 recv_backward>1 backward_input backward_weight "
+        "forward send_forward>1 "
+        "recv_backward>1 backward_input recv_backward>1 backward_weight backward_input backward_weight "
+        "reduce_grads");
+  CHECK(
+      kinds(make_schedule(shape, 1)) ==
+      "recv_forward>0 forward backward_input send_backward>0 recv_forward>0 forward backward_input "
+      "send_backward>0 recv_forward>0 "
+      "backward_weight forward backward_input send_backward>0 backward_weight backward_weight reduce_grads");
 }
 
 TEST_CASE("neighbouring transfers of a chain go out as one group, each of a ring alone", "[schedule]") {
-  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1, ScheduleKind::interleaved}) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1, ScheduleKind::interleaved}) {
     const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, Pass::train};
     for (const auto& list : make_schedules(shape))
       for (std::size_t i = 1; i < list.size(); ++i) {
@@ -139,7 +145,8 @@ TEST_CASE("a ring posts receives before it needs them, as far as there are place
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!is_receive(list[i].kind)) continue;
       ++receives;
-      const ActionKind user = list[i].kind == ActionKind::recv_forward ? ActionKind::forward : ActionKind::backward;
+      const ActionKind user =
+          list[i].kind == ActionKind::recv_forward ? ActionKind::forward : ActionKind::backward;
       std::size_t next = i + 1;
       while (list[next].peer >= 0) ++next;
       early += list[next] != Action{user, list[i].chunk, list[i].microbatch};
@@ -194,8 +201,10 @@ TEST_CASE("a forward-only schedule has no gradients", "[schedule]") {
   CHECK(slots_of(actions, shape, Lifetime::backward_to_weight).slots.at(0) == 0);
 }
 
-TEST_CASE("chunks of a rank share as many slots as activations are alive at once: 143 of 16 stages with 8 chunks, not 192",
-          "[schedule]") {
+TEST_CASE(
+    "chunks of a rank share as many slots as activations are alive at once: 143 of 16 stages with 8 chunks, "
+    "not 192",
+    "[schedule]") {
   const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
   const auto list = make_schedule(shape, 0);
   const auto slots = [&](const std::vector<int>& pool_of_chunk) {
@@ -211,13 +220,16 @@ TEST_CASE("chunks of a rank share as many slots as activations are alive at once
 TEST_CASE("chunks of different sizes share slots only where that takes no more memory", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
   const auto pools = [&](const std::vector<std::int64_t>& sizes) { return slot_pools(shape, 0, sizes); };
-  // The first chunk alone has 32 slots, the others have 112: 143 of 34 are less than 112 of 34 and 32 of 33, but more than
-  // 112 of 17 and 32 of 1.
+  // The first chunk alone has 32 slots, the others have 112: 143 of 34 are less than 112 of 34 and 32 of 33,
+  // but more than 112 of 17 and 32 of 1.
   CHECK(pools({33, 34, 34, 34, 34, 34, 34, 34}) == std::vector<int>(8, 0));
   CHECK(pools({1, 17, 17, 17, 17, 17, 17, 17}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 0});
   CHECK(pools({1, 17, 17, 17, 17, 17, 17, 1}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 1});
-  for (const std::vector<std::int64_t>& sizes : std::vector<std::vector<std::int64_t>>{
-           {16, 17, 17, 17, 17, 17, 17, 17}, {1, 17, 17, 17, 17, 17, 17, 17}, {2, 2, 2, 2, 3, 3, 3, 3}, {0, 1, 2, 3, 4, 5, 6, 7}})
+  for (const std::vector<std::int64_t>& sizes :
+       std::vector<std::vector<std::int64_t>>{{16, 17, 17, 17, 17, 17, 17, 17},
+                                              {1, 17, 17, 17, 17, 17, 17, 17},
+                                              {2, 2, 2, 2, 3, 3, 3, 3},
+                                              {0, 1, 2, 3, 4, 5, 6, 7}})
     for (int rank = 0; rank < shape.stages; ++rank) {
       const auto list = make_schedule(shape, rank);
       const auto memory = [&](const std::vector<int>& pool_of_chunk) {

@@ -94,7 +94,8 @@ TEST_CASE("a zero-bubble schedule is faster than 1f1b as its paper says", "[sche
   CHECK(makespan(ScheduleKind::zb_h1) == 27);
 }
 
-TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as all forwards first", "[schedule]") {
+TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as all forwards first",
+          "[schedule]") {
   // Qi et al., 2024, section 3: their scheduler may do all forwards before the first backward.
   const auto all_forwards_first = [](int stages, int microbatches) {
     std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(stages));
@@ -115,10 +116,14 @@ TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as a
         CAPTURE(stages, microbatches, transfer);
         const ActionCosts costs{.transfer = transfer};
         const double all_first = timeline(all_forwards_first(stages, microbatches), costs).makespan;
-        const double ours = timeline(make_schedules({ScheduleKind::zb_h1, stages, 1, microbatches, Pass::train}), costs).makespan;
+        const double ours =
+            timeline(make_schedules({ScheduleKind::zb_h1, stages, 1, microbatches, Pass::train}), costs)
+                .makespan;
         CHECK(ours <= all_first + 1e-9);
-        // A message of up to half a forward costs what it takes to fill and drain the pipeline, and nothing else.
-        if (transfer <= 0.5 && microbatches == stages) CHECK(ours == Approx(3 * microbatches + (stages - 1) * (1 + 2 * transfer)));
+        // A message of up to half a forward costs what it takes to fill and drain the pipeline, and nothing
+        // else.
+        if (transfer <= 0.5 && microbatches == stages)
+          CHECK(ours == Approx(3 * microbatches + (stages - 1) * (1 + 2 * transfer)));
       }
 }
 

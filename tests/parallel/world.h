@@ -1,6 +1,7 @@
 #pragma once
 
-// The world that an executable's communicator tests run on: ranks as threads of one process. One of the world_*.cpp implements it.
+// The world that an executable's communicator tests run on: ranks as threads of one process. One of the
+// world_*.cpp implements it.
 
 #include <cstdint>
 #include <functional>
@@ -47,7 +48,8 @@ class World {
 
   std::int64_t ranks() const;
   std::unique_ptr<parallel::Communicator> communicator(std::int64_t rank, RankMachine& machine,
-                                                       const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                       const std::vector<std::int64_t>& group_ranks,
+                                                       const std::string& name,
                                                        parallel::FlightRecorder* recorder = nullptr);
   void run(const std::function<void(std::int64_t)>& body);
   void abort(std::string_view why);

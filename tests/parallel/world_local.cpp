@@ -22,11 +22,13 @@ struct World::State {
   parallel::LocalWorld world;
 };
 
-World::World(std::int64_t ranks, const parallel::LocalOptions& options) : state_(std::make_unique<State>(ranks, options)) {}
+World::World(std::int64_t ranks, const parallel::LocalOptions& options)
+    : state_(std::make_unique<State>(ranks, options)) {}
 World::~World() = default;
 std::int64_t World::ranks() const { return state_->world.ranks(); }
 std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, RankMachine& machine,
-                                                            const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                            const std::vector<std::int64_t>& group_ranks,
+                                                            const std::string& name,
                                                             parallel::FlightRecorder* recorder) {
   return state_->world.communicator(rank, machine.backend, group_ranks, name, recorder);
 }

@@ -21,15 +21,21 @@ using kernels::DType;
 namespace {
 
 core::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
-  const double flops = 2.0 * static_cast<double>(m * n * k), bytes = 4.0 * static_cast<double>(m * k + n * k + m * n);
-  return {{kernels::Operator::linear_fprop, kernels::gemm_class(kernels::GemmRole::fprop, DType::f32, DType::f32, m, n, k), {flops, bytes}}, seconds, 1};
+  const double flops = 2.0 * static_cast<double>(m * n * k),
+               bytes = 4.0 * static_cast<double>(m * k + n * k + m * n);
+  return {{kernels::Operator::linear_fprop,
+           kernels::gemm_class(kernels::GemmRole::fprop, DType::f32, DType::f32, m, n, k),
+           {flops, bytes}},
+          seconds,
+          1};
 }
 
 core::OperatorSamples::Sample memory(kernels::Operator op, double bytes, double seconds) {
   return {{op, {.dtype = DType::f32}, {0, bytes}}, seconds, 1};
 }
 
-/// A machine whose products run at 100 and 200 GFLOP/s and whose other operators at 10 GB/s; two at work take half as long again.
+/// A machine whose products run at 100 and 200 GFLOP/s and whose other operators at 10 GB/s; two at work take
+/// half as long again.
 core::Calibration made_up() {
   core::Calibration made;
   parallel::Topology& t = made.topology;
@@ -44,22 +50,24 @@ core::Calibration made_up() {
   rates.operator_seconds = 1e-6;
   for (const char* dtype : {"fp32", "bf16"}) {
     const double rate = dtype == std::string("fp32") ? 1e11 : 2e11;
-    for (const char* op : {"linear_fprop", "linear_dgrad", "linear_wgrad", "linear_swiglu", "linear_dgrad_swiglu", "attention_forward",
-                           "attention_backward"}) {
+    for (const char* op : {"linear_fprop", "linear_dgrad", "linear_wgrad", "linear_swiglu",
+                           "linear_dgrad_swiglu", "attention_forward", "attention_backward"}) {
       rates.alone[std::string(op) + "." + dtype] = {1e-6, 1 / rate, 0, 0, 0, 0};
       rates.crowded[std::string(op) + "." + dtype] = {1e-6, 1.5 / rate, 0, 0, 0, 0};
     }
     rates.alone[std::string("other.") + dtype] = {1e3, 1e-7, 1e9, 0.1};
     rates.crowded[std::string("other.") + dtype] = {1e3, 1.5e-7, 1e9, 0.15};
   }
-  for (const char* operation : {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "message"})
+  for (const char* operation :
+       {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "message"})
     rates.collectives[operation] = {64, 2e-6, 1e9, 0.2};
   return made;
 }
 
 class File {
  public:
-  explicit File(const std::string& text) : path_(std::filesystem::temp_directory_path() / "trainerd-calibrate-test.yaml") {
+  explicit File(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / "trainerd-calibrate-test.yaml") {
     std::ofstream(path_) << text;
   }
   ~File() { std::filesystem::remove(path_); }
@@ -71,8 +79,10 @@ class File {
 
 core::Plan plan_on(const std::string& cluster, const std::string& more, std::int64_t micro = 4) {
   const core::JobSpec job = core::parse_job(
-      "model: {layers: 4, hidden: 256, heads: 4, ffn: 704, vocab: 512, seq_len: 128}\ndevice: cpu\nthreads: 1\nsteps: 10\nbatch: {global: 16, micro: " +
-          std::to_string(micro) + "}\ndata: {format: synthetic}\nprecision: fp32\ncluster: {preset: " + cluster + "}\n" + more,
+      "model: {layers: 4, hidden: 256, heads: 4, ffn: 704, vocab: 512, seq_len: 128}\ndevice: cpu\nthreads: "
+      "1\nsteps: 10\nbatch: {global: 16, micro: " +
+          std::to_string(micro) +
+          "}\ndata: {format: synthetic}\nprecision: fp32\ncluster: {preset: " + cluster + "}\n" + more,
       "job.yaml");
   return core::make_plan(job, core::job_topology(job));
 }
@@ -88,17 +98,21 @@ TEST_CASE("the curve of a product finds the terms that its samples were made of"
   for (const std::int64_t m : {64, 512, 4096})
     for (const std::int64_t n : {96, 384, 1536})
       for (const std::int64_t k : {64, 256, 1024})
-        samples.push_back(product(m, n, k, seconds(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k))));
+        samples.push_back(product(
+            m, n, k, seconds(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k))));
   const core::FittedCurves fitted = core::fit_curves(samples);
   CHECK(fitted.error < 1e-3);
   parallel::MeasuredRates rates;
   rates.alone = fitted.curves;
-  CHECK(core::measured_seconds(product(200, 700, 300, 1).op, rates) == Approx(seconds(200, 700, 300)).epsilon(0.01));
+  CHECK(core::measured_seconds(product(200, 700, 300, 1).op, rates) ==
+        Approx(seconds(200, 700, 300)).epsilon(0.01));
   for (const double term : rates.alone.at("linear_fprop.fp32")) CHECK(term >= 0);
 }
 
 TEST_CASE("other operators have a point for each doubling of their bytes", "[calibrate]") {
-  const core::FittedCurves fitted = core::fit_curves({memory(kernels::Operator::scale, 1e4, 1e-6), memory(kernels::Operator::scale, 1.1e4, 1e-6), memory(kernels::Operator::scale, 1e6, 1e-4)});
+  const core::FittedCurves fitted = core::fit_curves({memory(kernels::Operator::scale, 1e4, 1e-6),
+                                                      memory(kernels::Operator::scale, 1.1e4, 1e-6),
+                                                      memory(kernels::Operator::scale, 1e6, 1e-4)});
   const std::vector<double>& points = fitted.curves.at("scale.fp32");
   REQUIRE(points.size() == 4);
   CHECK(core::on_points(points, points[0]) == Approx(1e-6));
@@ -108,10 +122,12 @@ TEST_CASE("other operators have a point for each doubling of their bytes", "[cal
   CHECK(fitted.curves.at("other.fp32") == points);
 }
 
-TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of this kind of machine", "[calibrate]") {
+TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of this kind of machine",
+          "[calibrate]") {
   const File file(core::cluster_yaml(made_up(), "made up"));
   core::Problems problems;
-  const auto topology = core::read_cluster(file.path(), {problems.add_source("test", core::Problems::SourceKind::argument), 1, 1}, problems);
+  const auto topology = core::read_cluster(
+      file.path(), {problems.add_source("test", core::Problems::SourceKind::argument), 1, 1}, problems);
   problems.throw_if_any();
   REQUIRE(topology);
   CHECK(topology->device.kind == kernels::DeviceKind::cpu);
@@ -135,7 +151,8 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   CHECK(plan_on(file.path(), "parallel: {tp: 2}\n").time.mean[base::LedgerPart::exposed_tp] > 0);
 }
 
-TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused", "[calibrate]") {
+TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused",
+          "[calibrate]") {
   const std::string good = core::cluster_yaml(made_up(), "made up");
   const auto refused = [](const std::string& text) {
     const File file(text);

@@ -19,7 +19,9 @@ using core::TransferCost;
 namespace {
 
 constexpr TransferCost of_nvlink(double seconds, double latency = 0) { return {latency, seconds, {1, 0, 0}}; }
-constexpr TransferCost of_network(double seconds, double latency = 0) { return {latency, seconds, {0, 1, 0}}; }
+constexpr TransferCost of_network(double seconds, double latency = 0) {
+  return {latency, seconds, {0, 1, 0}};
+}
 
 struct Start {
   double time;
@@ -65,9 +67,11 @@ TEST_CASE("two transfers on a port go at half their speed while both are under w
 TEST_CASE("transfers on different ports, ranks or ways have nothing to do with each other", "[links]") {
   CHECK(ends_of({{0, of_nvlink(4)}, {1, of_network(1)}}) == std::vector{4.0, 2.0});
   CHECK(ends_of({{0, of_nvlink(4)}, {1, of_nvlink(1), {{PortUse::Way::both, 1}}}}) == std::vector{4.0, 2.0});
-  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(1, 0)}}) == std::vector{4.0, 2.0});
+  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(1, 0)}}) ==
+        std::vector{4.0, 2.0});
   // Both into rank 1.
-  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(2, 1)}}) == std::vector{5.0, 3.0});
+  CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(2, 1)}}) ==
+        std::vector{5.0, 3.0});
 }
 
 TEST_CASE("latency is not shared", "[links]") {
@@ -80,7 +84,8 @@ TEST_CASE("latency is not shared", "[links]") {
 TEST_CASE("transfers that leave room on a port are slower only by what is too much", "[links]") {
   const TransferCost quarter{0, 4, {0.25, 0, 0}}, half{0, 4, {0.5, 0, 0}};
   CHECK(ends_of({{0, quarter}, {0, half}}) == std::vector{4.0, 4.0});
-  // 1.25 of the port: a fifth slower until the full one has ended at 2.5, by when two of the quarter's four are over.
+  // 1.25 of the port: a fifth slower until the full one has ended at 2.5, by when two of the quarter's four
+  // are over.
   CHECK(ends_of({{0, quarter}, {0, of_nvlink(2)}}) == std::vector{4.5, 2.5});
 }
 
@@ -93,34 +98,43 @@ TEST_CASE("a transfer goes at the pace of its busiest port", "[links]") {
                                             {0, of_network(6), {{PortUse::Way::both, 1}}},
                                             {0, of_network(1), message(0, 1)},
                                             {0, of_nvlink(1)}});
-  CHECK(ends[3] == Approx(3));                          // a third
-  CHECK(ends[4] == Approx(1.5));                        // 1.5 of NVLink
-  CHECK(ends[0] == Approx(3 + (4 - 3 / 2.0)));          // a half while the message is there
+  CHECK(ends[3] == Approx(3));                  // a third
+  CHECK(ends[4] == Approx(1.5));                // 1.5 of NVLink
+  CHECK(ends[0] == Approx(3 + (4 - 3 / 2.0)));  // a half while the message is there
   CHECK(ends[1] == Approx(3 + 2 * (6 - 3 / 3.0)));
 }
 
 TEST_CASE("sharing makes no step of real layouts shorter, and ledgers still sum to it", "[links]") {
   const core::RecomputeOptions none{};
-  const core::LayoutSpace space{.tp = {1, 2, 4}, .pp = {1, 2, 4}, .micro = {1}, .zero_group = {0, 4}, .sequence_parallel = {true}, .recompute = {none}};
+  const core::LayoutSpace space{.tp = {1, 2, 4},
+                                .pp = {1, 2, 4},
+                                .micro = {1},
+                                .zero_group = {0, 4},
+                                .sequence_parallel = {true},
+                                .recompute = {none}};
   const core::JobSpec job = core::parse_job(
-      "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 2, ffn: 8192, vocab: 32000, seq_len: 1024, tie_embeddings: true}\nsteps: 1\nprecision: bf16\n"
-      "data: {format: synthetic}\ncluster: {preset: dgx-h100}\nparallel: {dp: 32}\nbatch: {global: 256, micro: 1}\n", "job.yaml");
+      "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 2, ffn: 8192, vocab: 32000, seq_len: 1024, "
+      "tie_embeddings: true}\nsteps: 1\nprecision: bf16\n"
+      "data: {format: synthetic}\ncluster: {preset: dgx-h100}\nparallel: {dp: 32}\nbatch: {global: 256, "
+      "micro: 1}\n",
+      "job.yaml");
   const parallel::Topology topology = core::job_topology(job);
   core::LayoutParts parts(job, topology);
   std::size_t longer = 0, layouts = 0;
   double most = 1;
   for (const core::LayoutChoice& c : core::all_layouts(job, topology, space)) {
     const core::JobSpec chosen = core::with_choice(job, c);
-    const core::StageRecords records = core::record_all(chosen, parts.layout(c), topology.device, parts.slots(c));
+    const core::StageRecords records =
+        core::record_all(chosen, parts.layout(c), topology.device, parts.slots(c));
     core::ReplayInput input = core::replay_input(chosen, topology, parts.places(c), records);
     const core::Replay shared = core::replay(input);
     const auto alone = [](TransferCost cost) {
       cost.shares = {};
       return cost;
     };
-    input.collective_cost = [&, with = input.collective_cost](std::int64_t rank, const core::RecordedCollective& call, const core::RankRecord& record) {
-      return alone(with(rank, call, record));
-    };
+    input.collective_cost = [&, with = input.collective_cost](
+                                std::int64_t rank, const core::RecordedCollective& call,
+                                const core::RankRecord& record) { return alone(with(rank, call, record)); };
     input.message_cost = [&, with = input.message_cost](int from, int to) { return alone(with(from, to)); };
     const core::Replay apart = core::replay(input);
     CAPTURE(core::differences(core::choice_of(job), c));

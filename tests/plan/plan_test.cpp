@@ -22,7 +22,8 @@ using namespace trainerd;
 namespace {
 
 core::JobSpec job_of(const std::string& model, const std::string& rest) {
-  return core::parse_job("model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\n" + rest, "job.yaml");
+  return core::parse_job(
+      "model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\n" + rest, "job.yaml");
 }
 
 const std::string kSmall = "layers: 8, hidden: 256, heads: 8, ffn: 512, vocab: 1024, seq_len: 128";
@@ -38,19 +39,24 @@ std::int64_t term(const core::StagePlan& stage, const std::string& name) {
 
 TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class recorded it", "[plan]") {
   const std::vector<std::string> layouts = {
-      "parallel: {pp: 4, dp: 2}", "parallel: {pp: 4, tp: 2, virtual_stages: 2, schedule: interleaved}",
-      "parallel: {pp: 4, dp: 2, zero: 3, schedule: zb-h1}", "parallel: {pp: 3, dp: 2, zero: 2}",
+      "parallel: {pp: 4, dp: 2}",
+      "parallel: {pp: 4, tp: 2, virtual_stages: 2, schedule: interleaved}",
+      "parallel: {pp: 4, dp: 2, zero: 3, schedule: zb-h1}",
+      "parallel: {pp: 3, dp: 2, zero: 2}",
       "parallel: {pp: 2, dp: 2}\nrecompute: {kind: full, every: 3}",
   };
   for (const std::string& layout : layouts) {
     CAPTURE(layout);
-    const core::JobSpec job = job_of(kSmall, layout + "\nbatch: {global: 48, micro: 2}\ncluster: {preset: dgx-h100}\n");
+    const core::JobSpec job =
+        job_of(kSmall, layout + "\nbatch: {global: 48, micro: 2}\ncluster: {preset: dgx-h100}\n");
     const parallel::Topology topology = core::job_topology(job);
     const core::Plan plan = core::make_plan(job, topology);
-    const parallel::Layout laid = parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+    const parallel::Layout laid =
+        parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
     for (std::int64_t rank = 0; rank < laid.grid.ranks(); ++rank) {
       const core::DryRun dry = core::dry_run(job, laid, rank, topology.device);
-      const auto stage = static_cast<std::size_t>(laid.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)]);
+      const auto stage =
+          static_cast<std::size_t>(laid.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)]);
       CAPTURE(rank, stage);
       CHECK(plan.stages[stage].memory.total_bytes() >= dry.memory.total_bytes());
       if (laid.grid.coordinate(rank)[0] + laid.grid.coordinate(rank)[3] == 0)
@@ -60,44 +66,59 @@ TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class re
 }
 
 TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
-  const core::JobSpec job = job_of(kSmall, "parallel: {pp: 2}\nbatch: {global: 26, micro: 2}\nrecompute: {kind: selective}\n");
+  const core::JobSpec job =
+      job_of(kSmall, "parallel: {pp: 2}\nbatch: {global: 26, micro: 2}\nrecompute: {kind: selective}\n");
   const parallel::Topology topology = core::job_topology(job);
-  const parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+  const parallel::Layout layout =
+      parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
   for (const std::int64_t rank : {0, 1}) {
     double flops = 0;
     bool counting = false;
-    kernels::MetaBackend backend(topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
+    kernels::MetaBackend backend(
+        topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
     parallel::MetaWorld world(rank);
     const core::RankGroups groups(layout, rank, job.model, world, backend);
     core::StepMemory memory(core::count_slots(job, layout, rank));
     core::Trainer trainer(job, layout, backend, groups, memory);
-    const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) { std::fill(tokens.begin(), tokens.end(), 0); };
+    const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) {
+      std::fill(tokens.begin(), tokens.end(), 0);
+    };
     trainer.step(1, read, {});
     counting = true;
     trainer.step(2, read, {});
-    const core::RankRecord record = core::record_rank(job, layout, rank, topology.device, core::count_slots(job, layout, rank));
+    const core::RankRecord record =
+        core::record_rank(job, layout, rank, topology.device, core::count_slots(job, layout, rank));
     CHECK(record.flops(job.microbatches()) == Approx(flops).epsilon(1e-12));
   }
 }
 
 TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
-  // 16 bytes a parameter, cut over 64 or 1024 ranks by stage: 4 P + 12 P / N, 2 P + 14 P / N, 16 P / N. With bf16 gradients.
-  const std::string model = "layers: 48, hidden: 3584, heads: 28, ffn: 14336, vocab: 51200, seq_len: 1024, mlp: gelu";
+  // 16 bytes a parameter, cut over 64 or 1024 ranks by stage: 4 P + 12 P / N, 2 P + 14 P / N, 16 P / N. With
+  // bf16 gradients.
+  const std::string model =
+      "layers: 48, hidden: 3584, heads: 28, ffn: 14336, vocab: 51200, seq_len: 1024, mlp: gelu";
   for (const std::int64_t n : {64, 1024})
     for (const std::int64_t zero : {1, 2, 3}) {
       CAPTURE(n, zero);
       const core::JobSpec job = core::parse_job(
-          "model: {" + model + "}\nsteps: 1\ndata: {format: synthetic}\nprecision: {compute: bf16, grads: bf16}\nbatch: {global: " +
-              std::to_string(n) + ", micro: 1}\nparallel: {dp: " + std::to_string(n) + ", zero: " + std::to_string(zero) +
-              ", overlap_grad_reduce: false, overlap_param_gather: false}\ncluster: {preset: dgx-h100}\n", "job.yaml");
+          "model: {" + model +
+              "}\nsteps: 1\ndata: {format: synthetic}\nprecision: {compute: bf16, grads: bf16}\nbatch: "
+              "{global: " +
+              std::to_string(n) + ", micro: 1}\nparallel: {dp: " + std::to_string(n) +
+              ", zero: " + std::to_string(zero) +
+              ", overlap_grad_reduce: false, overlap_param_gather: false}\ncluster: {preset: dgx-h100}\n",
+          "job.yaml");
       const core::Plan plan = plan_of(job);
       const core::StagePlan& stage = plan.stages.front();
-      const double p = static_cast<double>(core::count_parameters(job.model).total), parts = static_cast<double>(n);
-      const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") + term(stage, "master_weights") +
-                                                term(stage, "moments"));
-      const double paper = zero == 1 ? 4 * p + 12 * p / parts : zero == 2 ? 2 * p + 14 * p / parts : 16 * p / parts;
-      // Beside the table's: rings that hold a unit of parameters or gradients while it is used. Units are a layer's matrices, or a
-      // table of the vocabulary.
+      const double p = static_cast<double>(core::count_parameters(job.model).total),
+                   parts = static_cast<double>(n);
+      const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") +
+                                                term(stage, "master_weights") + term(stage, "moments"));
+      const double paper = zero == 1   ? 4 * p + 12 * p / parts
+                           : zero == 2 ? 2 * p + 14 * p / parts
+                                       : 16 * p / parts;
+      // Beside the table's: rings that hold a unit of parameters or gradients while it is used. Units are a
+      // layer's matrices, or a table of the vocabulary.
       const double unit = 2.0 * std::max(51200.0 * 3584, 12.0 * 3584 * 3584);
       CHECK(states >= 0.999 * paper);
       CHECK(states <= 1.01 * paper + (zero == 1 ? 0 : static_cast<double>(zero) * unit + 40e6));
@@ -107,13 +128,15 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
 TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "[plan]") {
   for (const std::int64_t zero : {0, 1}) {
     CAPTURE(zero);
-    const core::JobSpec job = job_of("layers: 32, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, seq_len: 4096",
-                                     "parallel: {tp: 4, dp: 2, sequence_parallel: true, zero: " + std::to_string(zero) +
-                                         "}\nbatch: {global: 8, micro: 1}\ncluster: {preset: dgx-h100}\n");
+    const core::JobSpec job =
+        job_of("layers: 32, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, seq_len: 4096",
+               "parallel: {tp: 4, dp: 2, sequence_parallel: true, zero: " + std::to_string(zero) +
+                   "}\nbatch: {global: 8, micro: 1}\ncluster: {preset: dgx-h100}\n");
     const core::StagePlan stage = plan_of(job).stages.front();
-    const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") + term(stage, "master_weights") +
-                                              term(stage, "moments"));
-    // bf16 parameters, fp32 gradients, and master weights and moments in fp32, of a quarter of 6.74e9 parameters.
+    const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") +
+                                              term(stage, "master_weights") + term(stage, "moments"));
+    // bf16 parameters, fp32 gradients, and master weights and moments in fp32, of a quarter of 6.74e9
+    // parameters.
     const double parameters = static_cast<double>(core::count_parameters(job.model).total) / 4;
     const double expected = parameters * (6 + 12.0 / (zero == 0 ? 1 : 2));
     if (zero == 1) CHECK(expected == Approx(20.22e9).epsilon(0.001));
@@ -128,13 +151,18 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
   t.rail = t.network = {10e9, 10e-6, 1, 0};
   using core::collective_seconds;
   using parallel::Link;
-  CHECK(collective_seconds("all_reduce", 800'000'000, {8, 8, Link::nvlink}, t) == Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
-  CHECK(collective_seconds("all_gather", 800'000'000, {8, 8, Link::nvlink}, t) == Approx(7.0 / 8 * 8e-3 + 7e-6));
+  CHECK(collective_seconds("all_reduce", 800'000'000, {8, 8, Link::nvlink}, t) ==
+        Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
+  CHECK(collective_seconds("all_gather", 800'000'000, {8, 8, Link::nvlink}, t) ==
+        Approx(7.0 / 8 * 8e-3 + 7e-6));
   // One member a node: by its own card. Eight a node: by eight cards, as fast as NVLink lets them.
-  CHECK(collective_seconds("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t) == Approx(3.0 / 4 * 40e-3 + 30e-6));
-  CHECK(collective_seconds("reduce_scatter", 800'000'000, {16, 8, Link::rail}, t) == Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
+  CHECK(collective_seconds("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t) ==
+        Approx(3.0 / 4 * 40e-3 + 30e-6));
+  CHECK(collective_seconds("reduce_scatter", 800'000'000, {16, 8, Link::rail}, t) ==
+        Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
   // A small sum over many nodes takes a tree.
-  CHECK(collective_seconds("all_reduce", 8, {1024, 1, Link::rail}, t) == Approx(2 * 10 * 10e-6).epsilon(1e-3));
+  CHECK(collective_seconds("all_reduce", 8, {1024, 1, Link::rail}, t) ==
+        Approx(2 * 10 * 10e-6).epsilon(1e-3));
   CHECK(collective_seconds("all_reduce", 8, {1, 1, Link::none}, t) == 0);
 }
 
@@ -145,7 +173,9 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   t.rail = t.network = {10e9, 10e-6, 1, 5e-6};
   using parallel::Link;
   using Shares = std::array<double, core::kPorts>;  // NVLink, network, host
-  const auto shares = [&](core::GroupPlace place) { return core::collective_cost("all_gather", 1 << 20, place, t).shares; };
+  const auto shares = [&](core::GroupPlace place) {
+    return core::collective_cost("all_gather", 1 << 20, place, t).shares;
+  };
   CHECK(shares({8, 8, Link::nvlink}) == Shares{1, 0, 0});
   CHECK(shares({4, 1, Link::rail}) == Shares{0, 1, 0});
   // Rings over eight cards, of 80 GB/s: each member passes seven eighths of that on by its NVLink of 100.
@@ -158,7 +188,8 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   CHECK(core::message_cost(1 << 20, Link::nvlink, t).shares == Shares{1, 0, 0});
   CHECK(core::message_cost(1 << 20, Link::network, t).shares == Shares{0, 1, 0});
   CHECK(core::message_cost(1 << 20, Link::rail, t).latency == Approx(15e-6));
-  CHECK(core::collective_cost("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t).latency == Approx(5e-6 + 3 * 10e-6));
+  CHECK(core::collective_cost("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t).latency ==
+        Approx(5e-6 + 3 * 10e-6));
   CHECK(core::collective_cost("barrier", 0, {4, 1, Link::rail}, t).bandwidth == 0);
   // Where the host's memory joins ranks: as measured, less what no bytes take.
   t.measured.devices = 2;
@@ -177,7 +208,11 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   t.rates.gemm = {.efficiency = 1, .tile_rows = 256, .tile_columns = 128, .start_depth = 0};
   t.rates.memory_efficiency = 1;
   const auto seconds = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return core::op_seconds({kernels::Operator::linear_fprop, kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, m, n, k), {0, 0}}, t);
+    return core::op_seconds(
+        {kernels::Operator::linear_fprop,
+         kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, m, n, k),
+         {0, 0}},
+        t);
   };
   // 100 tiles of 256 x 128: one wave at the peak. One tile more: two.
   CHECK(seconds(2560, 1280, 4096) == Approx(2.0 * 2560 * 1280 * 4096 / 100e12));
@@ -187,9 +222,11 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
 
 TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100,000 GPUs in 20", "[plan]") {
   const auto planned = [](std::int64_t dp, double limit) {
-    const core::JobSpec job = job_of("preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: " + std::to_string(dp) +
-        ", zero: 2, sequence_parallel: true, virtual_stages: 7, schedule: interleaved}\nbatch: {global: " + std::to_string(16 * dp) +
-        ", micro: 1}\ncluster: {preset: dgx-h100}\n");
+    const core::JobSpec job = job_of(
+        "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: " + std::to_string(dp) +
+                                    ", zero: 2, sequence_parallel: true, virtual_stages: 7, schedule: "
+                                    "interleaved}\nbatch: {global: " +
+                                    std::to_string(16 * dp) + ", micro: 1}\ncluster: {preset: dgx-h100}\n");
     const double start = base::monotonic_seconds();
     const core::Plan plan = plan_of(job);
     CHECK(base::monotonic_seconds() - start < limit);
@@ -205,18 +242,23 @@ TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100
 }
 
 TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
-  const core::JobSpec job = job_of("preset: llama-3-70b", "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");
+  const core::JobSpec job = job_of(
+      "preset: llama-3-70b",
+      "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");
   core::Plan plan = plan_of(job);
   CHECK_FALSE(plan.fits);
   plan.near = core::near_changes(job, plan.topology, core::NoneFits::smallest);
   REQUIRE_FALSE(plan.near.empty());
   for (const core::NearLayout& near : plan.near) CHECK(near.peak_bytes <= plan.device_bytes);
   const std::string text = core::plan_text(plan, 0);
-  CHECK_THAT(text, Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
+  CHECK_THAT(text,
+             Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
 }
 
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
-  const core::JobSpec job = job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: 1}\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n");
+  const core::JobSpec job = job_of("preset: llama-3-8b",
+                                   "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: "
+                                   "1}\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n");
   const core::Plan plan = plan_of(job);
   const auto json = nlohmann::json::parse(core::plan_json(plan, 1e12));
   CHECK(json["fits"] == plan.fits);
@@ -228,7 +270,8 @@ TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   for (const auto& [part, seconds] : json["time"].items()) ledger += seconds.get<double>();
   CHECK(ledger == Approx(step).epsilon(1e-6));
   CHECK(json["tokens_per_second_per_device"].get<double>() == Approx(64 * 8192 / step / 16));
-  CHECK(json["mfu"].get<double>() == Approx(core::flops_per_token(job.model) * 64 * 8192 / step / 16 / 989e12));
+  CHECK(json["mfu"].get<double>() ==
+        Approx(core::flops_per_token(job.model) * 64 * 8192 / step / 16 / 989e12));
   CHECK(json["tflops_per_device"].get<double>() == Approx(json["mfu"].get<double>() * 989));
   CHECK(json["hardware_tflops_per_device"].get<double>() > json["tflops_per_device"].get<double>());
   for (const char* group : {"tp", "dp", "pp", "world"}) CHECK(json["communication"].contains(group));

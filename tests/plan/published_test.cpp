@@ -34,7 +34,8 @@ parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
 
 /// An entry of `software`, or none.
 YAML::Node software_node(const YAML::Node& file, const YAML::Node& row) {
-  return row["software"] ? file["software"][row["software"].as<std::string>()] : YAML::Node(YAML::NodeType::Map);
+  return row["software"] ? file["software"][row["software"].as<std::string>()]
+                         : YAML::Node(YAML::NodeType::Map);
 }
 
 core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
@@ -50,12 +51,14 @@ core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
   model.seq_len = number(row, "seq");
   model.mlp = m["mlp"].as<std::string>() == "gelu" ? core::Mlp::gelu : core::Mlp::swiglu;
   model.norm = m["norm"].as<std::string>() == "layer" ? core::Norm::layer : core::Norm::rms;
-  model.positions = m["positions"].as<std::string>() == "learned" ? core::Positions::learned : core::Positions::rope;
+  model.positions =
+      m["positions"].as<std::string>() == "learned" ? core::Positions::learned : core::Positions::rope;
   model.linear_bias = m["bias"].as<bool>();
   model.qkv_bias = model.linear_bias || m["qkv_bias"].as<bool>(false);
   model.tie_embeddings = m["tie"].as<bool>();
   parallel::ParallelOptions& p = job.parallel;
-  p.tp = number(row, "tp"), p.pp = number(row, "pp"), p.dp = number(row, "dp"), p.virtual_stages = number(row, "vp");
+  p.tp = number(row, "tp"), p.pp = number(row, "pp"), p.dp = number(row, "dp"),
+  p.virtual_stages = number(row, "vp");
   p.zero = number(row, "zero");
   p.sequence_parallel = row["sp"].as<bool>();
   // The published systems reduce and gather by layers, or all at once.
@@ -63,12 +66,15 @@ core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
   p.overlap_tp_backward = software_node(file, row)["tp_backward_behind"].as<bool>(false);
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
-  p.schedule = p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
+  p.schedule =
+      p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
   const std::string recompute = row["recompute"].as<std::string>();
-  // Of torchtitan's selective recomputation by operators: half of the products, and all but attention and collectives of the rest.
+  // Of torchtitan's selective recomputation by operators: half of the products, and all but attention and
+  // collectives of the rest.
   if (recompute == "half") job.recompute.every = 2;
   job.recompute.kind = recompute == "full" || recompute == "half" ? core::RecomputeKind::full
-                       : recompute == "selective" ? core::RecomputeKind::selective : core::RecomputeKind::none;
+                       : recompute == "selective"                 ? core::RecomputeKind::selective
+                                                                  : core::RecomputeKind::none;
   job.batch = {number(row, "global"), number(row, "micro")};
   job.precision.name = "bf16";
   job.precision.compute = job.precision.params = kernels::DType::bf16;
@@ -127,7 +133,8 @@ TEST_CASE("the planner predicts published step times", "[published]") {
   for (const YAML::Node& row : file["rows"]) {
     const core::JobSpec job = published_job(file, row);
     CAPTURE(job.name);
-    const parallel::Topology topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
+    const parallel::Topology topology =
+        cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     const core::Plan plan = core::make_plan(job, topology, software_of(file, row));
     const std::string family = row["family"].as<std::string>();
     constexpr double kGiB = 1 << 30;
@@ -137,40 +144,53 @@ TEST_CASE("the planner predicts published step times", "[published]") {
       all.push_back(c);
       if (row["sweep"]) sweeps[row["sweep"].as<std::string>()].push_back(c);
       const base::TimeLedger& l = plan.time.mean;
-      std::printf("%-52s %9.3f %9.3f %+6.1f%%  compute %.2f tp %.2f dp %.2f bubble %.2f opt %.2f  %.1f GiB%s\n", job.name.c_str(), c.measured, c.planned,
-                  100 * c.error(), l[base::LedgerPart::compute] / c.planned, l[base::LedgerPart::exposed_tp] / c.planned, l[base::LedgerPart::exposed_dp] / c.planned, l[base::LedgerPart::bubble] / c.planned,
-                  l[base::LedgerPart::optimizer] / c.planned, static_cast<double>(plan.peak_bytes) / kGiB, plan.fits ? "" : " does not fit");
+      std::printf(
+          "%-52s %9.3f %9.3f %+6.1f%%  compute %.2f tp %.2f dp %.2f bubble %.2f opt %.2f  %.1f GiB%s\n",
+          job.name.c_str(), c.measured, c.planned, 100 * c.error(), l[base::LedgerPart::compute] / c.planned,
+          l[base::LedgerPart::exposed_tp] / c.planned, l[base::LedgerPart::exposed_dp] / c.planned,
+          l[base::LedgerPart::bubble] / c.planned, l[base::LedgerPart::optimizer] / c.planned,
+          static_cast<double>(plan.peak_bytes) / kGiB, plan.fits ? "" : " does not fit");
     }
     if (row["reserved_gib"])
-      memory["reserved-memory"].push_back({job.name, row["reserved_gib"].as<double>(), static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
+      memory["reserved-memory"].push_back(
+          {job.name, row["reserved_gib"].as<double>(),
+           static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
     if (row["allocated_peak"])
-      memory["allocated-memory"].push_back({job.name, row["allocated_peak"].as<double>() / kGiB, static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
+      memory["allocated-memory"].push_back(
+          {job.name, row["allocated_peak"].as<double>() / kGiB,
+           static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
     if (row["fits"]) CHECK(plan.fits == row["fits"].as<bool>());
   }
   for (const auto& [family, rows] : families) {
     CAPTURE(family);
     CHECK(mean_error(rows) <= file["limits"][family].as<double>());
-    std::printf("family %-14s %3zu rows: mean error %5.1f%%, bias %+5.1f%%\n", family.c_str(), rows.size(), 100 * mean_error(rows), 100 * mean_bias(rows));
+    std::printf("family %-14s %3zu rows: mean error %5.1f%%, bias %+5.1f%%\n", family.c_str(), rows.size(),
+                100 * mean_error(rows), 100 * mean_bias(rows));
   }
   std::printf("all %zu rows: mean error %.1f%%\n", all.size(), 100 * mean_error(all));
   for (const auto& [sweep, rows] : sweeps) {
-    const auto by = [](double Compared::*key) { return [key](const Compared& a, const Compared& b) { return a.*key < b.*key; }; };
+    const auto by = [](double Compared::*key) {
+      return [key](const Compared& a, const Compared& b) { return a.*key < b.*key; };
+    };
     const Compared chosen = *std::min_element(rows.begin(), rows.end(), by(&Compared::planned));
     const Compared best = *std::min_element(rows.begin(), rows.end(), by(&Compared::measured));
     CAPTURE(sweep);
     CHECK(kendall_tau(rows) >= file["tau"][sweep].as<double>());
-    std::printf("sweep %-12s %zu layouts: tau %.2f, the chosen one is %.1f%% slower than the best\n", sweep.c_str(), rows.size(),
-                kendall_tau(rows), 100 * (chosen.measured / best.measured - 1));
+    std::printf("sweep %-12s %zu layouts: tau %.2f, the chosen one is %.1f%% slower than the best\n",
+                sweep.c_str(), rows.size(), kendall_tau(rows), 100 * (chosen.measured / best.measured - 1));
   }
   for (const auto& [kind, rows] : memory) {
-    for (const Compared& c : rows) std::printf("memory %-16s %-40s %7.2f GiB %7.2f GiB %+6.1f%%\n", kind.c_str(), c.id.c_str(), c.measured, c.planned, 100 * c.error());
+    for (const Compared& c : rows)
+      std::printf("memory %-16s %-40s %7.2f GiB %7.2f GiB %+6.1f%%\n", kind.c_str(), c.id.c_str(), c.measured,
+                  c.planned, 100 * c.error());
     CHECK(mean_error(rows) <= file["limits"][kind].as<double>());
     std::printf("memory %s: mean error %.1f%%\n", kind.c_str(), 100 * mean_error(rows));
   }
   for (const YAML::Node& row : file["skipped"]) REQUIRE(!row["why"].as<std::string>().empty());
 }
 
-TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5% of the best", "[published][search]") {
+TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5% of the best",
+          "[published][search]") {
   const YAML::Node file = YAML::LoadFile(kFolder + "published.yaml");
   struct Sweep {
     core::JobSpec job;
@@ -184,7 +204,9 @@ TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5
     Sweep& sweep = sweeps[row["sweep"].as<std::string>()];
     core::JobSpec job = published_job(file, row);
     job.parallel.allow_tp_across_nodes = true;
-    if (sweep.layouts.empty()) sweep.job = job, sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
+    if (sweep.layouts.empty())
+      sweep.job = job,
+      sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     REQUIRE(job.batch.global == sweep.job.batch.global);
     sweep.layouts.push_back(core::choice_of(job));
     sweep.measured.push_back(row["seconds"].as<double>());
@@ -192,13 +214,16 @@ TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5
   REQUIRE_FALSE(sweeps.empty());
   for (const auto& [name, sweep] : sweeps) {
     CAPTURE(name);
-    const core::SearchResult result = core::search_layouts(sweep.job, sweep.topology, {.keep = 1, .layouts = sweep.layouts});
+    const core::SearchResult result =
+        core::search_layouts(sweep.job, sweep.topology, {.keep = 1, .layouts = sweep.layouts});
     REQUIRE(result.best.size() == 1);
-    const auto chosen = std::find(sweep.layouts.begin(), sweep.layouts.end(), result.best.front().choice) - sweep.layouts.begin();
+    const auto chosen = std::find(sweep.layouts.begin(), sweep.layouts.end(), result.best.front().choice) -
+                        sweep.layouts.begin();
     const double best = *std::min_element(sweep.measured.begin(), sweep.measured.end());
     const double slower = sweep.measured[static_cast<std::size_t>(chosen)] / best - 1;
-    std::printf("search of sweep %s: %zu layouts, %lld planned, the chosen one is %.1f%% slower than the best\n", name.c_str(), sweep.layouts.size(),
-                static_cast<long long>(result.planned), 100 * slower);
+    std::printf(
+        "search of sweep %s: %zu layouts, %lld planned, the chosen one is %.1f%% slower than the best\n",
+        name.c_str(), sweep.layouts.size(), static_cast<long long>(result.planned), 100 * slower);
     CHECK(slower <= 0.05);
   }
 }

@@ -1,4 +1,5 @@
-// The replay against closed forms of pipeline schedules, and against the timeline of the schedules themselves.
+// The replay against closed forms of pipeline schedules, and against the timeline of the schedules
+// themselves.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -17,7 +18,8 @@ namespace {
 /// A record whose actions are one operator each, with the FLOPs as its seconds.
 core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
   core::RankRecord record;
-  for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::backward_input, ActionKind::backward_weight}) {
+  for (const ActionKind kind :
+       {ActionKind::forward, ActionKind::backward, ActionKind::backward_input, ActionKind::backward_weight}) {
     record.ops.push_back({kernels::Operator::add, {}, {costs.of(kind), 0}});
     const auto index = static_cast<std::int32_t>(record.ops.size()) - 1;
     for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
@@ -27,7 +29,8 @@ core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel:
   return record;
 }
 
-core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::RankRecord& record, double message) {
+core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::RankRecord& record,
+                           double message) {
   core::ReplayInput input;
   input.schedule = shape;
   input.records.assign(static_cast<std::size_t>(shape.stages), &record);
@@ -41,7 +44,8 @@ core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::Ran
 
 enum class Messages { in_order, copied };
 
-core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs, Messages messages = Messages::in_order) {
+core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs,
+                 Messages messages = Messages::in_order) {
   core::RankRecord record = record_of(shape, costs);
   // Ranks end a step together, as the gradient norm's sum has them do.
   record.groups = {parallel::Group::world};
@@ -59,17 +63,21 @@ TEST_CASE("the bubble of 1F1B is (p - 1) / (m + p - 1), interleaved (p - 1) / (v
     for (const int m : {8, 16, 32}) {
       CAPTURE(p, m);
       const double ideal = 3.0 * m;
-      const core::Replay plain = run({ScheduleKind::one_f_one_b, p, 1, m, parallel::Pass::train}, {1, 1, 1, 0});
+      const core::Replay plain =
+          run({ScheduleKind::one_f_one_b, p, 1, m, parallel::Pass::train}, {1, 1, 1, 0});
       CHECK(plain.bubble == Approx((p - 1.0) / (m + p - 1)));
       CHECK(plain.step_seconds == Approx(ideal + 3 * (p - 1)));
       // Chunks of half the time each.
-      const core::Replay two = run({ScheduleKind::interleaved, p, 2, m, parallel::Pass::train}, {0.5, 0.5, 0.5, 0});
+      const core::Replay two =
+          run({ScheduleKind::interleaved, p, 2, m, parallel::Pass::train}, {0.5, 0.5, 0.5, 0});
       CHECK(two.bubble == Approx((p - 1.0) / (2 * m + p - 1)));
     }
 }
 
-TEST_CASE("every schedule takes as long as its own timeline says, if messages are copied or take no time", "[replay]") {
-  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+TEST_CASE("every schedule takes as long as its own timeline says, if messages are copied or take no time",
+          "[replay]") {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
     for (const int p : {1, 3, 4})
       for (const int m : {12, 24})
         for (const double backward_weight : {1.0, 0.7})
@@ -87,21 +95,25 @@ TEST_CASE("every schedule takes as long as its own timeline says, if messages ar
 TEST_CASE("bubbles are those of the zero-bubble paper's table 5, however messages move", "[replay]") {
   for (const test::PublishedBubble& row : test::zero_bubble_table())
     for (const Messages messages : {Messages::in_order, Messages::copied}) {
-      CAPTURE(static_cast<int>(row.shape.kind), row.shape.stages, row.shape.microbatches, static_cast<int>(messages));
+      CAPTURE(static_cast<int>(row.shape.kind), row.shape.stages, row.shape.microbatches,
+              static_cast<int>(messages));
       CHECK(run(row.shape, row.costs, messages).bubble == Approx(row.bubble).margin(0.02));
     }
 }
 
-TEST_CASE("a message in order moves when both ends have come to it, a copied one when it is sent", "[replay]") {
+TEST_CASE("a message in order moves when both ends have come to it, a copied one when it is sent",
+          "[replay]") {
   // GPipe on two ranks: the second asks for an input when it has used the last, and the first for a gradient.
   const int m = 8;
   const double message = 0.25;
   const parallel::ScheduleShape shape{ScheduleKind::gpipe, 2, 1, m, parallel::Pass::train};
   CHECK(run(shape, {1, 1, 1, message}, Messages::copied).step_seconds == Approx(3 * (m + 1) + 2 * message));
-  CHECK(run(shape, {1, 1, 1, message}, Messages::in_order).step_seconds == Approx(3 * (m + 1) + 2 * m * message));
+  CHECK(run(shape, {1, 1, 1, message}, Messages::in_order).step_seconds ==
+        Approx(3 * (m + 1) + 2 * m * message));
 }
 
-TEST_CASE("messages awaited where they are posted stop a pipeline less where they are posted late", "[replay]") {
+TEST_CASE("messages awaited where they are posted stop a pipeline less where they are posted late",
+          "[replay]") {
   for (const auto& [kind, chunks] : {std::pair{ScheduleKind::interleaved, 2}, {ScheduleKind::zb_h1, 1}}) {
     parallel::ScheduleShape shape{kind, 4, chunks, 8, parallel::Pass::train};
     const core::RankRecord record = record_of(shape, {1, 1, 1, 0});
@@ -148,7 +160,8 @@ TEST_CASE("ranks of several stages meet in as many groups as there are", "[repla
   core::RankRecord ends = inner;
   inner.groups.pop_back();
   inner.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
-  ends.after = {{Kind::issue, 1, 0}, {Kind::wait, 1, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
+  ends.after = {{Kind::issue, 1, 0}, {Kind::wait, 1, 0},  {Kind::issue, 0, 0},
+                {Kind::wait, 0, 0},  {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
   core::ReplayInput input = input_of(shape, ends, 0);
   input.records[1] = &inner;
   CHECK(core::replay(input).step_seconds == Approx(3.0 * (4 + 2) + 2 + 3 + 3));
@@ -175,7 +188,8 @@ TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubb
   CHECK(slow.mean[base::LedgerPart::compute] == Approx(3 * 8));
 }
 
-TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step", "[replay]") {
+TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step",
+          "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::world};
@@ -184,7 +198,8 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   const core::Replays replays(input_of(shape, record, 0.25));
   const double even = replays.run().step_seconds;
   CHECK(even == core::replay(input_of(shape, record, 0.25)).step_seconds);
-  const core::Replay slow = replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
+  const core::Replay slow =
+      replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
   // The slow rank's own eight microbatches, behind the others' first and before their last.
   CHECK(slow.step_seconds >= 2 * 3 * 8);
   CHECK(slow.ranks[2][base::LedgerPart::compute] == Approx(2 * 3 * 8));
@@ -217,9 +232,9 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
     input.launch_seconds = launch;
     return core::replay(input).step_seconds;
   };
-  CHECK(step({2, 2, 2}, 1) == Approx(1 + 6));            // the device is slower
-  CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));    // the host is
-  CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5)); // what was issued meanwhile runs at once
+  CHECK(step({2, 2, 2}, 1) == Approx(1 + 6));             // the device is slower
+  CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));     // the host is
+  CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5));  // what was issued meanwhile runs at once
   CHECK(step({0.5, 0.5, 5}, 1) == Approx(3 + 5));
 }
 
@@ -227,14 +242,16 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp, parallel::Group::tp};
-  record.collectives = {{0, "reduce_scatter", "gradients", 5, true}, {1, "all_reduce", "row_linear", 2, false}};
+  record.collectives = {{0, "reduce_scatter", "gradients", 5, true},
+                        {1, "all_reduce", "row_linear", 2, false}};
   using Kind = core::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});
   backward.push_back({Kind::issue, 1, 0}), backward.push_back({Kind::wait, 1, 0});
   record.after = {{Kind::wait, 0, 0}};
   core::ReplayInput input = input_of(shape, record, 0);
-  const auto run = [&](std::array<double, core::kPorts> dp, std::array<double, core::kPorts> tp, double latency) {
+  const auto run = [&](std::array<double, core::kPorts> dp, std::array<double, core::kPorts> tp,
+                       double latency) {
     input.collective_cost = [=](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
       return core::TransferCost{latency, static_cast<double>(c.bytes) - latency, c.group == 0 ? dp : tp};
     };
@@ -246,21 +263,26 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
     CHECK(result.mean.sum() == Approx(result.step_seconds));
     CHECK(result.mean[base::LedgerPart::compute] == Approx(3));
     REQUIRE(seen.size() == 1);
-    return std::array{result.step_seconds, result.mean[base::LedgerPart::exposed_tp], result.mean[base::LedgerPart::exposed_dp], seen[0]};
+    return std::array{result.step_seconds, result.mean[base::LedgerPart::exposed_tp],
+                      result.mean[base::LedgerPart::exposed_dp], seen[0]};
   };
   const auto equal = [](const std::array<double, 4>& a, const std::array<double, 4>& b) {
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]));
   };
-  // dp goes from 1 on. Backward's products end at 3, when it has 3 seconds left; tp's two then take 4, and dp's last goes from 7 to 8.
+  // dp goes from 1 on. Backward's products end at 3, when it has 3 seconds left; tp's two then take 4, and
+  // dp's last goes from 7 to 8.
   equal(run({1, 0, 0}, {1, 0, 0}, 0), {8, 4, 1, 7});
   equal(run({0, 1, 0}, {1, 0, 0}, 0), {6, 2, 1, 5});
-  // One second of each is latency: tp's second moves from 4 on, when dp has two left, and takes 2; dp's last goes from 6 to 7.
+  // One second of each is latency: tp's second moves from 4 on, when dp has two left, and takes 2; dp's last
+  // goes from 6 to 7.
   equal(run({1, 0, 0}, {1, 0, 0}, 1), {7, 3, 1, 6});
   // Half of the port beside all of it: tp takes 3, and dp has one second left at 6.
   equal(run({0.5, 1, 0}, {1, 0, 0}, 0), {7, 3, 1, 6});
 }
 
-TEST_CASE("a message and a collective in the background slow each other where their ports and ways are the same", "[replay]") {
+TEST_CASE(
+    "a message and a collective in the background slow each other where their ports and ways are the same",
+    "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
   core::RankRecord last = record_of(shape, {1, 1, 1, 0});
   using Kind = core::RecordedEvent::Kind;
@@ -283,9 +305,11 @@ TEST_CASE("a message and a collective in the background slow each other where th
       if (s.kind == core::ReplaySlice::Kind::message) messages += s.seconds;
     }});
     CHECK(result.ranks[0].sum() == Approx(result.step_seconds));
-    return std::array{result.step_seconds, result.ranks[0][base::LedgerPart::bubble], result.ranks[0][base::LedgerPart::exposed_dp], messages};
+    return std::array{result.step_seconds, result.ranks[0][base::LedgerPart::bubble],
+                      result.ranks[0][base::LedgerPart::exposed_dp], messages};
   };
-  // The forward's flow takes from 1 to 3, the last rank's work to 6, the gradient's flow to 8 and its use to 10: two of dp's seconds are left.
+  // The forward's flow takes from 1 to 3, the last rank's work to 6, the gradient's flow to 8 and its use to
+  // 10: two of dp's seconds are left.
   CHECK(run({0, 1, 0}) == std::array{12.0, 7.0, 2.0, 4.0});
   CHECK(run({1, 0, 0}) == std::array{10.0, 5.0, 2.0, 2.0});
 }

@@ -1,4 +1,5 @@
-// The search against planning every layout of small spaces, its bounds against the plans that they bound, and limits of time and memory.
+// The search against planning every layout of small spaces, its bounds against the plans that they bound, and
+// limits of time and memory.
 
 #include <sys/resource.h>
 
@@ -28,7 +29,10 @@ constexpr bool kTimed = true;
 #endif
 
 core::JobSpec search_job(const std::string& model, const std::string& rest) {
-  return core::parse_job("model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n" + rest, "job.yaml");
+  return core::parse_job(
+      "model: {" + model +
+          "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n" + rest,
+      "job.yaml");
 }
 
 struct Case {
@@ -39,20 +43,51 @@ struct Case {
 
 /// Small enough to plan every layout; each kind of value is in one of them.
 std::vector<Case> cases() {
-  const std::string small = "layers: 6, hidden: 1024, heads: 8, kv_heads: 4, ffn: 4096, vocab: 32000, seq_len: 1024";
-  const core::RecomputeOptions none{}, selective{RecomputeKind::selective, 1}, full{RecomputeKind::full, 1}, third{RecomputeKind::full, 3};
+  const std::string small =
+      "layers: 6, hidden: 1024, heads: 8, kv_heads: 4, ffn: 4096, vocab: 32000, seq_len: 1024";
+  const core::RecomputeOptions none{}, selective{RecomputeKind::selective, 1}, full{RecomputeKind::full, 1},
+      third{RecomputeKind::full, 3};
   return {
-      {"all schedules", small, "parallel: {pp: 4, dp: 4}\nbatch: {global: 32, micro: 1}\n",
+      {"all schedules",
+       small,
+       "parallel: {pp: 4, dp: 4}\nbatch: {global: 32, micro: 1}\n",
        {.tp = {1, 2}, .zero = {1}, .micro = {1, 2}, .zero_group = {0}, .recompute = {none, full}}},
-      {"all states", small + ", tie_embeddings: true", "parallel: {dp: 16}\nbatch: {global: 32, micro: 1}\n",
-       {.tp = {1, 8}, .pp = {1, 2}, .micro = {1, 2}, .bucket_bytes = {0, 1 << 22}, .schedule = {ScheduleKind::one_f_one_b}, .recompute = {none}}},
-      {"recomputation", small + ", mlp: gelu, norm: layer, bias: true, positions: learned", "parallel: {dp: 8}\nbatch: {global: 64, micro: 1}\n",
-       {.tp = {2}, .zero = {1, 3}, .zero_group = {0}, .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1},
+      {"all states",
+       small + ", tie_embeddings: true",
+       "parallel: {dp: 16}\nbatch: {global: 32, micro: 1}\n",
+       {.tp = {1, 8},
+        .pp = {1, 2},
+        .micro = {1, 2},
+        .bucket_bytes = {0, 1 << 22},
+        .schedule = {ScheduleKind::one_f_one_b},
+        .recompute = {none}}},
+      {"recomputation",
+       small + ", mlp: gelu, norm: layer, bias: true, positions: learned",
+       "parallel: {dp: 8}\nbatch: {global: 64, micro: 1}\n",
+       {.tp = {2},
+        .zero = {1, 3},
+        .zero_group = {0},
+        .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1},
         .recompute = {none, selective, full, third}}},
-      {"no overlap", small, "parallel: {dp: 16, overlap_grad_reduce: false, overlap_param_gather: false}\nbatch: {global: 32, micro: 1}\n",
-       {.tp = {1, 2}, .pp = {2, 4}, .micro = {1}, .zero_group = {0, 2}, .virtual_stages = {1, 2}, .recompute = {none}}},
-      {"llama-3-8b", "preset: llama-3-8b", "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
-       {.tp = {2, 4}, .pp = {2, 4}, .zero = {1, 2, 3}, .micro = {1}, .zero_group = {0, 8}, .sequence_parallel = {true},
+      {"no overlap",
+       small,
+       "parallel: {dp: 16, overlap_grad_reduce: false, overlap_param_gather: false}\nbatch: {global: 32, "
+       "micro: 1}\n",
+       {.tp = {1, 2},
+        .pp = {2, 4},
+        .micro = {1},
+        .zero_group = {0, 2},
+        .virtual_stages = {1, 2},
+        .recompute = {none}}},
+      {"llama-3-8b",
+       "preset: llama-3-8b",
+       "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
+       {.tp = {2, 4},
+        .pp = {2, 4},
+        .zero = {1, 2, 3},
+        .micro = {1},
+        .zero_group = {0, 8},
+        .sequence_parallel = {true},
         .recompute = {none, third}}},
   };
 }
@@ -95,7 +130,8 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
     // A device that half of them fit: memory decides.
     std::vector<Planned> fitting = planned;
     const auto middle = fitting.begin() + static_cast<std::ptrdiff_t>(fitting.size() / 2);
-    std::nth_element(fitting.begin(), middle, fitting.end(), [](const Planned& a, const Planned& b) { return a.bytes < b.bytes; });
+    std::nth_element(fitting.begin(), middle, fitting.end(),
+                     [](const Planned& a, const Planned& b) { return a.bytes < b.bytes; });
     topology.device_memory_bytes = middle->bytes;
     std::erase_if(fitting, [&](const Planned& p) { return p.bytes > topology.device_memory_bytes; });
     std::sort(fitting.begin(), fitting.end(), [](const Planned& a, const Planned& b) {
@@ -104,8 +140,11 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
     REQUIRE(fitting.size() > 10);
     REQUIRE(fitting.size() < all.size());
     const core::SearchResult result = core::search_layouts(job, topology, {.space = c.space});
-    std::printf("search %-14s %5zu layouts, %zu fit, %lld planned; bounds: time %.3f (least %.3f), memory %.3f (least %.3f)\n", c.name, all.size(),
-                fitting.size(), static_cast<long long>(result.planned), time_slack / n, worst_time, memory_slack / n, worst_memory);
+    std::printf(
+        "search %-14s %5zu layouts, %zu fit, %lld planned; bounds: time %.3f (least %.3f), memory %.3f "
+        "(least %.3f)\n",
+        c.name, all.size(), fitting.size(), static_cast<long long>(result.planned), time_slack / n,
+        worst_time, memory_slack / n, worst_memory);
     REQUIRE(result.best.size() == 10);
     for (std::size_t i = 0; i < result.best.size(); ++i) {
       CAPTURE(i);
@@ -117,10 +156,13 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
   }
 }
 
-TEST_CASE("a search finds the same with any number of threads, and its job is one that the parser takes", "[search]") {
-  const core::JobSpec job = search_job("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
+TEST_CASE("a search finds the same with any number of threads, and its job is one that the parser takes",
+          "[search]") {
+  const core::JobSpec job =
+      search_job("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
   const parallel::Topology topology = core::job_topology(job);
-  const core::SearchResult one = core::search_layouts(job, topology, {.threads = 1}), three = core::search_layouts(job, topology, {.threads = 3});
+  const core::SearchResult one = core::search_layouts(job, topology, {.threads = 1}),
+                           three = core::search_layouts(job, topology, {.threads = 3});
   REQUIRE(one.best.size() == 10);
   REQUIRE(three.best.size() == 10);
   for (std::size_t i = 0; i < 10; ++i) CHECK(one.best[i].choice == three.best[i].choice);
@@ -137,21 +179,26 @@ TEST_CASE("a search finds the same with any number of threads, and its job is on
   CHECK(json["best"][0]["step_seconds"] == plan.time.step_seconds);
   CHECK(json["best"][0]["peak_bytes"] == plan.peak_bytes);
   CHECK(core::parse_job(json["job"].get<std::string>(), "json") == chosen);
-  CHECK_THAT(core::search_text(job, topology, one), Catch::Contains("chosen, over the job's own") && Catch::Contains("MFU"));
+  CHECK_THAT(core::search_text(job, topology, one),
+             Catch::Contains("chosen, over the job's own") && Catch::Contains("MFU"));
 }
 
 TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory", "[search]") {
-  const core::JobSpec job = search_job("preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 128}\nbatch: {global: 2048, micro: 1}\n");
+  const core::JobSpec job = search_job(
+      "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 128}\nbatch: {global: 2048, micro: 1}\n");
   const auto cpu_seconds = [] {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
   const double before = cpu_seconds();
   const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
-  std::printf("search llama-3-405b on 16384: %lld layouts, %lld too large, %lld planned, %.1f s\n", static_cast<long long>(result.layouts),
-              static_cast<long long>(result.too_large), static_cast<long long>(result.planned), result.seconds);
-  if (kTimed) CHECK(cpu_seconds() - before < 20);  // 10 seconds of two cores; the machine may have others to serve
+  std::printf("search llama-3-405b on 16384: %lld layouts, %lld too large, %lld planned, %.1f s\n",
+              static_cast<long long>(result.layouts), static_cast<long long>(result.too_large),
+              static_cast<long long>(result.planned), result.seconds);
+  if (kTimed)
+    CHECK(cpu_seconds() - before < 20);  // 10 seconds of two cores; the machine may have others to serve
   REQUIRE(result.best.size() == 10);
   for (const core::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
   rusage usage{};
@@ -160,23 +207,28 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
 }
 
 TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
-  const core::JobSpec job = search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
+  const core::JobSpec job =
+      search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
   const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
   CHECK(result.best.empty());
   REQUIRE_FALSE(result.nearest.empty());
   for (const core::RankedLayout& l : result.nearest) CHECK(l.peak_bytes > result.device_bytes);
-  CHECK(std::is_sorted(result.nearest.begin(), result.nearest.end(), [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; }));
+  CHECK(std::is_sorted(result.nearest.begin(), result.nearest.end(),
+                       [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; }));
   CHECK_THAT(core::search_text(job, core::job_topology(job), result), Catch::Contains("none fits"));
 }
 
 TEST_CASE("a cluster without rates is searched by memory", "[search]") {
-  const core::JobSpec job = search_job("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
+  const core::JobSpec job =
+      search_job("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
   parallel::Topology topology = core::job_topology(job);
   topology.rates = {};
   const core::SearchResult result = core::search_layouts(job, topology);
   CHECK_FALSE(result.timed);
   REQUIRE_FALSE(result.best.empty());
-  for (const core::RankedLayout& l : result.best) CHECK((l.fits && l.peak_bytes <= result.device_bytes && l.step_seconds == 0));
-  CHECK_THAT(core::search_text(job, topology, result), Catch::Contains("times are not compared: dgx-h100 has no operator rates"));
+  for (const core::RankedLayout& l : result.best)
+    CHECK((l.fits && l.peak_bytes <= result.device_bytes && l.step_seconds == 0));
+  CHECK_THAT(core::search_text(job, topology, result),
+             Catch::Contains("times are not compared: dgx-h100 has no operator rates"));
   CHECK_THAT(core::chosen_yaml(job, result), Catch::Contains("by memory alone"));
 }

@@ -20,25 +20,37 @@
 namespace trainerd::core {
 namespace {
 
-/// The models of the steps that are timed: together they meet every operator over a range of sizes, in and out of caches.
+/// The models of the steps that are timed: together they meet every operator over a range of sizes, in and
+/// out of caches.
 constexpr std::array kModels = {
-    "model: {layers: 2, hidden: 64, heads: 2, ffn: 192, seq_len: 64, vocab: 256}\nbatch: {global: 4, micro: 2}\n",
-    "model: {layers: 2, hidden: 128, heads: 4, ffn: 384, seq_len: 64, vocab: 512}\nbatch: {global: 64, micro: 64}\n",
-    "model: {layers: 2, hidden: 128, heads: 4, ffn: 512, seq_len: 128, vocab: 1024, mlp: gelu, norm: layer, positions: learned, bias: true}\n"
+    "model: {layers: 2, hidden: 64, heads: 2, ffn: 192, seq_len: 64, vocab: 256}\nbatch: {global: 4, micro: "
+    "2}\n",
+    "model: {layers: 2, hidden: 128, heads: 4, ffn: 384, seq_len: 64, vocab: 512}\nbatch: {global: 64, "
+    "micro: 64}\n",
+    "model: {layers: 2, hidden: 128, heads: 4, ffn: 512, seq_len: 128, vocab: 1024, mlp: gelu, norm: layer, "
+    "positions: learned, bias: true}\n"
     "batch: {global: 8, micro: 4}\n",
-    "model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 704, seq_len: 256, vocab: 4096}\nbatch: {global: 2, micro: 1}\n",
-    "model: {layers: 1, hidden: 384, heads: 6, ffn: 1536, seq_len: 512, vocab: 256, mlp: gelu, norm: layer, positions: learned}\n"
+    "model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 704, seq_len: 256, vocab: 4096}\nbatch: "
+    "{global: 2, micro: 1}\n",
+    "model: {layers: 1, hidden: 384, heads: 6, ffn: 1536, seq_len: 512, vocab: 256, mlp: gelu, norm: layer, "
+    "positions: learned}\n"
     "batch: {global: 4, micro: 4}\n",
-    "model: {layers: 1, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: 16000}\nbatch: {global: 4, micro: 4}\n",
-    "model: {layers: 1, hidden: 512, heads: 8, kv_heads: 4, ffn: 1408, seq_len: 128, vocab: 512}\nbatch: {global: 32, micro: 16}\n",
-    "model: {layers: 1, hidden: 768, heads: 12, ffn: 3072, seq_len: 512, vocab: 8192, mlp: gelu, norm: layer, positions: learned, bias: true}\n"
+    "model: {layers: 1, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: 16000}\nbatch: {global: 4, "
+    "micro: 4}\n",
+    "model: {layers: 1, hidden: 512, heads: 8, kv_heads: 4, ffn: 1408, seq_len: 128, vocab: 512}\nbatch: "
+    "{global: 32, micro: 16}\n",
+    "model: {layers: 1, hidden: 768, heads: 12, ffn: 3072, seq_len: 512, vocab: 8192, mlp: gelu, norm: "
+    "layer, positions: learned, bias: true}\n"
     "batch: {global: 1, micro: 1}\n",
-    "model: {layers: 1, hidden: 1024, heads: 8, ffn: 2816, seq_len: 1024, vocab: 256}\nbatch: {global: 1, micro: 1}\n",
+    "model: {layers: 1, hidden: 1024, heads: 8, ffn: 2816, seq_len: 1024, vocab: 256}\nbatch: {global: 1, "
+    "micro: 1}\n",
 };
 
 JobSpec job_of(const char* model, const char* precision) {
-  return parse_job(std::string("name: calibrate\nseed: 1\ndevice: cpu\n") + model + "precision: " + precision +
-                       "\noptimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: 1000000\ndata: {format: synthetic}\n",
+  return parse_job(std::string("name: calibrate\nseed: 1\ndevice: cpu\n") + model +
+                       "precision: " + precision +
+                       "\noptimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
+                       "1000000\ndata: {format: synthetic}\n",
                    "calibrate.yaml");
 }
 
@@ -53,7 +65,8 @@ double processor_seconds() {
 class TimedModel {
  public:
   TimedModel(const JobSpec& job, const parallel::Topology& topology)
-      : job_(job), one_thread_(topology.device.kind == kernels::DeviceKind::cpu && topology.device.threads == 1),
+      : job_(job),
+        one_thread_(topology.device.kind == kernels::DeviceKind::cpu && topology.device.threads == 1),
         rank_(job, topology, [this](const kernels::ObservedCall& call) { hear(call); }) {
     rank_.trainer().initialise();
     OperatorSamples unused;
@@ -68,8 +81,9 @@ class TimedModel {
     const ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
       const double start = base::monotonic_seconds();
       for (std::size_t i = 0; i < tokens.size(); ++i)
-        tokens[i] = static_cast<std::int32_t>(kernels::philox(static_cast<std::uint64_t>(step_), i, static_cast<std::uint64_t>(sample))[0] %
-                                              static_cast<std::uint32_t>(job_.model.vocab));
+        tokens[i] = static_cast<std::int32_t>(
+            kernels::philox(static_cast<std::uint64_t>(step_), i, static_cast<std::uint64_t>(sample))[0] %
+            static_cast<std::uint32_t>(job_.model.vocab));
       reading += base::monotonic_seconds() - start;
     };
     const double start = base::monotonic_seconds(), start_processor = last_ = processor_seconds();
@@ -83,8 +97,8 @@ class TimedModel {
   kernels::Backend& backend() { return rank_.backend(); }
 
  private:
-  // What other processes take of the core is not the operator's: where one thread computes, an operator has taken no more
-  // than its processor time since the last one.
+  // What other processes take of the core is not the operator's: where one thread computes, an operator has
+  // taken no more than its processor time since the last one.
   void hear(kernels::ObservedCall call) {
     if (into_ == nullptr) return;  // it is being made
     if (one_thread_) {
@@ -114,17 +128,22 @@ parallel::Topology topology_for(const CalibrateOptions& options) {
   if (options.device == DeviceChoice::cuda) {
     parallel::Topology cuda = parallel::detect_cuda_topology(1);
     if (options.ranks > 1)
-      throw base::spec_error("--ranks: links between CUDA devices are not measured by calibrate; leave it at 1");
+      throw base::spec_error(
+          "--ranks: links between CUDA devices are not measured by calibrate; leave it at 1");
     return cuda;
   }
   const int cores = kernels::detect_cpu().threads;
   if (options.threads > cores)
-    throw base::spec_error("--threads: a rank cannot have " + std::to_string(options.threads) + " threads on " + std::to_string(cores) +
+    throw base::spec_error("--threads: a rank cannot have " + std::to_string(options.threads) +
+                           " threads on " + std::to_string(cores) +
                            " cores (nearest valid: " + std::to_string(cores) + ")");
-  const std::int64_t ranks = options.ranks > 0 ? options.ranks : std::max<std::int64_t>(1, cores / options.threads);
+  const std::int64_t ranks =
+      options.ranks > 0 ? options.ranks : std::max<std::int64_t>(1, cores / options.threads);
   if (ranks * options.threads > cores)
-    throw base::spec_error("--ranks: " + std::to_string(ranks) + " ranks of " + std::to_string(options.threads) + " threads need more than the " +
-                           std::to_string(cores) + " cores of this machine (nearest valid: " + std::to_string(cores / options.threads) + ")");
+    throw base::spec_error(
+        "--ranks: " + std::to_string(ranks) + " ranks of " + std::to_string(options.threads) +
+        " threads need more than the " + std::to_string(cores) +
+        " cores of this machine (nearest valid: " + std::to_string(cores / options.threads) + ")");
   return parallel::detect_topology(static_cast<int>(options.threads), ranks);
 }
 
@@ -138,7 +157,8 @@ struct Shared {
 
 constexpr int kStepsOfRound = 2;
 
-void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, double until, const CalibrateOptions& options) {
+void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, double until,
+                  const CalibrateOptions& options) {
   parallel::Topology mine = node;
   mine.devices_per_node = 1;
   const std::vector<JobSpec> all_jobs = jobs();
@@ -155,7 +175,8 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
     for (std::size_t j = 0; j < all_jobs.size(); ++j) {
       if (rank == 0 && options.progress) {
         const double left = std::max(0.0, until - base::monotonic_seconds());
-        options.progress("operators, round " + std::to_string(shared.rounds + 1) + ", model " + std::to_string(j + 1) + " of " + std::to_string(all_jobs.size()),
+        options.progress("operators, round " + std::to_string(shared.rounds + 1) + ", model " +
+                             std::to_string(j + 1) + " of " + std::to_string(all_jobs.size()),
                          options.seconds > 0 ? 1 - left / options.seconds : 1);
       }
       TimedModel model(all_jobs[j], mine);
@@ -186,7 +207,8 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
 
 parallel::Topology calibrated_topology(const JobSpec& job, double seconds) {
   if (job.cluster.preset != "local")
-    throw base::spec_error("--calibrate: measures this machine, and the job is for " + job.cluster.preset + ": leave out --calibrate, or cluster.preset");
+    throw base::spec_error("--calibrate: measures this machine, and the job is for " + job.cluster.preset +
+                           ": leave out --calibrate, or cluster.preset");
   const parallel::Topology here = job_topology(job);
   CalibrateOptions options{.seconds = seconds};
   if (here.device.kind == kernels::DeviceKind::cuda) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// Measures the machine at hand for the cost model: small training steps through the real backend, every operator timed in its place,
-// by one rank alone and by all ranks at once; and collectives and messages among those ranks through the real communicator.
+// Measures the machine at hand for the cost model: small training steps through the real backend, every
+// operator timed in its place, by one rank alone and by all ranks at once; and collectives and messages among
+// those ranks through the real communicator.
 
 #include <cstdint>
 #include <functional>
@@ -14,15 +15,17 @@ namespace trainerd::core {
 
 struct CalibrateOptions {
   DeviceChoice device = DeviceChoice::cpu;
-  double seconds = 45;     ///< to measure for, about; at least one round is made
+  double seconds = 45;       ///< to measure for, about; at least one round is made
   std::int64_t threads = 1;  ///< of a rank
   std::int64_t ranks = 0;    ///< devices of the node; 0: as many as the cores have room for
-  /// Called now and then, from one thread at a time, with what is measured and the share of the time that has passed, 0 to 1.
+  /// Called now and then, from one thread at a time, with what is measured and the share of the time that has
+  /// passed, 0 to 1.
   std::function<void(const std::string& what, double share)> progress = {};
 };
 
 struct Calibration {
-  parallel::Topology topology;  ///< with `measured`, and peaks of matrix products as this library reaches them
+  /// With `measured`, and peaks of matrix products as this library reaches them.
+  parallel::Topology topology;
   int rounds = 0;
   double host_share = 0;  ///< of a step, outside operators
   double fit_error = 0;   ///< mean error of the curves on what they were made from, by time
@@ -31,8 +34,8 @@ struct Calibration {
 /// Throws SpecError for options that cannot be, DeviceError where there is no such device.
 Calibration calibrate(const CalibrateOptions& options);
 
-/// job_topology of a job on this machine, with the rates that `calibrate` measures for it in about `seconds`. Throws SpecError for a job
-/// of another cluster.
+/// job_topology of a job on this machine, with the rates that `calibrate` measures for it in about `seconds`.
+/// Throws SpecError for a job of another cluster.
 parallel::Topology calibrated_topology(const JobSpec& job, double seconds);
 
 /// The cluster file that `read_cluster` reads back. `source`: "measured 2026-01-31, trainerd 1.0".

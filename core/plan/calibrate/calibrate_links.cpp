@@ -25,12 +25,14 @@ using namespace parallel;
 using kernels::DType;
 using kernels::Tensor;
 
-constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "message"};
+constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter",
+                                    "broadcast",  "barrier",    "message"};
 constexpr std::array<std::int64_t, 7> kBytes{64, 4096, 65536, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
 constexpr int kRounds = 25;
 
 /// `x` is the whole tensor, `part` this rank's.
-void once(const std::string& operation, Communicator& comm, kernels::Stream& stream, const Tensor& x, const Tensor& part) {
+void once(const std::string& operation, Communicator& comm, kernels::Stream& stream, const Tensor& x,
+          const Tensor& part) {
   const CommOptions options{.label = "calibrate"};
   if (operation == "all_reduce") return comm.all_reduce(stream, x, ReduceOp::sum, options)->wait(stream);
   if (operation == "all_gather") return comm.all_gather(stream, part, x, options)->wait(stream);
@@ -50,7 +52,8 @@ void once(const std::string& operation, Communicator& comm, kernels::Stream& str
   }
 }
 
-MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<std::int64_t>& ranks, std::int64_t rank, int threads) {
+MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<std::int64_t>& ranks,
+                                      std::int64_t rank, int threads) {
   base::ThreadPool pool(threads);
   kernels::CpuBackend backend(kernels::detect_cpu(threads), pool);
   const auto stream = backend.make_stream("calibrate", nullptr);
@@ -68,7 +71,8 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
         const double begin = base::monotonic_seconds();
         once(operation, *comm, *stream, x, x.rows(rank * (count / size), count / size));
         const double took = base::monotonic_seconds() - begin;
-        if (round >= 0) seconds[{operation, bytes}].push_back(operation == std::string("message") ? took / 2 : took);
+        if (round >= 0)
+          seconds[{operation, bytes}].push_back(operation == std::string("message") ? took / 2 : took);
       }
   MeasuredRates::Operators curves;
   for (const auto& [what, took] : seconds) {
@@ -84,7 +88,8 @@ MeasuredRates::Operators measure_collectives(const Topology& node) {
   constexpr double kSpinSeconds = 100e-6;  // as workers with cores of their own
   std::vector<std::int64_t> ranks;
   for (std::int64_t rank = 0; rank < node.devices_per_node; ++rank) ranks.push_back(rank);
-  const ShmLayout layout{.ranks = node.devices_per_node, .groups = {{.name = "all", .ranks = ranks, .ring_bytes = 8 << 20}}};
+  const ShmLayout layout{.ranks = node.devices_per_node,
+                         .groups = {{.name = "all", .ranks = ranks, .ring_bytes = 8 << 20}}};
   const base::Segment segment = make_shm_segment(layout);
   MeasuredRates::Operators curves;
   std::exception_ptr failed;

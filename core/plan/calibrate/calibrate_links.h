@@ -5,7 +5,8 @@
 
 namespace trainerd::core {
 
-/// Seconds of collectives among all devices of a node, and of messages, over its shared memory: see MeasuredRates::collectives.
+/// Seconds of collectives among all devices of a node, and of messages, over its shared memory: see
+/// MeasuredRates::collectives.
 parallel::MeasuredRates::Operators measure_collectives(const parallel::Topology& node);
 
 }  // namespace trainerd::core

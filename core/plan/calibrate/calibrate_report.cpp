@@ -44,29 +44,41 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
   constexpr double kTera = 1e12;
   std::string text = fmt::format(
       "# Every number under `peak_tflops` and `measured`: {}, {} {} of {} {}, medians of {} rounds.\n"
-      "# The curves are {:.1f}% of the operators' time away from what they were made from; {:.1f}% of a step was outside operators.\n",
-      source, rates.devices, rates.devices == 1 ? "rank" : "ranks", t.device.threads, t.device.threads == 1 ? "thread" : "threads", made.rounds,
-      100 * made.fit_error, 100 * made.host_share);
+      "# The curves are {:.1f}% of the operators' time away from what they were made from; {:.1f}% of a step "
+      "was outside operators.\n",
+      source, rates.devices, rates.devices == 1 ? "rank" : "ranks", t.device.threads,
+      t.device.threads == 1 ? "thread" : "threads", made.rounds, 100 * made.fit_error, 100 * made.host_share);
   text += fmt::format("kind: {}\ndevice: {}\n", to_string(t.device.kind), quoted(t.device.name));
   if (processor)
-    text += fmt::format("threads: {}                            # of a device\nisa: {}\nbf16_gemm: {}\namx: {}\ngemm_library: {}\n", t.device.threads,
-                        to_string(t.device.isa), t.device.bf16_gemm, t.device.amx, quoted(t.device.gemm_library));
+    text += fmt::format(
+        "threads: {}                            # of a device\nisa: {}\nbf16_gemm: {}\namx: "
+        "{}\ngemm_library: {}\n",
+        t.device.threads, to_string(t.device.isa), t.device.bf16_gemm, t.device.amx,
+        quoted(t.device.gemm_library));
   else
     text += fmt::format("sm_version: {}\nsm_count: {}\nnvlink_domain: 0\nrails: 0\ndevice_memory_mib: {}\n",
                         t.device.sm_version, t.device.sm_count, t.device_memory_bytes >> 20);
-  text += fmt::format("devices_per_node: {}\nnode_memory_gib: {}\n", t.devices_per_node, t.node_memory_bytes >> 30);
-  text += fmt::format("peak_tflops: {{fp32: {:.4g}, bf16: {:.4g}}}  # the best of a product of 1024 x 1024 x 1024 by this library\n",
-                      t.peak.fp32 / kTera, t.peak.bf16 / kTera);
+  text += fmt::format("devices_per_node: {}\nnode_memory_gib: {}\n", t.devices_per_node,
+                      t.node_memory_bytes >> 30);
+  text += fmt::format(
+      "peak_tflops: {{fp32: {:.4g}, bf16: {:.4g}}}  # the best of a product of 1024 x 1024 x 1024 by this "
+      "library\n",
+      t.peak.fp32 / kTera, t.peak.bf16 / kTera);
   text +=
       "measured:                               # seconds\n"
-      "  # Products and attention: what 1, a FLOP, a byte, and an element of either operand (of attention: a score, and nothing) add.\n"
+      "  # Products and attention: what 1, a FLOP, a byte, and an element of either operand (of attention: a "
+      "score, and nothing) add.\n"
       "  # Others: bytes and seconds in turn.\n";
   text += fmt::format("  operator_seconds: {:.4g}\n", rates.operator_seconds);
   text += curves_text("alone", rates.alone);
   if (!rates.crowded.empty()) text += curves_text("crowded", rates.crowded);
   if (!rates.collectives.empty()) {
-    text += fmt::format("  collectives:                          # among {} ranks over shared memory; message: from one to another\n", rates.devices);
-    for (const auto& [operation, numbers] : rates.collectives) text += fmt::format("    {}: {}\n", operation, list_of(numbers));
+    text += fmt::format(
+        "  collectives:                          # among {} ranks over shared memory; message: from one to "
+        "another\n",
+        rates.devices);
+    for (const auto& [operation, numbers] : rates.collectives)
+      text += fmt::format("    {}: {}\n", operation, list_of(numbers));
   }
   return text;
 }

@@ -79,7 +79,8 @@ void OperatorSamples::end_step(double seconds) {
   double inside = 0;
   operators_ = 0;
   for (const auto& [key, taken] : now_) {
-    const double sum = std::accumulate(taken.begin(), taken.end(), 0.0), count = static_cast<double>(taken.size());
+    const double sum = std::accumulate(taken.begin(), taken.end(), 0.0),
+                 count = static_cast<double>(taken.size());
     means_[key].push_back(sum / count);
     calls_[key] += count;
     inside += sum;
@@ -95,7 +96,8 @@ void OperatorSamples::drop_step() { now_.clear(); }
 std::vector<Sample> OperatorSamples::samples() const {
   std::vector<Sample> samples;
   for (const auto& [key, seconds] : means_)
-    samples.push_back({{key.op, key.what, {key.flops, key.bytes}}, median(seconds), calls_.at(key) / steps_done()});
+    samples.push_back(
+        {{key.op, key.what, {key.flops, key.bytes}}, median(seconds), calls_.at(key) / steps_done()});
   return samples;
 }
 
@@ -111,7 +113,8 @@ FittedCurves fit_curves(const std::vector<Sample>& samples) {
   }
   FittedCurves fitted;
   for (const auto& [name, mine] : by_curve)
-    if (std::vector<double> numbers = has_shape(mine.front()->op.what) ? fit_terms(mine) : fit_points(mine); !numbers.empty())
+    if (std::vector<double> numbers = has_shape(mine.front()->op.what) ? fit_terms(mine) : fit_points(mine);
+        !numbers.empty())
       fitted.curves[name] = std::move(numbers);
   parallel::MeasuredRates rates;
   rates.alone = fitted.curves;

@@ -12,8 +12,8 @@
 
 namespace trainerd::core {
 
-/// What operators took in one kind of step, over many steps. Of equal calls the mean of a step counts, since a step is their sum, and
-/// of that the median over the steps.
+/// What operators took in one kind of step, over many steps. Of equal calls the mean of a step counts, since
+/// a step is their sum, and of that the median over the steps.
 class OperatorSamples {
  public:
   void add(const kernels::ObservedCall& call);

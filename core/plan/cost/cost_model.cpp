@@ -18,19 +18,23 @@ using parallel::LinkSpeed;
 using parallel::Topology;
 
 /// Seconds of an m x n output over k summands, in tiles of rows x columns, the sums cut into `splits`.
-double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t, double peak) {
+double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t,
+                     double peak) {
   const double sms = real(std::max(1, t.device.sm_count));
   const double tiles = std::ceil(real(g.m) / rows) * std::ceil(real(g.n) / columns) * splits;
   const double depth = real(g.k) / splits + t.rates.gemm.start_depth;
   return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);
 }
 
-/// The fastest of the library's tiles: the large one, its transpose, half of it, and with the sums cut where tiles are few.
+/// The fastest of the library's tiles: the large one, its transpose, half of it, and with the sums cut where
+/// tiles are few.
 double gemm_seconds(const OpClass& g, const Topology& t) {
-  const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows, columns = t.rates.gemm.tile_columns;
+  const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows,
+               columns = t.rates.gemm.tile_columns;
   // A smaller tile reads its operands more often for what it makes.
   constexpr double kHalfTileCost = 1.08;
-  double best = std::min(tiled_seconds(g, rows, columns, 1, t, peak), tiled_seconds(g, columns, rows, 1, t, peak));
+  double best =
+      std::min(tiled_seconds(g, rows, columns, 1, t, peak), tiled_seconds(g, columns, rows, 1, t, peak));
   const double half = std::min(rows, columns);
   for (const double splits : {1.0, 2.0, 4.0, 8.0})
     best = std::min(best, kHalfTileCost * tiled_seconds(g, half, half, splits, t, peak));
@@ -42,15 +46,18 @@ double attention_seconds(const RecordedOp& op, const Topology& t) {
   const bool forward = a.kind == OpClass::Kind::attention_forward;
   const auto& rates = t.rates.attention;
   const double start = forward ? rates.forward_start : rates.backward_start;
-  const double reached = (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
+  const double reached =
+      (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
   const double scores = real(a.sequences) * real(a.heads) * real(a.length) * real(a.length);
   // Backward reads and writes scores and their gradients.
   const double traffic = scores * rates.score_bytes * (forward ? 1 : 2);
-  return op.cost.flops / (peak_flops(t, a.dtype) * reached) + traffic / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+  return op.cost.flops / (peak_flops(t, a.dtype) * reached) +
+         traffic / (t.memory_bytes_per_second * t.rates.memory_efficiency);
 }
 
 const LinkSpeed& speed_of(Link link, const Topology& t) {
-  base::check(link != Link::none && link != Link::shared_memory, "a collective on a cluster has a link with a speed");
+  base::check(link != Link::none && link != Link::shared_memory,
+              "a collective on a cluster has a link with a speed");
   if (link == Link::nvlink) return t.nvlink;
   return link == Link::rail ? t.rail : t.network;
 }
@@ -65,7 +72,8 @@ std::array<double, kPorts> share(Port port, double part) {
 
 /// As measured: what it takes with no bytes is latency.
 TransferCost by_host(const std::string& op, std::int64_t bytes, std::int64_t size, const Topology& t) {
-  const double all = measured_collective(op, bytes, size, t.measured), latency = std::min(all, measured_collective(op, 0, size, t.measured));
+  const double all = measured_collective(op, bytes, size, t.measured),
+               latency = std::min(all, measured_collective(op, 0, size, t.measured));
   return {latency, all - latency, share(Port::host, 1)};
 }
 
@@ -77,8 +85,11 @@ double peak_flops(const Topology& t, DType dtype) {
 }
 
 std::string how_to_get_rates(const parallel::Topology& t) {
-  if (t.name != "local") return "give gemm.efficiency and the others in its YAML file, or name a cluster that has them (--cluster dgx-h100)";
-  return "run `trainerd calibrate --out here.yaml` once and add --cluster here.yaml, or add --calibrate (10 s)";
+  if (t.name != "local")
+    return "give gemm.efficiency and the others in its YAML file, or name a cluster that has them (--cluster "
+           "dgx-h100)";
+  return "run `trainerd calibrate --out here.yaml` once and add --cluster here.yaml, or add --calibrate (10 "
+         "s)";
 }
 
 bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
@@ -115,7 +126,8 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
   return place;
 }
 
-TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& g, const Topology& t) {
+TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& g,
+                             const Topology& t) {
   if (g.size == 1) return {};
   if (g.link == Link::shared_memory) return by_host(op, bytes, g.size, t);
   const LinkSpeed& link = speed_of(g.link, t);
@@ -123,16 +135,20 @@ TransferCost collective_cost(const std::string& op, std::int64_t bytes, const Gr
   const double n = real(g.size), domains = inside ? 1 : std::ceil(n / real(g.per_domain));
   const double cards = t.rails > 0 ? std::max(1.0, std::min(real(g.per_domain), real(t.rails))) : 1;
   const bool joined = !inside && t.nvlink.bytes_per_second > 0;
-  const double out = joined ? std::min(reached(link) * cards, std::max(reached(t.nvlink), reached(link))) : reached(link);
-  const double hops = inside ? (n - 1) * link.latency_seconds
-                             : (domains - 1) * link.latency_seconds + (n - domains) * t.nvlink.latency_seconds;
+  const double out =
+      joined ? std::min(reached(link) * cards, std::max(reached(t.nvlink), reached(link))) : reached(link);
+  const double hops = inside
+                          ? (n - 1) * link.latency_seconds
+                          : (domains - 1) * link.latency_seconds + (n - domains) * t.nvlink.latency_seconds;
   TransferCost cost{.latency = link.start_seconds + hops, .bandwidth = (n - 1) / n * real(bytes) / out};
   if (inside) {
     cost.shares = share(Port::nvlink, 1);
   } else {
     cost.shares = share(Port::network, joined ? out / (reached(link) * cards) : 1);
     // Of the rings through a domain each member hands one to the network, and the others to its neighbours.
-    if (joined) cost.shares[static_cast<std::size_t>(Port::nvlink)] = std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
+    if (joined)
+      cost.shares[static_cast<std::size_t>(Port::nvlink)] =
+          std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
   }
   if (op == "all_reduce") {
     // A tree between domains, a chain inside; its bandwidth is the ring's.
@@ -150,7 +166,8 @@ TransferCost collective_cost(const std::string& op, std::int64_t bytes, const Gr
 TransferCost message_cost(std::int64_t bytes, Link link, const Topology& t) {
   if (link == Link::shared_memory) return by_host("message", bytes, 2, t);
   const LinkSpeed& speed = speed_of(link, t);
-  return {speed.start_seconds + speed.latency_seconds, real(bytes) / reached(speed), share(link == Link::nvlink ? Port::nvlink : Port::network, 1)};
+  return {speed.start_seconds + speed.latency_seconds, real(bytes) / reached(speed),
+          share(link == Link::nvlink ? Port::nvlink : Port::network, 1)};
 }
 
 }  // namespace trainerd::core

@@ -1,6 +1,7 @@
 #pragma once
 
-// Seconds of operators and collectives on the machines of a topology: one curve for each class of operator and of link.
+// Seconds of operators and collectives on the machines of a topology: one curve for each class of operator
+// and of link.
 
 #include <array>
 #include <cstdint>
@@ -15,16 +16,17 @@ namespace trainerd::core {
 
 inline double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// A dense product's peak FLOP/s for operands of a dtype; 0: unknown. fp32 operands use the tf32 units where there are any.
+/// A dense product's peak FLOP/s for operands of a dtype; 0: unknown. fp32 operands use the tf32 units where
+/// there are any.
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
 /// Whether the cluster has what seconds are made from; without it memory and communication alone are planned.
 bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
 /// What to do about a topology that has not, as the end of a sentence.
 std::string how_to_get_rates(const parallel::Topology& topology);
 
-/// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more summands.
-/// Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator is faster than its bytes.
-/// By measured curves instead, where the topology has them.
+/// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more
+/// summands. Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator
+/// is faster than its bytes. By measured curves instead, where the topology has them.
 double op_seconds(const RecordedOp& op, const parallel::Topology& topology);
 
 /// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).
@@ -35,25 +37,30 @@ struct GroupPlace {
 };
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks);
 
-/// What carries a rank's transfers: its NVLink, its network card, and where neither joins two ranks of a node, the host's memory.
+/// What carries a rank's transfers: its NVLink, its network card, and where neither joins two ranks of a
+/// node, the host's memory.
 enum class Port : std::uint8_t { nvlink, network, host };
 inline constexpr std::size_t kPorts = 3;
 
-/// A transfer of a rank that has its links to itself: latency first, then the bytes, which take a part of each of its ports.
+/// A transfer of a rank that has its links to itself: latency first, then the bytes, which take a part of
+/// each of its ports.
 struct TransferCost {
-  double latency = 0, bandwidth = 0;     ///< seconds
+  double latency = 0, bandwidth = 0;    ///< seconds
   std::array<double, kPorts> shares{};  ///< by port: 0 not at all, 1 all that it carries
   double seconds() const { return latency + bandwidth; }
 };
 
-/// Rings: (n - 1) / n of the bytes cross every member's link for a gather or scatter, twice that for a sum, with a latency for
-/// each hop; sums take trees instead where those are faster (2 log2 of the domains in latency). Between domains each member
-/// has a network card of its own, so that a group with several in a domain goes out by all of them. `bytes` as recorded.
-TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology);
+/// Rings: (n - 1) / n of the bytes cross every member's link for a gather or scatter, twice that for a sum,
+/// with a latency for each hop; sums take trees instead where those are faster (2 log2 of the domains in
+/// latency). Between domains each member has a network card of its own, so that a group with several in a
+/// domain goes out by all of them. `bytes` as recorded.
+TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& group,
+                             const parallel::Topology& topology);
 /// One message between two devices.
 TransferCost message_cost(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
 
-inline double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group, const parallel::Topology& topology) {
+inline double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group,
+                                 const parallel::Topology& topology) {
   return collective_cost(op, bytes, group, topology).seconds();
 }
 inline double message_seconds(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology) {

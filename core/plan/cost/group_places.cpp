@@ -15,7 +15,8 @@ std::int64_t representative(const parallel::Layout& layout, std::int64_t pipelin
   return layout.grid.rank(place);
 }
 
-GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layout, const parallel::Topology& topology)
+GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layout,
+                         const parallel::Topology& topology)
     : placed_(layout.grid, topology) {
   const std::int64_t stages = layout.options.pp;
   for (std::int64_t r = 0; r < stages; ++r) {

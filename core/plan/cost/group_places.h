@@ -16,15 +16,17 @@ namespace trainerd::core {
 /// The first tensor- and data-parallel rank of a pipeline rank: it holds as much as any of them.
 std::int64_t representative(const parallel::Layout& layout, std::int64_t pipeline_rank);
 
-/// Where the groups of the pipeline ranks' representatives lie. The same for all layouts of one grid and one grouping of its
-/// data-parallel ranks.
+/// Where the groups of the pipeline ranks' representatives lie. The same for all layouts of one grid and one
+/// grouping of its data-parallel ranks.
 class GroupPlaces {
  public:
   GroupPlaces(const ModelOptions& model, const parallel::Layout& layout, const parallel::Topology& topology);
 
   /// Of the groups that the rank is in; not of `pp`.
   using ByGroup = std::array<std::optional<GroupPlace>, parallel::kGroups.size()>;
-  const ByGroup& of(std::int64_t pipeline_rank) const { return places_[static_cast<std::size_t>(pipeline_rank)]; }
+  const ByGroup& of(std::int64_t pipeline_rank) const {
+    return places_[static_cast<std::size_t>(pipeline_rank)];
+  }
   const GroupPlace& at(std::int64_t pipeline_rank, parallel::Group group) const {
     return of(pipeline_rank)[static_cast<std::size_t>(group)].value();
   }

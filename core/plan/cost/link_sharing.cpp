@@ -49,7 +49,8 @@ void LinkSharing::leave(std::size_t id, double now) {
     Lane& lane = lanes_[use.lane];
     std::erase_if(lane.users, [id](const auto& user) { return user.first == id; });
     // Added anew, so that no rounding is left behind.
-    lane.load = std::accumulate(lane.users.begin(), lane.users.end(), 0.0, [](double sum, const auto& user) { return sum + user.second; });
+    lane.load = std::accumulate(lane.users.begin(), lane.users.end(), 0.0,
+                                [](double sum, const auto& user) { return sum + user.second; });
   }
   for (const Use& use : transfers_[id].uses)
     for (const auto& [user, share] : lanes_[use.lane].users) set_pace(user, now);
@@ -66,7 +67,8 @@ void LinkSharing::set_pace(std::size_t id, double now) {
 }
 
 double LinkSharing::next() {
-  while (!events_.empty() && events_.top().changes != transfers_[events_.top().transfer].changes) events_.pop();
+  while (!events_.empty() && events_.top().changes != transfers_[events_.top().transfer].changes)
+    events_.pop();
   return events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().time;
 }
 

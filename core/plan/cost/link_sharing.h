@@ -16,9 +16,10 @@ struct PortUse {
   const TransferCost* cost = nullptr;  ///< its shares are taken
 };
 
-/// Transfers under way on the ports of ranks, in the order of time. A transfer's latency passes whatever else there is; then its
-/// bytes go at the pace of the busiest of its ports: where the shares of all that move there are more than the port, all are slower
-/// in the same proportion, so that two that could fill it go at half their speed.
+/// Transfers under way on the ports of ranks, in the order of time. A transfer's latency passes whatever else
+/// there is; then its bytes go at the pace of the busiest of its ports: where the shares of all that move
+/// there are more than the port, all are slower in the same proportion, so that two that could fill it go at
+/// half their speed.
 class LinkSharing {
  public:
   explicit LinkSharing(std::size_t ranks) : lanes_(ranks * kPorts * 2) {}
@@ -37,7 +38,7 @@ class LinkSharing {
     double share;
   };
   struct Transfer {
-    double left = 0;   ///< seconds of its bytes at full speed, from `since` on
+    double left = 0;  ///< seconds of its bytes at full speed, from `since` on
     double since = 0, speed = 0;
     bool moves = false;
     unsigned changes = 0;  ///< of its speed: events of an earlier one are void

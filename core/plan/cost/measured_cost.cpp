@@ -20,7 +20,8 @@ double on_curve(const RecordedOp& op, const MeasuredRates::Operators& curves) {
     if (!has_shape(op.what)) return on_points(own->second, op.cost.bytes);
     const auto terms = shape_terms(op.what, op.cost);
     double seconds = 0;
-    for (std::size_t i = 0; i < kShapeTerms && i < own->second.size(); ++i) seconds += own->second[i] * terms[i];
+    for (std::size_t i = 0; i < kShapeTerms && i < own->second.size(); ++i)
+      seconds += own->second[i] * terms[i];
     return seconds;
   }
   if (has_shape(op.what))
@@ -32,7 +33,9 @@ double on_curve(const RecordedOp& op, const MeasuredRates::Operators& curves) {
 
 }  // namespace
 
-std::string curve_of(kernels::Operator op, const OpClass& what) { return std::string(name_of(op)) + "." + kernels::name_of(what.dtype); }
+std::string curve_of(kernels::Operator op, const OpClass& what) {
+  return std::string(name_of(op)) + "." + kernels::name_of(what.dtype);
+}
 
 std::string other_curve(kernels::DType dtype) { return std::string("other.") + kernels::name_of(dtype); }
 
@@ -42,7 +45,9 @@ std::array<double, kShapeTerms> shape_terms(const OpClass& what, const kernels::
   const double beyond = std::max(0.0, cost.bytes - kCoreCacheBytes);
   if (what.kind == OpClass::Kind::gemm)
     return {1, cost.flops, cost.bytes, real(what.m) * real(what.k), real(what.n) * real(what.k), beyond};
-  return {1, cost.flops, cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.length), 0, beyond};
+  return {1,          cost.flops,
+          cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.length),
+          0,          beyond};
 }
 
 double on_points(std::span<const double> points, double x) {
@@ -60,17 +65,20 @@ double measured_seconds(const RecordedOp& op, const MeasuredRates& rates) {
   const double alone = on_curve(op, rates.alone);
   double seconds = alone;
   if (rates.busy > 1 && !rates.crowded.empty()) {
-    const double crowd = std::min(1.0, real(rates.busy - 1) / real(std::max<std::int64_t>(1, rates.devices - 1)));
+    const double crowd =
+        std::min(1.0, real(rates.busy - 1) / real(std::max<std::int64_t>(1, rates.devices - 1)));
     seconds += crowd * (on_curve(op, rates.crowded) - alone);
   }
   return seconds + rates.operator_seconds;
 }
 
-double measured_collective(const std::string& op, std::int64_t bytes, std::int64_t size, const MeasuredRates& rates) {
+double measured_collective(const std::string& op, std::int64_t bytes, std::int64_t size,
+                           const MeasuredRates& rates) {
   const auto at = rates.collectives.find(op);
   if (at == rates.collectives.end())
-    throw base::spec_error("the cluster file has no time of " + op +
-                           " over shared memory: make it anew with `trainerd calibrate --ranks N`, N the devices of a node");
+    throw base::spec_error(
+        "the cluster file has no time of " + op +
+        " over shared memory: make it anew with `trainerd calibrate --ranks N`, N the devices of a node");
   return on_points(at->second, real(bytes)) * std::max(1.0, real(size) / real(rates.devices));
 }
 

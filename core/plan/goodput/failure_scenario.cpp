@@ -10,7 +10,6 @@
 namespace trainerd::core {
 namespace {
 
-
 /// Data-parallel replicas that the nodes left have devices for.
 std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, std::int64_t ranks,
                       std::int64_t dp) {
@@ -61,20 +60,24 @@ CheckpointTier memory_tier(const char* name, Loss survives, const FailureSpec::M
           .every_steps = m.every_steps};
 }
 
-/// Steps between two saves to storage; 0: the optimum. A duration becomes the nearest whole multiple of the cadence that is given
-/// for copies in memory: a partner's is a multiple of the own node's.
+/// Steps between two saves to storage; 0: the optimum. A duration becomes the nearest whole multiple of the
+/// cadence that is given for copies in memory: a partner's is a multiple of the own node's.
 std::int64_t storage_steps(const io::Interval& every, const FailureSpec& spec, const RunFigures& figures) {
   if (every.seconds == 0 || figures.step_seconds.value_or(0) <= 0) return every.steps;
   std::int64_t multiple = 1;
   for (const FailureSpec::Memory& memory : {spec.memory, spec.partner})
     if (memory.save_seconds >= 0 && memory.every_steps > 0) multiple = std::max(multiple, memory.every_steps);
   const double steps = std::round(every.seconds / *figures.step_seconds / static_cast<double>(multiple));
-  return static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMaxScenarioSteps / multiple))) * multiple;
+  return static_cast<std::int64_t>(
+             std::clamp(steps, 1.0, static_cast<double>(kMaxScenarioSteps / multiple))) *
+         multiple;
 }
 
 CheckpointTier storage_tier(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures,
                             Needs& needs) {
-  CheckpointTier tier{.name = "storage", .survives = Loss::several, .every_steps = storage_steps(job.checkpoint.every, spec, figures)};
+  CheckpointTier tier{.name = "storage",
+                      .survives = Loss::several,
+                      .every_steps = storage_steps(job.checkpoint.every, spec, figures)};
   std::optional<double> write_seconds;
   if (figures.checkpoint_bytes && spec.storage_gb_per_second > 0)
     write_seconds = *figures.checkpoint_bytes / (spec.storage_gb_per_second * 1e9);
@@ -128,7 +131,9 @@ FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, co
                     " has no rates: give one, for example --set cluster.failures.host_per_1000_node_days=4");
   s.planned_per_second = of_node(spec.planned) * static_cast<double>(s.nodes);
   s.planned_seconds = spec.planned_seconds;
-  s.step_seconds = needs.get(figures.step_seconds, "--step-seconds: is required: the time of one step; or add --calibrate, or name a cluster with operator rates");
+  s.step_seconds = needs.get(figures.step_seconds,
+                             "--step-seconds: is required: the time of one step; or add --calibrate, or name "
+                             "a cluster with operator rates");
   s.detection_seconds = needs.key(spec.detection_seconds, "detection_seconds", "until a failure is acted on");
   s.restart_seconds =
       needs.key(spec.restart_seconds, "restart_seconds", "processes and communicators, up to the restore");

@@ -110,10 +110,8 @@ NodeChain node_chain(const FailureScenario& s) {
     const bool next_is_spared = static_cast<std::int64_t>(lost) < s.spares;
     // As often up as down: a step to one more missing is matched by a return.
     if (next_is_spared) continue;
-    if (missing == allowed)
-      chain.waits_per_second += births_here;
-    else if (speed(missing + 1) < speed(missing))
-      chain.grows_per_second += births_here;
+    if (missing == allowed) chain.waits_per_second += births_here;
+    else if (speed(missing + 1) < speed(missing)) chain.grows_per_second += births_here;
   }
   chain.waiting = 1 - running / all;
   chain.speed = running > 0 ? work / running : 1;

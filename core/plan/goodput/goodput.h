@@ -41,8 +41,8 @@ struct FailureScenario {
   std::int64_t nodes = 1;
   double step_seconds = 1;
   std::vector<FailureKind> kinds;
-  std::vector<CheckpointTier>
-      tiers;                      ///< each survives more than the one before; the last survives everything
+  /// Each survives more than the one before; the last survives everything.
+  std::vector<CheckpointTier> tiers;
   double detection_seconds = 0;   ///< from the failure until the agents act
   double restart_seconds = 0;     ///< processes and communicators anew, up to the restore
   double planned_per_second = 0;  ///< interruptions by plan, which save first

@@ -9,7 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
   std::array<char, 256> text{};
@@ -47,8 +46,8 @@ std::string interruptions_text(const GoodputReport& r, const std::vector<TierPla
     text += formatted("    %-15s %7.3f   %s\n", kind.name.c_str(), per_day(r.scenario, kind),
                       survivor(plans, kind.loss).c_str());
   if (r.scenario.planned_per_second > 0)
-    text +=
-        formatted("    %-15s %7.3f   a save of their own\n", "planned", r.scenario.planned_per_second * kSecondsPerDay);
+    text += formatted("    %-15s %7.3f   a save of their own\n", "planned",
+                      r.scenario.planned_per_second * kSecondsPerDay);
   return text;
 }
 

@@ -145,10 +145,8 @@ class Run {
         const double before = now_;
         const bool another = advance(left, &GoodputShares::detection, false);
         left -= now_ - before;
-        if (another)
-          loss = std::max(loss, struck_);
-        else
-          break;
+        if (another) loss = std::max(loss, struck_);
+        else break;
       }
       while (missing() > allowed() && now_ < horizon_)
         if (advance(away_.front() - now_, &GoodputShares::waiting, false)) loss = std::max(loss, struck_);

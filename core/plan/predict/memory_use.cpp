@@ -9,7 +9,8 @@ namespace {
 
 using kernels::MemoryTerm;
 
-constexpr std::array<const char*, 6> kUses{"parameters", "gradients", "optimizer", "activations", "workspace", "other"};
+constexpr std::array<const char*, 6> kUses{"parameters",  "gradients", "optimizer",
+                                           "activations", "workspace", "other"};
 constexpr std::size_t kOther = kUses.size() - 1;
 
 std::size_t use_of(MemoryTerm term) {

@@ -10,8 +10,9 @@
 
 namespace trainerd::core {
 
-/// The planned memory of ranks by what is kept there: parameters, gradients, optimizer (master weights and moments), activations
-/// (logits included), workspace, other. The sum is that of the regions; a use without a byte is left out.
+/// The planned memory of ranks by what is kept there: parameters, gradients, optimizer (master weights and
+/// moments), activations (logits included), workspace, other. The sum is that of the regions; a use without a
+/// byte is left out.
 std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const DryRun> ranks);
 
 }  // namespace trainerd::core

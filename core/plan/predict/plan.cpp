@@ -29,20 +29,23 @@ Plan plan_of(const JobSpec& job, const Topology& topology, const parallel::Layou
 
 /// Of the node whose ranks need most.
 Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const RankNeeds> stages) {
-  const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp), pp = layout.grid.size(parallel::Axis::pp);
+  const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp),
+                     pp = layout.grid.size(parallel::Axis::pp);
   Fit worst;
   std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the node before
   std::vector<RankNeeds> node;
   const bool one_stage = stride % t.devices_per_node == 0;  // on each node: one of its nodes is looked at
   for (std::int64_t first = 0; first < ranks; first += one_stage ? stride : t.devices_per_node) {
     stages_of_node.clear();
-    for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank) stages_of_node.push_back(rank / stride % pp);
+    for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank)
+      stages_of_node.push_back(rank / stride % pp);
     if (stages_of_node == before) continue;
     before = stages_of_node;
     node.clear();
     for (const std::int64_t stage : stages_of_node) node.push_back(stages[static_cast<std::size_t>(stage)]);
     const Fit fit = judge_fit(node, t);
-    worst.device_bytes = std::max(worst.device_bytes, fit.device_bytes), worst.node_bytes = std::max(worst.node_bytes, fit.node_bytes);
+    worst.device_bytes = std::max(worst.device_bytes, fit.device_bytes),
+    worst.node_bytes = std::max(worst.node_bytes, fit.node_bytes);
     worst.on_device = worst.on_device && fit.on_device, worst.on_node = worst.on_node && fit.on_node;
   }
   return worst;
@@ -52,10 +55,12 @@ Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const Ra
 std::int64_t more_logits(const JobSpec& job, const StagePlan& stage, const OtherSoftware& other) {
   if (other.logit_bytes == 0 || !stage.chunks.back().head) return 0;
   const auto own = stage.terms.find("logits");
-  return job.batch.micro * job.model.seq_len * job.model.vocab / job.parallel.tp * other.logit_bytes - (own == stage.terms.end() ? 0 : own->second);
+  return job.batch.micro * job.model.seq_len * job.model.vocab / job.parallel.tp * other.logit_bytes -
+         (own == stage.terms.end() ? 0 : own->second);
 }
 
-void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords& records, const OtherSoftware& other) {
+void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords& records,
+                 const OtherSoftware& other) {
   const Topology& t = plan.topology;
   const bool own = t.device_memory_bytes > 0;
   plan.device_bytes = device_bytes(t, layout.grid.ranks());
@@ -68,7 +73,8 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
       for (const auto& [term, bytes] : region.terms) stage.terms[term] += bytes;
     const std::int64_t snapshots = kSnapshots * records.of_rank[rank]->snapshot_bytes;
     const std::int64_t who = representative(layout, static_cast<std::int64_t>(rank));
-    const std::int64_t reserve = overhead_bytes(plan.job, layout, who), overhead = device_overhead(t, reserve);
+    const std::int64_t reserve = overhead_bytes(plan.job, layout, who),
+                       overhead = device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
     else stage.terms["snapshots"] = snapshots;  // where devices share the node's memory, snapshots do too
     const std::int64_t logits = more_logits(plan.job, stage, other);
@@ -77,14 +83,15 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
     const std::int64_t staging = staging_bytes(plan.job, layout, who);
     plan.staging_bytes = std::max(plan.staging_bytes, staging);
-    needs.push_back({stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
+    needs.push_back(
+        {stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
   }
   plan.fit = fit_of(layout, t, needs);
   plan.fits = plan.fit.fits();
 }
 
-void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecords& records, const GroupPlaces& groups,
-                   const parallel::ScheduleShape& shape) {
+void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecords& records,
+                   const GroupPlaces& groups, const parallel::ScheduleShape& shape) {
   std::map<parallel::Group, TrafficPlan> worst;
   for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank) {
     const RankRecord& record = *records.of_rank[rank];
@@ -99,13 +106,16 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
         t.group = info(group).name, t.link = parallel::to_string(place.link), t.size = place.size;
         t.calls += times;
         t.bytes += static_cast<double>(times * c.bytes);
-        if (plan.timed) t.seconds += static_cast<double>(times) * collective_seconds(c.op, c.bytes, place, plan.topology);
+        if (plan.timed)
+          t.seconds += static_cast<double>(times) * collective_seconds(c.op, c.bytes, place, plan.topology);
       }
     };
     count(record.before, 1), count(record.after, 1);
-    for (const auto& [key, segment] : record.actions) count(segment, RankRecord::times(key, shape.microbatches));
+    for (const auto& [key, segment] : record.actions)
+      count(segment, RankRecord::times(key, shape.microbatches));
     for (auto& [group, t] : mine)
-      if (const auto at = worst.find(group); at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
+      if (const auto at = worst.find(group);
+          at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
         worst[group] = t;
   }
   for (auto& [group, t] : worst) plan.communication.push_back(t);
@@ -117,11 +127,14 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
   // A rank within the pipeline receives and sends each chunk's flow, and its gradient.
   pp.calls = 4 * layout.options.virtual_stages * shape.microbatches;
   pp.bytes = static_cast<double>(pp.calls * flow_bytes(plan.job));
-  if (plan.timed) pp.seconds = static_cast<double>(pp.calls) * message_seconds(flow_bytes(plan.job), slowest, plan.topology);
+  if (plan.timed)
+    pp.seconds =
+        static_cast<double>(pp.calls) * message_seconds(flow_bytes(plan.job), slowest, plan.topology);
   plan.communication.push_back(pp);
 }
 
-void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups, const StageRecords& records, const OtherSoftware& other) {
+void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups,
+               const StageRecords& records, const OtherSoftware& other) {
   const JobSpec& job = plan.job;
   const Topology& t = plan.topology;
   plan.timed = has_rates(t, job.precision.compute);
@@ -130,7 +143,8 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
   if (!plan.timed) return;
   plan.time = replay(replay_input(job, t, groups, records, other));
 
-  const double devices = static_cast<double>(layout.grid.ranks()), tokens = static_cast<double>(job.tokens_per_step());
+  const double devices = static_cast<double>(layout.grid.ranks()),
+               tokens = static_cast<double>(job.tokens_per_step());
   const double step = plan.time.step_seconds;
   plan.tokens_per_second_per_device = tokens / step / devices;
   plan.model_tflops_per_device = flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
@@ -144,23 +158,29 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const Topology& t = plan.topology;
   constexpr double kDay = 86400;
   const PrecisionRecipe& p = plan.job.precision;
-  plan.checkpoint.bytes = count_parameters(plan.job.model).total * (kernels::size_of(p.master) + 2 * kernels::size_of(p.moments));
+  plan.checkpoint.bytes =
+      count_parameters(plan.job.model).total * (kernels::size_of(p.master) + 2 * kernels::size_of(p.moments));
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
-  if (t.host_bytes_per_second > 0) plan.checkpoint.snapshot_seconds = static_cast<double>(snapshot) / t.host_bytes_per_second;
-  const double nodes = std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
+  if (t.host_bytes_per_second > 0)
+    plan.checkpoint.snapshot_seconds = static_cast<double>(snapshot) / t.host_bytes_per_second;
+  const double nodes =
+      std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
   if (t.failures_per_node_day > 0) plan.checkpoint.failure_seconds = kDay / (t.failures_per_node_day * nodes);
-  plan.checkpoint.interval_seconds = std::sqrt(2 * plan.checkpoint.snapshot_seconds * plan.checkpoint.failure_seconds);
+  plan.checkpoint.interval_seconds =
+      std::sqrt(2 * plan.checkpoint.snapshot_seconds * plan.checkpoint.failure_seconds);
 }
 
 }  // namespace
 
 std::int64_t device_bytes(const Topology& t, std::int64_t ranks) {
-  return t.device_memory_bytes > 0 ? t.device_memory_bytes : t.node_memory_bytes / std::min(ranks, t.devices_per_node);
+  return t.device_memory_bytes > 0 ? t.device_memory_bytes
+                                   : t.node_memory_bytes / std::min(ranks, t.devices_per_node);
 }
 
-Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
-                 const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other) {
+Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::Layout& layout,
+                 const std::vector<SlotCounts>& slots, const GroupPlaces& groups, WhenTooLarge when_too_large,
+                 const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
   plan_memory(plan, layout, records, other);
@@ -172,9 +192,11 @@ Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::L
 
 Plan make_plan(const JobSpec& job, const Topology& topology, const OtherSoftware& other) {
   require_room_for_ranks(job, topology);
-  parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+  parallel::Layout layout =
+      parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
   if (other.one_level) layout.dp_levels = {layout.options.dp, layout.options.dp, false};
-  return plan_layout(job, topology, layout, count_all_slots(job, layout), GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
+  return plan_layout(job, topology, layout, count_all_slots(job, layout),
+                     GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
 }
 
 }  // namespace trainerd::core

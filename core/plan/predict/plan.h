@@ -20,9 +20,10 @@ namespace trainerd::core {
 /// One pipeline stage: the memory of its largest rank.
 struct StagePlan {
   std::vector<parallel::StageSpan> chunks;
-  kernels::MemoryPlan memory;                 ///< by region
-  std::map<std::string, std::int64_t> terms;  ///< bytes by what they are for, over all regions; with `device_overhead`
-  std::int64_t bytes = 0;                     ///< all of them
+  kernels::MemoryPlan memory;  ///< by region
+  /// Bytes by what they are for, over all regions; with `device_overhead`.
+  std::map<std::string, std::int64_t> terms;
+  std::int64_t bytes = 0;  ///< all of them
 };
 
 /// What one device sends and receives in a step in one of its groups, of the stage where that takes longest.
@@ -36,10 +37,11 @@ struct TrafficPlan {
 };
 
 struct CheckpointPlan {
-  std::int64_t bytes = 0;        ///< of the whole checkpoint
-  double snapshot_seconds = 0;   ///< training stands still; 0: unknown
-  double failure_seconds = 0;    ///< mean time between failures of the job's nodes; 0: unknown
-  double interval_seconds = 0;   ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
+  std::int64_t bytes = 0;       ///< of the whole checkpoint
+  double snapshot_seconds = 0;  ///< training stands still; 0: unknown
+  double failure_seconds = 0;   ///< mean time between failures of the job's nodes; 0: unknown
+  double interval_seconds =
+      0;  ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
 };
 
 /// A change to the job that fits, or when none does, that needs least memory.
@@ -57,9 +59,10 @@ struct Plan {
   std::vector<StagePlan> stages;
   std::int64_t device_bytes = 0;  ///< that a device has
   std::int64_t peak_bytes = 0;    ///< of the largest stage
-  std::int64_t staging_bytes = 0; ///< of pinned memory that a rank's staged communication holds on its host, at most
+  std::int64_t staging_bytes =
+      0;  ///< of pinned memory that a rank's staged communication holds on its host, at most
   std::size_t worst_stage = 0;
-  Fit fit;                        ///< of the node whose ranks need most
+  Fit fit;  ///< of the node whose ranks need most
   bool fits = false;
   std::vector<NearLayout> near;  ///< of near_changes
 
@@ -73,8 +76,9 @@ struct Plan {
   CheckpointPlan checkpoint;
 };
 
-/// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and replays its schedule on
-/// the machines of `topology`. Throws CapacityError or SpecError where the job cannot be laid out on them at all.
+/// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and
+/// replays its schedule on the machines of `topology`. Throws CapacityError or SpecError where the job cannot
+/// be laid out on them at all.
 Plan make_plan(const JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
 
 /// A line each, indented.
@@ -84,10 +88,11 @@ std::string near_text(const std::vector<NearLayout>& near);
 std::int64_t device_bytes(const parallel::Topology& topology, std::int64_t ranks);
 
 enum class WhenTooLarge : std::uint8_t { all, memory_alone };
-/// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are. What does not fit may be
-/// spared the rest of its plan.
-Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout, const std::vector<SlotCounts>& slots,
-                 const GroupPlaces& groups, WhenTooLarge when_too_large, const OtherSoftware& other = {});
+/// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are.
+/// What does not fit may be spared the rest of its plan.
+Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout,
+                 const std::vector<SlotCounts>& slots, const GroupPlaces& groups, WhenTooLarge when_too_large,
+                 const OtherSoftware& other = {});
 
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);

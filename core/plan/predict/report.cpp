@@ -15,13 +15,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFlopsConvention =
-    "model FLOPs: 6 x (parameters in matrix products) + 6 x layers x heads x head_dim x seq_len a token (causal attention, half of the "
+    "model FLOPs: 6 x (parameters in matrix products) + 6 x layers x heads x head_dim x seq_len a token "
+    "(causal attention, half of the "
     "full one); recomputation does not count";
 constexpr double kDay = 86400;
 
-double devices_of(const Plan& plan) {
-  return static_cast<double>(plan.job.parallel.ranks());
-}
+double devices_of(const Plan& plan) { return static_cast<double>(plan.job.parallel.ranks()); }
 
 std::string layers_text(const StagePlan& stage) {
   std::string text;
@@ -42,17 +41,21 @@ std::string memory_text(const Plan& plan) {
     std::size_t next = i + 1;
     while (next < plan.stages.size() && plan.stages[next].terms == plan.stages[i].terms) ++next;
     const StagePlan& stage = plan.stages[i];
-    const std::string name = next == i + 1 ? fmt::format("stage {}", i) : fmt::format("stages {}-{}", i, next - 1);
+    const std::string name =
+        next == i + 1 ? fmt::format("stage {}", i) : fmt::format("stages {}-{}", i, next - 1);
     std::vector<std::pair<std::string, std::int64_t>> terms(stage.terms.begin(), stage.terms.end());
-    std::stable_sort(terms.begin(), terms.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::stable_sort(terms.begin(), terms.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
     text += fmt::format("  {:<12} {:7.2f} GiB {:5.1f}%  ", name, gib(stage.bytes),
                         100.0 * gib(stage.bytes) / gib(plan.device_bytes));
     for (std::size_t t = 0; t < terms.size(); ++t)
-      if (gib(terms[t].second) >= 0.005) text += fmt::format("{}{} {:.2f}", t == 0 ? "" : ", ", terms[t].first, gib(terms[t].second));
+      if (gib(terms[t].second) >= 0.005)
+        text += fmt::format("{}{} {:.2f}", t == 0 ? "" : ", ", terms[t].first, gib(terms[t].second));
     text += next == i + 1 ? fmt::format("  (layers {})\n", layers_text(stage)) : "\n";
     i = next;
   }
-  if (plan.staging_bytes > 0) text += fmt::format("  on its host, for staged communication: {:.3f} GiB\n", gib(plan.staging_bytes));
+  if (plan.staging_bytes > 0)
+    text += fmt::format("  on its host, for staged communication: {:.3f} GiB\n", gib(plan.staging_bytes));
   return text;
 }
 
@@ -60,7 +63,8 @@ std::string traffic_text(const Plan& plan) {
   std::string text = "\ncommunication of a device in a step\n";
   if (plan.communication.empty()) return text + "  none\n";
   for (const TrafficPlan& t : plan.communication) {
-    text += fmt::format("  {:<9} {:>6} ranks over {:<13} {:>8} calls {:>9}", t.group, t.size, t.link, t.calls, amount(t.bytes));
+    text += fmt::format("  {:<9} {:>6} ranks over {:<13} {:>8} calls {:>9}", t.group, t.size, t.link, t.calls,
+                        amount(t.bytes));
     text += plan.timed ? fmt::format("  {:>9} when nothing hides it\n", duration(t.seconds)) : "\n";
   }
   return text;
@@ -75,55 +79,76 @@ std::string advice(const Plan& plan) {
     std::string text;
   };
   std::vector<Loss> losses = {
-      {l[base::LedgerPart::exposed_tp], std::string("tensor parallelism: a smaller tp needs less of it") +
-                         (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
-      {l[base::LedgerPart::exposed_dp], p.overlap_grad_reduce ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
-                                             "more microbatches a step, or a smaller zero, hide them"
-                                           : "gradients: set parallel.overlap_grad_reduce"},
-      {l[base::LedgerPart::bubble], std::string("the pipeline's bubble: more microbatches make it smaller") +
-                     (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
-      {l[base::LedgerPart::optimizer], "the update: a zero of 1 or more shares it over the data-parallel ranks"},
+      {l[base::LedgerPart::exposed_tp],
+       std::string("tensor parallelism: a smaller tp needs less of it") +
+           (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
+      {l[base::LedgerPart::exposed_dp],
+       p.overlap_grad_reduce
+           ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
+             "more microbatches a step, or a smaller zero, hide them"
+           : "gradients: set parallel.overlap_grad_reduce"},
+      {l[base::LedgerPart::bubble],
+       std::string("the pipeline's bubble: more microbatches make it smaller") +
+           (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
+      {l[base::LedgerPart::optimizer],
+       "the update: a zero of 1 or more shares it over the data-parallel ranks"},
   };
-  const auto worst = std::max_element(losses.begin(), losses.end(), [](const Loss& a, const Loss& b) { return a.seconds < b.seconds; });
+  const auto worst = std::max_element(losses.begin(), losses.end(),
+                                      [](const Loss& a, const Loss& b) { return a.seconds < b.seconds; });
   const double share = worst->seconds / plan.time.step_seconds;
-  if (share < 0.02) return "  operators take nearly all of the step: what is left to gain is in their own efficiency\n";
+  if (share < 0.02)
+    return "  operators take nearly all of the step: what is left to gain is in their own efficiency\n";
   return fmt::format("  after the operators most goes to ({:.1f}%) {}\n", 100 * share, worst->text);
 }
 
 std::string time_text(const Plan& plan, double tokens) {
-  if (!plan.timed) return "\ntime\n  not predicted: " + plan.topology.name + " has no operator rates: " + how_to_get_rates(plan.topology) + "\n";
+  if (!plan.timed)
+    return "\ntime\n  not predicted: " + plan.topology.name +
+           " has no operator rates: " + how_to_get_rates(plan.topology) + "\n";
   const double step = plan.time.step_seconds, devices = devices_of(plan);
   std::string text = fmt::format("\ntime of a step: {}\n", duration(step));
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
-    if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * step) text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / step, duration(seconds));
+    if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * step)
+      text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / step, duration(seconds));
   text += advice(plan);
   text += fmt::format("  bubble {:.1f}% of the pipeline's time\n", 100 * plan.time.bubble);
-  text += fmt::format("  {:.0f} tokens/s a device, {:.3g} in all; {:.0f} TFLOP/s a device, MFU {:.1f}% ({:.0f} TFLOP/s by operators)\n",
-                      plan.tokens_per_second_per_device, plan.tokens_per_second_per_device * devices, plan.model_tflops_per_device,
-                      100 * plan.mfu, plan.hardware_tflops_per_device);
+  text += fmt::format(
+      "  {:.0f} tokens/s a device, {:.3g} in all; {:.0f} TFLOP/s a device, MFU {:.1f}% ({:.0f} TFLOP/s by "
+      "operators)\n",
+      plan.tokens_per_second_per_device, plan.tokens_per_second_per_device * devices,
+      plan.model_tflops_per_device, 100 * plan.mfu, plan.hardware_tflops_per_device);
   const double seconds = tokens / (plan.tokens_per_second_per_device * devices);
-  if (tokens > 0) text += fmt::format("  {:.3g} tokens: {}, {:.3g} device-hours without failures\n", tokens, duration(seconds), seconds / 3600 * devices);
+  if (tokens > 0)
+    text += fmt::format("  {:.3g} tokens: {}, {:.3g} device-hours without failures\n", tokens,
+                        duration(seconds), seconds / 3600 * devices);
   return text;
 }
 
 std::string checkpoint_text(const Plan& plan) {
   const CheckpointPlan& c = plan.checkpoint;
   std::string text = fmt::format("\ncheckpoint: {}", amount(static_cast<double>(c.bytes)));
-  if (c.snapshot_seconds > 0) text += fmt::format(", training stands still for {}", duration(c.snapshot_seconds));
+  if (c.snapshot_seconds > 0)
+    text += fmt::format(", training stands still for {}", duration(c.snapshot_seconds));
   if (c.failure_seconds > 0) text += fmt::format("; a failure every {}", duration(c.failure_seconds));
   if (c.interval_seconds > 0)
-    text += fmt::format("; saving every {} wastes least, if storage takes {} a second", duration(c.interval_seconds),
-                        amount(static_cast<double>(c.bytes) / c.interval_seconds));
+    text +=
+        fmt::format("; saving every {} wastes least, if storage takes {} a second",
+                    duration(c.interval_seconds), amount(static_cast<double>(c.bytes) / c.interval_seconds));
   return text + "\n";
 }
 
 Json memory_json(const Plan& plan) {
-  Json memory = {{"device_bytes", plan.device_bytes}, {"peak_bytes", plan.peak_bytes}, {"worst_stage", plan.worst_stage}};
+  Json memory = {{"device_bytes", plan.device_bytes},
+                 {"peak_bytes", plan.peak_bytes},
+                 {"worst_stage", plan.worst_stage}};
   Json& stages = memory["stages"] = Json::array();
   for (const StagePlan& stage : plan.stages) {
     Json regions = Json::object();
     for (const auto& region : stage.memory.regions) regions[region.name] = region.bytes;
-    stages.push_back({{"layers", layers_text(stage)}, {"bytes", stage.bytes}, {"terms", stage.terms}, {"regions", regions}});
+    stages.push_back({{"layers", layers_text(stage)},
+                      {"bytes", stage.bytes},
+                      {"terms", stage.terms},
+                      {"regions", regions}});
   }
   return memory;
 }
@@ -135,27 +160,32 @@ std::string near_text(const std::vector<NearLayout>& near) {
   if (near.empty()) text = "  no layout of these ranks fits: use more of them\n";
   else if (!near.front().fits) text = "  no layout of these ranks fits: use more of them; nearest come\n";
   for (const NearLayout& n : near)
-    text += fmt::format("  {}{} ({:.1f} GiB{})\n", n.fits ? "fits with " : "  ", n.change.empty() ? "the job's own" : n.change, gib(n.peak_bytes),
+    text += fmt::format("  {}{} ({:.1f} GiB{})\n", n.fits ? "fits with " : "  ",
+                        n.change.empty() ? "the job's own" : n.change, gib(n.peak_bytes),
                         n.step_seconds > 0 ? ", " + duration(n.step_seconds) + " a step" : "");
   return text;
 }
 
 std::string plan_text(const Plan& plan, double tokens) {
-  std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan), plan.topology.device.name,
-                                 plan.topology.name, plan.layout);
-  text += plan.fits ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
+  std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan),
+                                 plan.topology.device.name, plan.topology.name, plan.layout);
+  text += plan.fits
+              ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
           : plan.fit.on_device && plan.topology.device_memory_bytes > 0
-              ? fmt::format("does not fit: snapshots of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n", gib(plan.fit.node_bytes),
-                            gib(plan.topology.node_memory_bytes))
-              : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n", plan.worst_stage, gib(plan.peak_bytes),
-                            gib(plan.device_bytes));
+              ? fmt::format(
+                    "does not fit: snapshots of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n",
+                    gib(plan.fit.node_bytes), gib(plan.topology.node_memory_bytes))
+              : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
+                            plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
   if (!plan.fits) text += near_text(plan.near);
   return text + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) + checkpoint_text(plan);
 }
 
 std::string plan_json(const Plan& plan, double tokens) {
-  Json out = {{"name", plan.job.name}, {"cluster", plan.topology.name}, {"device", plan.topology.device.name},
-              {"devices", devices_of(plan)}, {"layout", plan.layout}, {"fits", plan.fits}, {"memory", memory_json(plan)}};
+  Json out = {
+      {"name", plan.job.name},       {"cluster", plan.topology.name}, {"device", plan.topology.device.name},
+      {"devices", devices_of(plan)}, {"layout", plan.layout},         {"fits", plan.fits},
+      {"memory", memory_json(plan)}};
   if (plan.staging_bytes > 0) out["host_staging_bytes"] = plan.staging_bytes;
   Json& near = out["near"] = Json::array();
   for (const NearLayout& n : plan.near) {
@@ -176,13 +206,17 @@ std::string plan_json(const Plan& plan, double tokens) {
     out["hardware_tflops_per_device"] = plan.hardware_tflops_per_device;
     out["mfu"] = plan.mfu;
     out["bubble"] = plan.time.bubble;
-    for (const base::LedgerPartInfo& part : base::kLedgerParts) out["time"][part.name] = plan.time.mean[part.part];
+    for (const base::LedgerPartInfo& part : base::kLedgerParts)
+      out["time"][part.name] = plan.time.mean[part.part];
     const double seconds = tokens / (plan.tokens_per_second_per_device * devices_of(plan));
-    if (tokens > 0) out["budget"] = {{"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};
+    if (tokens > 0)
+      out["budget"] = {
+          {"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};
   }
   Json& checkpoint = out["checkpoint"] = {{"bytes", plan.checkpoint.bytes}};
   if (plan.checkpoint.snapshot_seconds > 0) checkpoint["snapshot_seconds"] = plan.checkpoint.snapshot_seconds;
-  if (plan.checkpoint.failure_seconds > 0) checkpoint["mean_time_between_failures_seconds"] = plan.checkpoint.failure_seconds;
+  if (plan.checkpoint.failure_seconds > 0)
+    checkpoint["mean_time_between_failures_seconds"] = plan.checkpoint.failure_seconds;
   if (plan.checkpoint.interval_seconds > 0) checkpoint["interval_seconds"] = plan.checkpoint.interval_seconds;
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

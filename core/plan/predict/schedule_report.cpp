@@ -36,14 +36,22 @@ std::string schedule_json(const std::string& job, const parallel::ScheduleShape&
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline) {
-  return plan.job.name + " on " + plan.topology.device.name + " (" + plan.topology.name + "): " + plan.layout + "\n" +
-         fmt::format("{}: {:.1f} of {:.1f} GiB\n", plan.fits ? "fits" : "does not fit", gib(plan.peak_bytes), gib(plan.device_bytes)) + schedule_title(shape) +
-         fmt::format(": bubble {:.1f} % where forward, input gradient and weight gradient take the same time\n", 100 * timeline.bubble_fraction) +
-         "times are not predicted: " + plan.topology.name + " has no operator rates: " + how_to_get_rates(plan.topology) + ", or give --costs\n";
+std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
+                         const parallel::Timeline& timeline) {
+  return plan.job.name + " on " + plan.topology.device.name + " (" + plan.topology.name +
+         "): " + plan.layout + "\n" +
+         fmt::format("{}: {:.1f} of {:.1f} GiB\n", plan.fits ? "fits" : "does not fit", gib(plan.peak_bytes),
+                     gib(plan.device_bytes)) +
+         schedule_title(shape) +
+         fmt::format(
+             ": bubble {:.1f} % where forward, input gradient and weight gradient take the same time\n",
+             100 * timeline.bubble_fraction) +
+         "times are not predicted: " + plan.topology.name +
+         " has no operator rates: " + how_to_get_rates(plan.topology) + ", or give --costs\n";
 }
 
-std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline) {
+std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,
+                         const parallel::Timeline& timeline) {
   using Json = nlohmann::ordered_json;
   const Json json{{"job", plan.job.name},
                   {"schedule", parallel::to_string(shape.kind)},

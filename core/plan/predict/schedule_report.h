@@ -19,7 +19,9 @@ std::string schedule_json(const std::string& job, const parallel::ScheduleShape&
                           const parallel::Timeline& timeline);
 
 /// A step without rates: what fits, and the schedule where each computation takes one unit of time.
-std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline);
-std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape, const parallel::Timeline& timeline);
+std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
+                         const parallel::Timeline& timeline);
+std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,
+                         const parallel::Timeline& timeline);
 
 }  // namespace trainerd::core

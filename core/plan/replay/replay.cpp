@@ -22,7 +22,8 @@ Replays::Replays(ReplayInput input) {
   for (int r = 0; r < input.schedule.stages; ++r) {
     compiled->ranks.push_back(timed_rank(input, r));
     auto& costs = compiled->messages.emplace_back();
-    for (const int peer : neighbours(input.schedule, r)) costs[is_next(input.schedule, r, peer) ? 0 : 1] = input.message_cost(r, peer);
+    for (const int peer : neighbours(input.schedule, r))
+      costs[is_next(input.schedule, r, peer) ? 0 : 1] = input.message_cost(r, peer);
   }
   compiled->in = std::move(input);
   compiled_ = std::move(compiled);
@@ -31,7 +32,8 @@ Replays::Replays(ReplayInput input) {
 Replays::~Replays() = default;
 
 Replay Replays::run(const ReplayOptions& options) const {
-  return ReplaySimulation(compiled_->in, compiled_->lists, compiled_->ranks, compiled_->messages, options).run();
+  return ReplaySimulation(compiled_->in, compiled_->lists, compiled_->ranks, compiled_->messages, options)
+      .run();
 }
 
 Replay replay(const ReplayInput& input) { return Replays(input).run(); }

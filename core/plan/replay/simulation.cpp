@@ -11,9 +11,14 @@ using base::TimeLedger;
 using parallel::Action;
 using parallel::ActionKind;
 
-ReplaySimulation::ReplaySimulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists, const std::vector<TimedRank>& timed, const MessageCosts& messages,
-           const ReplayOptions& options)
-    : in_(in), lists_(lists), message_costs_(messages), options_(options), links_(static_cast<std::size_t>(in.schedule.stages)) {
+ReplaySimulation::ReplaySimulation(const ReplayInput& in, const std::vector<std::vector<Action>>& lists,
+                                   const std::vector<TimedRank>& timed, const MessageCosts& messages,
+                                   const ReplayOptions& options)
+    : in_(in),
+      lists_(lists),
+      message_costs_(messages),
+      options_(options),
+      links_(static_cast<std::size_t>(in.schedule.stages)) {
   const std::size_t m = static_cast<std::size_t>(in.schedule.microbatches);
   messages_.resize(kReplayedSteps * 2 * static_cast<std::size_t>(in.schedule.chunks()) * m);
   for (int r = 0; r < in.schedule.stages; ++r) {
@@ -52,12 +57,16 @@ Replay ReplaySimulation::run() {
   return result;
 }
 
-void ReplaySimulation::tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action, double start, double seconds) const {
+void ReplaySimulation::tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action,
+                            double start, double seconds) const {
   tell(rank, rank.step, kind, name, action, start, seconds);
 }
 
-void ReplaySimulation::tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name, const Action* action, double start, double seconds) const {
-  if (!options_.observe || step + 1 != kReplayedSteps || seconds <= 0 || (kind == ReplaySlice::Kind::message && action == nullptr)) return;
+void ReplaySimulation::tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
+                            const Action* action, double start, double seconds) const {
+  if (!options_.observe || step + 1 != kReplayedSteps || seconds <= 0 ||
+      (kind == ReplaySlice::Kind::message && action == nullptr))
+    return;
   options_.observe({kind, rank.index, name, action, start, seconds});
 }
 
@@ -69,7 +78,9 @@ void ReplaySimulation::enter(Rank& rank, const Action* action) const {
 void ReplaySimulation::spend(Rank& rank, double seconds, Part part) {
   const bool work = part == base::LedgerPart::compute || part == base::LedgerPart::optimizer;
   if (work) seconds *= rank.factor;
-  if (options_.observe) tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, info(part).name, rank.action, rank.now, seconds);
+  if (options_.observe)
+    tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, info(part).name, rank.action,
+         rank.now, seconds);
   rank.now += seconds;
   rank.ledger[part] += seconds;
   if (rank.phase != Phase::after) rank.pass_busy += seconds;
@@ -149,7 +160,8 @@ bool ReplaySimulation::act(Rank& rank) {
   if (rank.action != nullptr) return compute(rank);
   if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, std::ssize(rank.flights) - 1)) return false;
   if (parallel::is_send(a.kind) || parallel::is_receive(a.kind)) {
-    const std::span<const Action> rest = std::span(list).subspan(rank.at), group = rest.first(parallel::group_size(rest));
+    const std::span<const Action> rest = std::span(list).subspan(rank.at),
+                                  group = rest.first(parallel::group_size(rest));
     post(rank, group);
     rank.at += group.size();
     return true;
@@ -157,7 +169,8 @@ bool ReplaySimulation::act(Rank& rank) {
   if (!land_for(rank, a)) return false;
   if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
   enter(rank, &a);
-  const auto segment = rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, in_.schedule.microbatches)});
+  const auto segment =
+      rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, in_.schedule.microbatches)});
   rank.segment = segment == rank.timed->actions.end() ? nullptr : &segment->second;
   return compute(rank);
 }
@@ -190,7 +203,8 @@ void ReplaySimulation::go() {
     for (bool alone = true; alone;) {
       while (rank.now <= clock_ && advance(rank)) {}
       // It goes on at once where nothing comes before.
-      alone = rank.now > clock_ && rank.now < links_.next() && (turns_.empty() || rank.now < turns_.top().first);
+      alone =
+          rank.now > clock_ && rank.now < links_.next() && (turns_.empty() || rank.now < turns_.top().first);
       if (alone) clock_ = rank.now;
     }
     if (rank.now > clock_) turns_.push({rank.now, rank.index});

@@ -13,8 +13,8 @@
 #include "core/plan/replay/replay.h"
 #include "core/plan/replay/timed_rank.h"
 
-// The discrete-event simulation behind replay.h: ranks that go through their timed segments (simulation.cpp), and the messages and
-// collectives that share the links between them (transfers.cpp).
+// The discrete-event simulation behind replay.h: ranks that go through their timed segments (simulation.cpp),
+// and the messages and collectives that share the links between them (transfers.cpp).
 
 namespace trainerd::core {
 
@@ -25,7 +25,9 @@ constexpr int kReplayedSteps = 2;
 
 /// A message's costs by its sender: to the rank after it, and to the one before.
 using MessageCosts = std::vector<std::array<TransferCost, 2>>;
-inline bool is_next(const parallel::ScheduleShape& shape, int from, int to) { return (from + 1) % shape.stages == to; }
+inline bool is_next(const parallel::ScheduleShape& shape, int from, int to) {
+  return (from + 1) % shape.stages == to;
+}
 
 /// Messages that go out together.
 struct Flight {
@@ -51,7 +53,9 @@ struct Meeting {
 
 class ReplaySimulation {
  public:
-  ReplaySimulation(const ReplayInput& in, const std::vector<std::vector<parallel::Action>>& lists, const std::vector<TimedRank>& timed, const MessageCosts& messages, const ReplayOptions& options);
+  ReplaySimulation(const ReplayInput& in, const std::vector<std::vector<parallel::Action>>& lists,
+                   const std::vector<TimedRank>& timed, const MessageCosts& messages,
+                   const ReplayOptions& options);
   Replay run();
 
  private:
@@ -70,18 +74,18 @@ class ReplaySimulation {
   struct Rank {
     int index = 0;
     const TimedRank* timed = nullptr;
-    double factor = 1;                  ///< of its work now
-    const parallel::Action* action = nullptr;     ///< under way
+    double factor = 1;                         ///< of its work now
+    const parallel::Action* action = nullptr;  ///< under way
     double now = 0, host = 0, began = 0, pass_ended = 0, pass_busy = 0;
     int step = 0;
     Phase phase = Phase::start;
-    std::size_t at = 0;  ///< action or flight
+    std::size_t at = 0;                     ///< action or flight
     const TimedSegment* segment = nullptr;  ///< of its action, if there is one
     std::size_t event = 0;                  ///< of the segment that it passes now
-    bool parked = false;   ///< until something ends that it waits for
-    int under_way = 0;     ///< transfers of its groups and messages, queued ones too
-    bool carries = false;  ///< a transfer that it has stopped for
-    double carried = -1;   ///< when that ended
+    bool parked = false;                    ///< until something ends that it waits for
+    int under_way = 0;                      ///< transfers of its groups and messages, queued ones too
+    bool carries = false;                   ///< a transfer that it has stopped for
+    double carried = -1;                    ///< when that ended
     std::vector<Group> groups;
     std::vector<Flight> flights;
     std::size_t through = 0;                       ///< flights, of messages in order
@@ -90,17 +94,21 @@ class ReplaySimulation {
     base::TimeLedger ledger;
   };
 
-  static bool forwards(parallel::ActionKind kind) { return kind == parallel::ActionKind::send_forward || kind == parallel::ActionKind::recv_forward; }
+  static bool forwards(parallel::ActionKind kind) {
+    return kind == parallel::ActionKind::send_forward || kind == parallel::ActionKind::recv_forward;
+  }
   int local(int chunk) const { return chunk / in_.schedule.stages; }
 
   /// A message by its receiver's chunk and microbatch.
   std::size_t message_of(const parallel::Action& a, int step) const;
   std::size_t lane(bool forward, int chunk) const {
-    return (forward ? 0 : 1) * static_cast<std::size_t>(in_.schedule.virtual_stages) + static_cast<std::size_t>(local(chunk));
+    return (forward ? 0 : 1) * static_cast<std::size_t>(in_.schedule.virtual_stages) +
+           static_cast<std::size_t>(local(chunk));
   }
 
   std::size_t place(const parallel::Action& a, bool forward) const {
-    return lane(forward, a.chunk) * static_cast<std::size_t>(in_.schedule.microbatches) + static_cast<std::size_t>(a.microbatch);
+    return lane(forward, a.chunk) * static_cast<std::size_t>(in_.schedule.microbatches) +
+           static_cast<std::size_t>(a.microbatch);
   }
 
   /// Messages that go out as one.
@@ -112,8 +120,10 @@ class ReplaySimulation {
   /// Goes on to when the flight has landed; false when that is not known yet.
   bool land(Rank& rank, std::int64_t index);
   /// The second step is the one that is looked at.
-  void tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const parallel::Action* action, double start, double seconds) const;
-  void tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name, const parallel::Action* action, double start, double seconds) const;
+  void tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const parallel::Action* action,
+            double start, double seconds) const;
+  void tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
+            const parallel::Action* action, double start, double seconds) const;
   /// What the rank does from now on, an action or what is before and after all.
   void enter(Rank& rank, const parallel::Action* action) const;
   void spend(Rank& rank, double seconds, Part part);
@@ -125,14 +135,17 @@ class ReplaySimulation {
   void go_on(Rank& rank, int g);
   void send(std::size_t id, int from, int to);
   bool wait(Rank& rank, const TimedEvent& e);
-  /// Events from where the rank stands in them; false when it must wait, for its turn or for what has not ended.
+  /// Events from where the rank stands in them; false when it must wait, for its turn or for what has not
+  /// ended.
   bool pass(Rank& rank, const TimedSegment& segment);
   void start_step(Rank& rank);
-  /// The step that the rank can take next; false when it has none, is ahead of the clock, or must wait for something to end.
+  /// The step that the rank can take next; false when it has none, is ahead of the clock, or must wait for
+  /// something to end.
   bool advance(Rank& rank);
   bool act(Rank& rank);
   bool compute(Rank& rank);
-  /// What the executor awaits before it computes: the message that it reads, and the send of what it writes anew, two before.
+  /// What the executor awaits before it computes: the message that it reads, and the send of what it writes
+  /// anew, two before.
   bool land_for(Rank& rank, const parallel::Action& a);
   /// Whose a transfer is.
   struct Owner {
@@ -145,7 +158,8 @@ class ReplaySimulation {
   void begin(const Owner& owner, double latency, double bandwidth, std::span<const PortUse> uses);
   void finish(const Owner& o);
   void wake(Rank& rank);
-  /// All ranks and transfers in the order of time. What ends does so before anything else goes on at that time.
+  /// All ranks and transfers in the order of time. What ends does so before anything else goes on at that
+  /// time.
   void go();
 
   const ReplayInput& in_;

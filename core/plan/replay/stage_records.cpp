@@ -12,11 +12,12 @@ namespace trainerd::core {
 namespace {
 
 /// Pipeline ranks with the same key record the same step.
-std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, const SlotCounts& slots) {
+std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
+                     const SlotCounts& slots) {
   std::string key;
   for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
-    key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) + (span.embedding ? "e" : "") +
-           (span.head ? "h" : "") + ",";
+    key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) +
+           (span.embedding ? "e" : "") + (span.head ? "h" : "") + ",";
   for (const int pool : slots.pool_of_chunk) key += std::to_string(pool) + ",";
   for (const auto& pool : slots.of_pool)
     for (const int count : pool) key += count == 0 ? '0' : '1';
@@ -24,7 +25,8 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
 }
 
 /// Of a layer's parameters gathered, or its gradients scattered, by other software.
-TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
+TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
+                       const OtherSoftware& other, bool recomputed) {
   // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
   const double times = c.op == "all_gather" && recomputed ? 1 + other.gathered_again / 2 : 1;
   const double pieces = times * static_cast<double>(other.collectives_of_layer);
@@ -33,14 +35,15 @@ TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, con
   if (other.part_seconds > 0) {
     // The copies read and write all of it; a gather's parts are filled with zeros before.
     const double moved = times * static_cast<double>(c.bytes) * (c.op == "all_gather" ? 3 : 2);
-    cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds + moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+    cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds +
+                    moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   }
   return cost;
 }
 
 /// Of a collective of the step, by the software that runs it.
-TransferCost step_collective_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
-                                  const OtherSoftware& other, bool recomputed) {
+TransferCost step_collective_cost(const RecordedCollective& c, const GroupPlace& place,
+                                  const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
   const auto labelled = [&](const char* label) { return c.label == label; };
   if ((labelled("parameters") && c.op == "all_gather") || (labelled("gradients") && c.op == "reduce_scatter"))
     return zero_cost(c, place, t, other, recomputed);
@@ -57,7 +60,8 @@ TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
 
 }  // namespace
 
-StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots) {
+StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
+                        const std::vector<SlotCounts>& slots) {
   std::map<std::string, std::vector<std::size_t>> classes;
   for (std::size_t rank = 0; rank < slots.size(); ++rank)
     classes[class_of(job, layout, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
@@ -67,8 +71,9 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   for (const auto& [key, ranks] : classes) {
     std::vector<SlotCounts> alike;
     for (const std::size_t rank : ranks) alike.push_back(slots[rank]);
-    const auto record = std::make_shared<RankRecord>(record_rank(
-        job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())), target, slots[ranks.front()], alike));
+    const auto record = std::make_shared<RankRecord>(
+        record_rank(job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())), target,
+                    slots[ranks.front()], alike));
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       records.of_rank[ranks[i]] = record;
       records.memory[ranks[i]] = record->memory_alike[i];
@@ -77,15 +82,16 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   return records;
 }
 
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records,
-                         const OtherSoftware& other) {
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups,
+                         const StageRecords& records, const OtherSoftware& other) {
   const auto t = std::make_shared<parallel::Topology>(topology);
   const parallel::ParallelOptions& p = job.parallel;
   t->measured.busy = std::min(p.ranks(), t->devices_per_node);
   ReplayInput input;
   input.schedule = parallel::schedule_shape(job.parallel, job.microbatches());
   input.overlap_p2p = job.parallel.overlap_p2p;
-  // A processor's progress threads run on the cores that compute, and communicators through memory copy what they send.
+  // A processor's progress threads run on the cores that compute, and communicators through memory copy what
+  // they send.
   input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
   input.messages_in_order = input.own_progress && !uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
@@ -93,14 +99,17 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
   const bool recomputed = job.recompute.kind == RecomputeKind::full;
-  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c, const RankRecord& record) {
-    return step_collective_cost(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t, other, recomputed);
+  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c,
+                                                          const RankRecord& record) {
+    return step_collective_cost(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t,
+                                other, recomputed);
   };
   const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
   input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
     const parallel::Link link = groups.link(from, to);
     if (!scattered) return message_cost(bytes, link, *t);
-    return one_after_another(message_cost(bytes / tp, link, *t), collective_cost("all_gather", bytes, groups.at(to, parallel::Group::tp), *t));
+    return one_after_another(message_cost(bytes / tp, link, *t),
+                             collective_cost("all_gather", bytes, groups.at(to, parallel::Group::tp), *t));
   };
   return input;
 }

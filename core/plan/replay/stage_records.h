@@ -17,10 +17,11 @@ struct StageRecords {
   std::vector<kernels::MemoryPlan> memory;
 };
 /// Pipeline ranks that do the same are recorded once. `slots` are those of count_all_slots.
-StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target, const std::vector<SlotCounts>& slots);
+StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
+                        const std::vector<SlotCounts>& slots);
 
 /// For replaying them on the machines of `topology`, which has rates. `groups` and `records` must outlive it.
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups, const StageRecords& records,
-                         const OtherSoftware& other = {});
+ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups,
+                         const StageRecords& records, const OtherSoftware& other = {});
 
 }  // namespace trainerd::core

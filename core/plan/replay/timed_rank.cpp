@@ -23,9 +23,13 @@ struct Ports {
 
 class Compiler {
  public:
-  Compiler(const ReplayInput& in, int rank) : record_(*in.records[static_cast<std::size_t>(rank)]), own_progress_(in.own_progress), launch_seconds_(in.launch_seconds) {
+  Compiler(const ReplayInput& in, int rank)
+      : record_(*in.records[static_cast<std::size_t>(rank)]),
+        own_progress_(in.own_progress),
+        launch_seconds_(in.launch_seconds) {
     for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
-    for (const RecordedCollective& c : record_.collectives) costs_.push_back(in.collective_cost(rank, c, record_));
+    for (const RecordedCollective& c : record_.collectives)
+      costs_.push_back(in.collective_cost(rank, c, record_));
     at_once_.assign(record_.groups.size(), true);
     for (std::size_t g = 0; g < record_.groups.size(); ++g)
       if (info(record_.groups[g]).joins_stages) at_once_[g] = false;
@@ -40,20 +44,27 @@ class Compiler {
     };
     look(record_.before), look(record_.after);
     for (const auto& [key, segment] : record_.actions) look(segment);
-    for (const int peer : neighbours(in.schedule, rank)) messages_.add(in.message_cost(rank, peer)), messages_.add(in.message_cost(peer, rank));
+    for (const int peer : neighbours(in.schedule, rank))
+      messages_.add(in.message_cost(rank, peer)), messages_.add(in.message_cost(peer, rank));
     others_ = messages_;
     for (std::size_t i = 0; i < costs_.size(); ++i)
       if (!stops_rank(record_.collectives[i])) others_.add(costs_[i]);
   }
 
   TimedRank timed() const {
-    TimedRank rank{timed(record_.before, base::LedgerPart::compute), timed(record_.after, base::LedgerPart::optimizer), {}, costs_};
-    for (const auto& [key, segment] : record_.actions) rank.actions[key] = timed(segment, base::LedgerPart::compute);
+    TimedRank rank{timed(record_.before, base::LedgerPart::compute),
+                   timed(record_.after, base::LedgerPart::optimizer),
+                   {},
+                   costs_};
+    for (const auto& [key, segment] : record_.actions)
+      rank.actions[key] = timed(segment, base::LedgerPart::compute);
     return rank;
   }
 
  private:
-  int group_of(const RecordedEvent& e) const { return record_.collectives[static_cast<std::size_t>(e.index)].group; }
+  int group_of(const RecordedEvent& e) const {
+    return record_.collectives[static_cast<std::size_t>(e.index)].group;
+  }
   bool stops_rank(const RecordedCollective& c) const {
     const auto g = static_cast<std::size_t>(c.group);
     return at_once_[g] || (!(c.background && own_progress_) && !info(record_.groups[g]).joins_stages);
@@ -74,16 +85,22 @@ class Compiler {
       if (e.kind == RecordedEvent::Kind::op) {
         pass(op_seconds_[i], work);
       } else if (e.kind == RecordedEvent::Kind::wait) {
-        if (!at_once_[i]) out.push_back({.kind = TimedEvent::Kind::wait, .group = e.index, .behind = e.behind});
+        if (!at_once_[i])
+          out.push_back({.kind = TimedEvent::Kind::wait, .group = e.index, .behind = e.behind});
       } else {
         const RecordedCollective& c = record_.collectives[i];
         const bool stops = stops_rank(c);
         const Part part = info(record_.groups[static_cast<std::size_t>(c.group)]).issue;
         if (stops && others_.any_of(costs_[i]))
-          out.push_back({.kind = TimedEvent::Kind::transfer, .part = part, .host = launch_seconds_, .collective = e.index, .met = messages_.any_of(costs_[i])});
+          out.push_back({.kind = TimedEvent::Kind::transfer,
+                         .part = part,
+                         .host = launch_seconds_,
+                         .collective = e.index,
+                         .met = messages_.any_of(costs_[i])});
         else if (stops) pass(costs_[i].seconds(), part);
         if (!at_once_[static_cast<std::size_t>(c.group)])
-          out.push_back({.kind = TimedEvent::Kind::issue, .group = c.group, .collective = stops ? -1 : e.index});
+          out.push_back(
+              {.kind = TimedEvent::Kind::issue, .group = c.group, .collective = stops ? -1 : e.index});
       }
     }
     return out;
@@ -107,6 +124,8 @@ std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_r
   return peers;
 }
 
-TimedRank timed_rank(const ReplayInput& input, int pipeline_rank) { return Compiler(input, pipeline_rank).timed(); }
+TimedRank timed_rank(const ReplayInput& input, int pipeline_rank) {
+  return Compiler(input, pipeline_rank).timed();
+}
 
 }  // namespace trainerd::core

@@ -13,7 +13,8 @@ std::size_t ReplaySimulation::message_of(const Action& a, int step) const {
   const int chunk = parallel::is_receive(a.kind) ? a.chunk : a.chunk + (forward ? 1 : -1);
   const std::size_t chunks = static_cast<std::size_t>(in_.schedule.chunks());
   const std::size_t direction = static_cast<std::size_t>(step) * 2 + (forward ? 0 : 1);
-  return (direction * chunks + static_cast<std::size_t>(chunk)) * static_cast<std::size_t>(in_.schedule.microbatches) +
+  return (direction * chunks + static_cast<std::size_t>(chunk)) *
+             static_cast<std::size_t>(in_.schedule.microbatches) +
          static_cast<std::size_t>(a.microbatch);
 }
 
@@ -34,7 +35,8 @@ void ReplaySimulation::come(const Rank& rank, const Flight::Message& message) {
   ReplayMessage& m = messages_[message.id];
   (message.sends ? m.sent : m.received) = clock_;
   if (in_.messages_in_order && (m.sent < 0 || m.received < 0)) return;
-  send(message.id, message.sends ? rank.index : message.action->peer, message.sends ? message.action->peer : rank.index);
+  send(message.id, message.sends ? rank.index : message.action->peer,
+       message.sends ? message.action->peer : rank.index);
 }
 
 void ReplaySimulation::exchange(Rank& rank) {
@@ -59,10 +61,14 @@ bool ReplaySimulation::land(Rank& rank, std::int64_t index) {
   for (Flight::Message& message : rank.flights[static_cast<std::size_t>(index)].messages) {
     const ReplayMessage& m = messages_[message.id];
     const double start = std::max(m.sent, m.received);
-    if (!message.sends) tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start, m.end - start);
+    if (!message.sends)
+      tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start,
+           m.end - start);
   }
   if (end > rank.now) {
-    if (options_.observe) tell(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now, end - rank.now);
+    if (options_.observe)
+      tell(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now,
+           end - rank.now);
     rank.ledger[base::LedgerPart::bubble] += end - rank.now;
     rank.now = end;
   }
@@ -81,7 +87,8 @@ bool ReplaySimulation::carry(Rank& rank, const TimedEvent& e) {
     }
     rank.carries = true, rank.carried = -1;
     const PortUse use{PortUse::Way::both, rank.index, &cost};
-    begin({.kind = Owner::Kind::stop, .rank = rank.index}, start - clock_ + cost.latency, cost.bandwidth, {&use, 1});
+    begin({.kind = Owner::Kind::stop, .rank = rank.index}, start - clock_ + cost.latency, cost.bandwidth,
+          {&use, 1});
     return false;
   }
   if (rank.carried < 0) return false;
@@ -99,11 +106,15 @@ void ReplaySimulation::issue(Rank& rank, const TimedEvent& e) {
     return;
   }
   Meeting& meeting = meetings_[group.info->group][group.issued.size() - 1];
-  meeting.came.push_back({PortUse::Way::both, rank.index, &rank.timed->costs[static_cast<std::size_t>(e.collective)]});
+  meeting.came.push_back(
+      {PortUse::Way::both, rank.index, &rank.timed->costs[static_cast<std::size_t>(e.collective)]});
   if (std::ssize(meeting.came) < members_[group.info->group]) return;
-  const auto by_seconds = [](const PortUse& a, const PortUse& b) { return a.cost->seconds() < b.cost->seconds(); };
+  const auto by_seconds = [](const PortUse& a, const PortUse& b) {
+    return a.cost->seconds() < b.cost->seconds();
+  };
   const TransferCost& longest = *std::max_element(meeting.came.begin(), meeting.came.end(), by_seconds)->cost;
-  begin({.kind = Owner::Kind::meeting, .meeting = &meeting}, longest.latency, longest.bandwidth, meeting.came);
+  begin({.kind = Owner::Kind::meeting, .meeting = &meeting}, longest.latency, longest.bandwidth,
+        meeting.came);
 }
 
 void ReplaySimulation::go_on(Rank& rank, int g) {
@@ -112,16 +123,20 @@ void ReplaySimulation::go_on(Rank& rank, int g) {
   Collective& next = group.issued[group.ended];
   next.start = clock_;
   static constexpr TransferCost kNothing;
-  const TransferCost& cost = next.index < 0 ? kNothing : rank.timed->costs[static_cast<std::size_t>(next.index)];
+  const TransferCost& cost =
+      next.index < 0 ? kNothing : rank.timed->costs[static_cast<std::size_t>(next.index)];
   const PortUse use{PortUse::Way::both, rank.index, &cost};
-  begin({.kind = Owner::Kind::group, .rank = rank.index, .group = g}, cost.latency, cost.bandwidth, {&use, 1});
+  begin({.kind = Owner::Kind::group, .rank = rank.index, .group = g}, cost.latency, cost.bandwidth,
+        {&use, 1});
 }
 
 void ReplaySimulation::send(std::size_t id, int from, int to) {
-  const TransferCost& cost = message_costs_[static_cast<std::size_t>(from)][is_next(in_.schedule, from, to) ? 0 : 1];
+  const TransferCost& cost =
+      message_costs_[static_cast<std::size_t>(from)][is_next(in_.schedule, from, to) ? 0 : 1];
   ++ranks_[static_cast<std::size_t>(from)].under_way, ++ranks_[static_cast<std::size_t>(to)].under_way;
   const std::array uses{PortUse{PortUse::Way::out, from, &cost}, PortUse{PortUse::Way::in, to, &cost}};
-  begin({.kind = Owner::Kind::message, .rank = from, .peer = to, .message = id}, cost.latency, cost.bandwidth, uses);
+  begin({.kind = Owner::Kind::message, .rank = from, .peer = to, .message = id}, cost.latency, cost.bandwidth,
+        uses);
 }
 
 bool ReplaySimulation::wait(Rank& rank, const TimedEvent& e) {
@@ -143,7 +158,8 @@ bool ReplaySimulation::land_for(Rank& rank, const Action& a) {
   return land(rank, rank.recvs[place(a, forward)]);
 }
 
-void ReplaySimulation::begin(const Owner& owner, double latency, double bandwidth, std::span<const PortUse> uses) {
+void ReplaySimulation::begin(const Owner& owner, double latency, double bandwidth,
+                             std::span<const PortUse> uses) {
   const std::size_t id = links_.start(clock_, latency, bandwidth, uses);
   if (owners_.size() <= id) owners_.resize(id + 1);
   owners_[id] = owner;

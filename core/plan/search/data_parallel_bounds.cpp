@@ -12,9 +12,10 @@ namespace {
 
 using Seconds = DataParallelSeconds;
 
-constexpr std::array kAllSeconds = {&Seconds::reduce_inner, &Seconds::reduce_outer, &Seconds::reduce_inner_again, &Seconds::reduce_outer_again,
-                                    &Seconds::gather_inner, &Seconds::gather_outer, &Seconds::gather_inner_walks, &Seconds::gather_outer_walks,
-                                    &Seconds::gather_gradients};
+constexpr std::array kAllSeconds = {
+    &Seconds::reduce_inner,       &Seconds::reduce_outer,       &Seconds::reduce_inner_again,
+    &Seconds::reduce_outer_again, &Seconds::gather_inner,       &Seconds::gather_outer,
+    &Seconds::gather_inner_walks, &Seconds::gather_outer_walks, &Seconds::gather_gradients};
 
 void add(Seconds& sum, double times, const Seconds& of) {
   for (const auto field : kAllSeconds) sum.*field += times * (of.*field);
@@ -27,7 +28,8 @@ const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp
     const auto of = [&](const parallel::StageSpan& span) {
       std::map<std::size_t, std::int64_t> units;
       for (const ParamInfo& info : declare_parameters(parts_.job().model, {&span, 1}, 1, false).infos)
-        if (!info.vectors) units[info.unit] += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
+        if (!info.vectors)
+          units[info.unit] += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
       std::vector<parallel::Section> sections;
       for (const auto& [unit, elements] : units) sections.push_back({sections.size(), elements});
       return sections;
@@ -39,7 +41,8 @@ const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp
   });
 }
 
-double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, const DataParallelUnits& units) {
+double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements,
+                                       const DataParallelUnits& units) {
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const PrecisionRecipe& p = parts_.job().precision;
   const double parts = real(levels.replicas ? levels.inner : levels.size), shard = elements / parts;
@@ -50,18 +53,22 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, c
   const Sections& s = sections(c.tp);
   std::int64_t largest = 0;
   const auto add_largest = [&](bool held, const std::vector<parallel::Section>& sections) {
-    for (const parallel::Section& section : sections) largest = std::max(largest, held ? section.elements : 0);
+    for (const parallel::Section& section : sections)
+      largest = std::max(largest, held ? section.elements : 0);
   };
   add_largest(units.layers > 0, s.layer);
   add_largest(units.embedding && !tied, s.embedding);
   add_largest(units.head && !tied, s.head);
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
   double bytes = (master + 2 * real(kernels::size_of(p.moments))) * (c.zero >= 1 ? shard : elements);
-  bytes += grads * (c.zero >= 2 && parts > 1 ? ring(parts_.job().parallel.overlap_grad_reduce) + shard : elements);
+  bytes +=
+      grads * (c.zero >= 2 && parts > 1 ? ring(parts_.job().parallel.overlap_grad_reduce) + shard : elements);
   return bytes + params * (c.zero >= 3 ? shard + ring(parts_.job().parallel.overlap_param_gather) : elements);
 }
 
-DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutChoice& c, const GroupPlace& inner, const GroupPlace* outer) {
+DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutChoice& c,
+                                                                 const GroupPlace& inner,
+                                                                 const GroupPlace* outer) {
   const parallel::Topology& t = parts_.topology();
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const PrecisionRecipe& p = parts_.job().precision;
@@ -85,10 +92,16 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
       const double walks = table ? 1 : 2;
       // A tied table's gradient is whole at the end of the step alone.
       const double again = table && tied ? 0 : 1;
-      add(s, 1, {.reduce_inner = reduce, .reduce_outer = reduce_outer, .reduce_inner_again = again * reduce,
-                 .reduce_outer_again = again * reduce_outer, .gather_inner = gather, .gather_outer = gather_outer,
-                 .gather_inner_walks = walks * gather, .gather_outer_walks = walks * gather_outer,
-                 .gather_gradients = collective_seconds("all_gather", b.size * grads, inner, t)});
+      add(s, 1,
+          {.reduce_inner = reduce,
+           .reduce_outer = reduce_outer,
+           .reduce_inner_again = again * reduce,
+           .reduce_outer_again = again * reduce_outer,
+           .gather_inner = gather,
+           .gather_outer = gather_outer,
+           .gather_inner_walks = walks * gather,
+           .gather_outer_walks = walks * gather_outer,
+           .gather_gradients = collective_seconds("all_gather", b.size * grads, inner, t)});
     }
     return s;
   };
@@ -98,14 +111,17 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
 
 DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const DataParallelUnits& units,
                                                 const GroupPlaces::ByGroup& places) {
-  const auto place = [&](parallel::Group group) { return places[static_cast<std::size_t>(group)] ? &*places[static_cast<std::size_t>(group)] : nullptr; };
+  const auto place = [&](parallel::Group group) {
+    return places[static_cast<std::size_t>(group)] ? &*places[static_cast<std::size_t>(group)] : nullptr;
+  };
   const GroupPlace* one = place(parallel::Group::dp);
   const GroupPlace& inner = one != nullptr ? *one : *place(parallel::Group::dp_inner);
   const GroupPlace* outer = place(parallel::Group::dp_outer);
   const GroupPlace none;
   const GroupPlace& o = outer != nullptr ? *outer : none;
-  const UnitSeconds& unit = units_.get({c.tp, c.dp, inner.size, c.bucket_bytes, inner.per_domain, inner.link, o.per_domain, o.link},
-                                       [&] { return unit_seconds(c, inner, outer); });
+  const UnitSeconds& unit =
+      units_.get({c.tp, c.dp, inner.size, c.bucket_bytes, inner.per_domain, inner.link, o.per_domain, o.link},
+                 [&] { return unit_seconds(c, inner, outer); });
   Seconds sum;
   add(sum, real(units.layers), unit.layer);
   // A rank with both ends of a tied table holds it once.

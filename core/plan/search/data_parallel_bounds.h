@@ -23,11 +23,13 @@ struct DataParallelUnits {
 
 /// Seconds of a rank's data-parallel collectives, by level: `inner` is the only one where there is one.
 struct DataParallelSeconds {
-  double reduce_inner = 0, reduce_outer = 0;              ///< of all gradients once
-  double reduce_inner_again = 0, reduce_outer_again = 0;  ///< the same with each microbatch, where gradients are sharded
-  double gather_inner = 0, gather_outer = 0;              ///< of all parameters once
-  double gather_inner_walks = 0, gather_outer_walks = 0;  ///< by a microbatch's walks: layers twice, tables once
-  double gather_gradients = 0;                            ///< of whole gradients
+  double reduce_inner = 0, reduce_outer = 0;  ///< of all gradients once
+  double reduce_inner_again = 0,
+         reduce_outer_again = 0;              ///< the same with each microbatch, where gradients are sharded
+  double gather_inner = 0, gather_outer = 0;  ///< of all parameters once
+  double gather_inner_walks = 0,
+         gather_outer_walks = 0;  ///< by a microbatch's walks: layers twice, tables once
+  double gather_gradients = 0;    ///< of whole gradients
 };
 
 /// What data parallelism takes at least: norms and biases of their own are left out.
@@ -37,7 +39,8 @@ class DataParallelBounds {
 
   /// Parameters, gradients and the optimizer's state of a rank with so many elements.
   double state_bytes(const LayoutChoice& c, double elements, const DataParallelUnits& units);
-  DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units, const GroupPlaces::ByGroup& places);
+  DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units,
+                              const GroupPlaces::ByGroup& places);
 
  private:
   struct Sections {
@@ -47,7 +50,8 @@ class DataParallelBounds {
   struct UnitSeconds {
     DataParallelSeconds layer, embedding, head;
   };
-  using UnitKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
+  using UnitKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                             parallel::Link, std::int64_t, parallel::Link>;
 
   const Sections& sections(std::int64_t tp);
   UnitSeconds unit_seconds(const LayoutChoice& c, const GroupPlace& inner, const GroupPlace* outer);

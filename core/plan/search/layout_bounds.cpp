@@ -1,8 +1,8 @@
 #include "core/plan/search/layout_bounds.h"
 
 #include <algorithm>
-#include <optional>
 #include <map>
+#include <optional>
 
 #include "core/model/parameters.h"
 #include "core/plan/cost/cost_model.h"
@@ -18,12 +18,15 @@ using parallel::ScheduleKind;
 
 constexpr int kEmbedding = 1, kHead = 2;
 
-int ends_of(const parallel::StageSpan& span) { return (span.embedding ? kEmbedding : 0) + (span.head ? kHead : 0); }
+int ends_of(const parallel::StageSpan& span) {
+  return (span.embedding ? kEmbedding : 0) + (span.head ? kHead : 0);
+}
 
 bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleKind::zb_h1; }
 
-constexpr std::array kSums = {&ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
-                              &ChunkCosts::update, &ChunkCosts::norm, &ChunkCosts::elements};
+constexpr std::array kSums = {
+    &ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
+    &ChunkCosts::update,  &ChunkCosts::norm,     &ChunkCosts::elements};
 
 /// a + k b, but for the scratch: that is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
@@ -43,12 +46,13 @@ ChunkCosts least(ChunkCosts a, const ChunkCosts& b) {
 
 /// One pipeline rank.
 struct LayoutBounds::Stage {
-  double fill = 0, work = 0, drain = 0;  ///< seconds: before its first computation, all of its own, after its last
-  double tail = 0;                       ///< of its own work, what may follow the start of a reduction of gradients
-  double late = 0;                       ///< of its own work, what does not hold up the drain
+  double fill = 0, work = 0,
+         drain = 0;  ///< seconds: before its first computation, all of its own, after its last
+  double tail = 0;   ///< of its own work, what may follow the start of a reduction of gradients
+  double late = 0;   ///< of its own work, what does not hold up the drain
   double first_forward = 0;
   double update = 0, norm = 0, elements = 0;
-  double bytes = 0;  ///< but for parameters, gradients and the optimizer's state
+  double bytes = 0;                      ///< but for parameters, gradients and the optimizer's state
   DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
 };
 
@@ -57,10 +61,13 @@ struct LayoutBounds::Chain {
 };
 
 LayoutBounds::LayoutBounds(LayoutParts& parts)
-    : parts_(parts), data_parallel_(parts), timed_(has_rates(parts.topology(), parts.job().precision.compute)) {}
+    : parts_(parts),
+      data_parallel_(parts),
+      timed_(has_rates(parts.topology(), parts.job().precision.compute)) {}
 
 /// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
-ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) const {
+ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
+                                      int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
   const bool alone = ends == kEmbedding + kHead;
   LayoutChoice small = c;
@@ -77,7 +84,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   std::int64_t first = 0;
   for (std::int64_t s = 0; s < small.pp; ++s) {
     const std::int64_t n = s == stage ? layers : 1;
-    layout.chunks.push_back({.first_layer = first, .layers = n, .embedding = s == 0, .head = s + 1 == small.pp});
+    layout.chunks.push_back(
+        {.first_layer = first, .layers = n, .embedding = s == 0, .head = s + 1 == small.pp});
     first += n;
   }
   job.model.layers = first;
@@ -88,7 +96,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   for (const auto& region : record.memory.regions) {
     if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
     if (region.name == "persistent")
-      costs.elements = static_cast<double>(region.terms.at("gradients")) / static_cast<double>(kernels::size_of(job.precision.grads));
+      costs.elements = static_cast<double>(region.terms.at("gradients")) /
+                       static_cast<double>(kernels::size_of(job.precision.grads));
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       if (region.name == to_string(static_cast<SlotClass>(i)))
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
@@ -122,25 +131,30 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   return costs;
 }
 
-const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) {
-  const ProbeKey key{c.tp, c.sequence_parallel, c.micro, kind, makes_weights_apart(c), ends, layers, tp.per_domain, tp.link};
+const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
+                                      int ends, std::int64_t layers) {
+  const ProbeKey key{c.tp,   c.sequence_parallel, c.micro, kind, makes_weights_apart(c), ends,
+                     layers, tp.per_domain,       tp.link};
   return probes_.get(key, [&] { return record_probe(c, tp, kind, ends, layers); });
 }
 
-ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::StageSpan& span) {
+ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp,
+                                  const parallel::StageSpan& span) {
   const int ends = ends_of(span);
   const RecomputeOptions r = c.recompute;
   if (span.layers == 0) return probe(c, tp, RecomputeKind::none, ends, 0);
   std::int64_t again = r.kind == RecomputeKind::none ? 0 : span.layers;
   if (r.kind == RecomputeKind::full && r.every > 1)
-    again = (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
+    again =
+        (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
   const bool alike = again == 0 || again == span.layers;
   const RecomputeKind kind = again == 0 ? RecomputeKind::none : r.kind;
   if (alike && span.layers <= 2) return probe(c, tp, kind, ends, span.layers);
   const auto layer = [&](RecomputeKind k) { return plus(probe(c, tp, k, 0, 3), -1, probe(c, tp, k, 0, 2)); };
   const auto rest = [&](RecomputeKind k) { return plus(probe(c, tp, k, ends, 2), -2, layer(k)); };
   if (alike) return plus(rest(kind), static_cast<double>(span.layers), layer(kind));
-  return plus(plus(least(rest(RecomputeKind::none), rest(kind)), static_cast<double>(span.layers - again), layer(RecomputeKind::none)),
+  return plus(plus(least(rest(RecomputeKind::none), rest(kind)), static_cast<double>(span.layers - again),
+                   layer(RecomputeKind::none)),
               static_cast<double>(again), layer(kind));
 }
 
@@ -152,7 +166,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const std::vector<SlotCounts>& slots = parts_.slots(c);
   const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
   const bool apart = makes_weights_apart(c);
-  const double last_group = parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
+  const double last_group =
+      parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
   // Stages whose tensor-parallel groups lie unlike each other are taken for the best that there is.
   GroupPlace tp = places.at(0, parallel::Group::tp);
   for (std::int64_t r = 1; r < c.pp; ++r) {
@@ -179,7 +194,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.update += k.update, s.norm += k.norm, s.elements += k.elements;
       top_backward = backward, all_backward += backward;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
-        const int pool = shared_by_chunks(static_cast<SlotClass>(i)) ? 0 : counts.pool_of_chunk[static_cast<std::size_t>(v)];
+        const int pool = shared_by_chunks(static_cast<SlotClass>(i))
+                             ? 0
+                             : counts.pool_of_chunk[static_cast<std::size_t>(v)];
         double& bytes = largest[static_cast<std::size_t>(pool)][i];
         bytes = std::max(bytes, k.slot_bytes[i]);
       }
@@ -196,7 +213,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     }
     for (std::size_t pool = 0; pool < largest.size(); ++pool)
       for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += largest[pool][i] * counts.of_pool[pool][i];
-    // The last turns of the backwards: the last microbatch of the top chunk, then the last group of microbatches of each chunk below it.
+    // The last turns of the backwards: the last microbatch of the top chunk, then the last group of
+    // microbatches of each chunk below it.
     s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(device_overhead(t));
   }
@@ -213,14 +231,17 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   double end = 0, stream = 0, least_after = -1;
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
-    const auto bytes = static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.units));
+    const auto bytes =
+        static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.units));
     // Ranks that share their node's memory make up for each other.
     const bool own = parts_.topology().device_memory_bytes > 0;
     bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
     if (!timed_) continue;
-    double work = s.work, after = (c.zero > 0 ? s.update / static_cast<double>(parts) : s.update) + s.norm / static_cast<double>(parts);
+    double work = s.work, after = (c.zero > 0 ? s.update / static_cast<double>(parts) : s.update) +
+                                  s.norm / static_cast<double>(parts);
     if (c.dp > 1) {
-      const DataParallelSeconds all = data_parallel_.seconds(c, s.units, places.of(r)), first = data_parallel_.seconds(c, s.first_units, places.of(r));
+      const DataParallelSeconds all = data_parallel_.seconds(c, s.units, places.of(r)),
+                                first = data_parallel_.seconds(c, s.first_units, places.of(r));
       const double reductions = c.zero >= 2 ? m : 1;
       const double reduced = std::max(all.reduce_inner, all.reduce_outer);
       DataParallelSeconds streams;
@@ -228,7 +249,8 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
       if (job.parallel.overlap_grad_reduce) {
         end = std::max(end, s.fill + work - s.tail + reduced);
         streams.reduce_inner = all.reduce_inner + (reductions - 1) * all.reduce_inner_again;
-        streams.reduce_outer = all.reduce_outer + (levels.replicas ? 0 : (reductions - 1) * all.reduce_outer_again);
+        streams.reduce_outer =
+            all.reduce_outer + (levels.replicas ? 0 : (reductions - 1) * all.reduce_outer_again);
       } else {
         work += all.reduce_inner + all.reduce_outer;
       }
@@ -236,7 +258,8 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
         after += all.gather_gradients;
       } else if (c.zero < 3 && job.parallel.overlap_param_gather) {
         streams.gather_inner = all.gather_inner, streams.gather_outer = all.gather_outer;
-        end = std::max(end, std::max(first.gather_inner, first.gather_outer) + work - s.first_forward + s.drain - s.late);
+        end = std::max(end, std::max(first.gather_inner, first.gather_outer) + work - s.first_forward +
+                                s.drain - s.late);
       } else if (c.zero < 3) {
         after += all.gather_inner + all.gather_outer;
       } else if (job.parallel.overlap_param_gather) {
@@ -244,7 +267,8 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
       } else {
         work += m * (all.gather_inner_walks + all.gather_outer_walks);
       }
-      stream = std::max({stream, streams.reduce_inner + streams.gather_inner, streams.reduce_outer + streams.gather_outer});
+      stream = std::max(
+          {stream, streams.reduce_inner + streams.gather_inner, streams.reduce_outer + streams.gather_outer});
     }
     end = std::max({end, s.fill + work, s.fill + work - s.late + s.drain});
     least_after = least_after < 0 ? after : std::min(least_after, after);

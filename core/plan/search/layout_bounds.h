@@ -20,17 +20,20 @@ struct LayoutBound {
 
 /// What a chunk of layers costs, embedding or head included.
 struct ChunkCosts {
-  double forward = 0, backward = 0, backward_input = 0, backward_weight = 0;  ///< seconds of a microbatch, tensor-parallel sums included
-  double update = 0, norm = 0;                                               ///< seconds for all elements
+  double forward = 0, backward = 0, backward_input = 0,
+         backward_weight = 0;   ///< seconds of a microbatch, tensor-parallel sums included
+  double update = 0, norm = 0;  ///< seconds for all elements
   std::array<double, kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
   double elements = 0;  ///< of the flat arrays
 };
 
-/// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers: what a chunk computes,
-/// keeps and sends to its tensor-parallel peers grows by the same with each layer, and depends on none of dp, zero, buckets and
-/// schedule but on whether the schedule makes weights' gradients apart. Seconds are the longest of the paths
-///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains through them),
+/// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:
+/// what a chunk computes, keeps and sends to its tensor-parallel peers grows by the same with each layer, and
+/// depends on none of dp, zero, buckets and schedule but on whether the schedule makes weights' gradients
+/// apart. Seconds are the longest of the paths
+///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
+///   through them),
 ///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
 ///   - the gather of a first chunk's parameters, then what the rank computes,
 ///   - a data-parallel stream's own collectives,
@@ -44,11 +47,15 @@ class LayoutBounds {
  private:
   struct Stage;
   struct Chain;
-  /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp group is
-  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, RecomputeKind, bool, int, std::int64_t, std::int64_t, parallel::Link>;
+  /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp
+  /// group is
+  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, RecomputeKind, bool, int, std::int64_t,
+                              std::int64_t, parallel::Link>;
 
-  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers);
-  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends, std::int64_t layers) const;
+  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends,
+                          std::int64_t layers);
+  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends,
+                          std::int64_t layers) const;
   ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::StageSpan& span);
   Chain chain_of(const LayoutChoice& c);
   LayoutBound bound(const LayoutChoice& c, const Chain& chain);

@@ -9,7 +9,8 @@ namespace trainerd::core {
 /// A layout of the same grid.
 const parallel::Layout& LayoutParts::like(const LayoutChoice& c) {
   return layouts_.get(grid_of(c), [&] {
-    return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, model_costs(job_.model), microbatches(c));
+    return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, model_costs(job_.model),
+                                    microbatches(c));
   });
 }
 
@@ -28,16 +29,16 @@ const GroupPlaces& LayoutParts::places(const LayoutChoice& c) {
 const std::vector<parallel::StageSpan>& LayoutParts::chunks(const LayoutChoice& c) {
   return chunks_.get({c.pp, c.pp * c.virtual_stages}, [&] {
     const parallel::ModelCosts costs = model_costs(job_.model);
-    return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding, costs.head);
+    return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding,
+                                  costs.head);
   });
 }
 
 const std::vector<SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
   // Pools of slots depend on which layers are made again.
   const std::int64_t every = c.recompute.kind == RecomputeKind::full ? c.recompute.every : 0;
-  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c), every}, [&] {
-    return count_all_slots(with_choice(job_, c), layout(c));
-  });
+  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c), every},
+                    [&] { return count_all_slots(with_choice(job_, c), layout(c)); });
 }
 
 }  // namespace trainerd::core

@@ -56,7 +56,9 @@ class LayoutParts {
  private:
   using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
   using Shape = std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-  static Grid grid_of(const LayoutChoice& c) { return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0}; }
+  static Grid grid_of(const LayoutChoice& c) {
+    return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0};
+  }
 
   const parallel::Layout& like(const LayoutChoice& choice);
 
@@ -64,7 +66,8 @@ class LayoutParts {
   const parallel::Topology& topology_;
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
-  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::StageSpan>> chunks_;  // by stages, all chunks
+  // By stages, all chunks.
+  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::StageSpan>> chunks_;
   SharedMemo<Shape, std::vector<SlotCounts>> slots_;
 };
 

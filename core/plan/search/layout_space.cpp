@@ -62,7 +62,8 @@ class Enumerator {
  private:
   bool tp_stays() const {
     if (job_.parallel.allow_tp_across_nodes || at_.tp == 1) return true;
-    if (at_.tp > (topology_.nvlink_domain > 0 ? topology_.nvlink_domain : topology_.devices_per_node)) return false;
+    if (at_.tp > (topology_.nvlink_domain > 0 ? topology_.nvlink_domain : topology_.devices_per_node))
+      return false;
     const JobSpec job = with_choice(job_, at_);
     return parallel::PlacedGrid(parallel::make_grids(job.parallel).dense, topology_).tp_problem().empty();
   }
@@ -87,7 +88,8 @@ class Enumerator {
 
   std::vector<RecomputeOptions> recomputes() const {
     std::vector<RecomputeOptions> kinds{{RecomputeKind::none, 1}, {RecomputeKind::selective, 1}};
-    for (std::int64_t every = 1; every <= 4 && every <= job_.model.layers; ++every) kinds.push_back({RecomputeKind::full, every});
+    for (std::int64_t every = 1; every <= 4 && every <= job_.model.layers; ++every)
+      kinds.push_back({RecomputeKind::full, every});
     return or_given(space_.recompute, with_own(kinds, own_.recompute));
   }
 
@@ -107,7 +109,8 @@ class Enumerator {
     using enum ScheduleKind;
     for (const ScheduleKind kind : or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, interleaved})) {
       at_.schedule = kind;
-      // One stage has one order of computations, unless weights' gradients are made apart, which gains nothing there.
+      // One stage has one order of computations, unless weights' gradients are made apart, which gains
+      // nothing there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
       if (microbatches > kMostComputations / at_.pp) continue;
       if (kind != interleaved) {
@@ -117,11 +120,17 @@ class Enumerator {
       }
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
         // Interleaved with one chunk is 1F1B.
-        if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) || (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty()) continue;
-        // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages has too.
+        if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) ||
+            (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty())
+          continue;
+        // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages
+        // has too.
         const bool own = own_.schedule == interleaved && own_.pp == at_.pp && own_.virtual_stages == v;
         if (microbatches % at_.pp != 0 && !own && space_.schedule.empty()) continue;
-        if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v), static_cast<int>(microbatches), parallel::Pass::train}).empty()) continue;
+        if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v),
+                                         static_cast<int>(microbatches), parallel::Pass::train})
+                 .empty())
+          continue;
         at_.virtual_stages = v;
         states();
       }
@@ -174,15 +183,24 @@ std::string text(const RecomputeOptions& r) {
 
 LayoutChoice choice_of(const JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
-  return {.tp = p.tp, .pp = p.pp, .dp = p.dp, .zero = p.zero, .zero_group = p.zero_group, .bucket_bytes = p.bucket_bytes,
-          .micro = job.batch.micro, .virtual_stages = p.virtual_stages, .sequence_parallel = p.sequence_parallel,
-          .schedule = p.schedule, .recompute = job.recompute};
+  return {.tp = p.tp,
+          .pp = p.pp,
+          .dp = p.dp,
+          .zero = p.zero,
+          .zero_group = p.zero_group,
+          .bucket_bytes = p.bucket_bytes,
+          .micro = job.batch.micro,
+          .virtual_stages = p.virtual_stages,
+          .sequence_parallel = p.sequence_parallel,
+          .schedule = p.schedule,
+          .recompute = job.recompute};
 }
 
 JobSpec with_choice(const JobSpec& job, const LayoutChoice& c) {
   JobSpec chosen = job;
   parallel::ParallelOptions& p = chosen.parallel;
-  p.tp = c.tp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group, p.bucket_bytes = c.bucket_bytes;
+  p.tp = c.tp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group,
+  p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   if (p.tp == 1) p.tp_overlap_chunks = 1;
   chosen.batch.micro = c.micro;
@@ -204,7 +222,8 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
   if (from.sequence_parallel != to.sequence_parallel)
     keys.push_back(std::string("parallel.sequence_parallel: ") + (to.sequence_parallel ? "true" : "false"));
   number("batch.micro", &LayoutChoice::micro);
-  if (from.schedule != to.schedule) keys.push_back(std::string("parallel.schedule: ") + parallel::to_string(to.schedule));
+  if (from.schedule != to.schedule)
+    keys.push_back(std::string("parallel.schedule: ") + parallel::to_string(to.schedule));
   if (from.virtual_stages != to.virtual_stages) {
     const std::string chunks = "parallel.virtual_stages: " + std::to_string(to.virtual_stages);
     // They go with the schedule.
@@ -217,12 +236,14 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
 
 std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
   const bool chunks = a.schedule != b.schedule || a.virtual_stages != b.virtual_stages;
-  return static_cast<std::size_t>((a.tp != b.tp) + (a.pp != b.pp) + (a.zero != b.zero) + (a.zero_group != b.zero_group) +
-                                  (a.bucket_bytes != b.bucket_bytes) + (a.sequence_parallel != b.sequence_parallel) +
-                                  (a.micro != b.micro) + chunks + !(a.recompute == b.recompute));
+  return static_cast<std::size_t>((a.tp != b.tp) + (a.pp != b.pp) + (a.zero != b.zero) +
+                                  (a.zero_group != b.zero_group) + (a.bucket_bytes != b.bucket_bytes) +
+                                  (a.sequence_parallel != b.sequence_parallel) + (a.micro != b.micro) +
+                                  chunks + !(a.recompute == b.recompute));
 }
 
-std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space) {
+std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                      const LayoutSpace& space) {
   return Enumerator(job, topology, space).all();
 }
 

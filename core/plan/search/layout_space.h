@@ -25,7 +25,8 @@ struct LayoutChoice {
 LayoutChoice choice_of(const JobSpec& job);
 JobSpec with_choice(const JobSpec& job, const LayoutChoice& choice);
 
-/// The keys of `to` that differ from `from`, as they are written: "parallel.tp: 8". dp, which the others leave, goes with tp and pp.
+/// The keys of `to` that differ from `from`, as they are written: "parallel.tp: 8". dp, which the others
+/// leave, goes with tp and pp.
 std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoice& to);
 /// How many they are.
 std::size_t changes(const LayoutChoice& from, const LayoutChoice& to);
@@ -39,16 +40,21 @@ struct LayoutSpace {
   std::vector<RecomputeOptions> recompute = {};
 };
 
-/// Every layout of the job's ranks on the topology that a job may ask for, out of the space and the job's own values:
-/// - tp: divisors of the ranks that the model can be split over and that stay in an NVLink domain (unless the job lets them leave);
+/// Every layout of the job's ranks on the topology that a job may ask for, out of the space and the job's own
+/// values:
+/// - tp: divisors of the ranks that the model can be split over and that stay in an NVLink domain (unless the
+/// job lets them leave);
 ///   pp: divisors of what is left that the layers fill; dp: the rest, where the global batch divides
 /// - micro: powers of two
-/// - zero 0 to 3, over all data-parallel ranks or a group of those that share an NVLink domain, of 8, 32 or 128
+/// - zero 0 to 3, over all data-parallel ranks or a group of those that share an NVLink domain, of 8, 32 or
+/// 128
 /// - buckets as the job has them: by the default's rule they cost within 0.2% of whole layers
-/// - every schedule; interleaved with the fewest chunks for each number of layers in a chunk, where the microbatches are a multiple of
+/// - every schedule; interleaved with the fewest chunks for each number of layers in a chunk, where the
+/// microbatches are a multiple of
 ///   the stages
 /// - recompute none, selective, or full of every 1st to 4th layer
 /// An axis in the space that has values is tried with those alone.
-std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space = {});
+std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                      const LayoutSpace& space = {});
 
 }  // namespace trainerd::core

@@ -20,9 +20,7 @@ namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
-bool timed(const JobSpec& job, const parallel::Topology& t) {
-  return has_rates(t, job.precision.compute);
-}
+bool timed(const JobSpec& job, const parallel::Topology& t) { return has_rates(t, job.precision.compute); }
 
 /// Runs `work` on every thread; throws the first error.
 template <class Work>
@@ -50,7 +48,8 @@ enum class Goal : std::uint8_t { time, memory };
 /// The best of some layouts of a job.
 class Search {
  public:
-  Search(LayoutParts& parts, LayoutBounds& bounds, std::span<const LayoutChoice> choices, std::size_t keep, int threads)
+  Search(LayoutParts& parts, LayoutBounds& bounds, std::span<const LayoutChoice> choices, std::size_t keep,
+         int threads)
       : parts_(parts), choices_(choices), keep_(keep), threads_(threads), bounds_(choices.size()) {
     // Layouts that follow each other share much: threads take runs of them.
     constexpr std::size_t kRun = 256;
@@ -75,7 +74,8 @@ class Search {
       const auto bytes = static_cast<double>(bounds_[i].bytes);
       return goal == Goal::memory ? bytes : by_time ? bounds_[i].seconds : -bytes;
     };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bound_of(a) < bound_of(b); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return bound_of(a) < bound_of(b); });
 
     std::vector<Found> found;  // the best so far
     std::atomic<std::size_t> next{0};
@@ -87,7 +87,9 @@ class Search {
         if (bound_of(order[at]) > enough) return;
         const auto layout = plan(choices_[order[at]]);
         if (!layout || (goal == Goal::time && !layout->fits)) continue;
-        const double value = goal == Goal::memory ? static_cast<double>(layout->peak_bytes) : by_time ? layout->step_seconds : static_cast<double>(at);
+        const double value = goal == Goal::memory ? static_cast<double>(layout->peak_bytes)
+                             : by_time            ? layout->step_seconds
+                                                  : static_cast<double>(at);
         const std::lock_guard lock(mutex);
         Found f{value, layout->peak_bytes, order[at], *layout};
         found.insert(std::upper_bound(found.begin(), found.end(), f), f);
@@ -110,7 +112,9 @@ class Search {
     std::int64_t peak_bytes;
     std::size_t index;
     RankedLayout layout;
-    bool operator<(const Found& b) const { return std::tie(value, peak_bytes, index) < std::tie(b.value, b.peak_bytes, b.index); }
+    bool operator<(const Found& b) const {
+      return std::tie(value, peak_bytes, index) < std::tie(b.value, b.peak_bytes, b.index);
+    }
   };
 
   std::optional<RankedLayout> plan(const LayoutChoice& c) {
@@ -124,13 +128,14 @@ class Search {
     }
     ++planned_;
     try {
-      const Plan p = plan_layout(with_choice(parts_.job(), c), parts_.topology(), parts_.layout(c), parts_.slots(c), parts_.places(c),
-                                 WhenTooLarge::memory_alone);
+      const Plan p = plan_layout(with_choice(parts_.job(), c), parts_.topology(), parts_.layout(c),
+                                 parts_.slots(c), parts_.places(c), WhenTooLarge::memory_alone);
       if (!p.fits && static_cast<double>(p.peak_bytes) > kFarTooLarge * static_cast<double>(p.device_bytes)) {
         const std::lock_guard lock(mutex_);
         hopeless_.push_back(alike);
       }
-      return RankedLayout{c, p.fits, p.peak_bytes, p.time.step_seconds, p.tokens_per_second_per_device, p.mfu, p.time.bubble};
+      return RankedLayout{
+          c, p.fits, p.peak_bytes, p.time.step_seconds, p.tokens_per_second_per_device, p.mfu, p.time.bubble};
     } catch (const base::CapacityError&) {
       return std::nullopt;  // larger than any machine
     }
@@ -148,18 +153,22 @@ class Search {
 };
 
 int threads_of(const SearchOptions& options) {
-  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return options.threads > 0 ? options.threads
+                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
 
-SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology, const SearchOptions& options) {
+SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology,
+                            const SearchOptions& options) {
   const double start = base::monotonic_seconds();
   require_room_for_ranks(job, topology);
-  const std::vector<LayoutChoice> choices = options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
+  const std::vector<LayoutChoice> choices =
+      options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
   if (choices.empty())
-    throw base::spec_error("--search: no layout of " + std::to_string(job.parallel.ranks()) +
-                           " ranks exists: batch.global is no multiple of any data-parallel size that heads and layers leave");
+    throw base::spec_error(
+        "--search: no layout of " + std::to_string(job.parallel.ranks()) +
+        " ranks exists: batch.global is no multiple of any data-parallel size that heads and layers leave");
   LayoutParts parts(job, topology);
   LayoutBounds bounds(parts);
   Search search(parts, bounds, choices, options.keep, threads_of(options));
@@ -175,7 +184,8 @@ SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topolo
   return result;
 }
 
-std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep) {
+std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                       std::size_t keep) {
   const LayoutChoice own = choice_of(job);
   std::vector<std::vector<LayoutChoice>> by_changes;
   for (const LayoutChoice& c : all_layouts(job, topology)) {
@@ -192,14 +202,16 @@ std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topol
   return {};
 }
 
-std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep) {
+std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                           std::size_t keep) {
   const std::vector<LayoutChoice> all = all_layouts(job, topology);
   LayoutParts parts(job, topology);
   LayoutBounds bounds(parts);
   return Search(parts, bounds, all, keep, threads_of({})).best(Goal::memory);
 }
 
-std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology, NoneFits otherwise) {
+std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology,
+                                     NoneFits otherwise) {
   constexpr std::size_t kEnough = 3;
   const LayoutChoice own = choice_of(job);
   std::vector<NearLayout> changes;

@@ -37,23 +37,31 @@ struct SearchResult {
   std::int64_t planned = 0;
   std::int64_t device_bytes = 0;
   double seconds = 0;  ///< that the search took
-  bool timed = true;   ///< false: the topology has no rates; `best` are layouts that fit and give up least memory, and have no times
+  bool timed = true;   ///< false: the topology has no rates; `best` are layouts that fit and give up least
+                       ///< memory, and have no times
 };
 
-/// The fastest layouts of the job's ranks, global batch and model on the machines of `topology` that fit them. Layouts are planned
-/// in the order of their bounds (LayoutBounds) until the next bound is above the last of the best: the result is that of planning
-/// all. Where the topology has no rates, layouts are compared by memory alone: those that fill a device most are taken to give up least
-/// speed. Throws SpecError where no layout exists at all.
-SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology, const SearchOptions& options = {});
+/// The fastest layouts of the job's ranks, global batch and model on the machines of `topology` that fit
+/// them. Layouts are planned in the order of their bounds (LayoutBounds) until the next bound is above the
+/// last of the best: the result is that of planning all. Where the topology has no rates, layouts are
+/// compared by memory alone: those that fill a device most are taken to give up least speed. Throws SpecError
+/// where no layout exists at all.
+SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology,
+                            const SearchOptions& options = {});
 
-/// Layouts with as few changes of the job's as any that fits, fastest first; on a topology without rates those that fill it most.
-std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep);
+/// Layouts with as few changes of the job's as any that fits, fastest first; on a topology without rates
+/// those that fill it most.
+std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                       std::size_t keep);
 /// Of a job of which no layout fits, those that need least memory.
-std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology, std::size_t keep);
+std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology,
+                                           std::size_t keep);
 
-/// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says so, by `smallest_layouts`.
+/// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says
+/// so, by `smallest_layouts`.
 enum class NoneFits : std::uint8_t { nothing, smallest };
-std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology, NoneFits otherwise);
+std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology,
+                                     NoneFits otherwise);
 
 /// The chosen job as YAML, with its figures in comments. `best` is not empty.
 std::string chosen_yaml(const JobSpec& job, const SearchResult& result);

@@ -20,12 +20,15 @@ using parallel::Action;
 using parallel::Axis;
 
 void check(const StepNoise& o, std::int64_t ranks) {
-  if (!(o.jitter >= 0 && o.jitter < 10)) throw base::spec_error("--jitter: a coefficient of variation is 0 or more, and below 10");
+  if (!(o.jitter >= 0 && o.jitter < 10))
+    throw base::spec_error("--jitter: a coefficient of variation is 0 or more, and below 10");
   if (o.steps < 1) throw base::spec_error("--steps: at least one step is sampled");
   for (const auto& [rank, factor] : o.stragglers) {
     if (rank < 0 || rank >= ranks)
-      throw base::spec_error("--straggler: the job has no rank " + std::to_string(rank) + " (nearest valid: " + std::to_string(rank < 0 ? 0 : ranks - 1) + ")");
-    if (!(factor > 0 && factor < 1e6)) throw base::spec_error("--straggler: a rank's work takes a positive multiple of the plan's time");
+      throw base::spec_error("--straggler: the job has no rank " + std::to_string(rank) +
+                             " (nearest valid: " + std::to_string(rank < 0 ? 0 : ranks - 1) + ")");
+    if (!(factor > 0 && factor < 1e6))
+      throw base::spec_error("--straggler: a rank's work takes a positive multiple of the plan's time");
   }
 }
 
@@ -53,7 +56,9 @@ class Slowdown {
     return slowest;
   }
 
-  std::int64_t replica_of(std::int64_t rank) const { return layout_.grid.coordinate(rank)[static_cast<std::size_t>(Axis::dp)]; }
+  std::int64_t replica_of(std::int64_t rank) const {
+    return layout_.grid.coordinate(rank)[static_cast<std::size_t>(Axis::dp)];
+  }
 
  private:
   double jitter(int step, std::int64_t rank, const Action* action) const {
@@ -61,9 +66,11 @@ class Slowdown {
     std::uint64_t key = kernels::hash_name("jitter", options_.seed) + static_cast<std::uint64_t>(step);
     key = key * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank);
     // Philox sets neighbours apart: the place of the action is the index.
-    const std::uint64_t index = action == nullptr ? 0
-                                                  : 1 + static_cast<std::uint64_t>(action->kind) +
-                                                        16 * (static_cast<std::uint64_t>(action->chunk) + (static_cast<std::uint64_t>(action->microbatch) << 20));
+    const std::uint64_t index = action == nullptr
+                                    ? 0
+                                    : 1 + static_cast<std::uint64_t>(action->kind) +
+                                          16 * (static_cast<std::uint64_t>(action->chunk) +
+                                                (static_cast<std::uint64_t>(action->microbatch) << 20));
     return std::exp(sigma_ * static_cast<double>(kernels::normal_at(key, index)) - sigma_ * sigma_ / 2);
   }
 
@@ -92,14 +99,16 @@ class Picture {
       if (list.empty() || !(list.back().action == *s.action)) list.push_back({*s.action, s.start, s.start});
       list.back().end = s.start + s.seconds;
     }
-    const bool work = s.kind == ReplaySlice::Kind::work, behind = s.kind == ReplaySlice::Kind::message || s.kind == ReplaySlice::Kind::collective;
+    const bool work = s.kind == ReplaySlice::Kind::work,
+               behind = s.kind == ReplaySlice::Kind::message || s.kind == ReplaySlice::Kind::collective;
     io::TraceSlice slice{.name = work && s.action != nullptr ? trace_name(s.action->kind) : s.name,
                          .category = behind ? "communication" : s.name,
                          .process = s.rank,
                          .row = behind ? row_of(rank, s.name) : 0,
                          .start_seconds = s.start,
                          .seconds = s.seconds};
-    if (s.action != nullptr) slice.numbers = {{"chunk", s.action->chunk}, {"microbatch", s.action->microbatch}};
+    if (s.action != nullptr)
+      slice.numbers = {{"chunk", s.action->chunk}, {"microbatch", s.action->microbatch}};
     trace_.slices.push_back(std::move(slice));
   }
 
@@ -119,7 +128,9 @@ class Picture {
   /// Messages may pass each other: they are drawn as they come, in a row for each group and for messages.
   std::int64_t row_of(std::size_t rank, const std::string& name) {
     const auto [at, fresh] = rows_[rank].try_emplace(name, static_cast<std::int64_t>(rows_[rank].size()) + 1);
-    if (fresh) trace_.rows.push_back({static_cast<std::int64_t>(rank), at->second, name == "message" ? "messages" : name + " in the background"});
+    if (fresh)
+      trace_.rows.push_back({static_cast<std::int64_t>(rank), at->second,
+                             name == "message" ? "messages" : name + " in the background"});
     return at->second;
   }
 
@@ -131,8 +142,10 @@ class Picture {
 
 }  // namespace
 
-StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology, const StepNoise& options) {
-  const parallel::Layout layout = parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology,
+                             const StepNoise& options) {
+  const parallel::Layout layout =
+      parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
   check(options, layout.grid.ranks());
   StepSimulation result;
   result.shape = parallel::schedule_shape(job.parallel, job.microbatches());
@@ -140,18 +153,23 @@ StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topol
   const GroupPlaces groups(job.model, layout, topology);
   result.plan = plan_layout(job, topology, layout, slots, groups, WhenTooLarge::all);
   if (!result.plan.timed)
-    throw base::spec_error("cluster.preset: " + topology.name + " has no operator rates to simulate with: give --costs, or " + how_to_get_rates(topology));
+    throw base::spec_error("cluster.preset: " + topology.name +
+                           " has no operator rates to simulate with: give --costs, or " +
+                           how_to_get_rates(topology));
   const StageRecords records = record_all(job, layout, topology.device, slots);
   const Replays replays(replay_input(job, topology, groups, records));
   const Slowdown slowdown(options, layout);
   const auto run = [&](int step, std::int64_t replica, std::function<void(const ReplaySlice&)> observe) {
     ReplayOptions noise;
     if (options.jitter > 0 || !options.stragglers.empty())
-      noise.slowdown = [&, step, replica](int stage, const Action* action) { return slowdown.of(step, replica, stage, action); };
+      noise.slowdown = [&, step, replica](int stage, const Action* action) {
+        return slowdown.of(step, replica, stage, action);
+      };
     noise.observe = std::move(observe);
     return replays.run(noise);
   };
-  const std::int64_t shown = options.stragglers.empty() ? 0 : slowdown.replica_of(options.stragglers.begin()->first);
+  const std::int64_t shown =
+      options.stragglers.empty() ? 0 : slowdown.replica_of(options.stragglers.begin()->first);
   Picture picture(result.shape);
   const Replay first = run(0, shown, [&](const ReplaySlice& slice) { picture.add(slice); });
   picture.finish(first, result.timeline, result.trace);
@@ -162,7 +180,8 @@ StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topol
   for (const auto& [rank, factor] : options.stragglers) replicas.insert(slowdown.replica_of(rank));
   for (int step = 0; step < (options.jitter > 0 ? options.steps : 1); ++step) {
     double slowest = 0;
-    for (const std::int64_t replica : replicas) slowest = std::max(slowest, run(step, replica, {}).step_seconds);
+    for (const std::int64_t replica : replicas)
+      slowest = std::max(slowest, run(step, replica, {}).step_seconds);
     result.step_seconds.push_back(slowest);
   }
   return result;
@@ -175,23 +194,28 @@ Spread spread_of(const std::vector<double>& values) {
   for (const double v : values) s.mean += v / n;
   for (const double v : values) s.deviation += (v - s.mean) * (v - s.mean);
   s.deviation = values.size() > 1 ? std::sqrt(s.deviation / (n - 1)) : 0;
-  s.least = *std::min_element(values.begin(), values.end()), s.most = *std::max_element(values.begin(), values.end());
+  s.least = *std::min_element(values.begin(), values.end()),
+  s.most = *std::max_element(values.begin(), values.end());
   return s;
 }
 
 std::string simulation_text(const StepSimulation& simulation, const StepNoise& options) {
   const Plan& plan = simulation.plan;
-  std::string text = fmt::format("{}: {} a step as planned, bubble {:.1f}% of the pipeline\n", schedule_title(simulation.shape),
-                                 duration(plan.time.step_seconds), 100 * plan.time.bubble);
+  std::string text =
+      fmt::format("{}: {} a step as planned, bubble {:.1f}% of the pipeline\n",
+                  schedule_title(simulation.shape), duration(plan.time.step_seconds), 100 * plan.time.bubble);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * plan.time.step_seconds)
-      text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / plan.time.step_seconds, duration(seconds));
+      text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / plan.time.step_seconds,
+                          duration(seconds));
   if (simulation.step_seconds.empty()) return text;
   const Spread s = spread_of(simulation.step_seconds);
   std::string why = options.jitter > 0 ? fmt::format("jitter of {:g}", options.jitter) : "";
-  for (const auto& [rank, factor] : options.stragglers) why += fmt::format("{}rank {} {:g} times as slow", why.empty() ? "" : ", ", rank, factor);
-  return text + fmt::format("with {}: {} a step ({:+.1f}%), standard deviation {}, {} to {} in {} sampled\n", why, duration(s.mean),
-                            100 * (s.mean / plan.time.step_seconds - 1), duration(s.deviation), duration(s.least), duration(s.most),
+  for (const auto& [rank, factor] : options.stragglers)
+    why += fmt::format("{}rank {} {:g} times as slow", why.empty() ? "" : ", ", rank, factor);
+  return text + fmt::format("with {}: {} a step ({:+.1f}%), standard deviation {}, {} to {} in {} sampled\n",
+                            why, duration(s.mean), 100 * (s.mean / plan.time.step_seconds - 1),
+                            duration(s.deviation), duration(s.least), duration(s.most),
                             simulation.step_seconds.size());
 }
 
@@ -206,8 +230,13 @@ std::string simulation_json(const StepSimulation& simulation, const StepNoise& o
   out["pipeline_seconds"] = simulation.timeline.makespan;
   if (!simulation.step_seconds.empty()) {
     const Spread s = spread_of(simulation.step_seconds);
-    Json& sampled = out["sampled"] = {{"jitter", options.jitter}, {"seed", options.seed}, {"steps", simulation.step_seconds},
-                                      {"mean_seconds", s.mean}, {"deviation_seconds", s.deviation}, {"least_seconds", s.least}, {"most_seconds", s.most}};
+    Json& sampled = out["sampled"] = {{"jitter", options.jitter},
+                                      {"seed", options.seed},
+                                      {"steps", simulation.step_seconds},
+                                      {"mean_seconds", s.mean},
+                                      {"deviation_seconds", s.deviation},
+                                      {"least_seconds", s.least},
+                                      {"most_seconds", s.most}};
     Json& stragglers = sampled["stragglers"] = Json::object();
     for (const auto& [rank, factor] : options.stragglers) stragglers[std::to_string(rank)] = factor;
   }

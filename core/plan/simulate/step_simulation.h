@@ -12,9 +12,9 @@
 namespace trainerd::core {
 
 struct StepNoise {
-  double jitter = 0;                          ///< coefficient of variation of the time of each rank's work in each action
+  double jitter = 0;  ///< coefficient of variation of the time of each rank's work in each action
   std::map<std::int64_t, double> stragglers = {};  ///< ranks whose work takes a multiple of the plan's
-  int steps = 20;                             ///< that are sampled, with either of them
+  int steps = 20;                                  ///< that are sampled, with either of them
   std::uint64_t seed = 0;
 };
 
@@ -27,10 +27,12 @@ struct StepSimulation {
   std::vector<double> step_seconds;  ///< of the sampled steps; none without jitter and stragglers
 };
 
-/// Jitter is lognormal with a mean of 1, drawn from the seed for each step, rank and action; the ranks of a tensor-parallel group
-/// go at the pace of the slowest in every action. Data-parallel replicas meet at the end of the step: it takes as long as the
-/// slowest of them. Throws SpecError for options that are none, and where the topology has no rates.
-StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology, const StepNoise& options);
+/// Jitter is lognormal with a mean of 1, drawn from the seed for each step, rank and action; the ranks of a
+/// tensor-parallel group go at the pace of the slowest in every action. Data-parallel replicas meet at the
+/// end of the step: it takes as long as the slowest of them. Throws SpecError for options that are none, and
+/// where the topology has no rates.
+StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology,
+                             const StepNoise& options);
 
 struct Spread {
   double mean = 0, deviation = 0, least = 0, most = 0;

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <exception>
-#include <iterator>
 #include <new>
 #include <span>
 #include <stdexcept>
@@ -16,16 +14,13 @@
 #include "core/plan/predict/plan.h"
 #include "core/plan/search/search.h"
 #include "core/rank/device_rank.h"
+#include "core/rank/dry_run.h"
 #include "core/run/agent/agent_state.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
-#include "core/run/worker/evaluation.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "core/train/snapshot.h"
 #include "core/version/version.h"
-#include "io/lines/earlier_attempt.h"
-#include "io/metrics/event_log.h"
 #include "io/text/text.h"
 
 namespace trainerd::core {
@@ -43,8 +38,8 @@ constexpr double kEndSeconds = 20.0;
 // A shared file system may show another node's file late: NFS remembers what is not there.
 constexpr double kSharedSeconds = 30.0;
 
-std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
-                                  const NodeRanks& here, bool leads) {
+std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& layout,
+                                  const parallel::Topology& topology, const NodeRanks& here, bool leads) {
   const auto too_large = [] {
     return base::capacity_error(
         "the job does not fit: planning it takes more memory than this host has; make the model, the "
@@ -54,11 +49,14 @@ std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& la
     require_room_for_ranks(job, topology);
     std::vector<DryRun> plans;
     const std::int64_t end = leads ? layout.grid.ranks() : here.first + here.count;
-    for (std::int64_t rank = here.first; rank < end; ++rank) plans.push_back(dry_run(job, layout, rank, topology.device));
+    for (std::int64_t rank = here.first; rank < end; ++rank)
+      plans.push_back(dry_run(job, layout, rank, topology.device));
     try {
-      require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots, here.first);
+      require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots,
+                   here.first);
     } catch (const base::CapacityError& e) {
-      throw base::capacity_error(e.what() + ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
+      throw base::capacity_error(e.what() +
+                                 ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
     }
     return plans;
   } catch (const std::bad_alloc&) {
@@ -74,7 +72,11 @@ Agent::Agent(const AgentOptions& options, Gang& gang)
     : options_(options),
       job_(options.job),
       gang_(gang),
-      output_(gang.leads() ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside : OutputDirectory::Earlier::kept) : OutputDirectory::marked(job_.output, gang.go().run, std::min(kSharedSeconds, gang.timeout_seconds()))),
+      output_(gang.leads()
+                  ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside
+                                                               : OutputDirectory::Earlier::kept)
+                  : OutputDirectory::marked(job_.output, gang.go().run,
+                                            std::min(kSharedSeconds, gang.timeout_seconds()))),
       topology_(job_topology(job_)),
       layout_(layout_of(job_, topology_)),
       here_(node_ranks(layout_, topology_, gang.node())),
@@ -101,111 +103,30 @@ void Agent::plan() {
   planned_ = std::move(planned);
 }
 
-void Agent::prepare() {
-  options_.log->open(output_.log(gang_.node()));
-  try {
-    resume();
-    if (!already_trained()) check_data();
-  } catch (const std::exception& error) {
-    record_refused(error.what());
-    throw;
-  }
-}
-
-/// Nothing is left to do but the report.
-bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
-
-void Agent::resume() {
-  if (!gang_.leads()) {
-    const Go& go = gang_.go();
-    if (go.last_good != "none") start_.resume_path = go.last_good;
-    last_good_ = go.last_good;
-    start_.step = step_ = go.step;
-    start_.cursor = go.cursor;
-    start_.tokens = go.tokens;
-    start_.order_start = go.order_start;
-    start_.order_stream = go.order_stream;
-    start_.evaluate_first = go.evaluate_first;
-    return;
-  }
-  if (!output_.moved_to().empty()) log::info("the output of an earlier run was moved to {}", output_.moved_to());
-  if (const std::string problem = store_.collect_partial(); !problem.empty()) warn_early("what an earlier run left unfinished is still there: " + problem);
-  const auto rejected = [this](const std::string& path, const std::string& why) {
-    warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
-  };
-  auto found = store_.newest_valid(rejected);
-  for (const io::StoredCheckpoint& incomplete : store_.incomplete())
-    if (!found || incomplete.step > found->where.step)
-      warn_early("checkpoint " + incomplete.path + " will not be used: it has no file COMPLETE, so it was never finished");
-  if (!found) return refuse_records();
-  const io::TrainingState& state = found->manifest.state;
-  require_same_identity(found->where.path, state.identity, job_);
-  start_.resume_path = last_good_ = found->where.path;
-  start_.step = step_ = state.step;
-  start_.cursor = state.cursor;
-  start_.tokens = state.tokens;
-  log::info("resuming from {} (step {})", found->where.path, state.step);
-  if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
-  resumed_ = std::move(found->manifest.state);
-  start_.evaluate_first = evaluation_missing();
-}
-
-/// Whether the run ended between the checkpoint and the record of the evaluation after its step.
-bool Agent::evaluation_missing() const {
-  if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
-  bool missing = true;
-  io::read_event_log(output_.events(), step_, [&](const io::EventRecord& event) {
-    const auto* evaluation = std::get_if<io::EvaluationRecord>(&event);
-    if (evaluation != nullptr && evaluation->step == step_) missing = false;
-  });
-  return missing;
-}
-
-/// Before anything of an earlier run is touched: data that is refused leaves it as it was.
-void Agent::check_data() {
-  const double begin = base::monotonic_seconds();
-  data_ = look_at_data(job_);
-  log::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content), io::short_duration(base::monotonic_seconds() - begin));
-  start_.data_content = data_.content;
-  if (!resumed_) return;
-  ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
-  start_.order_start = resumed.order_start;
-  start_.order_stream = resumed.order_stream;
-  std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
-}
-
 /// The leader's word to the other nodes.
 void Agent::begin() {
   if (!gang_.leads() || gang_.alone()) return;
   output_.mark(gang_.go().run);
-  gang_.begin({.last_good = last_good_, .step = step_, .cursor = start_.cursor, .tokens = start_.tokens,
-               .order_start = start_.order_start, .order_stream = start_.order_stream, .evaluate_first = start_.evaluate_first});
-}
-
-/// A run that was killed after its last checkpoint and before its report gets the report now.
-AgentResult Agent::already_done() {
-  log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
-  if (gang_.leads() && !output_.report_is_current()) {
-    io::RunInfo info = run_info();
-    info.device = resumed_->environment["processor"];
-    info.threads = std::atoi(resumed_->environment["threads"].c_str());
-    const auto report = report_sink();
-    report->on_start(info);
-    report->on_finish({step_, 0, "done"});
-    log::info("the report was written from the logs: {}", output_.report());
-  }
-  return {step_, 0};
+  gang_.begin({.last_good = last_good_,
+               .step = step_,
+               .cursor = start_.cursor,
+               .tokens = start_.tokens,
+               .order_start = start_.order_start,
+               .order_stream = start_.order_stream,
+               .evaluate_first = start_.evaluate_first});
 }
 
 void Agent::start_workers() {
   if (here_.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job_, layout_, here_));
   start_.job_yaml = to_yaml(job_);
-  if (job_.gemm_algorithms == GemmAlgorithms::timed && here_.first == 0) start_.gemm_algorithms = output_.gemm_algorithms();
+  if (job_.gemm_algorithms == GemmAlgorithms::timed && here_.first == 0)
+    start_.gemm_algorithms = output_.gemm_algorithms();
   if (!gang_.alone()) {
     start_.rendezvous = gang_.store().text();
     start_.interface = gang_.interface();
   } else if (uses_nccl(job_) && here_.count > 1) {
-    store_server_ = std::make_unique<parallel::StoreServer>(base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
+    store_server_ = std::make_unique<parallel::StoreServer>(
+        base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
     start_.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
   }
   for (std::int64_t i = 0; i < here_.count; ++i) start_worker(here_.first + i);
@@ -258,7 +179,8 @@ AgentResult Agent::run() {
   // At once: the report may be for a disk that is slow or gone.
   if (killed_) {
     record_begin();
-    record(io::NoticeKind::stop, fmt::format("stopped at once by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
+    record(io::NoticeKind::stop, fmt::format("stopped at once by {} after step {}; the last checkpoint is {}",
+                                             stop_->reason, step_, last_good_));
     return {step_, stop_->exit_signal};
   }
   if (!gang_.leads()) return {step_, gang_.end()->stop_signal};
@@ -266,9 +188,11 @@ AgentResult Agent::run() {
   const int signal = stopped ? stop_->exit_signal : 0;
   gang_.finish({.stop_signal = signal});
   if (stopped)
-    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}", stop_->reason, step_, last_good_));
+    record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}",
+                                             stop_->reason, step_, last_good_));
   else
-    record(io::NoticeKind::finish, fmt::format("all {} steps are done; the last checkpoint is {}", step_, last_good_));
+    record(io::NoticeKind::finish,
+           fmt::format("all {} steps are done; the last checkpoint is {}", step_, last_good_));
   finish(stopped ? "stopped by " + stop_->reason : "done");
   return {step_, signal};
 }
@@ -288,14 +212,17 @@ void Agent::end_failed(const std::string& error) {
 }
 
 bool Agent::workers_left() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.channel_open || worker.alive; });
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.channel_open || worker.alive; });
 }
 
-/// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it says so.
+/// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it
+/// says so.
 bool Agent::working() const {
   if (gang_.alone()) return workers_left();
   if (!gang_.leads()) return !gang_.over();
-  return workers_left() || std::cmp_less(finished_.size(), layout_.grid.ranks()) || !parts_.none() || writer_.pending() > 0;
+  return workers_left() || std::cmp_less(finished_.size(), layout_.grid.ranks()) || !parts_.none() ||
+         writer_.pending() > 0;
 }
 
 void Agent::kill_workers() {
@@ -315,18 +242,18 @@ void Agent::supervise() {
     const std::size_t gang = fds.size();
     gang_.watch(fds);
     const double patience = kLastWordsSeconds + (gang_.leads() ? 0 : kVerdictSeconds);
-    const auto left = failure_ ? std::optional(failed_at_ + patience - base::monotonic_seconds()) : time_left();
+    const auto left =
+        failure_ ? std::optional(failed_at_ + patience - base::monotonic_seconds()) : time_left();
     if (failure_ && *left <= 0) break;
-    if (::poll(fds.data(), fds.size(), left ? static_cast<int>(std::min(1000 * *left, 1e9)) + 1 : -1) < 0) continue;
+    if (::poll(fds.data(), fds.size(), left ? static_cast<int>(std::min(1000 * *left, 1e9)) + 1 : -1) < 0)
+      continue;
     if (fds[0].revents != 0) on_signal();
     check_time_limit();
     if (killed_) return;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       // Messages before the end: what the worker said last is still in the socket.
-      if (fds[2 + 2 * i].revents != 0)
-        on_message(workers_[i]);
-      else if (fds[3 + 2 * i].revents != 0)
-        on_worker_end(workers_[i]);
+      if (fds[2 + 2 * i].revents != 0) on_message(workers_[i]);
+      else if (fds[3 + 2 * i].revents != 0) on_worker_end(workers_[i]);
     }
     if (fds[1].revents != 0) on_saved();
     if (fds[devices].revents != 0) on_devices();
@@ -347,13 +274,15 @@ void Agent::supervise() {
 }
 
 std::string Agent::with_last_checkpoint(const Failure& failure) const {
-  if (failure.kind == base::ErrorKind::diverged) return failure.message + "; the last good checkpoint is " + last_good_;
+  if (failure.kind == base::ErrorKind::diverged)
+    return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm) return failure.message;
-  return failure.message + "; the last checkpoint is " + last_good_ + "; run the job again to go on from there";
+  return failure.message + "; the last checkpoint is " + last_good_ +
+         "; run the job again to go on from there";
 }
 
-/// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the one that is the
-/// cause may be heard after those that only missed it.
+/// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the
+/// one that is the cause may be heard after those that only missed it.
 void Agent::fail(Failure failure) {
   if (!failure_) {
     failed_at_ = base::monotonic_seconds();
@@ -377,8 +306,9 @@ void Agent::on_worker_end(Worker& worker) {
   const std::string how = worker.process->wait();
   if ((finished_.contains(worker.rank) && how.empty()) || (failure_ && how == "exit status 1")) return;
   fail({base::ErrorKind::comm,
-        "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
-            (how.empty() ? "itself before it was done" : how) + " after step " + std::to_string(step_),
+        "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) +
+            ") ended by " + (how.empty() ? "itself before it was done" : how) + " after step " +
+            std::to_string(step_),
         1});
 }
 
@@ -409,15 +339,14 @@ void Agent::drain_quietly() {
 
 AgentResult run_agent(const AgentOptions& options) {
   std::optional<Gang> gang;
-  if (options.gang)
-    gang.emplace(*options.gang, options.job, options.signal_fd);
-  else
-    gang.emplace();
+  if (options.gang) gang.emplace(*options.gang, options.job, options.signal_fd);
+  else gang.emplace();
   if (gang->over()) return {0, gang->end()->stop_signal};
   try {
     AgentOptions here = options;
     // Of the job that workers get: where a node has less, it limits the others.
-    if (!gang->alone() && options.job.device != DeviceChoice::cuda && gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
+    if (!gang->alone() && options.job.device != DeviceChoice::cuda &&
+        gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
       here.job.isa = choice_of(gang->isa());
     // The other nodes leave when this one says so; a signal to one of them is passed on when it has planned.
     std::optional<EarlyStop> early;

@@ -7,9 +7,9 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the agent (agent_state.h): what is there when a run begins, and the way of snapshots to the disk,
-// on one node or several. Training does not wait for a disk that fails: the writer tries again, and a newer
-// snapshot takes the place of one that cannot be written.
+// Part of the agent (agent_state.h): the way of snapshots to the disk, on one node or several. Training does
+// not wait for a disk that fails: the writer tries again, and a newer snapshot takes the place of one that
+// cannot be written.
 
 namespace trainerd::core {
 namespace {
@@ -20,24 +20,6 @@ constexpr double kStoppedSeconds = 20;
 constexpr double kDoneSeconds = 60;
 
 }  // namespace
-
-/// Without a checkpoint the run begins at step 1. Records of an earlier one say that its checkpoints are
-/// lost, or lie on a file system that is not mounted: they are not overwritten.
-void Agent::refuse_records() const {
-  const std::optional<std::int64_t> step = output_.recorded_step();
-  if (!step) return;
-  throw base::checkpoint_error(
-      output_.path() + " holds the records of a run up to step " + std::to_string(*step) + ", but " +
-      output_.checkpoints() +
-      " holds no complete checkpoint: bring it back (is a file system not mounted?), or "
-      "begin at step 1 with --fresh, which moves the directory aside: " +
-      options_.fresh_command);
-}
-
-void Agent::warn_early(const std::string& message) {
-  log::warn("{}", message);
-  early_warnings_.push_back(message);
-}
 
 void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
   workers_.at(static_cast<std::size_t>(rank - here_.first)).snapshots.push_back(m);

@@ -39,7 +39,8 @@ void Agent::on_gang(const Gang::Event& event) {
     std::visit([&](const auto& message) { hear(event.node, message); }, *event.message);
   } else if (!gang_.over()) {
     fail({base::ErrorKind::comm,
-          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) + ": its agent has ended or its host is out of reach",
+          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
+              ": its agent has ended or its host is out of reach",
           1});
   }
 }
@@ -72,9 +73,12 @@ void Agent::on_all_ready() {
   if (!gang_.leads() && sinks_.none()) return;
   for (const auto& [rank, ready] : ready_)
     if (ready.data_fingerprint != data_text(data_.files, data_.content))
-      throw base::data_error("rank " + std::to_string(rank) + " sees other data than " + gang_.name_of(gang_.node()) +
-                             (here_.has(rank) ? ": a file changed while the run started"
-                                              : " (" + ready.data_fingerprint + ", not " + data_text(data_.files, data_.content) + "): give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
+      throw base::data_error(
+          "rank " + std::to_string(rank) + " sees other data than " + gang_.name_of(gang_.node()) +
+          (here_.has(rank)
+               ? ": a file changed while the run started"
+               : " (" + ready.data_fingerprint + ", not " + data_text(data_.files, data_.content) +
+                     "): give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
   if (resumed_) {
     const std::string changed = environment_differences(resumed_->environment, first.environment);
     if (!changed.empty()) log::warn("the continuation will not be bit for bit: {}", changed);
@@ -110,7 +114,8 @@ void Agent::on_devices() {
     sinks_.each(&io::MetricsSink::on_device, io::DeviceRecord{device_ranks_.at(i), taken.readings[i]});
 }
 
-/// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be heard first.
+/// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be
+/// heard first.
 void Agent::handle(std::int64_t, const io::StepRecord& m) {
   if (!all_ready()) return early_.emplace_back(m), void();
   step_ = m.step;
@@ -118,8 +123,10 @@ void Agent::handle(std::int64_t, const io::StepRecord& m) {
   sinks_.each(&io::MetricsSink::on_step, stamped(m));
   watch_outlets();
   if (m.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
-    notify(io::NoticeKind::warning, "oneDNN computes some matrix products by its reference implementation, many times slower than need be: "
-                                    "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
+    notify(io::NoticeKind::warning,
+           "oneDNN computes some matrix products by its reference implementation, many times slower than "
+           "need be: "
+           "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
   if (plan_check_) plan_check_->add(m);
   compare_with_plan();
 }
@@ -132,12 +139,17 @@ void Agent::handle(std::int64_t rank, const MemoryUsed& m) {
 void Agent::compare_with_plan() {
   const auto record = plan_check_ ? plan_check_->take() : std::nullopt;
   if (!record) return;
-  if (record->terms.size() > 1) log::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
+  if (record->terms.size() > 1)
+    log::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
   for (const io::PredictionTerm& term : record->terms) {
     const bool bytes = term.name == "memory_bytes";
-    log::info("{}{} planned, {} measured: {:+.1f}%{}", record->terms.size() > 1 ? fmt::format("  {:<15} ", term.name) : "memory of the step: ", bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted)) : io::short_duration(term.predicted),
-                 bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured), 100 * term.error,
-                 bytes || term.name == "step_seconds" ? "" : " of the step");
+    log::info(
+        "{}{} planned, {} measured: {:+.1f}%{}",
+        record->terms.size() > 1 ? fmt::format("  {:<15} ", term.name) : "memory of the step: ",
+        bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted))
+              : io::short_duration(term.predicted),
+        bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured),
+        100 * term.error, bytes || term.name == "step_seconds" ? "" : " of the step");
   }
   sinks_.each(&io::MetricsSink::on_prediction, *record);
 }

@@ -31,9 +31,11 @@ std::string data_text(const io::DataOptions& data) {
 /// The first line of a run is about the run.
 void Agent::announce() {
   const ModelOptions& m = job_.model;
-  log::info("trainerd {}{}: {}: {}, {} parameters, {}, {} steps of {} tokens", version(), options_.commit.empty() ? "" : " (" + options_.commit + ")", job_.name,
-               m.preset.empty() ? "transformer" : m.preset, io::short_number(static_cast<double>(count_parameters(m).total)), layout_text(), job_.steps,
-               io::with_commas(job_.tokens_per_step()));
+  log::info("trainerd {}{}: {}: {}, {} parameters, {}, {} steps of {} tokens", version(),
+            options_.commit.empty() ? "" : " (" + options_.commit + ")", job_.name,
+            m.preset.empty() ? "transformer" : m.preset,
+            io::short_number(static_cast<double>(count_parameters(m).total)), layout_text(), job_.steps,
+            io::with_commas(job_.tokens_per_step()));
 }
 
 /// This host's name, and how many others there are.
@@ -46,9 +48,11 @@ std::string Agent::hosts_text() const {
 /// "tp1 pp1 dp2 on 2 CPU ranks".
 std::string Agent::layout_text() const {
   std::string axes;
-  for (const parallel::Axis axis : {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp, parallel::Axis::dp}) {
+  for (const parallel::Axis axis :
+       {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp, parallel::Axis::dp}) {
     const bool usual = axis != parallel::Axis::cp && axis != parallel::Axis::ep;
-    if (usual || layout_.grid.size(axis) > 1) axes += fmt::format("{}{} ", parallel::to_string(axis), layout_.grid.size(axis));
+    if (usual || layout_.grid.size(axis) > 1)
+      axes += fmt::format("{}{} ", parallel::to_string(axis), layout_.grid.size(axis));
   }
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   const std::int64_t ranks = layout_.grid.ranks();
@@ -62,7 +66,9 @@ std::unique_ptr<io::ReportSink> Agent::report_sink() const {
 
 void Agent::serve_metrics(const io::MetricsOptions& metrics) {
   auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
-  if (prometheus->moved()) log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port", metrics.listen);
+  if (prometheus->moved())
+    log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port",
+              metrics.listen);
   log::info("metrics at http://{}/metrics", prometheus->address());
   metrics_file_.emplace(output_.metrics(gang_.node()), prometheus->address(), job_.name, gang_.node());
   sinks_.add(std::move(prometheus));
@@ -77,7 +83,7 @@ void Agent::open_sinks() {
   }
   if (!gang_.leads()) {
     log::info("node {} of {} trains ranks {} to {}; {} reports", gang_.node(), gang_.nodes(), here_.first,
-                 here_.first + here_.count - 1, gang_.name_of(0));
+              here_.first + here_.count - 1, gang_.name_of(0));
     return;
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
@@ -96,25 +102,29 @@ void Agent::open_sinks() {
 void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
   log::write(calm ? log::Level::info : log::Level::warn, message);
-  for (const std::string& detail : details) log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);
+  for (const std::string& detail : details)
+    log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);
   record(kind, message, std::move(details));
 }
 
 /// To every sink alone.
 void Agent::record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
-  sinks_.each(&io::MetricsSink::on_notice, io::NoticeRecord{kind, step_, message, std::move(details), base::wall_seconds()});
+  sinks_.each(&io::MetricsSink::on_notice,
+              io::NoticeRecord{kind, step_, message, std::move(details), base::wall_seconds()});
 }
 
 /// Once: by the first step, or before the reason why there is none.
 void Agent::record_begin() {
   if (std::exchange(begun_, true)) return;
-  io::NoticeRecord notice{io::NoticeKind::start, step_, "training starts", {}, base::wall_seconds(), earlier_};
+  io::NoticeRecord notice{io::NoticeKind::start, step_,   "training starts", {},
+                          base::wall_seconds(),  earlier_};
   if (step_ > 0) {
     notice.kind = io::NoticeKind::resume;
     notice.message = "training goes on after step " + std::to_string(step_) + ", from " + start_.resume_path;
   }
   if (earlier_ && earlier_->last_step > step_) {
-    notice.details.push_back(std::to_string(earlier_->last_step - step_) + " steps after that checkpoint are done again (" +
+    notice.details.push_back(std::to_string(earlier_->last_step - step_) +
+                             " steps after that checkpoint are done again (" +
                              io::short_duration(earlier_->lost_seconds) + ")");
     log::warn("{}", notice.details.back());
   }
@@ -128,7 +138,8 @@ void Agent::watch_outlets() {
 /// In the events alone: the screen gets it as the process ends.
 void Agent::record_failure(const std::string& error) {
   record_begin();
-  io::NoticeRecord notice{io::NoticeKind::failure, step_, error.substr(0, error.find('\n')), {}, base::wall_seconds()};
+  io::NoticeRecord notice{
+      io::NoticeKind::failure, step_, error.substr(0, error.find('\n')), {}, base::wall_seconds()};
   for (std::size_t at = notice.message.size(); at < error.size();) {
     const std::size_t end = std::min(error.find('\n', at + 1), error.size());
     notice.details.push_back(error.substr(at + 1, end - at - 1));
@@ -137,13 +148,16 @@ void Agent::record_failure(const std::string& error) {
   sinks_.each(&io::MetricsSink::on_notice, notice);
 }
 
-/// An attempt that was refused before anything of the run was touched: one more line or two in the events of a run that has some.
+/// An attempt that was refused before anything of the run was touched: one more line or two in the events of
+/// a run that has some.
 void Agent::record_refused(const std::string& error) {
   if (!gang_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
   try {
-    sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));
+    sinks_.add(
+        std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));
     begun_ = true;
-    record(io::NoticeKind::resume, "an attempt to go on" + (step_ > 0 ? " after step " + std::to_string(step_) : std::string()));
+    record(io::NoticeKind::resume,
+           "an attempt to go on" + (step_ > 0 ? " after step " + std::to_string(step_) : std::string()));
     record_failure(error);
   } catch (const std::exception& second) {  // the first error is the one to report
     log::error("while the failure was recorded: {}", second.what());

@@ -32,9 +32,10 @@
 #include "kernels/base/segment.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
 
-// The agent's state, for its files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it makes of
-// what ranks and other nodes say; agent_checkpoints.cpp brings their snapshots to the disk; agent_stop.cpp is how a run is stopped;
-// agent_records.cpp is what it says itself, to the log, the sinks and the output directory.
+// The agent's state, for its files: agent.cpp starts, watches and ends a run; agent_messages.cpp is what it
+// makes of what ranks and other nodes say; agent_checkpoints.cpp brings their snapshots to the disk;
+// agent_stop.cpp is how a run is stopped; agent_records.cpp is what it says itself, to the log, the sinks and
+// the output directory.
 
 namespace trainerd::core {
 
@@ -104,7 +105,9 @@ class Agent {
     if (all_ready()) sinks_.each(&io::MetricsSink::on_evaluation_progress, m);
   }
   void handle(std::int64_t, const io::NoticeRecord& m);
-  void handle(std::int64_t rank, const StopNeeded& m) { request_stop({m.reason + " at rank " + std::to_string(rank)}); }
+  void handle(std::int64_t rank, const StopNeeded& m) {
+    request_stop({m.reason + " at rank " + std::to_string(rank)});
+  }
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   void handle(std::int64_t rank, const MemoryUsed& m);
@@ -112,7 +115,9 @@ class Agent {
   // Of another node.
   void hear(std::int64_t, const RankSaid& m);
   void hear(std::int64_t, const ShardsSaved& m);
-  void hear(std::int64_t node, const NodeFailed& m) { fail({m.kind, gang_.name_of(node) + ": " + m.message, m.weight}); }
+  void hear(std::int64_t node, const NodeFailed& m) {
+    fail({m.kind, gang_.name_of(node) + ": " + m.message, m.weight});
+  }
   void hear(std::int64_t node, const StopAsked& m);
   void hear(std::int64_t, const Completed& m) { completed(m.step, m.path); }
   void hear(std::int64_t, const SaveDropped& m) { drop_save(m.step); }
@@ -135,7 +140,9 @@ class Agent {
   void kill_workers();
   bool working() const;
   bool workers_left() const;
-  bool all_ready() const { return std::cmp_equal(ready_.size(), gang_.leads() ? layout_.grid.ranks() : here_.count); }
+  bool all_ready() const {
+    return std::cmp_equal(ready_.size(), gang_.leads() ? layout_.grid.ranks() : here_.count);
+  }
   void drain_writer();
   void drain_quietly();
   void end_failed(const std::string& error);
@@ -157,14 +164,15 @@ class Agent {
   parallel::Topology topology_;
   parallel::Layout layout_;
   NodeRanks here_;
-  std::vector<DryRun> plans_;  ///< of the node's ranks; the leader's of all
+  std::vector<DryRun> plans_;            ///< of the node's ranks; the leader's of all
   std::optional<Planned> planned_;       ///< by the leader
   std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
   io::CheckpointStore store_;
-  std::unique_ptr<parallel::StoreServer> store_server_;  ///< where the ranks of a node alone meet, if NCCL joins them
+  /// Where the ranks of a node alone meet, if NCCL joins them.
+  std::unique_ptr<parallel::StoreServer> store_server_;
   std::optional<base::Segment> world_;  ///< the memory that the node's ranks share; none for a rank alone
   CheckpointWriter writer_;
-  CheckpointParts parts_;                ///< of the leader of several nodes
+  CheckpointParts parts_;  ///< of the leader of several nodes
   std::optional<MetricsFile> metrics_file_;
   struct Saving {
     int segment = 0;
@@ -176,24 +184,25 @@ class Agent {
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;  ///< logged before the sinks were open
   TraceFiles traces_;
-  std::optional<DeviceWatch> devices_;       ///< of this node's GPUs
-  std::vector<std::int64_t> device_ranks_;   ///< whose they are
+  std::optional<DeviceWatch> devices_;      ///< of this node's GPUs
+  std::vector<std::int64_t> device_ranks_;  ///< whose they are
   Start start_;
   std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
   bool begun_ = false;                         ///< is in the records
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
   std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
-  std::deque<Worker> workers_;  ///< of this node's ranks; they stay where they are
-  std::map<std::int64_t, Ready> ready_;        ///< by rank: of this node, or all that the leader has heard of
+  std::deque<Worker> workers_;             ///< of this node's ranks; they stay where they are
+  std::map<std::int64_t, Ready> ready_;    ///< by rank: of this node, or all that the leader has heard of
   std::map<std::int64_t, Finished> finished_;  ///< by rank
-  std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;  ///< heard before the last rank's `Ready`
+  /// Heard before the last rank's `Ready`.
+  std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
   std::optional<Failure> failure_;
   double failed_at_ = 0;
   std::int64_t step_ = 0;
-  std::string last_good_ = "none";  ///< the checkpoint that was verified or written by this run last
-  StopSignals signals_;               ///< to this agent
-  std::optional<StopRequest> stop_;   ///< of this agent, or of another
+  std::string last_good_ = "none";   ///< the checkpoint that was verified or written by this run last
+  StopSignals signals_;              ///< to this agent
+  std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
   bool slow_gemms_told_ = false;
   bool killed_ = false;  ///< stopped at once: nothing is waited for

@@ -28,7 +28,8 @@ void Agent::request_stop(const StopRequest& request) {
   stop_ = request;
   if (!gang_.leads()) gang_.tell(StopAsked{request});
   // A rank that is not ready may be minutes away from its first vote.
-  if (gang_.leads() && !all_ready()) return stop_at_once(request, request.reason + " before training began: stopping");
+  if (gang_.leads() && !all_ready())
+    return stop_at_once(request, request.reason + " before training began: stopping");
   log::info("{}: finishing the step, saving, stopping", request.reason);
   for (Worker& worker : workers_) tell(worker, Stop{});
 }
@@ -41,7 +42,9 @@ void Agent::stop_at_once(const StopRequest& request, const std::string& message)
   kill_workers();
   writer_.abandon();
   if (gang_.leads()) gang_.finish({.stop_signal = request.exit_signal});
-  else gang_.finish({.failed = true, .message = gang_.name_of(gang_.node()) + " was stopped at once by " + request.reason});
+  else
+    gang_.finish({.failed = true,
+                  .message = gang_.name_of(gang_.node()) + " was stopped at once by " + request.reason});
 }
 
 void Agent::on_signal() {
@@ -50,9 +53,13 @@ void Agent::on_signal() {
   switch (signals_.on_signal(signal, base::monotonic_seconds())) {
     case StopSignals::Meaning::stop: return request_stop(stop_request(signal));
     case StopSignals::Meaning::same_request:
-      log::info("{} again: the run is stopping already; SIGQUIT, or SIGINT twice with a second between, stops it at once", signal_name(signal));
+      log::info(
+          "{} again: the run is stopping already; SIGQUIT, or SIGINT twice with a second between, stops it "
+          "at once",
+          signal_name(signal));
       return;
-    case StopSignals::Meaning::stop_at_once: return stop_at_once(stop_request(signal), signal_name(signal) + ": stopping at once");
+    case StopSignals::Meaning::stop_at_once:
+      return stop_at_once(stop_request(signal), signal_name(signal) + ": stopping at once");
   }
 }
 
@@ -64,7 +71,8 @@ bool Agent::stopped_before_start() {
   if (fds[0].revents != 0)
     if (const int signal = read_signal(options_.signal_fd); signal != 0) stop_ = stop_request(signal);
   for (const Gang::Event& event : gang_.take(std::span(fds).subspan(1)))
-    if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr) stop_ = asked->request;
+    if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr)
+      stop_ = asked->request;
     else on_gang(event);
   if (!stop_) return false;
   log::info("{} before training began: stopping", stop_->reason);
@@ -75,11 +83,14 @@ bool Agent::stopped_before_start() {
 
 void Agent::begin_time_limit() {
   if (!options_.deadline) return;
-  const std::int64_t bytes = std::accumulate(plans_.begin(), plans_.end(), std::int64_t{0}, [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
+  const std::int64_t bytes =
+      std::accumulate(plans_.begin(), plans_.end(), std::int64_t{0},
+                      [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
   const auto nodes = static_cast<double>(gang_.leads() ? gang_.nodes() : 1);  // whose plans these are
-  time_limit_.emplace(TimeLimit::Options{.deadline = *options_.deadline,
-                                         .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
-                                         .first_save_seconds = static_cast<double>(bytes) / nodes / kGuessedBytesPerSecond});
+  time_limit_.emplace(
+      TimeLimit::Options{.deadline = *options_.deadline,
+                         .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
+                         .first_save_seconds = static_cast<double>(bytes) / nodes / kGuessedBytesPerSecond});
 }
 
 /// Seconds until the time limit asks for a stop; none when nothing will.

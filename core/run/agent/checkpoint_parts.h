@@ -22,8 +22,9 @@ class CheckpointParts {
     if (!dropped_.contains(state.step)) parts_[state.step].state = state;
   }
   /// Shards that a node has written, of ranks from `first_rank` on. The completion's job once all have been.
-  std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank, std::vector<io::WrittenShard> shards,
-                                           double snapshot_seconds, double write_seconds) {
+  std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank,
+                                           std::vector<io::WrittenShard> shards, double snapshot_seconds,
+                                           double write_seconds) {
     if (dropped_.contains(step)) return std::nullopt;
     Parts& parts = parts_[step];
     for (io::WrittenShard& shard : shards) parts.shards[first_rank++] = std::move(shard);

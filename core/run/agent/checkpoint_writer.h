@@ -26,8 +26,8 @@ class CheckpointWriter {
     int segment = 0;
     io::TrainingState state = {};  ///< of shards alone: the step
     std::int64_t first_rank = 0;   ///< of `shards`
-    std::vector<io::ShardContent> shards =
-        {};  ///< by rank; their bytes stay untouched until the job's result is taken
+    /// By rank; their bytes stay untouched until the job's result is taken.
+    std::vector<io::ShardContent> shards = {};
     std::vector<std::shared_ptr<const base::Segment>> memory = {};  ///< that the bytes lie in
     std::vector<io::WrittenShard> written = {};                     ///< of a completion: those of every rank
     double snapshot_seconds = 0;

@@ -8,11 +8,13 @@
 
 namespace trainerd::core {
 
-/// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop who watches the workers.
+/// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop who watches the
+/// workers.
 class DeviceWatch {
  public:
   /// `library` is NVML's. Devices are named by PCI bus id.
-  DeviceWatch(std::vector<std::string> devices, double every_seconds, std::string library = "libnvidia-ml.so.1");
+  DeviceWatch(std::vector<std::string> devices, double every_seconds,
+              std::string library = "libnvidia-ml.so.1");
   /// Waits a moment for a reading under way, and no longer.
   ~DeviceWatch();
 
@@ -20,7 +22,7 @@ class DeviceWatch {
   int event_fd() const;
   struct Taken {
     std::vector<kernels::DeviceReading> readings;  ///< of the devices, in their order; the latest
-    std::string problem;  ///< why there will be none any more; told once
+    std::string problem;                           ///< why there will be none any more; told once
   };
   Taken take();
 

@@ -25,7 +25,9 @@ std::string reachable(const std::string& address) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::string path, const std::string& address, const std::string& run, std::int64_t node) : path_(std::move(path)) {
+MetricsFile::MetricsFile(std::string path, const std::string& address, const std::string& run,
+                         std::int64_t node)
+    : path_(std::move(path)) {
   const nlohmann::ordered_json targets = {
       {{"targets", {reachable(address)}}, {"labels", {{"run", run}, {"node", std::to_string(node)}}}}};
   const std::string text = targets.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -9,18 +9,18 @@
 
 namespace trainerd::core {
 
-/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl, report.html, run.log,
-/// metrics.json while it runs, traces/, checkpoints/.
+/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl,
+/// report.html, run.log, metrics.json while it runs, traces/, checkpoints/.
 class OutputDirectory {
  public:
   /// What becomes of an earlier run's output.
   enum class Earlier { kept, moved_aside };
   /// Makes it and locks it; `path` may be a file:// URI. An output that is to be moved aside is renamed to
-  /// `<path>.old-YYYYmmdd-HHMMSS` (UTC) first. Throws SpecError: it cannot be made or written, or another run holds it;
-  /// CheckpointError: the disk is full.
+  /// `<path>.old-YYYYmmdd-HHMMSS` (UTC) first. Throws SpecError: it cannot be made or written, or another run
+  /// holds it; CheckpointError: the disk is full.
   explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept);
-  /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does not see
-  /// it within `seconds`: the nodes do not share the directory.
+  /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does
+  /// not see it within `seconds`: the nodes do not share the directory.
   static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
   /// Leaves the run's name for the other nodes.
   void mark(const std::string& run) const;
@@ -36,16 +36,20 @@ class OutputDirectory {
 
   /// Where an earlier run's output was moved; empty: nowhere.
   const std::string& moved_to() const { return moved_to_; }
-  /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such records.
-  /// Throws SpecError when they cannot be read.
+  /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such
+  /// records. Throws SpecError when they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
   std::string events() const { return path_ + "/events.jsonl"; }
-  std::string log(std::int64_t node) const { return path_ + (node == 0 ? "/run.log" : "/run-node-" + std::to_string(node) + ".log"); }
+  std::string log(std::int64_t node) const {
+    return path_ + (node == 0 ? "/run.log" : "/run-node-" + std::to_string(node) + ".log");
+  }
   std::string report() const { return path_ + "/report.html"; }
-  std::string metrics(std::int64_t node) const { return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json"); }
+  std::string metrics(std::int64_t node) const {
+    return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json");
+  }
   std::string traces() const { return path_ + "/traces"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   /// Whether report.html is there, no older than steps.jsonl, and of a run that ended.

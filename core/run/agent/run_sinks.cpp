@@ -20,10 +20,12 @@ std::vector<std::string> RunSinks::watch() {
       if (!is_new && now == before) continue;
       each(&io::MetricsSink::on_outlet, now);
       if (before.error.empty() && !now.error.empty()) {
-        warnings.push_back(now.name + " cannot be written: " + now.error + "; training goes on" + (now.waiting > 0 ? ", its lines wait" : ""));
+        warnings.push_back(now.name + " cannot be written: " + now.error + "; training goes on" +
+                           (now.waiting > 0 ? ", its lines wait" : ""));
       } else if (!before.error.empty() && now.error.empty()) {
         const std::int64_t lost = now.dropped - lost_before_[now.name];
-        warnings.push_back(now.name + " is written again; " + (lost == 0 ? "nothing lost" : lines(lost) + " lost"));
+        warnings.push_back(now.name + " is written again; " +
+                           (lost == 0 ? "nothing lost" : lines(lost) + " lost"));
       }
       if (now.error.empty()) lost_before_[now.name] = now.dropped;
       before = now;

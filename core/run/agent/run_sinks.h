@@ -27,8 +27,8 @@ class RunSinks {
 
  private:
   std::vector<std::unique_ptr<io::MetricsSink>> sinks_;
-  std::map<std::string, io::OutletRecord> outlets_;      ///< by name, as they were seen last
-  std::map<std::string, std::int64_t> lost_before_;      ///< lines dropped when an outlet worked last
+  std::map<std::string, io::OutletRecord> outlets_;  ///< by name, as they were seen last
+  std::map<std::string, std::int64_t> lost_before_;  ///< lines dropped when an outlet worked last
 };
 
 }  // namespace trainerd::core

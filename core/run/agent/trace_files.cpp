@@ -37,7 +37,8 @@ std::string TraceFiles::write(std::int64_t step, io::Trace& trace) const {
 
   std::string number = std::to_string(step);
   number.insert(0, number.size() < 8 ? 8 - number.size() : 0, '0');
-  const std::string path = directory_ + "/step-" + number + suffix_ + ".json", text = io::to_chrome_json(trace);
+  const std::string path = directory_ + "/step-" + number + suffix_ + ".json",
+                    text = io::to_chrome_json(trace);
   std::error_code ignored;  // the write tells
   std::filesystem::create_directories(directory_, ignored);
   if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)

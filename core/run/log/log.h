@@ -11,8 +11,8 @@
 #include "io/console/run_log.h"
 #include "io/console/screen.h"
 
-// The program's log, a line an event, through spdlog's default logger. spdlog is included in log.cpp alone: its headers cost more to
-// compile than anything that logs.
+// The program's log, a line an event, through spdlog's default logger. spdlog is included in log.cpp alone:
+// its headers cost more to compile than anything that logs.
 
 namespace trainerd::core::log {
 
@@ -35,7 +35,8 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::error, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Makes `screen` and `file` the places where the log is written. The logger keeps both: a thread that is left behind may still log.
+/// Makes `screen` and `file` the places where the log is written. The logger keeps both: a thread that is
+/// left behind may still log.
 void write_to(const std::shared_ptr<io::Screen>& screen, const std::shared_ptr<io::RunLog>& file);
 
 }  // namespace trainerd::core::log

@@ -72,18 +72,19 @@ std::string shared_job(JobSpec job) {
 }
 
 End end_by(const std::exception& error) {
-  if (const auto* known = dynamic_cast<const base::Error*>(&error)) return {.failed = true, .kind = known->kind(), .message = known->what()};
-  return {.failed = true, .kind = base::ErrorKind::device, .message = std::string("internal error: ") + error.what()};
+  if (const auto* known = dynamic_cast<const base::Error*>(&error))
+    return {.failed = true, .kind = known->kind(), .message = known->what()};
+  return {.failed = true,
+          .kind = base::ErrorKind::device,
+          .message = std::string("internal error: ") + error.what()};
 }
 
 Gang::Gang(const GangOptions& options, const JobSpec& job, int signal_fd) : options_(options) {
   members_.resize(static_cast<std::size_t>(nodes()));
   for (std::size_t node = 0; node < members_.size() && node < options_.nodes.hosts.size(); ++node)
     members_[node].host = options_.nodes.hosts[node];
-  if (leads())
-    lead(job, signal_fd);
-  else
-    follow(job, signal_fd);
+  if (leads()) lead(job, signal_fd);
+  else follow(job, signal_fd);
 }
 
 Gang::~Gang() = default;
@@ -94,14 +95,16 @@ std::string Gang::name_of(std::int64_t node) const {
 }
 
 std::string Gang::host_of(std::int64_t node) const {
-  return node < static_cast<std::int64_t>(members_.size()) ? members_[static_cast<std::size_t>(node)].host : "";
+  return node < static_cast<std::int64_t>(members_.size()) ? members_[static_cast<std::size_t>(node)].host
+                                                           : "";
 }
 
 // ---- meeting
 
 void Gang::lead(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous, [](const std::string& line) { log::warn("{}", line); });
+  server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous,
+                                                    [](const std::string& line) { log::warn("{}", line); });
   go_.run = random_name();
   const std::string yaml = shared_job(job);
   members_[0].isa = isa_here(job);
@@ -116,7 +119,8 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
     for (const Event& event : heard(std::span(fds).subspan(2))) {
       // A node that waits says one thing alone: that it is asked to stop.
       if (!event.message) log::warn("{} left the rendezvous", name_of(event.node));
-      if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr) stop = asked->request;
+      if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr)
+        stop = asked->request;
     }
     if (stop) {
       log::info("{}: stopped while node 0 waited for {}", stop->reason, missing());
@@ -125,8 +129,9 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
     }
     while (auto joined = server_->take_joined()) admit(*std::move(joined), yaml);
     if (base::monotonic_seconds() <= deadline || missing().empty()) continue;
-    const std::string text = "of " + std::to_string(nodes()) + " nodes these did not come to the rendezvous at " +
-                             options_.rendezvous.text() + " in " + seconds_text(options_.timeout_seconds) + " s: " + missing() +
+    const std::string text = "of " + std::to_string(nodes()) +
+                             " nodes these did not come to the rendezvous at " + options_.rendezvous.text() +
+                             " in " + seconds_text(options_.timeout_seconds) + " s: " + missing() +
                              "; see whether `trainerd run` was started there and can reach that address";
     finish({.failed = true, .kind = base::ErrorKind::comm, .message = text});
     throw base::comm_error(text);
@@ -140,14 +145,16 @@ void Gang::agree_on_isa() {
   const auto [lowest, highest] = std::minmax_element(members_.begin(), members_.end(), by_isa);
   go_.isa = lowest->isa;
   if (lowest->isa != highest->isa)
-    log::warn("all nodes compute with {} kernels: {} has no more, {} has {}", to_string(lowest->isa), name_of(lowest - members_.begin()),
-                 name_of(highest - members_.begin()), to_string(highest->isa));
+    log::warn("all nodes compute with {} kernels: {} has no more, {} has {}", to_string(lowest->isa),
+              name_of(lowest - members_.begin()), name_of(highest - members_.begin()),
+              to_string(highest->isa));
 }
 
 std::string Gang::missing() const {
   std::string names;
   for (std::int64_t node = 1; node < nodes(); ++node)
-    if (!members_[static_cast<std::size_t>(node)].channel) names += (names.empty() ? "" : ", ") + name_of(node);
+    if (!members_[static_cast<std::size_t>(node)].channel)
+      names += (names.empty() ? "" : ", ") + name_of(node);
   return names;
 }
 
@@ -165,16 +172,19 @@ void Gang::admit(parallel::StoreServer::Joined joined, const std::string& job_ya
   const std::string who = "node " + std::to_string(hello.node) + " (" + hello.host + ", " + from + ")";
   std::string why;
   if (hello.version != version())
-    why = who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " + version() + "; install one version on all nodes";
+    why = who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " + version() +
+          "; install one version on all nodes";
   else if (hello.nodes != nodes())
-    why = who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" + this_host() + ") as one of " + std::to_string(nodes());
+    why = who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" +
+          this_host() + ") as one of " + std::to_string(nodes());
   else if (hello.node < 1 || hello.node >= nodes())
     why = who + " is none of the nodes 1 to " + std::to_string(nodes() - 1) + " that node 0 waits for";
   else if (hello.job_yaml != job_yaml)
-    why = who + " has another job than node 0 (" + this_host() + "): " + first_difference(job_yaml, hello.job_yaml) + "; give every node the same job and options";
+    why = who + " has another job than node 0 (" + this_host() +
+          "): " + first_difference(job_yaml, hello.job_yaml) + "; give every node the same job and options";
   else if (members_[static_cast<std::size_t>(hello.node)].channel)
-    why = "two agents say that they are node " + std::to_string(hello.node) + ", on " + name_of(hello.node).substr(5) + " and " + hello.host +
-          "; give each node a number of its own";
+    why = "two agents say that they are node " + std::to_string(hello.node) + ", on " +
+          name_of(hello.node).substr(5) + " and " + hello.host + "; give each node a number of its own";
   // Kept for the last word even if it is the one that does not belong.
   if (!why.empty()) {
     members_.push_back({hello.host, std::move(channel), hello.isa});
@@ -196,15 +206,17 @@ void Gang::follow(const JobSpec& job, int signal_fd) {
   for (;;) {
     const double left = deadline - base::monotonic_seconds();
     std::string why;
-    base::UniqueFd socket = parallel::join_store(options_.rendezvous, encode(hello), std::clamp(left, 0.1, kJoinSeconds), why);
+    base::UniqueFd socket =
+        parallel::join_store(options_.rendezvous, encode(hello), std::clamp(left, 0.1, kJoinSeconds), why);
     if (socket) {
       base::watch_peer(socket.get(), kMessageSeconds);
       members_[0].channel.emplace(std::move(socket));
       return await_go(signal_fd);
     }
     if (left <= 0)
-      throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() + " in " +
-                             seconds_text(options_.timeout_seconds) + " s (" + why + "); see whether its `trainerd run` was started, and whether " +
+      throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() +
+                             " in " + seconds_text(options_.timeout_seconds) + " s (" + why +
+                             "); see whether its `trainerd run` was started, and whether " +
                              options_.rendezvous.host + " is an address of it that this host reaches");
     pollfd p{signal_fd, POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(1e3 * kRetrySeconds)) <= 0) continue;
@@ -237,7 +249,8 @@ void Gang::await_go(int signal_fd) {
       }
     if (fds[1].revents == 0) continue;
     const auto text = members_[0].channel->receive();
-    if (!text) throw base::comm_error(name_of(0) + " was lost before training began; see what became of its agent");
+    if (!text)
+      throw base::comm_error(name_of(0) + " was lost before training began; see what became of its agent");
     const GangMessage message = decode_gang_message(*text);
     if (const auto* end = std::get_if<End>(&message)) {
       end_ = *end;
@@ -282,17 +295,23 @@ std::string Gang::interface() const {
 
 void Gang::watch(std::vector<pollfd>& fds) const {
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
-  for (const Member& member : members_) fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
+  for (const Member& member : members_)
+    fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
 }
 
 /// Whoever comes to a run that has begun.
 void Gang::turn_away() {
   while (auto joined = server_->take_joined()) {
-    log::warn("an agent at {} wants to join a job that runs already: it is turned away", base::peer_address(joined->socket.get()));
+    log::warn("an agent at {} wants to join a job that runs already: it is turned away",
+              base::peer_address(joined->socket.get()));
     base::watch_peer(joined->socket.get(), 1);
     try {
       Channel(std::move(joined->socket))
-          .send(encode(GangMessage{End{.failed = true, .kind = base::ErrorKind::comm, .message = "the job runs already, with a node of each number; end it before it is started again"}}));
+          .send(encode(GangMessage{End{
+              .failed = true,
+              .kind = base::ErrorKind::comm,
+              .message =
+                  "the job runs already, with a node of each number; end it before it is started again"}}));
     } catch (const base::CommError&) {  // it has gone by itself
     }
   }
@@ -314,7 +333,8 @@ std::vector<Gang::Event> Gang::heard(std::span<const pollfd> fds) {
       log::error("{}: {}", name_of(event.node), error.what());
     }
     if (!event.message) members_[node].channel.reset();
-    if (const auto* end = event.message ? std::get_if<End>(&*event.message) : nullptr; end != nullptr && !leads()) {
+    if (const auto* end = event.message ? std::get_if<End>(&*event.message) : nullptr;
+        end != nullptr && !leads()) {
       end_ = *end;
       finished_ = true;
     }
@@ -341,10 +361,8 @@ void Gang::finish(const End& end) {
   end_ = end;
   if (finished_) return;
   finished_ = true;
-  if (leads())
-    tell(end);
-  else if (end.failed)
-    tell(NodeFailed{end.kind, end.message, 2});
+  if (leads()) tell(end);
+  else if (end.failed) tell(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;
   for (Member& member : members_)
     if (member.channel) ::shutdown(member.channel->fd(), SHUT_WR);
@@ -352,7 +370,9 @@ void Gang::finish(const End& end) {
     std::array<char, 4096> unheard;
     while (member.channel) {
       pollfd p{member.channel->fd(), POLLIN, 0};
-      if (::poll(&p, 1, milliseconds_until(deadline)) <= 0 || ::recv(p.fd, unheard.data(), unheard.size(), 0) <= 0) member.channel.reset();
+      if (::poll(&p, 1, milliseconds_until(deadline)) <= 0 ||
+          ::recv(p.fd, unheard.data(), unheard.size(), 0) <= 0)
+        member.channel.reset();
     }
   }
 }

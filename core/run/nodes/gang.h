@@ -22,18 +22,20 @@ struct GangOptions {
   parallel::NodeSet nodes;
   base::Endpoint rendezvous;     ///< of node 0's agent, as every node can reach it
   double timeout_seconds = 300;  ///< until the last node has come
-  std::string interface;         ///< network interface, name or address that this node's workers are reached by; empty: that of its route to node 0
+  std::string interface;  ///< network interface, name or address that this node's workers are reached by;
+                          ///< empty: that of its route to node 0
 };
 
-/// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous, judges
-/// who belongs to the job, and hears of everything; the others hold a connection to it, whose end is the end of
-/// the node at its other side.
+/// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
+/// judges who belongs to the job, and hears of everything; the others hold a connection to it, whose end is
+/// the end of the node at its other side.
 class Gang {
  public:
   /// A node alone.
   Gang() = default;
-  /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws CommError
-  /// naming who did not come, SpecError naming who does not belong. A signal ends the wait (`stopped`).
+  /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws
+  /// CommError naming who did not come, SpecError naming who does not belong. A signal ends the wait
+  /// (`stopped`).
   Gang(const GangOptions& options, const JobSpec& job, int signal_fd);
   ~Gang();
   Gang(const Gang&) = delete;
@@ -101,8 +103,8 @@ class Gang {
   bool finished_ = false;
 };
 
-/// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from node to node: the
-/// content is compared when all ranks are ready.
+/// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from
+/// node to node: the content is compared when all ranks are ready.
 std::string shared_job(JobSpec job);
 
 /// The end that an error is.

@@ -10,32 +10,56 @@ namespace {
 using nlohmann::json;
 
 json body(const Hello& m) {
-  return {{"type", "hello"}, {"node", m.node}, {"nodes", m.nodes}, {"version", m.version}, {"host", m.host}, {"job", m.job_yaml}, {"isa", to_string(m.isa)}};
+  return {{"type", "hello"}, {"node", m.node},    {"nodes", m.nodes},       {"version", m.version},
+          {"host", m.host},  {"job", m.job_yaml}, {"isa", to_string(m.isa)}};
 }
 json body(const Go& m) {
-  return {{"type", "go"}, {"run", m.run}, {"last_good", m.last_good}, {"step", m.step}, {"cursor", m.cursor}, {"tokens", m.tokens},
-          {"order_start", m.order_start}, {"order_stream", m.order_stream}, {"isa", to_string(m.isa)}, {"evaluate_first", m.evaluate_first}};
+  return {{"type", "go"},
+          {"run", m.run},
+          {"last_good", m.last_good},
+          {"step", m.step},
+          {"cursor", m.cursor},
+          {"tokens", m.tokens},
+          {"order_start", m.order_start},
+          {"order_stream", m.order_stream},
+          {"isa", to_string(m.isa)},
+          {"evaluate_first", m.evaluate_first}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
 json body(const SaveDropped& m) { return {{"type", "save_dropped"}, {"step", m.step}}; }
 json body(const SaveFailed& m) {
-  return {{"type", "save_failed"}, {"step", m.step}, {"message", m.message}, {"retry_seconds", m.retry_seconds}, {"failures", m.failures}};
+  return {{"type", "save_failed"},
+          {"step", m.step},
+          {"message", m.message},
+          {"retry_seconds", m.retry_seconds},
+          {"failures", m.failures}};
 }
 json body(const End& m) {
-  return {{"type", "end"}, {"failed", m.failed}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"signal", m.stop_signal}};
+  return {{"type", "end"},
+          {"failed", m.failed},
+          {"kind", base::to_string(m.kind)},
+          {"message", m.message},
+          {"signal", m.stop_signal}};
 }
 json body(const RankSaid& m) { return {{"type", "rank"}, {"rank", m.rank}, {"text", m.text}}; }
 json body(const ShardsSaved& m) {
   json shards = json::array();
-  for (const io::ShardInfo& shard : m.shards) shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
-  return {{"type", "shards"},   {"step", m.step},
-          {"first", m.first_rank}, {"shards", shards},
-          {"snapshot_seconds", m.snapshot_seconds}, {"write_seconds", m.write_seconds}};
+  for (const io::ShardInfo& shard : m.shards)
+    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
+  return {{"type", "shards"},
+          {"step", m.step},
+          {"first", m.first_rank},
+          {"shards", shards},
+          {"snapshot_seconds", m.snapshot_seconds},
+          {"write_seconds", m.write_seconds}};
 }
 json body(const NodeFailed& m) {
-  return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight}};
+  return {
+      {"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight}};
 }
-json body(const StopAsked& m) { return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}}; }
+json body(const StopAsked& m) {
+  return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
+}
 
 // Text from outside (host names, paths) need not be UTF-8: replaced, never thrown on.
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -79,7 +103,12 @@ std::string encode(const GangMessage& message) {
 Hello decode_hello(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) {
     if (type != "hello") unknown(type);
-    Hello m{.node = j.at("node"), .nodes = 1, .version = j.at("version"), .host = j.at("host"), .job_yaml = {}, .isa = {}};
+    Hello m{.node = j.at("node"),
+            .nodes = 1,
+            .version = j.at("version"),
+            .host = j.at("host"),
+            .job_yaml = {},
+            .isa = {}};
     if (m.version != version()) return m;
     m.nodes = j.at("nodes");
     m.job_yaml = j.at("job");
@@ -91,10 +120,13 @@ Hello decode_hello(const std::string& text) {
 GangMessage decode_gang_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> GangMessage {
     if (type == "go")
-      return Go{j.at("run"), j.at("last_good"), j.at("step"), j.at("cursor"), j.at("tokens"), j.at("order_start"), j.at("order_stream"), isa_in(j), j.at("evaluate_first")};
+      return Go{j.at("run"),          j.at("last_good"), j.at("step"),
+                j.at("cursor"),       j.at("tokens"),    j.at("order_start"),
+                j.at("order_stream"), isa_in(j),         j.at("evaluate_first")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "save_dropped") return SaveDropped{j.at("step")};
-    if (type == "save_failed") return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
+    if (type == "save_failed")
+      return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};
     if (type == "shards") {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the agents of a job's nodes say to each other. Node 0's leads. Plain structs; on the wire one JSON object
-// each.
+// What the agents of a job's nodes say to each other. Node 0's leads. Plain structs; on the wire one JSON
+// object each.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct Hello {
   std::int64_t nodes = 1;
   std::string version;
   std::string host;
-  std::string job_yaml;  ///< resolved
+  std::string job_yaml;                       ///< resolved
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
 };
 
@@ -29,22 +29,23 @@ struct Hello {
 
 /// All have met: begin.
 struct Go {
-  std::string run = {};   ///< a name that no other run has
+  std::string run = {};        ///< a name that no other run has
   std::string last_good = {};  ///< the checkpoint to load, or "none"
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  std::int64_t order_start = 0;   ///< the cursor at which the order of samples began
-  std::int64_t order_stream = 0;  ///< its number
+  std::int64_t order_start = 0;               ///< the cursor at which the order of samples began
+  std::int64_t order_stream = 0;              ///< its number
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
-  bool evaluate_first = false;  ///< see `Start`
+  bool evaluate_first = false;                ///< see `Start`
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
   std::int64_t step = 0;
   std::string path;
 };
-/// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the leader.
+/// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the
+/// leader.
 struct SaveDropped {
   std::int64_t step = 0;
 };
@@ -88,7 +89,8 @@ struct StopAsked {
   StopRequest request;
 };
 
-using GangMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
+using GangMessage =
+    std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
 
 std::string encode(const Hello& hello);
 std::string encode(const GangMessage& message);

@@ -8,8 +8,8 @@
 
 namespace trainerd::core {
 
-/// Waits for a stop signal on a thread of its own while the main thread computes or waits for a disk: before training there is
-/// nothing to save, and the process ends at once.
+/// Waits for a stop signal on a thread of its own while the main thread computes or waits for a disk: before
+/// training there is nothing to save, and the process ends at once.
 class EarlyStop {
  public:
   /// `leave` gets the request of the first signal that `signal_fd` holds, and is expected to end the process.

@@ -26,6 +26,8 @@ StopSignals::Meaning StopSignals::on_signal(int signal, double now) {
   return Meaning::stop;
 }
 
-StopRequest stop_request(int signal) { return {signal_name(signal), signal == SIGINT || signal == SIGQUIT ? signal : SIGTERM}; }
+StopRequest stop_request(int signal) {
+  return {signal_name(signal), signal == SIGINT || signal == SIGQUIT ? signal : SIGTERM};
+}
 
 }  // namespace trainerd::core

@@ -16,9 +16,9 @@ struct StopRequest {
 /// "SIGTERM".
 std::string signal_name(int signal);
 
-/// What the signals to an agent ask for. Every signal of a scheduler or a lost terminal asks for a stop after saving; once more
-/// it is the same request, because schedulers send some twice within milliseconds. Two signals end the run at once: SIGQUIT, and
-/// a SIGINT a second or more after the first one.
+/// What the signals to an agent ask for. Every signal of a scheduler or a lost terminal asks for a stop after
+/// saving; once more it is the same request, because schedulers send some twice within milliseconds. Two
+/// signals end the run at once: SIGQUIT, and a SIGINT a second or more after the first one.
 class StopSignals {
  public:
   enum class Meaning { stop, same_request, stop_at_once };

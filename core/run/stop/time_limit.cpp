@@ -21,7 +21,8 @@ void TimeLimit::add_save(double seconds) { save_seconds_ = std::max(save_seconds
 double TimeLimit::stop_at(bool saving) const {
   const double step = steps_.empty() ? 0 : *std::max_element(steps_.begin(), steps_.end());
   const double save = save_seconds_ < 0 ? options_.first_save_seconds : save_seconds_;
-  return options_.deadline - kMargin * (static_cast<double>(options_.vote_steps) * step + (saving ? 2 : 1) * save) - kEndSeconds;
+  return options_.deadline -
+         kMargin * (static_cast<double>(options_.vote_steps) * step + (saving ? 2 : 1) * save) - kEndSeconds;
 }
 
 }  // namespace trainerd::core

@@ -25,12 +25,21 @@ io::TensorSlice slice_from(const json& j) {
 }
 
 json body(const Start& m) {
-  return {{"type", "start"},  {"rank", m.rank},     {"job", m.job_yaml},       {"resume", m.resume_path},
-          {"step", m.step},   {"cursor", m.cursor}, {"tokens", m.tokens},      {"reports", m.reports},
+  return {{"type", "start"},
+          {"rank", m.rank},
+          {"job", m.job_yaml},
+          {"resume", m.resume_path},
+          {"step", m.step},
+          {"cursor", m.cursor},
+          {"tokens", m.tokens},
+          {"reports", m.reports},
           {"evaluate_first", m.evaluate_first},
-          {"rendezvous", m.rendezvous}, {"interface", m.interface},
-          {"gemm_algorithms", m.gemm_algorithms}, {"data_content", m.data_content},
-          {"order_start", m.order_start}, {"order_stream", m.order_stream}};
+          {"rendezvous", m.rendezvous},
+          {"interface", m.interface},
+          {"gemm_algorithms", m.gemm_algorithms},
+          {"data_content", m.data_content},
+          {"order_start", m.order_start},
+          {"order_stream", m.order_stream}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -105,9 +114,10 @@ std::string encode(const WorkerMessage& message) { return dump(message); }
 AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
     if (type == "start")
-      return Start{j.at("rank"),   j.at("job"),     j.at("resume"),     j.at("step"),     j.at("cursor"),
-                   j.at("tokens"), j.at("reports"), j.at("evaluate_first"), j.at("rendezvous"), j.at("interface"),
-                   j.at("gemm_algorithms"), j.at("data_content"), j.at("order_start"), j.at("order_stream")};
+      return Start{j.at("rank"),        j.at("job"),         j.at("resume"),          j.at("step"),
+                   j.at("cursor"),      j.at("tokens"),      j.at("reports"),         j.at("evaluate_first"),
+                   j.at("rendezvous"),  j.at("interface"),   j.at("gemm_algorithms"), j.at("data_content"),
+                   j.at("order_start"), j.at("order_stream")};
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
@@ -118,12 +128,12 @@ AgentMessage decode_agent_message(const std::string& text) {
 WorkerMessage decode_worker_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> WorkerMessage {
     if (type == "ready") {
-      Ready m{j.at("device"),         j.at("threads"),
-              j.at("peak_flops"),     j.at("memory_planned_bytes"),
-              j.at("memory_regions"), {},
-              j.at("environment"),    j.at("data_fingerprint"),
-              j.at("gemm_algorithms"),
-              j.at("pci_bus_id"),     j.at("data_tokens")};
+      Ready m{j.at("device"),          j.at("threads"),
+              j.at("peak_flops"),      j.at("memory_planned_bytes"),
+              j.at("memory_regions"),  {},
+              j.at("environment"),     j.at("data_fingerprint"),
+              j.at("gemm_algorithms"), j.at("pci_bus_id"),
+              j.at("data_tokens")};
       for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
       return m;
     }

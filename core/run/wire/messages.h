@@ -26,10 +26,11 @@ struct Start {
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
   bool reports = true;  ///< tells its agent of every step and evaluation
-  bool evaluate_first = false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
+  bool evaluate_first =
+      false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
   // Where ranks of several nodes meet; empty when all are on one.
-  std::string rendezvous = {};  ///< host:port
-  std::string interface = {};   ///< name or address by which this node's ranks are reached
+  std::string rendezvous = {};       ///< host:port
+  std::string interface = {};        ///< name or address by which this node's ranks are reached
   std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
   std::string data_content = {};     ///< of the training data, as this node's agent has found it
   std::int64_t order_start = 0;      ///< the cursor at which the order of samples began
@@ -41,7 +42,8 @@ struct Stop {};
 struct SnapshotSaved {
   int segment = 0;
 };
-/// They cannot be written now and will be tried again: a rank that waits for them goes on. The segment stays taken.
+/// They cannot be written now and will be tried again: a rank that waits for them goes on. The segment stays
+/// taken.
 struct SnapshotDelayed {
   int segment = 0;
 };
@@ -58,8 +60,8 @@ struct Ready {
   std::vector<io::TensorSlice> slices;  ///< of every snapshot this worker will fill
   std::map<std::string, std::string> environment;
   std::string data_fingerprint;
-  std::string gemm_algorithms;  ///< rank 0's choices, to be kept with the run; empty: none were made
-  std::string pci_bus_id = {};  ///< of the rank's GPU; empty on a CPU
+  std::string gemm_algorithms;   ///< rank 0's choices, to be kept with the run; empty: none were made
+  std::string pci_bus_id = {};   ///< of the rank's GPU; empty on a CPU
   std::int64_t data_tokens = 0;  ///< of an epoch
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
@@ -88,7 +90,8 @@ struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
   std::string message;
 };
-/// No more steps; the last snapshot may not be on the disk yet. `stopped`: by vote, before the last step or the evaluation after it.
+/// No more steps; the last snapshot may not be on the disk yet. `stopped`: by vote, before the last step or
+/// the evaluation after it.
 struct Finished {
   std::int64_t step = 0;
   bool stopped = false;
@@ -96,8 +99,8 @@ struct Finished {
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed>;
 using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord, StepTrace, MemoryUsed, SnapshotReady,
-                 StopNeeded, Failed, Finished>;
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
+                 StepTrace, MemoryUsed, SnapshotReady, StopNeeded, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

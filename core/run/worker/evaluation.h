@@ -9,8 +9,8 @@ namespace trainerd::core {
 /// Whether the job has an evaluation after step `step`.
 bool evaluation_due(const JobSpec& job, std::int64_t step);
 
-/// Global batches of an evaluation: those that the job asks for, or all whole ones that `samples` of validation data hold. Throws
-/// DataError when they hold none.
+/// Global batches of an evaluation: those that the job asks for, or all whole ones that `samples` of
+/// validation data hold. Throws DataError when they hold none.
 std::int64_t evaluation_batches(const JobSpec& job, std::int64_t samples);
 
 }  // namespace trainerd::core

@@ -19,7 +19,9 @@ double median(std::vector<double> values) {
 }  // namespace
 
 PlanCheck::PlanCheck(Planned planned, std::int64_t start_step, std::int64_t steps)
-    : planned_(std::move(planned)), first_(start_step + kComparedSteps.first), last_(std::min(start_step + kComparedSteps.second, steps)) {}
+    : planned_(std::move(planned)),
+      first_(start_step + kComparedSteps.first),
+      last_(std::min(start_step + kComparedSteps.second, steps)) {}
 
 void PlanCheck::add(const io::StepRecord& record) {
   if (record.step >= first_ && record.step <= last_) records_.push_back(record);
@@ -27,10 +29,13 @@ void PlanCheck::add(const io::StepRecord& record) {
 
 std::optional<io::PredictionRecord> PlanCheck::take() {
   if (taken_ || last_ - first_ + 1 < kFewest) return std::nullopt;
-  if (records_.empty() || records_.back().step < last_ || used_.size() < planned_.bytes.size()) return std::nullopt;
+  if (records_.empty() || records_.back().step < last_ || used_.size() < planned_.bytes.size())
+    return std::nullopt;
   taken_ = true;
   io::PredictionRecord record{first_, last_, {}};
-  const auto over = [](double measured, double predicted) { return predicted > 0 ? measured / predicted - 1 : 0; };
+  const auto over = [](double measured, double predicted) {
+    return predicted > 0 ? measured / predicted - 1 : 0;
+  };
   if (planned_.step_seconds) {
     std::vector<double> seconds;
     for (const io::StepRecord& r : records_) seconds.push_back(r.step_seconds);
@@ -40,7 +45,8 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
       std::vector<double> times;
       for (const io::StepRecord& r : records_) times.push_back(r.time[part.part]);
       const double took = median(times), expected = planned_.time[part.part];
-      if (expected > 0 || took > 0.001 * step) record.terms.push_back({part.name, expected, took, (took - expected) / step});
+      if (expected > 0 || took > 0.001 * step)
+        record.terms.push_back({part.name, expected, took, (took - expected) / step});
     }
   }
   double planned = 0, used = 0;

@@ -10,7 +10,8 @@
 
 namespace trainerd::core {
 
-/// Steps after a run's start whose medians are held against the plan: the first ones touch memory for the first time.
+/// Steps after a run's start whose medians are held against the plan: the first ones touch memory for the
+/// first time.
 inline constexpr std::pair<std::int64_t, std::int64_t> kComparedSteps{5, 20};
 
 /// What a run was planned to take, on the rank that reports and of the node's ranks.

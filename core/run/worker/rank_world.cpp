@@ -24,19 +24,23 @@ NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& t
   return {first, std::min(topology.devices_per_node, layout.grid.ranks() - first)};
 }
 
-parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout, const NodeRanks& here) {
+parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout,
+                                         const NodeRanks& here) {
   // Pipeline neighbours send one flow at a time; a longer message than its ring is sent in parts.
   constexpr std::int64_t kLargestRing = std::int64_t{8} << 20;
-  const std::int64_t flow = job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+  const std::int64_t flow =
+      job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
   parallel::ShmLayout shared;
   shared.ranks = layout.grid.ranks();
   if (uses_nccl(job)) return shared;
-  for (const parallel::GroupMembers& group : parallel::groups_begun(layout, {here.first, here.count, 1}, group_needs(job.model))) {
+  for (const parallel::GroupMembers& group :
+       parallel::groups_begun(layout, {here.first, here.count, 1}, group_needs(job.model))) {
     if (group.ranks.count == 1 || !here.have_all(group.ranks)) continue;
     parallel::ShmGroup& made = shared.groups.emplace_back();
     made.name = info(group.group).name;
     made.ranks = group.ranks.list();
-    if (group.group == parallel::Group::pp) made.ring_bytes = std::min(kLargestRing, kernels::align_up(2 * flow, 4096));
+    if (group.group == parallel::Group::pp)
+      made.ring_bytes = std::min(kLargestRing, kernels::align_up(2 * flow, 4096));
   }
   return shared;
 }
@@ -49,11 +53,12 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
       here_(options_.here),
       host_(staged_ ? std::make_unique<Host>() : nullptr) {
   if (options_.shared)
-    shared_ = std::make_unique<parallel::ShmWorld>(base::Segment::attach(std::move(options_.shared)),
-                                                   shared_memory_layout(job, layout, here_), options_.rank,
-                                                   parallel::ShmOptions{.spin_seconds = options_.spin_seconds});
+    shared_ = std::make_unique<parallel::ShmWorld>(
+        base::Segment::attach(std::move(options_.shared)), shared_memory_layout(job, layout, here_),
+        options_.rank, parallel::ShmOptions{.spin_seconds = options_.spin_seconds});
   if (nccl_)
-    for (const parallel::GroupMembers& group : parallel::groups_begun(layout, {0, ranks_, 1}, group_needs(job.model)))
+    for (const parallel::GroupMembers& group :
+         parallel::groups_begun(layout, {0, ranks_, 1}, group_needs(job.model)))
       groups_.push_back({info(group.group).name, group.ranks.list()});
   if (options_.rendezvous.empty()) return;
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
@@ -62,10 +67,12 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
   if (nccl_) late_store_ = std::make_unique<parallel::TcpStore>(*endpoint, kLateSeconds);
   else
     gloo_ = std::make_unique<parallel::GlooWorld>(
-        *store_, options_.rank, parallel::GlooOptions{.host = options_.interface, .rendezvous_seconds = kMeetSeconds});
+        *store_, options_.rank,
+        parallel::GlooOptions{.host = options_.interface, .rendezvous_seconds = kMeetSeconds});
 }
 
-std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend, const parallel::GroupMembers& group) {
+std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend,
+                                                                const parallel::GroupMembers& group) {
   if (group.ranks.count == 1) return parallel::make_single_rank(backend);
   if (staged_) return parallel::make_staged(on_host(host_->backend, group), backend);
   if (!nccl_) return on_host(backend, group);
@@ -73,7 +80,8 @@ std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend
   return nccl_world_->communicator(backend, group.ranks.list(), info(group.group).name, nullptr);
 }
 
-std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend, const parallel::GroupMembers& group) {
+std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend,
+                                                           const parallel::GroupMembers& group) {
   if (!here_.have_all(group.ranks)) {
     base::check(gloo_ != nullptr, "a group that crosses nodes has a rendezvous");
     return gloo_->communicator(backend, group.ranks.list(), info(group.group).name);

@@ -30,31 +30,35 @@ struct NodeRanks {
 };
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node);
 
-/// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for what it moves; with NCCL
-/// the news of its end alone. Agent and workers work it out alike.
-parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout, const NodeRanks& here);
+/// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for
+/// what it moves; with NCCL the news of its end alone. Agent and workers work it out alike.
+parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout,
+                                         const NodeRanks& here);
 
-/// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups that are not, and on a
-/// CUDA device by NCCL, or by the former two with `staged` before them. Outlives its communicators.
+/// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups
+/// that are not, and on a CUDA device by NCCL, or by the former two with `staged` before them. Outlives its
+/// communicators.
 class RankWorld final : public parallel::World {
  public:
   struct Options {
     std::int64_t rank = 0;
     NodeRanks here;
-    base::UniqueFd shared;      ///< the node's memory; none for a rank alone on it
-    double spin_seconds = 0;    ///< of ShmOptions
-    std::string rendezvous;     ///< host:port of the store; empty: all ranks are here, and NCCL is not used
-    int device = 0;             ///< a CUDA device's number
-    std::string interface;      ///< by which the other nodes reach this one
+    base::UniqueFd shared;    ///< the node's memory; none for a rank alone on it
+    double spin_seconds = 0;  ///< of ShmOptions
+    std::string rendezvous;   ///< host:port of the store; empty: all ranks are here, and NCCL is not used
+    int device = 0;           ///< a CUDA device's number
+    std::string interface;    ///< by which the other nodes reach this one
   };
   RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options);
 
-  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend, const parallel::GroupMembers& group) override;
+  std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend,
+                                                       const parallel::GroupMembers& group) override;
   /// With NCCL the device may have gone on with any numbers.
   void require_alive() const override;
 
  private:
-  std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend, const parallel::GroupMembers& group);
+  std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend,
+                                                  const parallel::GroupMembers& group);
   void meet_by_nccl();
 
   /// What host tensors of `staged` are checked by.

@@ -44,7 +44,8 @@ constexpr double kProgressSeconds = 1;
 class Worker {
  public:
   /// `world` is the memory that the ranks of the job share; none for a rank alone.
-  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late)
+  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world,
+         std::optional<std::size_t> late)
       : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)), late_(late) {}
   void run();
 
@@ -58,7 +59,9 @@ class Worker {
   bool settle(std::size_t left);
   StepReport await_report(const Launched& launched, io::StepRecord& record);
   bool traces(std::int64_t step) const;
-  bool saves(std::int64_t step) const { return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0); }
+  bool saves(std::int64_t step) const {
+    return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0);
+  }
   bool time_to_save() const;
   double mfu_of(const io::StepRecord& record);
   void save(std::int64_t step, io::StepRecord& record);
@@ -75,7 +78,7 @@ class Worker {
   Channel& agent_;
   SnapshotSegments segments_;
   base::UniqueFd world_fd_;
-  std::int64_t first_step_ = 0;  ///< done by the checkpoint that the run goes on from
+  std::int64_t first_step_ = 0;      ///< done by the checkpoint that the run goes on from
   std::optional<std::size_t> late_;  ///< reports come this many steps late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
@@ -142,11 +145,13 @@ void Worker::build(const Start& start) {
   job_ = parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
   reports_ = start.reports;
-  if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic) kernels::limit_gemm_library(most_isa(job_));
+  if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic)
+    kernels::limit_gemm_library(most_isa(job_));
   const parallel::Topology topology = job_topology(job_);
   const parallel::Layout layout = layout_of(job_, topology);
   meet(start, layout, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, *world_, DeviceRank::Observe{}, start.gemm_algorithms);
+  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, *world_, DeviceRank::Observe{},
+                                       start.gemm_algorithms);
   trainer_ = &rank_->trainer();
   if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
   const DryRun& plan = rank_->plan();
@@ -190,22 +195,29 @@ void Worker::build(const Start& start) {
 }
 
 void Worker::open_validation() {
-  valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed, io::SampleOrder::in_order, io::kValidStream);
+  valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
+                 io::SampleOrder::in_order, io::kValidStream);
   evaluation_batches_ = evaluation_batches(job_, valid_->samples());
   if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
-  tell(io::NoticeRecord{io::NoticeKind::warning, 0,
-                        "evaluate.batches: " + std::to_string(job_.evaluate.batches) + " global batches are more than the validation data holds: an evaluation takes all " +
-                            std::to_string(evaluation_batches_) + " whole ones",
-                        {}});
+  tell(io::NoticeRecord{
+      io::NoticeKind::warning,
+      0,
+      "evaluate.batches: " + std::to_string(job_.evaluate.batches) +
+          " global batches are more than the validation data holds: an evaluation takes all " +
+          std::to_string(evaluation_batches_) + " whole ones",
+      {}});
 }
 
 /// Rank 0's clock decides for all.
 bool Worker::time_to_save() const {
-  return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 && base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
+  return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 &&
+         base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
 }
 
 ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
-  return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) { source.read(cursor + sample, tokens); };
+  return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) {
+    source.read(cursor + sample, tokens);
+  };
 }
 
 bool Worker::traces(std::int64_t step) const {
@@ -221,9 +233,13 @@ void Worker::launch(std::int64_t step) {
   if (launched_.empty()) begin_ = base::monotonic_seconds() - launched.carried_stall;
   checkpoint_stalls_.clear();
   if (launched.carried_stall > 0)
-    checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = begin_, .seconds = launched.carried_stall});
+    checkpoint_stalls_.push_back({.name = "checkpoint",
+                                  .category = "checkpoint",
+                                  .start_seconds = begin_,
+                                  .seconds = launched.carried_stall});
   trainer_->keep_trace(launched.traced);
-  trainer_->launch(step, reader(*train_, cursor_), {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
+  trainer_->launch(step, reader(*train_, cursor_),
+                   {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
   launched_.push_back(launched);
@@ -253,8 +269,8 @@ StepReport Worker::await_report(const Launched& launched, io::StepRecord& record
   return report;
 }
 
-/// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save, which all ranks see
-/// at the same step; the last has been saved then. True when the vote is to stop.
+/// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save,
+/// which all ranks see at the same step; the last has been saved then. True when the vote is to stop.
 bool Worker::settle(std::size_t left) {
   bool stop = false, checkpoint = false;
   while (launched_.size() > (stop || checkpoint ? 0 : left)) {
@@ -276,7 +292,8 @@ bool Worker::settle(std::size_t left) {
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) tell(record);
-    if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps)) tell(MemoryUsed{rank_->memory().plan().total_bytes()});
+    if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps))
+      tell(MemoryUsed{rank_->memory().plan().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     if (filled_) send_snapshot();
   }
@@ -285,14 +302,17 @@ bool Worker::settle(std::size_t left) {
 
 /// Of the rank's peak. Only the rank that reports may stop for a measurement.
 double Worker::mfu_of(const io::StepRecord& record) {
-  const double reached = record.tokens_per_second * flops_per_token(job_.model) / static_cast<double>(rank_->layout().grid.ranks());
+  const double reached = record.tokens_per_second * flops_per_token(job_.model) /
+                         static_cast<double>(rank_->layout().grid.ranks());
   const double before = peak_->flops_per_second();
   if (reports_ && peak_->raise_to(reached)) {
-    tell(io::NoticeRecord{.kind = io::NoticeKind::warning,
-                          .step = record.step,
-                          .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
-                                     io::with_unit(peak_->flops_per_second(), "FLOP/s") + " a rank, not " + io::with_unit(before, "FLOP/s"),
-                          .details = {}});
+    tell(io::NoticeRecord{
+        .kind = io::NoticeKind::warning,
+        .step = record.step,
+        .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
+                   io::with_unit(peak_->flops_per_second(), "FLOP/s") + " a rank, not " +
+                   io::with_unit(before, "FLOP/s"),
+        .details = {}});
     begin_ = base::monotonic_seconds();
   }
   return reached / peak_->flops_per_second();
@@ -307,7 +327,8 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
   next_segment_ = (segment + 1) % segments_.size();
   const double stall = base::monotonic_seconds() - start;
   record.time[base::LedgerPart::checkpoint] += stall;
-  checkpoint_stalls_.push_back({.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
+  checkpoint_stalls_.push_back(
+      {.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
   saved_step_ = step;
   saved_at_ = start;
   filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
@@ -327,12 +348,14 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   constexpr std::size_t kPart = 10'000;  // slices of a message
   std::vector<io::TraceSlice> slices = trainer_->trace();
   slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
-  std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
+  std::sort(slices.begin(), slices.end(),
+            [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
   slices = filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
   for (std::size_t at = 0; at < slices.size(); at += kPart) {
     const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
     const std::size_t count = std::min(kPart, slices.size() - at);
-    tell(StepTrace{record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
+    tell(StepTrace{
+        record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
   }
 }
 
@@ -352,7 +375,8 @@ Worker::Evaluated Worker::evaluate(std::int64_t step) {
     tell(io::EvaluationProgress{step, b + 1, evaluation_batches_});
   }
   if (reports_)
-    tell(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_), evaluation_batches_ * job_.tokens_per_step(),
+    tell(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_),
+                              evaluation_batches_ * job_.tokens_per_step(),
                               base::monotonic_seconds() - start});
   return {.complete = true, .stop = stop};
 }
@@ -394,7 +418,8 @@ void Worker::run() {
 
 }  // namespace
 
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world, std::optional<std::size_t> late) {
+int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world,
+               std::optional<std::size_t> late) {
   Channel agent(std::move(control));
   const auto fail = [&](base::ErrorKind kind, const std::string& message) {
     try {

@@ -67,13 +67,24 @@ WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, b
   ::posix_spawnattr_setflags(&setup.attributes,
                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::string name = "trainerd: rank " + std::to_string(rank), rank_flag = "--rank", rank_number = std::to_string(rank), worker = "worker", control_flag = "--control",
+  std::string name = "trainerd: rank " + std::to_string(rank), rank_flag = "--rank",
+              rank_number = std::to_string(rank), worker = "worker", control_flag = "--control",
               control_fd = std::to_string(kFirstDescriptor), segments_flag = "--segments",
-              count = std::to_string(segments.size()), world_flag = "--world", has_world = world >= 0 ? "1" : "0",
-              parent_flag = "--parent", parent = std::to_string(::getpid());
-  char* const argv[] = {name.data(),          worker.data(),     control_flag.data(), control_fd.data(),
-                        segments_flag.data(), count.data(),      world_flag.data(),   has_world.data(),
-                        parent_flag.data(),   parent.data(),     rank_flag.data(),    rank_number.data(),
+              count = std::to_string(segments.size()), world_flag = "--world",
+              has_world = world >= 0 ? "1" : "0", parent_flag = "--parent",
+              parent = std::to_string(::getpid());
+  char* const argv[] = {name.data(),
+                        worker.data(),
+                        control_flag.data(),
+                        control_fd.data(),
+                        segments_flag.data(),
+                        count.data(),
+                        world_flag.data(),
+                        has_world.data(),
+                        parent_flag.data(),
+                        parent.data(),
+                        rank_flag.data(),
+                        rank_number.data(),
                         nullptr};
   const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
   if (rc != 0)

@@ -15,9 +15,11 @@ namespace trainerd::core {
 /// destroyed.
 class WorkerProcess {
  public:
-  /// Runs `executable worker --control 3 --segments N ...` under the name "trainerd: rank 3"; `control` becomes descriptor 3, the
-  /// segments 4 and on, and behind them `world`, the memory that the ranks share (-1: none).
-  WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control, const std::vector<int>& segments, int world);
+  /// Runs `executable worker --control 3 --segments N ...` under the name "trainerd: rank 3"; `control`
+  /// becomes descriptor 3, the segments 4 and on, and behind them `world`, the memory that the ranks share
+  /// (-1: none).
+  WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
+                const std::vector<int>& segments, int world);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -38,11 +40,12 @@ class WorkerProcess {
 /// What the worker does first: ignores the signals that ask a job to stop, which the agent relays as a vote.
 void leave_signals_to_agent();
 
-/// Names the calling thread, and those that it will make, for `top` and `ps -e`, which show 15 letters: "trainerd:rank 3".
+/// Names the calling thread, and those that it will make, for `top` and `ps -e`, which show 15 letters:
+/// "trainerd:rank 3".
 void name_rank(std::int64_t rank);
 
-/// Whether this worker has got a SIGXCPU since the last call: the soft limit of CPU time counts for each process, and the agent
-/// does not see a worker's.
+/// Whether this worker has got a SIGXCPU since the last call: the soft limit of CPU time counts for each
+/// process, and the agent does not see a worker's.
 bool cpu_time_is_up();
 
 /// What the worker does next: dies with its parent. False when the parent is gone already.

@@ -25,7 +25,10 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
           attempts.back().how = NoticeKind::failure;
           attempts.back().outcome = "killed, or its host was lost";
         }
-        attempts.push_back({.begin = notice.wall_time, .start_step = notice.step, .last_step = notice.step, .outcome = "runs"});
+        attempts.push_back({.begin = notice.wall_time,
+                            .start_step = notice.step,
+                            .last_step = notice.step,
+                            .outcome = "runs"});
         break;
       }
       case NoticeKind::stop:

@@ -141,8 +141,9 @@ std::string draw_marks(const std::vector<ChartMark>& marks, const Axes& axes) {
   std::string out;
   for (const ChartMark& mark : marks)
     if (mark.x > axes.x0 && mark.x < axes.x1)
-      out += fmt::format(R"(<line class="mark" x1="{0}" y1="{1}" x2="{0}" y2="{2}"><title>{3}</title></line>)", number(axes.x(mark.x)), number(kTop),
-                         number(kPlotBottom), escape_html(mark.name));
+      out +=
+          fmt::format(R"(<line class="mark" x1="{0}" y1="{1}" x2="{0}" y2="{2}"><title>{3}</title></line>)",
+                      number(axes.x(mark.x)), number(kTop), number(kPlotBottom), escape_html(mark.name));
   return out;
 }
 

@@ -30,7 +30,8 @@ const char* class_of(const std::string& outcome) {
 
 // The notice of a run that failed; null: it did not.
 const NoticeRecord* failure_of(const Report& r) {
-  const auto last = std::find_if(r.notices.rbegin(), r.notices.rend(), [](const NoticeRecord& n) { return n.kind != NoticeKind::warning; });
+  const auto last = std::find_if(r.notices.rbegin(), r.notices.rend(),
+                                 [](const NoticeRecord& n) { return n.kind != NoticeKind::warning; });
   return last == r.notices.rend() || last->kind != NoticeKind::failure ? nullptr : &*last;
 }
 
@@ -39,24 +40,31 @@ std::string failure_box(const NoticeRecord* last) {
   if (last == nullptr) return "";
   std::string text = last->message;
   for (const std::string& detail : last->details) text += "\n" + detail;
-  return fmt::format("<div class=\"box failed\"><b class=\"bad\">Failed after step {}</b><pre>{}</pre></div>\n", last->step, escape_html(text));
+  return fmt::format(
+      "<div class=\"box failed\"><b class=\"bad\">Failed after step {}</b><pre>{}</pre></div>\n", last->step,
+      escape_html(text));
 }
 
 std::string head(const Report& r) {
   const NoticeRecord* failure = failure_of(r);
   std::string out = fmt::format(
-      "<h1>{}</h1>\n<p class=\"dim sub\"><b class=\"{}\">{}</b> &middot; as of {:%Y-%m-%d %H:%M:%S} UTC</p>\n", escape_html(r.info.name),
-      class_of(r.summary.outcome), failure != nullptr ? "failed" : escape_html(r.summary.outcome), fmt::gmtime(static_cast<std::time_t>(r.now)));
+      "<h1>{}</h1>\n<p class=\"dim sub\"><b class=\"{}\">{}</b> &middot; as of {:%Y-%m-%d %H:%M:%S} "
+      "UTC</p>\n",
+      escape_html(r.info.name), class_of(r.summary.outcome),
+      failure != nullptr ? "failed" : escape_html(r.summary.outcome),
+      fmt::gmtime(static_cast<std::time_t>(r.now)));
   out += failure_box(failure);
   out += "<div class=\"cards\">\n" + card(fmt::format("{} / {}", r.summary.step, r.info.steps), "steps");
-  if (!r.series.buckets().empty()) out += card(fmt::format("{:.4f}", r.final_loss), r.summary.outcome == kRunning ? "loss" : "final loss");
+  if (!r.series.buckets().empty())
+    out += card(fmt::format("{:.4f}", r.final_loss), r.summary.outcome == kRunning ? "loss" : "final loss");
   if (!r.evaluations.empty())
     out += card(fmt::format("{:.4f}", r.evaluations.back().loss), "validation loss");
   if (r.median_tokens_per_second > 0)
     out += card(short_number(r.median_tokens_per_second), "tokens/s, median");
   if (r.median_mfu > 0) out += card(fmt::format("{:.1f}%", 100 * r.median_mfu), "MFU, median");
   const std::size_t attempts = r.attempts.size();
-  out += card(short_duration(r.total_seconds), attempts < 2 ? "total time" : fmt::format("total time, {} attempts", attempts));
+  out += card(short_duration(r.total_seconds),
+              attempts < 2 ? "total time" : fmt::format("total time, {} attempts", attempts));
   std::int64_t lost = 0;
   for (const Attempt& attempt : r.attempts) lost += attempt.lost_steps;
   if (lost > 0) out += card(with_commas(lost), "steps done again");
@@ -98,24 +106,36 @@ std::string charts(const Report& r) {
       validation.points.push_back({static_cast<double>(e.step), e.loss, e.loss, e.loss});
   const std::vector<ChartMark> marks = marks_of(r);
   std::string out = "<h2>Training</h2>\n<div class=\"charts\">\n";
-  out += draw(LineChart{
-      "Loss", ChartScale::fitted, short_real, {line_of(r, "training", 0, &StepBucket::loss), validation}, marks});
+  out += draw(LineChart{"Loss",
+                        ChartScale::fitted,
+                        short_real,
+                        {line_of(r, "training", 0, &StepBucket::loss), validation},
+                        marks});
   out += draw(LineChart{"Learning rate",
                         ChartScale::from_zero,
                         short_real,
-                        {line_of(r, "learning rate", 3, &StepBucket::learning_rate)}, marks});
+                        {line_of(r, "learning rate", 3, &StepBucket::learning_rate)},
+                        marks});
   out += draw(LineChart{"Gradient norm, before clipping",
                         ChartScale::logarithmic,
                         short_real,
-                        {line_of(r, "gradient norm", 2, &StepBucket::grad_norm)}, marks});
+                        {line_of(r, "gradient norm", 2, &StepBucket::grad_norm)},
+                        marks});
   out += draw(LineChart{"Tokens per second",
                         ChartScale::from_zero,
                         short_number,
-                        {line_of(r, "tokens/s", 0, &StepBucket::tokens_per_second)}, marks});
-  out += draw(LineChart{
-      "Model FLOPs utilisation", ChartScale::from_zero, percent, {line_of(r, "MFU", 3, &StepBucket::mfu)}, marks});
-  StackedChart ledger{
-      .title = "Where a step's time goes", .format = precise_duration, .columns = {}, .labels = {}, .scale = StackedScale::without_outliers};
+                        {line_of(r, "tokens/s", 0, &StepBucket::tokens_per_second)},
+                        marks});
+  out += draw(LineChart{"Model FLOPs utilisation",
+                        ChartScale::from_zero,
+                        percent,
+                        {line_of(r, "MFU", 3, &StepBucket::mfu)},
+                        marks});
+  StackedChart ledger{.title = "Where a step's time goes",
+                      .format = precise_duration,
+                      .columns = {},
+                      .labels = {},
+                      .scale = StackedScale::without_outliers};
   for (const base::LedgerPartInfo& part : base::kLedgerParts) ledger.labels.emplace_back(part.name);
   for (const StepBucket& bucket : r.series.coarse(kColumns)) {
     StackedColumn column{static_cast<double>(bucket.first_step) - 0.5,

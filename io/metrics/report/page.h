@@ -16,9 +16,9 @@ inline constexpr const char* kRunningTag = "<meta name=\"run\" content=\"running
 /// All that the report shows.
 struct Report {
   RunInfo info;
-  double now = 0;            ///< Unix seconds
-  double total_seconds = 0;  ///< of all attempts
-  std::int64_t tokens = 0;   ///< trained on
+  double now = 0;                     ///< Unix seconds
+  double total_seconds = 0;           ///< of all attempts
+  std::int64_t tokens = 0;            ///< trained on
   std::vector<NoticeRecord> notices;  ///< of all attempts
   std::vector<Attempt> attempts;
   RunSummary summary;

@@ -67,7 +67,8 @@ void PageWriter::write(std::string page) {
 
 void PageWriter::write_last(std::string page, double seconds) {
   State& s = *state_;
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   std::unique_lock lock(s.mutex);
   std::string why = "the disk does not answer";
   for (;;) {
@@ -81,12 +82,15 @@ void PageWriter::write_last(std::string page, double seconds) {
     std::this_thread::sleep_for(kBetweenTries);
     lock.lock();
   }
-  throw base::spec_error(s.path + ": the report cannot be written: " + why + "; free some space or set output: to another directory");
+  throw base::spec_error(s.path + ": the report cannot be written: " + why +
+                         "; free some space or set output: to another directory");
 }
 
 OutletRecord PageWriter::record() const {
   const std::lock_guard lock(state_->mutex);
-  return {.name = "report.html", .failures = state_->failures, .error = state_->error == 0 ? "" : base::errno_text(state_->error)};
+  return {.name = "report.html",
+          .failures = state_->failures,
+          .error = state_->error == 0 ? "" : base::errno_text(state_->error)};
 }
 
 }  // namespace trainerd::io

@@ -7,8 +7,8 @@
 
 namespace trainerd::io {
 
-/// Writes a page to a file, again and again, on a thread of its own: a disk that is slow or gone holds nobody up but the last page.
-/// A reader sees one whole page or another.
+/// Writes a page to a file, again and again, on a thread of its own: a disk that is slow or gone holds nobody
+/// up but the last page. A reader sees one whole page or another.
 class PageWriter {
  public:
   explicit PageWriter(std::string path);
@@ -19,7 +19,8 @@ class PageWriter {
 
   /// In place of one that is still to be written.
   void write(std::string page);
-  /// The same, and waits until it is there, trying again for up to `seconds`. Throws SpecError naming the file.
+  /// The same, and waits until it is there, trying again for up to `seconds`. Throws SpecError naming the
+  /// file.
   void write_last(std::string page, double seconds);
   OutletRecord record() const;
 

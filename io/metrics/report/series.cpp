@@ -11,10 +11,8 @@ constexpr std::size_t kMaxBuckets = 1024;  // more than a chart has pixels
 std::vector<StepBucket> merge(const std::vector<StepBucket>& fine, std::size_t each) {
   std::vector<StepBucket> coarse;
   for (std::size_t i = 0; i < fine.size(); ++i) {
-    if (i % each == 0)
-      coarse.push_back(fine[i]);
-    else
-      coarse.back().add(fine[i]);
+    if (i % each == 0) coarse.push_back(fine[i]);
+    else coarse.back().add(fine[i]);
   }
   return coarse;
 }
@@ -57,7 +55,8 @@ void StepSeries::add(const StepRecord& record) {
   one.learning_rate.add(record.learning_rate);
   one.tokens_per_second.add(record.tokens_per_second);
   if (record.mfu) one.mfu.add(*record.mfu);
-  for (std::size_t i = 0; i < one.time.size(); ++i) one.time[i] = std::max(0.0, record.time[base::kLedgerParts[i].part]);
+  for (std::size_t i = 0; i < one.time.size(); ++i)
+    one.time[i] = std::max(0.0, record.time[base::kLedgerParts[i].part]);
   if (!buckets_.empty() && buckets_.back().steps < steps_per_bucket_) {
     buckets_.back().add(one);
     return;

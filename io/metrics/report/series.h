@@ -22,7 +22,8 @@ struct Spread {
 struct StepBucket {
   std::int64_t first_step = 0, last_step = 0, steps = 0;
   Spread loss, grad_norm, learning_rate, tokens_per_second, mfu;
-  std::array<double, base::kLedgerParts.size()> time{};  ///< seconds, summed over the steps, in the ledger's order
+  /// Seconds, summed over the steps, in the ledger's order.
+  std::array<double, base::kLedgerParts.size()> time{};
   void add(const StepBucket& other);
 };
 

@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kTableRows = 12, kHistoryRows = 60;
 
 std::string clock(double wall_time) {
-  return wall_time > 0 ? fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(wall_time))) : "";
+  return wall_time > 0 ? fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(wall_time)))
+                       : "";
 }
 
 const char* class_of(NoticeKind kind) {
@@ -42,12 +43,17 @@ std::string memory_table(const Report& r) {
   for (const auto& [use, bytes] : r.info.memory_uses) {
     const std::size_t c = color++ % base::kLedgerParts.size();
     const double share = 100 * static_cast<double>(bytes) / static_cast<double>(all);
-    bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", c, share, escape_html(use));
-    rows += fmt::format("<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", c, escape_html(use),
-                        short_bytes(bytes), share);
+    bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", c, share,
+                       escape_html(use));
+    rows += fmt::format(
+        "<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", c,
+        escape_html(use), short_bytes(bytes), share);
   }
-  return fmt::format("<div class=\"box\"><div class=\"bar\">{}</div><table><tr><th>memory, all ranks</th><th class=\"n\">planned</th>"
-                     "<th class=\"n\">share</th></tr>\n{}</table></div>\n", bar, rows);
+  return fmt::format(
+      "<div class=\"box\"><div class=\"bar\">{}</div><table><tr><th>memory, all ranks</th><th "
+      "class=\"n\">planned</th>"
+      "<th class=\"n\">share</th></tr>\n{}</table></div>\n",
+      bar, rows);
 }
 
 // The latest records, newest first.
@@ -63,28 +69,35 @@ std::string latest(const std::vector<Record>& records, const std::string& header
 
 /// Seconds, or bytes where the name says so.
 std::string prediction_value(const PredictionTerm& term, double value) {
-  return term.name.ends_with("_bytes") ? short_bytes(static_cast<std::int64_t>(value)) : short_duration(value);
+  return term.name.ends_with("_bytes") ? short_bytes(static_cast<std::int64_t>(value))
+                                       : short_duration(value);
 }
 
 std::string prediction_table(const PredictionRecord& p) {
   if (p.terms.empty()) return "";
   std::string rows;
   for (const PredictionTerm& term : p.terms)
-    rows += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:+.1f}%</td></tr>\n", escape_html(term.name),
-                        prediction_value(term, term.predicted), prediction_value(term, term.measured), 100 * term.error);
-  return fmt::format("<div class=\"box\"><table><tr><th>steps {} to {}</th><th class=\"n\">planned</th><th class=\"n\">measured</th>"
-                     "<th class=\"n\">off by</th></tr>\n{}</table></div>\n", p.first_step, p.last_step, rows);
+    rows += fmt::format(
+        "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:+.1f}%</td></tr>\n",
+        escape_html(term.name), prediction_value(term, term.predicted), prediction_value(term, term.measured),
+        100 * term.error);
+  return fmt::format(
+      "<div class=\"box\"><table><tr><th>steps {} to {}</th><th class=\"n\">planned</th><th "
+      "class=\"n\">measured</th>"
+      "<th class=\"n\">off by</th></tr>\n{}</table></div>\n",
+      p.first_step, p.last_step, rows);
 }
 
 // Steps are the attempt's own.
 std::string row_of(const Attempt& a, std::size_t number, double now) {
   const double end = a.ended ? a.end : now;
   return fmt::format(
-      "<tr><td>{}</td><td class=\"nowrap\">{}</td><td class=\"nowrap\">{}</td><td class=\"nowrap\">{}</td><td class=\"nowrap\">{}</td><td class=\"{}\">{}</td></tr>\n",
+      "<tr><td>{}</td><td class=\"nowrap\">{}</td><td class=\"nowrap\">{}</td><td "
+      "class=\"nowrap\">{}</td><td class=\"nowrap\">{}</td><td class=\"{}\">{}</td></tr>\n",
       number, clock(a.begin), a.begin > 0 && end > a.begin ? short_duration(end - a.begin) : "",
       a.last_step > a.start_step ? fmt::format("{} to {}", a.start_step + 1, a.last_step) : "none",
-      a.lost_steps > 0 ? fmt::format("{} ({})", a.lost_steps, short_duration(a.lost_seconds)) : "", a.ended ? class_of(a.how) : "run",
-      escape_html(a.outcome));
+      a.lost_steps > 0 ? fmt::format("{} ({})", a.lost_steps, short_duration(a.lost_seconds)) : "",
+      a.ended ? class_of(a.how) : "run", escape_html(a.outcome));
 }
 
 }  // namespace
@@ -119,17 +132,21 @@ std::string facts_table(const Report& r) {
   row("command", i.command.empty() ? "" : "<code>" + escape_html(i.command) + "</code>");
   row("program", escape_html("trainerd " + i.version + (i.commit.empty() ? "" : " (" + i.commit + ")")));
   row("host", escape_html(i.host));
-  row("device", escape_html(fmt::format("{}, {} thread{}, {}", i.device, i.threads, i.threads == 1 ? "" : "s", i.precision)) +
+  row("device", escape_html(fmt::format("{}, {} thread{}, {}", i.device, i.threads, i.threads == 1 ? "" : "s",
+                                        i.precision)) +
                     (i.peak_flops ? ", peak " + with_unit(*i.peak_flops, "FLOP/s") : ""));
   row("layout", escape_html(i.layout));
-  row("model", fmt::format("{} parameters, {} per token", short_number(static_cast<double>(i.parameters)), with_unit(i.flops_per_token, "FLOP")));
+  row("model", fmt::format("{} parameters, {} per token", short_number(static_cast<double>(i.parameters)),
+                           with_unit(i.flops_per_token, "FLOP")));
   std::string data = escape_html(i.data);
   if (i.data_tokens > 0) {
     const double epochs = static_cast<double>(r.tokens) / static_cast<double>(i.data_tokens);
-    data += fmt::format("{}{} tokens, {:.2f} epochs trained on", data.empty() ? "" : ": ", with_commas(i.data_tokens), epochs);
+    data += fmt::format("{}{} tokens, {:.2f} epochs trained on", data.empty() ? "" : ": ",
+                        with_commas(i.data_tokens), epochs);
   }
   row("data", data);
-  row("tokens", fmt::format("{} of {}, {} per step", with_commas(r.tokens), with_commas(i.steps * i.tokens_per_step), with_commas(i.tokens_per_step)));
+  row("tokens", fmt::format("{} of {}, {} per step", with_commas(r.tokens),
+                            with_commas(i.steps * i.tokens_per_step), with_commas(i.tokens_per_step)));
   row("output", i.output.empty() ? "" : "<code>" + escape_html(i.output) + "</code>");
   return "<h2>Run</h2>\n<div class=\"box wide facts\"><table>" + rows + "</table></div>\n";
 }
@@ -138,8 +155,10 @@ std::string attempts_table(const Report& r) {
   if (r.attempts.size() < 2) return "";
   std::string rows;
   for (std::size_t n = 0; n < r.attempts.size(); ++n) rows += row_of(r.attempts[n], n + 1, r.now);
-  return "<h2>Attempts</h2>\n<div class=\"box wide\"><table><tr><th>attempt</th><th>began (UTC)</th><th>took</th><th>steps</th>"
-         "<th>done again</th><th>end</th></tr>\n" + rows + "</table></div>\n";
+  return "<h2>Attempts</h2>\n<div class=\"box wide\"><table><tr><th>attempt</th><th>began "
+         "(UTC)</th><th>took</th><th>steps</th>"
+         "<th>done again</th><th>end</th></tr>\n" +
+         rows + "</table></div>\n";
 }
 
 std::string history_table(const Report& r) {
@@ -149,13 +168,17 @@ std::string history_table(const Report& r) {
   for (std::size_t n = r.notices.size(); n-- > first;) {
     const NoticeRecord& notice = r.notices[n];
     std::string details;
-    for (const std::string& detail : notice.details) details += "<div class=\"dim\">" + escape_html(detail) + "</div>";
-    rows += fmt::format("<tr><td class=\"nowrap\">{}</td><td>{}</td><td class=\"{}\">{}</td><td>{}{}</td></tr>\n", clock(notice.wall_time), notice.step,
-                        class_of(notice.kind), name_of(notice.kind), escape_html(notice.message), details);
+    for (const std::string& detail : notice.details)
+      details += "<div class=\"dim\">" + escape_html(detail) + "</div>";
+    rows +=
+        fmt::format("<tr><td class=\"nowrap\">{}</td><td>{}</td><td class=\"{}\">{}</td><td>{}{}</td></tr>\n",
+                    clock(notice.wall_time), notice.step, class_of(notice.kind), name_of(notice.kind),
+                    escape_html(notice.message), details);
   }
   if (first > 0) rows += fmt::format("<tr><td class=\"dim\" colspan=\"4\">and {} before</td></tr>\n", first);
-  return "<h2>History</h2>\n<div class=\"box wide history\"><table><tr><th>time (UTC)</th><th>step</th><th></th><th></th></tr>\n" + rows +
-         "</table></div>\n";
+  return "<h2>History</h2>\n<div class=\"box wide history\"><table><tr><th>time "
+         "(UTC)</th><th>step</th><th></th><th></th></tr>\n" +
+         rows + "</table></div>\n";
 }
 
 std::string figures_tables(const Report& r) {

@@ -11,8 +11,8 @@ namespace trainerd::kernels {
 // shared by the operators (gemm*.cpp) and by the planner (scratch_gemm.cpp).
 
 /// Workspace that one oneDNN primitive may ask for, per thread. 2.6.3 asks for 321 KiB at most over the
-/// shapes of the presets with blocks of at most 256 rows, and on AMX for up to 2.4 MiB where few columns have a deep
-/// reduction. An implementation that asks for more is passed over for the next one.
+/// shapes of the presets with blocks of at most 256 rows, and on AMX for up to 2.4 MiB where few columns have
+/// a deep reduction. An implementation that asks for more is passed over for the next one.
 constexpr std::int64_t library_scratch(const Target& target) {
   return target.amx ? std::int64_t{2} << 20 : std::int64_t{512} << 10;
 }
@@ -45,9 +45,9 @@ constexpr bool own_linear(DType dtype, const Target& target) {
   return target.isa == Isa::avx2 && dtype == DType::f32;
 }
 
-/// By how many threads a library product's rows or features are shared out. oneDNN's order of sums depends on the
-/// size of a block except by its AVX-512 kernels: elsewhere the shape alone cuts blocks, so that the number of
-/// threads changes no bit. Of a widened product `dtype` is fp32.
+/// By how many threads a library product's rows or features are shared out. oneDNN's order of sums depends on
+/// the size of a block except by its AVX-512 kernels: elsewhere the shape alone cuts blocks, so that the
+/// number of threads changes no bit. Of a widened product `dtype` is fp32.
 constexpr int sharing_threads(DType dtype, const Target& target) {
   const bool depends = target.isa < Isa::avx512 || (dtype == DType::bf16 && target.amx);
   return depends ? 1 : target.threads;
@@ -55,14 +55,16 @@ constexpr int sharing_threads(DType dtype, const Target& target) {
 
 /// Token rows of a block of fprop and dgrad: with plain weights oneDNN packs them again for each block.
 constexpr std::int64_t kTokenBlock = 256;
-/// The same of a prepared weight on AMX, where the shape alone cuts: small enough to share a batch among many threads.
+/// The same of a prepared weight on AMX, where the shape alone cuts: small enough to share a batch among many
+/// threads.
 constexpr std::int64_t kAmxTokenBlock = 64;
-constexpr Blocks library_blocks(std::int64_t tokens, std::int64_t largest, DType dtype, bool prepared, const Target& target) {
+constexpr Blocks library_blocks(std::int64_t tokens, std::int64_t largest, DType dtype, bool prepared,
+                                const Target& target) {
   const bool amx = prepared && dtype == DType::bf16 && target.amx;
   return even_blocks(tokens, amx ? kAmxTokenBlock : largest, 16, sharing_threads(dtype, target));
 }
-/// Blocks of our own kernel, in whole tiles: their input stays in the second-level cache, or, where the weight
-/// comes from memory each time, the weight serves more rows. No bit depends on them.
+/// Blocks of our own kernel, in whole tiles: their input stays in the second-level cache, or, where the
+/// weight comes from memory each time, the weight serves more rows. No bit depends on them.
 constexpr Blocks own_blocks(std::int64_t tokens, std::int64_t n, std::int64_t k, int threads) {
   return even_blocks(tokens, n * k > (std::int64_t{1} << 20) ? 384 : 96, 6, threads);
 }

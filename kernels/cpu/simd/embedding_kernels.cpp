@@ -18,8 +18,7 @@ void forward_rows(const EmbeddingForward& a, std::int64_t begin, std::int64_t en
     else if (token != nullptr || place != nullptr)
       for_each_vec(d,
                    [&, from = token != nullptr ? token : place](auto get, auto put) { put(out, get(from)); });
-    else
-      clear(out, d);
+    else clear(out, d);
   }
 }
 

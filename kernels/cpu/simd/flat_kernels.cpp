@@ -39,10 +39,8 @@ void adamw_run(const AdamwRun& a) {
     if (want_params) put(params, updated);
     if (random != nullptr) random += kLanes;
   };
-  if (params != nullptr)
-    for_each_vec(a.count, [&](auto get, auto put) { update(get, put, true); });
-  else
-    for_each_vec(a.count, [&](auto get, auto put) { update(get, put, false); });
+  if (params != nullptr) for_each_vec(a.count, [&](auto get, auto put) { update(get, put, true); });
+  else for_each_vec(a.count, [&](auto get, auto put) { update(get, put, false); });
 }
 
 /// The finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit.
@@ -115,7 +113,8 @@ void adamw(const AdamwRun& run) {
   with_type(run.grad_dtype, [&](auto g) {
     with_type(run.moment_dtype, [&](auto m) {
       if (run.master_dtype == DType::bf16) return adamw_run<decltype(g), Bf16, Bf16, decltype(m)>(run);
-      with_type(run.param_dtype, [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
+      with_type(run.param_dtype,
+                [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
     });
   });
 }

@@ -74,10 +74,8 @@ void wgrad_block(const WgradBlock& w) {
 template <int Rows>
 void last_rows(std::int64_t rows, const Word* a, LeftStrides strides, const Word* b, std::int64_t depth,
                float* c, std::int64_t ldc, WriteMode mode) {
-  if (rows == Rows)
-    tile<float, kTileVectors, Rows>(a, strides, b, depth, c, ldc, rows, mode);
-  else if constexpr (Rows > 1)
-    last_rows<Rows - 1>(rows, a, strides, b, depth, c, ldc, mode);
+  if (rows == Rows) tile<float, kTileVectors, Rows>(a, strides, b, depth, c, ldc, rows, mode);
+  else if constexpr (Rows > 1) last_rows<Rows - 1>(rows, a, strides, b, depth, c, ldc, mode);
 }
 
 /// Words of the reduction that are worked on together: a panel's stay in the first-level cache.
@@ -93,10 +91,8 @@ void linear_panel(const LinearBlock& l, std::int64_t column, std::int64_t k) {
     const std::int64_t rows = std::min(kTileRows, l.rows - row);
     const Word* a = in + row * l.depth;
     float* c = l.out + row * l.columns + column;
-    if (rows == kTileRows)
-      tile<float, kTileVectors>(a, {l.depth, 1}, panel, depth, c, l.columns, rows, mode);
-    else
-      last_rows<kTileRows - 1>(rows, a, {l.depth, 1}, panel, depth, c, l.columns, mode);
+    if (rows == kTileRows) tile<float, kTileVectors>(a, {l.depth, 1}, panel, depth, c, l.columns, rows, mode);
+    else last_rows<kTileRows - 1>(rows, a, {l.depth, 1}, panel, depth, c, l.columns, mode);
   }
 }
 
@@ -106,14 +102,15 @@ void add_ends(const LinearBlock& l) {
       float* out = l.out + row * l.columns + i;
       Vec x = load(out);
       if (l.bias != nullptr)
-        x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i) : load(elements<float>(l.bias) + i);
+        x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i)
+                                         : load(elements<float>(l.bias) + i);
       if (l.addend != nullptr) x += load(l.addend + row * l.columns + i);
       store(out, x);
     }
 }
 
-/// Of input and output the smaller one is walked again and again, from the second-level cache. Either way each
-/// result sums its products in rising order, whatever rows lie beside it.
+/// Of input and output the smaller one is walked again and again, from the second-level cache. Either way
+/// each result sums its products in rising order, whatever rows lie beside it.
 void linear_block(const LinearBlock& l) {
   if (l.depth > l.columns)
     for (std::int64_t k = 0; k < l.depth; k += kLinearDepth)

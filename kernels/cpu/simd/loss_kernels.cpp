@@ -16,10 +16,8 @@ std::int64_t real_columns(const Args& a) {
 
 template <class T>
 float element(const T* p) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    return to_float(*p);
-  else
-    return *p;
+  if constexpr (std::is_same_v<T, Bf16>) return to_float(*p);
+  else return *p;
 }
 
 /// sum of exp(x - top) over n elements

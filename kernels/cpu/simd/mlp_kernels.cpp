@@ -45,10 +45,8 @@ void glu_backward(DType dtype, const std::byte* dact, const std::byte* gate_up, 
         put(dup, d * silu);
         if (want_act) put(out, silu * u);
       };
-      if (out == nullptr)
-        for_each_vec(ffn, [&](auto get, auto put) { body(get, put, false); });
-      else
-        for_each_vec(ffn, [&](auto get, auto put) { body(get, put, true); });
+      if (out == nullptr) for_each_vec(ffn, [&](auto get, auto put) { body(get, put, false); });
+      else for_each_vec(ffn, [&](auto get, auto put) { body(get, put, true); });
     }
   });
 }

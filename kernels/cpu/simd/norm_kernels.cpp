@@ -48,8 +48,7 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
     if (bias != nullptr)
       for_each_vec(
           d, [&](auto get, auto put) { put(y, fma((get(x) - shift) * scale, get(weight), get(bias))); });
-    else
-      for_each_vec(d, [&](auto get, auto put) { put(y, (get(x) - shift) * scale * get(weight)); });
+    else for_each_vec(d, [&](auto get, auto put) { put(y, (get(x) - shift) * scale * get(weight)); });
   }
 }
 
@@ -89,10 +88,8 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
       if (dbias != nullptr) put(dbias, get(dbias) + out_gradient);
       put(dx, r);
     };
-    if (dsum != nullptr)
-      for_each_vec(d, [&](auto get, auto put) { body(get, put, true); });
-    else
-      for_each_vec(d, [&](auto get, auto put) { body(get, put, false); });
+    if (dsum != nullptr) for_each_vec(d, [&](auto get, auto put) { body(get, put, true); });
+    else for_each_vec(d, [&](auto get, auto put) { body(get, put, false); });
   }
 }
 

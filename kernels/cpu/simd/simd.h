@@ -3,7 +3,8 @@
 // Sixteen floats at a time. One source that includes this is compiled once for every instruction set (the
 // macro TRAINERD_SIMD names the build and its namespace); what differs between
 // instruction sets is in simd_<set>.h alone. All builds perform the same operations in the same order, so
-// they differ only by the fused multiply-add, which the portable build rounds twice, and by denormals in bf16.
+// they differ only by the fused multiply-add, which the portable build rounds twice, and by denormals in
+// bf16.
 
 #include <cstdint>
 #include <type_traits>

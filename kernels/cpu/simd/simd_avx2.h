@@ -84,8 +84,8 @@ inline __m256i round_half(__m256 x) {
 /// The lanes in order, as sixteen bf16.
 inline __m256i narrow(Vec x) {
   // The pack works on 128-bit halves: four of the low lanes, four of the high, and so again.
-  const __m256i crossed =
-      _mm256_packus_epi32(_mm256_srli_epi32(round_half(x.low), 16), _mm256_srli_epi32(round_half(x.high), 16));
+  const __m256i crossed = _mm256_packus_epi32(_mm256_srli_epi32(round_half(x.low), 16),
+                                              _mm256_srli_epi32(round_half(x.high), 16));
   return _mm256_permute4x64_epi64(crossed, 0xd8);
 }
 inline Vec load(const Bf16* p) {
@@ -125,7 +125,8 @@ inline float max_of(Vec a) {
 }
 
 inline __m256 scale_by_power(__m256 x, __m256 n) {
-  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
+  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1),
+                bias = _mm256_set1_epi32(127);
   const auto power = [&](__m256i exponent) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponent, bias), 23));
   };
@@ -146,7 +147,8 @@ inline Wide wide_zero() {
 }
 inline Wide to_wide(Vec x) {
   return {{_mm256_cvtps_pd(_mm256_castps256_ps128(x.low)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.low, 1)),
-           _mm256_cvtps_pd(_mm256_castps256_ps128(x.high)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1))}};
+           _mm256_cvtps_pd(_mm256_castps256_ps128(x.high)),
+           _mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1))}};
 }
 inline Wide operator+(Wide a, Wide b) {
   for (int i = 0; i < 4; ++i) a.part[i] = _mm256_add_pd(a.part[i], b.part[i]);

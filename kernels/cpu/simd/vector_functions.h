@@ -36,10 +36,8 @@ inline void clear(T* p, std::int64_t n) {
 /// Calls `f` with a value of the type that `dtype` names: float or Bf16.
 template <class F>
 inline void with_type(DType dtype, const F& f) {
-  if (dtype == DType::bf16)
-    f(Bf16{});
-  else
-    f(float{});
+  if (dtype == DType::bf16) f(Bf16{});
+  else f(float{});
 }
 
 // Each in the source of its subject: mlp_kernels.cpp, norm_kernels.cpp, ...

@@ -18,7 +18,8 @@ struct AdamwRun {
   std::byte* moment1 = nullptr;
   std::byte* moment2 = nullptr;
   std::byte* params = nullptr;
-  const std::uint32_t* random = nullptr;  ///< `rounding_bits` of each element, a multiple of 16 long; null: round to nearest
+  const std::uint32_t* random =
+      nullptr;  ///< `rounding_bits` of each element, a multiple of 16 long; null: round to nearest
   std::int64_t count = 0;
   float grad_factor = 1;
   float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
@@ -72,24 +73,24 @@ struct VectorKernels {
 
 /// The members above, each once.
 #define TRAINERD_VECTOR_KERNELS(X) \
-  X(glu_forward) \
-  X(glu_backward) \
-  X(gelu_forward) \
-  X(gelu_backward) \
-  X(add_norm_forward) \
-  X(add_norm_backward) \
-  X(qk_norm_rope_forward) \
-  X(qk_norm_rope_backward) \
-  X(sum_partials) \
-  X(embedding_forward) \
-  X(embedding_row) \
-  X(ce_stats) \
-  X(ce_finish) \
-  X(add) \
-  X(scale) \
-  X(cast) \
-  X(square_sum) \
-  X(hash_words) \
+  X(glu_forward)                   \
+  X(glu_backward)                  \
+  X(gelu_forward)                  \
+  X(gelu_backward)                 \
+  X(add_norm_forward)              \
+  X(add_norm_backward)             \
+  X(qk_norm_rope_forward)          \
+  X(qk_norm_rope_backward)         \
+  X(sum_partials)                  \
+  X(embedding_forward)             \
+  X(embedding_row)                 \
+  X(ce_stats)                      \
+  X(ce_finish)                     \
+  X(add)                           \
+  X(scale)                         \
+  X(cast)                          \
+  X(square_sum)                    \
+  X(hash_words)                    \
   X(adamw)
 
 namespace portable {

@@ -1,23 +1,26 @@
-// Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. fp32 FMAs on shared memory: it serves
-// fp32 and unusual heads. FLOPs 4 s^2 E a head (half when causal); bytes: qkv and out once,
-// keys and values again for every tile of queries, mostly from L2.
+// Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. fp32 FMAs on
+// shared memory: it serves fp32 and unusual heads. FLOPs 4 s^2 E a head (half when causal); bytes: qkv and
+// out once, keys and values again for every tile of queries, mostly from L2.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1). One block of an SM is promised and no more: for sm_100a the
-// compiler would spill to fit others.
+// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1). One block of an SM is promised and
+// no more: for sm_100a the compiler would spill to fit others.
 template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads, 1) forward_kernel(AttentionShape p, const T* qkv, T* out, float* lse) {
+__global__ void __launch_bounds__(kAttentionThreads, 1)
+    forward_kernel(AttentionShape p, const T* qkv, T* out, float* lse) {
   __shared__ typename Tile::Floats queries, keys_or_values;
   __shared__ typename Tile::Scores weights;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
   const BlockPlace at(p, R);
   if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(), query = at.first + row;
+  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow;
+  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(),
+                     query = at.first + row;
   const T* rows = qkv + at.begin * columns;
   const T *k = rows + (p.heads + kv_head) * E, *v = rows + (p.heads + p.kv_heads + kv_head) * E;
   load_tile<Tile>(queries, rows + head * E, at.first, at.length, columns, E);
@@ -38,7 +41,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) forward_kernel(Attention
       scores[i] = seen ? p.scale * dot_rows(queries[row], keys_or_values[j], E) : -INFINITY;
       tile_max = fmaxf(tile_max, scores[i]);
     }
-    const float new_max = fmaxf(row_max, row_reduce<kPerRow>(tile_max, Max{})), shrink = expf(row_max - new_max);
+    const float new_max = fmaxf(row_max, row_reduce<kPerRow>(tile_max, Max{})),
+                shrink = expf(row_max - new_max);
     float tile_sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < (R + kPerRow - 1) / kPerRow; ++i) {
@@ -89,16 +93,17 @@ void attention_forward(const Launch& where, const AttentionForward& a) {
     const AttentionShape shape = shape_of(a, Tile::kRows);
     with_type(a.qkv.dtype, "attention: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
-      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_forward", forward_kernel<Tile, T>, shape,
-             at<T>(a.qkv), at<T>(a.out_THE), a.lse_HT.as<float>());
+      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_forward",
+             forward_kernel<Tile, T>, shape, at<T>(a.qkv), at<T>(a.out_THE), a.lse_HT.as<float>());
     });
   });
 }
 
 void swap_leading(const Launch& where, const SwapLeading& a) {
-  base::check(a.x_ABC.shape.ndim == 3 && a.x_ABC.numel() == a.out_BAC.numel(), "swap_leading: three dims, as many elements");
-  launch(where, {ceil_div(a.x_ABC.numel(), kSwapThreads)}, kSwapThreads, "swap_leading", swap_leading_kernel, a.x_ABC.as<float>(),
-         a.out_BAC.as<float>(), a.x_ABC.size(0), a.x_ABC.size(1), a.x_ABC.size(2));
+  base::check(a.x_ABC.shape.ndim == 3 && a.x_ABC.numel() == a.out_BAC.numel(),
+              "swap_leading: three dims, as many elements");
+  launch(where, {ceil_div(a.x_ABC.numel(), kSwapThreads)}, kSwapThreads, "swap_leading", swap_leading_kernel,
+         a.x_ABC.as<float>(), a.out_BAC.as<float>(), a.x_ABC.size(0), a.x_ABC.size(1), a.x_ABC.size(2));
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -1,6 +1,7 @@
-// The backward of our own attention without tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2), in three kernels so
-// that every sum has one owner and one order: the row sums of dO O; dK and dV by tiles of keys; dQ by tiles of queries. The scores
-// are made twice: FLOPs 14 s^2 E a head (half when causal). Scratch: the row sums, fp32 [H, T].
+// The backward of our own attention without tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm
+// 2), in three kernels so that every sum has one owner and one order: the row sums of dO O; dK and dV by
+// tiles of keys; dQ by tiles of queries. The scores are made twice: FLOPs 14 s^2 E a head (half when causal).
+// Scratch: the row sums, fp32 [H, T].
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -10,7 +11,8 @@ namespace {
 /// One warp for each head of a token.
 template <class T>
 __global__ void __launch_bounds__(kAttentionThreads)
-    row_sums_kernel(const T* out, const T* dout, float* sums_HT, std::int64_t tokens, std::int64_t heads, int E) {
+    row_sums_kernel(const T* out, const T* dout, float* sums_HT, std::int64_t tokens, std::int64_t heads,
+                    int E) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * (kAttentionThreads / 32) + warp_id();
   if (i >= tokens * heads) return;
   float sum = 0.0f;
@@ -29,14 +31,17 @@ struct Gradients {
   T* dqkv;
 };
 
-/// Weights and gradients of the scores of a tile of queries and one of keys, a row of queries by kPerRow threads.
+/// Weights and gradients of the scores of a tile of queries and one of keys, a row of queries by kPerRow
+/// threads.
 template <class Tile, class T>
-__device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& g, const BlockPlace& at, std::int64_t head,
-                                   std::int64_t query0, std::int64_t key0, const typename Tile::Floats& q, const typename Tile::Floats& k,
-                                   const typename Tile::Floats& v, const typename Tile::Floats& dout, typename Tile::Scores& weights,
-                                   typename Tile::Scores& dscores) {
+__device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& g, const BlockPlace& at,
+                                   std::int64_t head, std::int64_t query0, std::int64_t key0,
+                                   const typename Tile::Floats& q, const typename Tile::Floats& k,
+                                   const typename Tile::Floats& v, const typename Tile::Floats& dout,
+                                   typename Tile::Scores& weights, typename Tile::Scores& dscores) {
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const int row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow, E = static_cast<int>(p.head_size);
+  const int row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow,
+            E = static_cast<int>(p.head_size);
   const std::int64_t query = query0 + row, place = head * p.tokens + at.begin + query;
   const bool inside = query < at.length;
   const float lse = inside ? g.lse_HT[place] : 0.0f, row_sum = inside ? g.row_sums_HT[place] : 0.0f;
@@ -58,9 +63,12 @@ __global__ void __launch_bounds__(kAttentionThreads) key_value_kernel(AttentionS
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
   const BlockPlace at(p, R);
   if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t kv_head = blockIdx.y, group = p.heads / p.kv_heads, columns = p.columns(), out_columns = p.heads * p.head_size;
-  const std::int64_t first_row = at.begin * columns, key_column = (p.heads + kv_head) * E, value_column = (p.heads + p.kv_heads + kv_head) * E;
+  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow;
+  const std::int64_t kv_head = blockIdx.y, group = p.heads / p.kv_heads, columns = p.columns(),
+                     out_columns = p.heads * p.head_size;
+  const std::int64_t first_row = at.begin * columns, key_column = (p.heads + kv_head) * E,
+                     value_column = (p.heads + p.kv_heads + kv_head) * E;
   load_tile<Tile>(k, g.qkv + first_row + key_column, at.first, at.length, columns, E);
   load_tile<Tile>(v, g.qkv + first_row + value_column, at.first, at.length, columns, E);
 
@@ -102,8 +110,10 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
   const BlockPlace at(p, R);
   if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(), out_columns = p.heads * p.head_size;
+  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow;
+  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(),
+                     out_columns = p.heads * p.head_size;
   const T* rows = g.qkv + at.begin * columns;
   load_tile<Tile>(q, rows + head * E, at.first, at.length, columns, E);
   load_tile<Tile>(dout, g.dout + at.begin * out_columns + head * E, at.first, at.length, out_columns, E);
@@ -143,12 +153,13 @@ void attention_backward(const Launch& where, const AttentionBackward& a) {
     with_type(a.qkv.dtype, "attention: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
       const Gradients<T> g{at<T>(a.qkv), at<T>(a.dout_THE), a.lse_HT.as<float>(), row_sums, at<T>(a.dqkv)};
-      launch(where, {ceil_div(shape.tokens * shape.heads, kAttentionThreads / 32)}, kAttentionThreads, "attention_row_sums",
-             row_sums_kernel<T>, at<T>(a.out_THE), at<T>(a.dout_THE), row_sums, shape.tokens, shape.heads,
-             static_cast<int>(shape.head_size));
+      launch(where, {ceil_div(shape.tokens * shape.heads, kAttentionThreads / 32)}, kAttentionThreads,
+             "attention_row_sums", row_sums_kernel<T>, at<T>(a.out_THE), at<T>(a.dout_THE), row_sums,
+             shape.tokens, shape.heads, static_cast<int>(shape.head_size));
       launch(where, {shape.tiles * a.sequences, shape.kv_heads}, kAttentionThreads, "attention_key_value",
              key_value_kernel<Tile, T>, shape, g);
-      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_query", query_kernel<Tile, T>, shape, g);
+      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_query",
+             query_kernel<Tile, T>, shape, g);
     });
   });
 }

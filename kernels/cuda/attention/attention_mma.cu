@@ -1,12 +1,14 @@
-// The forward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1), for sm_80 and later.
-// A warp owns 16 M queries: their scores, weights and output stay in its registers, so a weight never leaves the thread that made
-// it. Keys arrive while the tile before is weighted and added up, values while the scores are made.
+// The forward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1),
+// for sm_80 and later. A warp owns 16 M queries: their scores, weights and output stay in its registers, so a
+// weight never leaves the thread that made it. Keys arrive while the tile before is weighted and added up,
+// values while the scores are made.
 //
-// FLOPs 4 s^2 E a head (half when causal: tiles of keys that no query of a warp sees are skipped). Bytes: q and out once, k and v once
-// for each tile of queries, from L2 but for the first. Floor: FLOPs / rate of mma.sync. Heads of 128: a warp reads 24 KB of shared
-// memory for the 128 mma of a tile: 192 bytes each, 1.5 clocks at 128 bytes a clock (with 16 queries a warp: 320 bytes). 128 registers
-// of sums and 32 of scores: with 64 keys a tile ptxas spills. Heads of 64: 64 keys, 160 bytes a mma.
-// Shared memory: (128 + 2 keys) rows, 48 KB for heads of 128, 32 KB for 64: two blocks of 4 warps on an SM, by their registers.
+// FLOPs 4 s^2 E a head (half when causal: tiles of keys that no query of a warp sees are skipped). Bytes: q
+// and out once, k and v once for each tile of queries, from L2 but for the first. Floor: FLOPs / rate of
+// mma.sync. Heads of 128: a warp reads 24 KB of shared memory for the 128 mma of a tile: 192 bytes each, 1.5
+// clocks at 128 bytes a clock (with 16 queries a warp: 320 bytes). 128 registers of sums and 32 of scores:
+// with 64 keys a tile ptxas spills. Heads of 64: 64 keys, 160 bytes a mma. Shared memory: (128 + 2 keys)
+// rows, 48 KB for heads of 128, 32 KB for 64: two blocks of 4 warps on an SM, by their registers.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/kernels/math.cuh"
@@ -36,11 +38,12 @@ __device__ inline void mask_scores(float (&scores)[M][N][4], int row, int key, i
       }
 }
 
-/// Weights 2^(c s - c max) of scores s, narrowed, c = scale / ln 2; what was summed by an older maximum shrinks. row_sum is of the
-/// thread's own columns.
+/// Weights 2^(c s - c max) of scores s, narrowed, c = scale / ln 2; what was summed by an older maximum
+/// shrinks. row_sum is of the thread's own columns.
 template <int M, int N, int C>
-__device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float (&scores)[M][N][4], float (&sums)[M][C][4],
-                             float (&row_max)[M][2], float (&row_sum)[M][2], float c) {
+__device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float (&scores)[M][N][4],
+                             float (&sums)[M][C][4], float (&row_max)[M][2], float (&row_sum)[M][2],
+                             float c) {
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -58,7 +61,8 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
         for (int i = 2 * h; i < 2 * h + 2; ++i) sums[m][n][i] *= shrink;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const float x = exp2_fast(fmaf(scores[m][n][2 * h], c, -shift)), y = exp2_fast(fmaf(scores[m][n][2 * h + 1], c, -shift));
+        const float x = exp2_fast(fmaf(scores[m][n][2 * h], c, -shift)),
+                    y = exp2_fast(fmaf(scores[m][n][2 * h + 1], c, -shift));
         row_sum[m][h] += x + y;
         weights[m][n / 2][n % 2 * 2 + h] = pack_bf16(x, y);  // fragments of A, as narrow_fragments has them
       }
@@ -66,7 +70,8 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads) mma_forward_kernel(MmaShape p, const Bf16* qkv, Bf16* out, float* lse) {
+__global__ void __launch_bounds__(Tile::kThreads)
+    mma_forward_kernel(MmaShape p, const Bf16* qkv, Bf16* out, float* lse) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kKeys, Q = Tile::kQueries;
   const MmaPlace at(p, p.heads, Q, p.causal);
@@ -125,8 +130,9 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_forward_kernel(MmaShape p,
         lse[at.head * p.tokens + at.begin + query] = (row_max[m][h] * c + log2f(sum)) * kLn2;
       row_sum[m][h] = 1.0f / sum;
     }
-  store_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum, row_of(out, at, warp_first, p.heads * E) + at.head * E,
-                at.length - warp_first, p.heads * E, E);
+  store_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum,
+                row_of(out, at, warp_first, p.heads * E) + at.head * E, at.length - warp_first, p.heads * E,
+                E);
 }
 
 }  // namespace
@@ -136,8 +142,9 @@ bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
   with_columns(a.heads.head_size, [&](auto columns) {
     using Tile = ForwardTile<decltype(columns)::value>;
     const MmaShape shape = mma_shape(a, Tile::kQueries);
-    launch(where, {.x = shape.tiles * a.sequences * shape.heads, .shared_bytes = Tile::kBytes}, Tile::kThreads, "mma_attention_forward",
-           mma_forward_kernel<Tile>, shape, at<Bf16>(a.qkv), at<Bf16>(a.out_THE), a.lse_HT.as<float>());
+    launch(where, {.x = shape.tiles * a.sequences * shape.heads, .shared_bytes = Tile::kBytes},
+           Tile::kThreads, "mma_attention_forward", mma_forward_kernel<Tile>, shape, at<Bf16>(a.qkv),
+           at<Bf16>(a.out_THE), a.lse_HT.as<float>());
   });
   return true;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the forward and backward of our own attention on tensor cores share (mma.cuh). bf16, heads of a multiple of 8 elements. A
-// block owns rows of one head of one sequence and walks the other side in tiles.
+// What the forward and backward of our own attention on tensor cores share (mma.cuh). bf16, heads of a
+// multiple of 8 elements. A block owns rows of one head of one sequence and walks the other side in tiles.
 
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/kernels/mma_tile.cuh"
@@ -13,8 +13,8 @@ constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 /// Whether 16-byte chunks make up the heads, for heads of at most `largest` elements.
 template <class Args, class... Tensors>
 bool mma_serves(const Launch& where, const Args& a, std::int64_t largest, const Tensors&... tensors) {
-  return where.target.sm_version >= 80 && a.qkv.dtype == DType::bf16 && a.scale > 0.0f && a.heads.head_size % 8 == 0 &&
-         a.heads.head_size <= largest && aligned(a.qkv, a.out_THE, tensors...);
+  return where.target.sm_version >= 80 && a.qkv.dtype == DType::bf16 && a.scale > 0.0f &&
+         a.heads.head_size % 8 == 0 && a.heads.head_size <= largest && aligned(a.qkv, a.out_THE, tensors...);
 }
 
 /// The part of a problem that every kernel reads. `tiles` of a sequence, `columns` of a row of qkv.
@@ -43,8 +43,9 @@ MmaShape mma_shape(const Args& a, int rows) {
           .scale = a.scale};
 }
 
-/// A block's head, sequence and first row. Blocks go by sequence, tile of rows, head: neighbours share keys and values in L2.
-/// `reversed` puts the last rows first: with a causal mask they see the most keys, and the light blocks fill the end.
+/// A block's head, sequence and first row. Blocks go by sequence, tile of rows, head: neighbours share keys
+/// and values in L2. `reversed` puts the last rows first: with a causal mask they see the most keys, and the
+/// light blocks fill the end.
 struct MmaPlace {
   std::int64_t begin = 0;
   int head = 0, length = 0, first = 0;
@@ -64,7 +65,8 @@ __device__ inline T* row_of(T* x, const MmaPlace& at, int row, int row_elements)
   return x + (at.begin + row) * row_elements;
 }
 
-/// The lane's first row and column of C (mma.cuh) and its warp's first row among those of the block, M fragments a warp.
+/// The lane's first row and column of C (mma.cuh) and its warp's first row among those of the block, M
+/// fragments a warp.
 template <int M>
 struct FragmentPlace {
   int row, column, warp_row;
@@ -85,7 +87,8 @@ void with_columns(std::int64_t head_size, const F& f) {
   f(std::integral_constant<int, 128>{});
 }
 
-// attention_mma.cu, attention_mma_backward.cu: false, and nothing launched, when they do not serve the problem.
+// attention_mma.cu, attention_mma_backward.cu: false, and nothing launched, when they do not serve the
+// problem.
 bool mma_attention_forward(const Launch&, const AttentionForward&);
 bool mma_attention_backward(const Launch&, const AttentionBackward&);
 

@@ -1,17 +1,21 @@
-// The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2), in three kernels so that
-// every sum has one owner and one order, without atomics: the row sums of dO O; dK and dV by tiles of keys; dQ by tiles of queries.
-// The scores and the gradients of the weights are made in both: 7 products instead of 5, FLOPs 14 s^2 E a head (half when causal).
-// Bytes: each of q, k, v, dO once as the block's own rows and once for each tile of the other side, from L2 but for the first; dq, dk,
-// dv once. Floor: FLOPs / rate of mma.sync.
+// The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2),
+// in three kernels so that every sum has one owner and one order, without atomics: the row sums of dO O; dK
+// and dV by tiles of keys; dQ by tiles of queries. The scores and the gradients of the weights are made in
+// both: 7 products instead of 5, FLOPs 14 s^2 E a head (half when causal). Bytes: each of q, k, v, dO once as
+// the block's own rows and once for each tile of the other side, from L2 but for the first; dq, dk, dv once.
+// Floor: FLOPs / rate of mma.sync.
 //
-// A warp's own rows are those of the fragments of A and of the sums, so scores (transposed for dK and dV) become weights, are
-// narrowed and multiply again in the registers of one thread. The other side's tile of 32 rows is doubled: one barrier a tile, the
-// next arrives meanwhile. Heads of 128:
-//   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes or 2.5 clocks each; 97 KB of
+// A warp's own rows are those of the fragments of A and of the sums, so scores (transposed for dK and dV)
+// become weights, are narrowed and multiply again in the registers of one thread. The other side's tile of 32
+// rows is doubled: one barrier a tile, the next arrives meanwhile. Heads of 128:
+//   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes
+//   or 2.5 clocks each; 97 KB of
 //           shared memory, one block (8 warps) on an SM by its registers
-//   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each; 96 KB of shared memory, two
+//   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each; 96
+//   KB of shared memory, two
 //           blocks (8 warps) on an SM of 227 KB
-// Heads of 64 and less: 4 warps of 32 rows in both, 49 KB and less. All within the 99 KB of a block on sm_86, sm_89 and sm_120.
+// Heads of 64 and less: 4 warps of 32 rows in both, 49 KB and less. All within the 99 KB of a block on sm_86,
+// sm_89 and sm_120.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/kernels/math.cuh"
@@ -19,10 +23,12 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// One head of a token by Lanes threads, 8 elements each. Bytes: out and dout once; floor = bytes / memory bandwidth.
+/// One head of a token by Lanes threads, 8 elements each. Bytes: out and dout once; floor = bytes / memory
+/// bandwidth.
 template <int Lanes>
 __global__ void __launch_bounds__(kAttentionThreads)
-    mma_row_sums_kernel(const Bf16* out, const Bf16* dout, float* sums_HT, std::int64_t tokens, std::int64_t heads, int E) {
+    mma_row_sums_kernel(const Bf16* out, const Bf16* dout, float* sums_HT, std::int64_t tokens,
+                        std::int64_t heads, int E) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / Lanes;
   const int e = static_cast<int>(threadIdx.x) % Lanes * 8;
   float sum = 0.0f;
@@ -51,12 +57,15 @@ struct BackwardTile {
   using P = Panel<Columns>;
   static constexpr int kM = M_, kThreads = 32 * Warps, kOwn = 16 * M_ * Warps, kOther = 32;
   static constexpr int kTiles = P::bytes(2 * kOwn + 4 * kOther), kBytes = kTiles + 2 * Numbers * kOther * 4;
-  __device__ static SharedAddress own(int which, int row = 0) { return dynamic_shared() + P::bytes(which * kOwn + row); }
+  __device__ static SharedAddress own(int which, int row = 0) {
+    return dynamic_shared() + P::bytes(which * kOwn + row);
+  }
   __device__ static SharedAddress other(int stage, int which) {
     return dynamic_shared() + P::bytes(2 * kOwn + (stage * 2 + which) * kOther);
   }
   __device__ static SharedAddress numbers(int stage, int which, int row = 0) {
-    return dynamic_shared() + static_cast<SharedAddress>(kTiles + ((stage * Numbers + which) * kOther + row) * 4);
+    return dynamic_shared() +
+           static_cast<SharedAddress>(kTiles + ((stage * Numbers + which) * kOther + row) * 4);
   }
 };
 template <int Columns>
@@ -66,20 +75,23 @@ using QueryTile = BackwardTile<Columns, 2, 4, 0>;
 
 /// The queries' side of one step of a block that owns keys.
 template <class Tile>
-__device__ inline void copy_queries(const MmaShape& p, const MmaGradients& g, const MmaPlace& at, int stage, int head, int query0) {
+__device__ inline void copy_queries(const MmaShape& p, const MmaGradients& g, const MmaPlace& at, int stage,
+                                    int head, int query0) {
   using P = typename Tile::P;
   constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
   const int E = p.head_size, out_columns = p.heads * E, i = thread_now();
-  copy_rows<P, N, kThreads>(Tile::other(stage, 0), row_of(g.qkv, at, 0, p.columns) + head * E, query0, at.length, p.columns, E);
-  copy_rows<P, N, kThreads>(Tile::other(stage, 1), row_of(g.dout, at, 0, out_columns) + head * E, query0, at.length, out_columns, E);
+  copy_rows<P, N, kThreads>(Tile::other(stage, 0), row_of(g.qkv, at, 0, p.columns) + head * E, query0,
+                            at.length, p.columns, E);
+  copy_rows<P, N, kThreads>(Tile::other(stage, 1), row_of(g.dout, at, 0, out_columns) + head * E, query0,
+                            at.length, out_columns, E);
   if (i >= 2 * N) return;
   const int row = query0 + i % N;
-  copy_async_4(Tile::numbers(stage, i / N, i % N), (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.begin + row,
-               row < at.length);
+  copy_async_4(Tile::numbers(stage, i / N, i % N),
+               (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.begin + row, row < at.length);
 }
 
-// Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing. Keys past it are
-// rows that nobody stores.
+// Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing.
+// Keys past it are rows that nobody stores.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape p, MmaGradients g) {
   using P = typename Tile::P;
@@ -89,7 +101,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape 
   const int E = p.head_size;
   const Bf16* k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head);
   copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), k, at.first, at.length, p.columns, E);
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), k + p.value_offset(), at.first, at.length, p.columns, E);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), k + p.value_offset(), at.first, at.length, p.columns,
+                                           E);
 
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
@@ -121,7 +134,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape 
         for (int m = 0; m < M; ++m)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int key = warp_first + m * 16 + fragment.row + i / 2 * 8, query = query0 + n * 8 + fragment.column + i % 2;
+            const int key = warp_first + m * 16 + fragment.row + i / 2 * 8,
+                      query = query0 + n * 8 + fragment.column + i % 2;
             const float weight = exp2_fast(fmaf(weights[m][n][i], c, -kLog2e * lse[i % 2]));
             weights[m][n][i] = masked && key > query ? 0.0f : weight;
           }
@@ -138,7 +152,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape 
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
+          for (int i = 0; i < 4; ++i)
+            dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
       }
       narrow_fragments(narrowed, dweights);
       multiply_fragments<P>(dk, narrowed, q);
@@ -164,8 +179,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
   if (at.empty()) return;
   constexpr int kThreads = Tile::kThreads;
   const int E = p.head_size, out_columns = p.heads * E;
-  const Bf16 *q = row_of(g.qkv, at, 0, p.columns) + at.head * E, *dout = row_of(g.dout, at, 0, out_columns) + at.head * E;
-  const Bf16 *k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head / p.group), *v = k + p.value_offset();
+  const Bf16 *q = row_of(g.qkv, at, 0, p.columns) + at.head * E,
+             *dout = row_of(g.dout, at, 0, out_columns) + at.head * E;
+  const Bf16 *k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head / p.group),
+             *v = k + p.value_offset();
   copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), q, at.first, at.length, p.columns, E);
   copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), dout, at.first, at.length, out_columns, E);
   copy_rows<P, N, kThreads>(Tile::other(0, 0), k, 0, at.length, p.columns, E);
@@ -199,7 +216,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
     clear(weights);
     multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), Tile::other(stage, 0) + P::lane());
     clear(dweights);
-    multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(), Tile::other(stage, 1) + P::lane());
+    multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
+                     Tile::other(stage, 1) + P::lane());
     const bool masked = key0 + N > at.length || (p.causal && key0 + N > warp_first + 1);
 #pragma unroll
     for (int m = 0; m < M; ++m)
@@ -207,7 +225,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int query = warp_first + fragment.row + m * 16 + i / 2 * 8, key = key0 + n * 8 + fragment.column + i % 2;
+          const int query = warp_first + fragment.row + m * 16 + i / 2 * 8,
+                    key = key0 + n * 8 + fragment.column + i % 2;
           const float weight = exp2_fast(fmaf(weights[m][n][i], c, -shift[m][i / 2]));
           const bool hidden = masked && (key >= at.length || (p.causal && key > query));
           dweights[m][n][i] = hidden ? 0.0f : weight * (dweights[m][n][i] - row_sum[m][i / 2]);
@@ -220,8 +239,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
   float scale[M][2];
 #pragma unroll
   for (int m = 0; m < M; ++m) scale[m][0] = scale[m][1] = p.scale;
-  store_rows<P>(Tile::own(0, warp_row), dq, scale, row_of(g.dqkv, at, warp_first, p.columns) + at.head * E, at.length - warp_first,
-                p.columns, E);
+  store_rows<P>(Tile::own(0, warp_row), dq, scale, row_of(g.dqkv, at, warp_first, p.columns) + at.head * E,
+                at.length - warp_first, p.columns, E);
 }
 
 }  // namespace
@@ -229,20 +248,21 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
 bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
   if (!mma_serves(where, a, 128, a.dout_THE, a.dqkv)) return false;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
-  const MmaGradients g{at<Bf16>(a.qkv), at<Bf16>(a.dout_THE), a.lse_HT.as<float>(), row_sums, at<Bf16>(a.dqkv)};
+  const MmaGradients g{at<Bf16>(a.qkv), at<Bf16>(a.dout_THE), a.lse_HT.as<float>(), row_sums,
+                       at<Bf16>(a.dqkv)};
   with_columns(a.heads.head_size, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
     using Keys = KeyTile<kColumns>;
     using Queries = QueryTile<kColumns>;
     const MmaShape by_keys = mma_shape(a, Keys::kOwn), by_queries = mma_shape(a, Queries::kOwn);
     const std::int64_t tokens = by_keys.tokens, heads = by_keys.heads;
-    launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads, "mma_attention_row_sums",
-           mma_row_sums_kernel<kLanes>, at<Bf16>(a.out_THE), at<Bf16>(a.dout_THE), row_sums, tokens, heads,
-           by_keys.head_size);
-    launch(where, {.x = by_keys.tiles * a.sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes}, Keys::kThreads,
-           "mma_attention_key_value", mma_key_value_kernel<Keys>, by_keys, g);
-    launch(where, {.x = by_queries.tiles * a.sequences * heads, .shared_bytes = Queries::kBytes}, Queries::kThreads, "mma_attention_query",
-           mma_query_kernel<Queries>, by_queries, g);
+    launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
+           "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, at<Bf16>(a.out_THE), at<Bf16>(a.dout_THE),
+           row_sums, tokens, heads, by_keys.head_size);
+    launch(where, {.x = by_keys.tiles * a.sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
+           Keys::kThreads, "mma_attention_key_value", mma_key_value_kernel<Keys>, by_keys, g);
+    launch(where, {.x = by_queries.tiles * a.sequences * heads, .shared_bytes = Queries::kBytes},
+           Queries::kThreads, "mma_attention_query", mma_query_kernel<Queries>, by_queries, g);
   });
   return true;
 }

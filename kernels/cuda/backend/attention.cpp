@@ -1,5 +1,5 @@
-#include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/backend/cuda_backend.h"
+#include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/plan/attention_problem.h"
 
 namespace trainerd::kernels::cuda {
@@ -7,12 +7,14 @@ namespace {
 
 template <class Args>
 void check_args(const Args& a) {
-  base::check(a.heads.kv_heads > 0 && a.heads.heads % a.heads.kv_heads == 0, "attention: query heads are a multiple of the key heads");
+  base::check(a.heads.kv_heads > 0 && a.heads.heads % a.heads.kv_heads == 0,
+              "attention: query heads are a multiple of the key heads");
   base::check(a.cu_seqlens.numel() == a.sequences + 1, "attention: one more bound than sequences");
   base::check(a.qkv.size(1) == a.heads.columns() && a.out_THE.size(1) == a.heads.heads * a.heads.head_size,
               "attention: columns of the merged projection and of the output");
   base::check(a.out_THE.dtype == a.qkv.dtype, "attention: activations are of one dtype");
-  base::check(a.lse_HT.shape == Shape{a.heads.heads, a.qkv.size(0)}, "attention: a log-sum-exp for each head and token");
+  base::check(a.lse_HT.shape == Shape{a.heads.heads, a.qkv.size(0)},
+              "attention: a log-sum-exp for each head and token");
 }
 
 template <class Args>
@@ -30,8 +32,8 @@ AttentionProblem problem_of(const Args& a) {
   return p;
 }
 
-/// The same numbers by [sequence, head, token], as cuDNN has them, and by [head, sequence, token]: with one sequence no
-/// difference.
+/// The same numbers by [sequence, head, token], as cuDNN has them, and by [head, sequence, token]: with one
+/// sequence no difference.
 Tensor by_sequence(const Tensor& lse_HT, std::byte* scratch, std::int64_t sequences) {
   const std::int64_t heads = lse_HT.size(0), tokens = lse_HT.size(1) / sequences;
   return {sequences == 1 ? lse_HT.data : scratch, DType::f32, {sequences, heads, tokens}};
@@ -54,7 +56,8 @@ void CudaBackend::attention_forward(Stream& stream, const AttentionForward& a) {
                                      .v = a.qkv.data + (a.heads.heads + a.heads.kv_heads) * E2,
                                      .out = a.out_THE.data,
                                      .stats = stats.data};
-    if (attention_->run(launch.stream, problem_of(a), pointers, scratch + plan.workspace, kForwardWorkspace)) {
+    if (attention_->run(launch.stream, problem_of(a), pointers, scratch + plan.workspace,
+                        kForwardWorkspace)) {
       if (a.sequences > 1) swap_leading(launch, {.x_ABC = stats, .out_BAC = a.lse_HT});
       return;
     }
@@ -65,8 +68,10 @@ void CudaBackend::attention_forward(Stream& stream, const AttentionForward& a) {
 
 void CudaBackend::attention_backward(Stream& stream, const AttentionBackward& a) {
   check_args(a);
-  base::check(a.dout_THE.dtype == a.qkv.dtype && a.dqkv.dtype == a.qkv.dtype, "attention: activations are of one dtype");
-  base::check(a.dout_THE.shape == a.out_THE.shape && a.dqkv.shape == a.qkv.shape, "attention: gradients are like what they are of");
+  base::check(a.dout_THE.dtype == a.qkv.dtype && a.dqkv.dtype == a.qkv.dtype,
+              "attention: activations are of one dtype");
+  base::check(a.dout_THE.shape == a.out_THE.shape && a.dqkv.shape == a.qkv.shape,
+              "attention: gradients are like what they are of");
   if (a.qkv.size(0) == 0) return;
   const ArenaScope scope(stream.scratch());
   std::byte* scratch = take_scratch(stream, a);
@@ -76,13 +81,16 @@ void CudaBackend::attention_backward(Stream& stream, const AttentionBackward& a)
   cuda::attention_backward(launch, a);
 }
 
-// The pieces are independent of each other: each reads its own heads and sequences and writes their gradients whole.
+// The pieces are independent of each other: each reads its own heads and sequences and writes their gradients
+// whole.
 bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBackward& a) {
   const AttentionScratch plan(a, target_);
   const AttentionPieces pieces = backward_pieces(a, target_);
-  const std::int64_t S = a.max_seqlen, H = a.heads.heads, K = a.heads.kv_heads, group = H / K, E2 = a.heads.head_size * 2;
+  const std::int64_t S = a.max_seqlen, H = a.heads.heads, K = a.heads.kv_heads, group = H / K,
+                     E2 = a.heads.head_size * 2;
   const Tensor stats = by_sequence(a.lse_HT, launch.scratch, a.sequences);
-  if (a.sequences > 1) swap_leading(launch, {.x_ABC = a.lse_HT.reshaped({H, a.sequences, S}), .out_BAC = stats});
+  if (a.sequences > 1)
+    swap_leading(launch, {.x_ABC = a.lse_HT.reshaped({H, a.sequences, S}), .out_BAC = stats});
   for (std::int64_t b = 0; b < a.sequences; b += pieces.sequences)
     for (std::int64_t k = 0; k < K; k += pieces.kv_heads) {
       AttentionProblem p = problem_of(a);
@@ -103,7 +111,8 @@ bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBack
                                        .dq = a.dqkv.data + q,
                                        .dk = a.dqkv.data + key,
                                        .dv = a.dqkv.data + value};
-      if (!attention_->run(launch.stream, p, pointers, launch.scratch + plan.workspace, pieces.workspace)) return false;
+      if (!attention_->run(launch.stream, p, pointers, launch.scratch + plan.workspace, pieces.workspace))
+        return false;
     }
   return true;
 }

@@ -34,7 +34,8 @@ base::CapacityError no_memory(const char* kind, std::int64_t bytes) {
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess)
     has = "; the device has " + std::to_string(free) + " free of " + std::to_string(total);
-  return base::capacity_error("the machine gave no " + std::string(kind) + " memory for " + std::to_string(bytes) + " bytes" + has +
+  return base::capacity_error("the machine gave no " + std::string(kind) + " memory for " +
+                              std::to_string(bytes) + " bytes" + has +
                               ": end what else uses it, or make batch.micro or the model smaller");
 }
 
@@ -53,7 +54,8 @@ Target describe_device(int device) {
   target.kind = DeviceKind::cuda;
   target.name = properties.name;
   target.bf16_gemm = true;
-  target.sm_version = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device);
+  target.sm_version = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+                      attribute(cudaDevAttrComputeCapabilityMinor, device);
   target.sm_count = attribute(cudaDevAttrMultiProcessorCount, device);
   if (target.sm_version < 80)
     throw base::device_error(target.name + " (sm_" + std::to_string(target.sm_version) +
@@ -92,7 +94,8 @@ Buffer CudaBackend::allocate(MemoryKind kind, std::int64_t bytes) {
                   cudaSetDevice(device);
                   cudaFree(memory);
                 }};
-  // Streams of ours do not wait for the default stream, so the zeros are awaited here. Memory is allocated before step 0 alone.
+  // Streams of ours do not wait for the default stream, so the zeros are awaited here. Memory is allocated
+  // before step 0 alone.
   check(cudaMemset(memory, 0, size), "clearing device memory");
   check(cudaStreamSynchronize(cudaStreamLegacy), "clearing device memory");
   return buffer;
@@ -101,7 +104,9 @@ Buffer CudaBackend::allocate(MemoryKind kind, std::int64_t bytes) {
 void CudaBackend::copy(Stream& stream, const Tensor& from, const Tensor& to) {
   base::check(from.dtype == to.dtype && from.numel() == to.numel(), "copy: both of one dtype and size");
   if (from.bytes() == 0) return;
-  check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDefault, stream_of(stream)), "copy");
+  check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDefault,
+                        stream_of(stream)),
+        "copy");
 }
 
 void CudaBackend::fill_zero(Stream& stream, const Tensor& x) {
@@ -115,14 +120,16 @@ void CudaBackend::write(Stream& stream, std::span<const std::byte> from, const T
     const std::size_t size = static_cast<std::size_t>(std::min(Staging::kPiece, to.bytes() - at));
     const Staging::Piece piece = staging_.take(static_cast<std::int64_t>(size));
     std::memcpy(piece.data, from.data() + at, size);
-    check(cudaMemcpyAsync(to.data + at, piece.data, size, cudaMemcpyHostToDevice, stream_of(stream)), "write");
+    check(cudaMemcpyAsync(to.data + at, piece.data, size, cudaMemcpyHostToDevice, stream_of(stream)),
+          "write");
     staging_.commit(stream_of(stream));
   }
 }
 
 // Two pieces are under way at a time, so that the copy to pageable memory overlaps that from the device.
 void CudaBackend::read_back(Stream& stream, const Tensor& from, std::span<std::byte> to) {
-  base::check(static_cast<std::int64_t>(to.size()) == from.bytes(), "read back: as many bytes as the tensor has");
+  base::check(static_cast<std::int64_t>(to.size()) == from.bytes(),
+              "read back: as many bytes as the tensor has");
   struct Pending {
     Staging::Piece piece;
     std::int64_t at;
@@ -139,7 +146,8 @@ void CudaBackend::read_back(Stream& stream, const Tensor& from, std::span<std::b
     if (pending.size() == 2) finish_oldest();
     const std::size_t size = static_cast<std::size_t>(std::min(Staging::kPiece, from.bytes() - at));
     const Staging::Piece piece = staging_.take(static_cast<std::int64_t>(size));
-    check(cudaMemcpyAsync(piece.data, from.data + at, size, cudaMemcpyDeviceToHost, stream_of(stream)), "read back");
+    check(cudaMemcpyAsync(piece.data, from.data + at, size, cudaMemcpyDeviceToHost, stream_of(stream)),
+          "read back");
     staging_.commit(stream_of(stream));
     pending.push_back({piece, at, size});
   }

@@ -16,8 +16,8 @@ class AttentionLibrary;  // cuDNN, plans by problem (attention_library.h)
 /// The CUDA device `device` of this process as a Target. Throws DeviceError.
 Target describe_device(int device);
 
-/// The CUDA world: GEMMs by cuBLASLt, attention by cuDNN, everything else by our own kernels (kernels.h). Calls enqueue and
-/// return; `read_back` and `wait_host` alone wait.
+/// The CUDA world: GEMMs by cuBLASLt, attention by cuDNN, everything else by our own kernels (kernels.h).
+/// Calls enqueue and return; `read_back` and `wait_host` alone wait.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device);
@@ -42,7 +42,8 @@ class CudaBackend final : public Backend {
 
   std::int64_t prepared_bytes(const PrepareWeight&) const override;
 
-  // gemm.cpp and attention.cpp have those that a library serves; our own kernels run by the launcher of their name (kernels.h).
+  // gemm.cpp and attention.cpp have those that a library serves; our own kernels run by the launcher of their
+  // name (kernels.h).
 #define TRAINERD_CUDA_library(name, Args) void name(Stream&, const Args&) override;
 #define TRAINERD_CUDA_either(name, Args) void name(Stream&, const Args&) override;
 #define TRAINERD_CUDA_own(name, Args) \

@@ -6,27 +6,45 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-void check_plain(const Operand& x) { base::check(x.scale_mode == ScaleMode::none, "no scaled GEMM operands on CUDA yet"); }
+void check_plain(const Operand& x) {
+  base::check(x.scale_mode == ScaleMode::none, "no scaled GEMM operands on CUDA yet");
+}
 
 /// out[T, n] = in[T, k] w or w^T (+ addend) (+ bias).
-void run_linear(GemmLibrary& library, cudaStream_t stream, const Tensor& in, const Weight& weight, bool transposed,
-                const Tensor& out, const Tensor& addend, const std::byte* bias, std::byte* scratch) {
+void run_linear(GemmLibrary& library, cudaStream_t stream, const Tensor& in, const Weight& weight,
+                bool transposed, const Tensor& out, const Tensor& addend, const std::byte* bias,
+                std::byte* scratch) {
   const Tensor& w = weight.plain_NC;
   const std::int64_t T = in.size(0), k = w.size(transposed ? 1 : 0), n = w.size(transposed ? 0 : 1);
   base::check(in.shape == Shape{T, k} && out.shape == Shape{T, n}, "linear: shapes disagree");
   base::check(w.dtype == in.dtype, "linear: activation and weight are of one dtype");
-  base::check(out.dtype == in.dtype || out.dtype == DType::f32, "linear: the output is in the operands' dtype or fp32");
-  base::check(!addend.defined() || (addend.shape == out.shape && addend.dtype == out.dtype), "linear: the addend is like the output");
+  base::check(out.dtype == in.dtype || out.dtype == DType::f32,
+              "linear: the output is in the operands' dtype or fp32");
+  base::check(!addend.defined() || (addend.shape == out.shape && addend.dtype == out.dtype),
+              "linear: the addend is like the output");
   if (T == 0) return;
   library.run(stream,
-              {.m = n, .n = T, .k = k, .transpose_a = transposed, .transpose_b = false, .in = in.dtype, .out = out.dtype},
-              {.a = w.data, .b = in.data, .c = addend.defined() ? addend.data : nullptr, .d = out.data, .bias = bias, .scratch = scratch});
+              {.m = n,
+               .n = T,
+               .k = k,
+               .transpose_a = transposed,
+               .transpose_b = false,
+               .in = in.dtype,
+               .out = out.dtype},
+              {.a = w.data,
+               .b = in.data,
+               .c = addend.defined() ? addend.data : nullptr,
+               .d = out.data,
+               .bias = bias,
+               .scratch = scratch});
 }
 
 }  // namespace
 
 // cuBLASLt reads weights as they lie.
-std::int64_t CudaBackend::prepared_bytes(const PrepareWeight& args) const { return kernels::prepared_bytes(args, target_); }
+std::int64_t CudaBackend::prepared_bytes(const PrepareWeight& args) const {
+  return kernels::prepared_bytes(args, target_);
+}
 
 void CudaBackend::prepare_weight(Stream&, const PrepareWeight& args) {
   base::check(args.out.bytes() == prepared_bytes(args), "prepare weight: the form has another size");
@@ -63,7 +81,8 @@ void CudaBackend::linear_wgrad(Stream& stream, const LinearWgrad& a) {
   check_plain(a.x_TC);
   const Tensor &dy = a.dy_TN.data, &x = a.x_TC.data, &dw = a.dweight_NC;
   const std::int64_t T = dy.size(0), N = dw.size(0), C = dw.size(1);
-  base::check(dy.shape == Shape{T, N} && x.shape == Shape{T, C} && dy.dtype == x.dtype, "linear_wgrad: shapes or dtypes disagree");
+  base::check(dy.shape == Shape{T, N} && x.shape == Shape{T, C} && dy.dtype == x.dtype,
+              "linear_wgrad: shapes or dtypes disagree");
   if (T == 0) {
     if (a.mode == WriteMode::accumulate) return;
     fill_zero(stream, dw);
@@ -79,16 +98,20 @@ void CudaBackend::linear_wgrad(Stream& stream, const LinearWgrad& a) {
   const bool through_scratch = wgrad_through_scratch(a);
   const Tensor out = through_scratch ? Tensor{scratch + plan.dweight, DType::f32, dw.shape} : dw;
   const bool add = a.mode == WriteMode::accumulate && !through_scratch;
-  gemms_->run(launch.stream, {.m = C, .n = N, .k = T, .transpose_a = false, .transpose_b = true, .in = x.dtype, .out = out.dtype},
-              {.a = x.data, .b = dy.data, .c = add ? out.data : nullptr, .d = out.data, .scratch = scratch});
+  gemms_->run(
+      launch.stream,
+      {.m = C, .n = N, .k = T, .transpose_a = false, .transpose_b = true, .in = x.dtype, .out = out.dtype},
+      {.a = x.data, .b = dy.data, .c = add ? out.data : nullptr, .d = out.data, .scratch = scratch});
   if (through_scratch) accumulate(launch, {.x = out, .out = dw, .mode = a.mode});
 }
 
 void CudaBackend::linear_swiglu(Stream& stream, const LinearSwiglu& a) {
   check_plain(a.x_TC);
   const ArenaScope scope(stream.scratch());
-  run_linear(*gemms_, stream_of(stream), a.x_TC.data, a.weight, true, a.gate_up_T2F, {}, nullptr, take_scratch(stream, a));
-  cuda::glu_forward({.stream = stream_of(stream), .target = target_}, {.gate_up_T2F = a.gate_up_T2F, .act_TF = a.act_TF});
+  run_linear(*gemms_, stream_of(stream), a.x_TC.data, a.weight, true, a.gate_up_T2F, {}, nullptr,
+             take_scratch(stream, a));
+  cuda::glu_forward({.stream = stream_of(stream), .target = target_},
+                    {.gate_up_T2F = a.gate_up_T2F, .act_TF = a.act_TF});
 }
 
 void CudaBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& a) {
@@ -96,10 +119,12 @@ void CudaBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& a
   const ArenaScope scope(stream.scratch());
   const DgradSwigluScratch plan(a);
   std::byte* scratch = take_scratch(stream, a);
-  const Tensor dact{scratch + plan.dact, a.dy_TD.data.dtype, {a.dy_TD.data.size(0), a.weight.plain_NC.size(1)}};
+  const Tensor dact{
+      scratch + plan.dact, a.dy_TD.data.dtype, {a.dy_TD.data.size(0), a.weight.plain_NC.size(1)}};
   run_linear(*gemms_, stream_of(stream), a.dy_TD.data, a.weight, false, dact, {}, nullptr, scratch);
-  cuda::glu_backward({.stream = stream_of(stream), .target = target_},
-                     {.dact_TF = dact, .gate_up_T2F = a.gate_up_T2F, .dgate_up_T2F = a.dgate_up_T2F, .act_TF = a.act_TF});
+  cuda::glu_backward(
+      {.stream = stream_of(stream), .target = target_},
+      {.dact_TF = dact, .gate_up_T2F = a.gate_up_T2F, .dgate_up_T2F = a.dgate_up_T2F, .act_TF = a.act_TF});
 }
 
 }  // namespace trainerd::kernels::cuda

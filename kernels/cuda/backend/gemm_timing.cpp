@@ -17,9 +17,17 @@ std::string made_with(const Target& target) { return target.gemm_library + " on 
 /// Power, and so the clock, depends on what is multiplied: normal numbers, as in training.
 void fill_normal(Backend& backend, Stream& stream, std::byte* place, std::int64_t bytes, DType dtype) {
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-  const Buffer memory = backend.allocate(MemoryKind::device, kBlock * (size_of(DType::f32) + size_of(DType::bf16)));
-  const Tensor normal{memory.data(), DType::f32, {kBlock}}, rounded{memory.data() + normal.bytes(), DType::bf16, {kBlock}};
-  backend.init_normal(stream, {.x = normal, .key = 1, .stddev = 1, .rows = 1, .columns = kBlock, .logical_rows = 1, .logical_columns = kBlock});
+  const Buffer memory =
+      backend.allocate(MemoryKind::device, kBlock * (size_of(DType::f32) + size_of(DType::bf16)));
+  const Tensor normal{memory.data(), DType::f32, {kBlock}},
+      rounded{memory.data() + normal.bytes(), DType::bf16, {kBlock}};
+  backend.init_normal(stream, {.x = normal,
+                               .key = 1,
+                               .stddev = 1,
+                               .rows = 1,
+                               .columns = kBlock,
+                               .logical_rows = 1,
+                               .logical_columns = kBlock});
   if (dtype == DType::bf16) backend.cast(stream, {.in = normal, .out = rounded});
   const Tensor& block = dtype == DType::bf16 ? rounded : normal;
   const std::int64_t count = bytes / size_of(dtype);
@@ -48,7 +56,12 @@ std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
   Arena none;
   const std::unique_ptr<Stream> stream = make_stream("gemm_timing", &none);
   std::byte* at = memory.data();
-  const GemmArguments all{.a = at, .b = at + a, .c = at + a + b, .d = at + a + b, .bias = at + a + b + c, .scratch = at + a + b + c + bias};
+  const GemmArguments all{.a = at,
+                          .b = at + a,
+                          .c = at + a + b,
+                          .d = at + a + b,
+                          .bias = at + a + b + c,
+                          .scratch = at + a + b + c + bias};
   const std::unique_ptr<Event> from = make_event(), to = make_event();
   const auto measure = [&](const std::function<void()>& call) {
     call();  // the first one loads what it needs
@@ -71,6 +84,8 @@ std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
   return to_text(made_with(target_), choices);
 }
 
-void CudaBackend::use_gemms(const std::string& choices) { gemms_->use(parse_choices(choices, made_with(target_))); }
+void CudaBackend::use_gemms(const std::string& choices) {
+  gemms_->use(parse_choices(choices, made_with(target_)));
+}
 
 }  // namespace trainerd::kernels::cuda

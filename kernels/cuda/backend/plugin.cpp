@@ -13,8 +13,10 @@ int device_count() {
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess || count == 0) {
     cudaGetLastError();
-    throw base::device_error("no CUDA device here (" + std::string(result == cudaSuccess ? "the driver shows none" : cudaGetErrorString(result)) +
-                             "): run where `nvidia-smi` shows one, or set device: cpu");
+    throw base::device_error(
+        "no CUDA device here (" +
+        std::string(result == cudaSuccess ? "the driver shows none" : cudaGetErrorString(result)) +
+        "): run where `nvidia-smi` shows one, or set device: cpu");
   }
   return count;
 }
@@ -31,7 +33,8 @@ std::unique_ptr<Backend> make_backend(int device) { return std::make_unique<Cuda
 }  // namespace
 }  // namespace trainerd::kernels::cuda
 
-extern "C" __attribute__((visibility("default"))) const trainerd::kernels::CudaPlugin* trainerd_cuda_plugin() {
+extern "C" __attribute__((visibility("default"))) const trainerd::kernels::CudaPlugin*
+trainerd_cuda_plugin() {
   using namespace trainerd::kernels;
   static constexpr CudaPlugin kPlugin{.interface_hash = TRAINERD_INTERFACE_HASH,
                                       .device_count = cuda::device_count,

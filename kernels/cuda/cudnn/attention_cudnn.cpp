@@ -9,7 +9,8 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 void check(cudnnStatus_t result, const char* doing) {
-  if (result != CUDNN_STATUS_SUCCESS) throw base::device_error(std::string(doing) + ": cuDNN says " + cudnnGetErrorString(result));
+  if (result != CUDNN_STATUS_SUCCESS)
+    throw base::device_error(std::string(doing) + ": cuDNN says " + cudnnGetErrorString(result));
 }
 
 class Cudnn final : public AttentionLibrary {
@@ -20,11 +21,13 @@ class Cudnn final : public AttentionLibrary {
     cudnnDestroy(handle_);
   }
 
-  bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers, std::byte* workspace,
-           std::int64_t workspace_bytes) override {
+  bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers,
+           std::byte* workspace, std::int64_t workspace_bytes) override {
     auto found = plans_.find(problem);
     // A problem without a plan is remembered too.
-    if (found == plans_.end()) found = plans_.emplace(problem, make_attention_graph(problem, {.handle = handle_, .description = {}})).first;
+    if (found == plans_.end())
+      found = plans_.emplace(problem, make_attention_graph(problem, {.handle = handle_, .description = {}}))
+                  .first;
     if (found->second == nullptr || found->second->workspace_bytes() > workspace_bytes) return false;
     check(cudnnSetStream(handle_, stream), "choosing a stream");
     found->second->run(handle_, pointers, workspace);
@@ -40,7 +43,8 @@ class Cudnn final : public AttentionLibrary {
 
 std::string attention_library_name() {
   const std::size_t version = cudnnGetVersion();  // 91900 is 9.19.0
-  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
 std::unique_ptr<AttentionLibrary> make_attention_library(const Target&) { return std::make_unique<Cudnn>(); }

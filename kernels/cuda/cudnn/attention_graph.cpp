@@ -17,29 +17,46 @@ using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
 /// [sequences, heads, tokens, head_size] in rows of `columns` elements.
-fe::graph::Tensor_attributes described(const AttentionProblem& p, const char* name, Uid uid, std::int64_t heads, std::int64_t columns) {
-  return fe::graph::Tensor_attributes().set_name(name).set_uid(uid).set_dim({p.sequences, heads, p.tokens, p.head_size}).set_stride(
-      {p.tokens * columns, p.head_size, columns, 1});
+fe::graph::Tensor_attributes described(const AttentionProblem& p, const char* name, Uid uid,
+                                       std::int64_t heads, std::int64_t columns) {
+  return fe::graph::Tensor_attributes()
+      .set_name(name)
+      .set_uid(uid)
+      .set_dim({p.sequences, heads, p.tokens, p.head_size})
+      .set_stride({p.tokens * columns, p.head_size, columns, 1});
 }
 
 /// As above, for a tensor that the graph writes.
-void place(const AttentionProblem& p, const Attributes& x, const char* name, Uid uid, std::int64_t heads, std::int64_t columns) {
-  x->set_output(true).set_name(name).set_uid(uid).set_dim({p.sequences, heads, p.tokens, p.head_size}).set_stride(
-      {p.tokens * columns, p.head_size, columns, 1});
+void place(const AttentionProblem& p, const Attributes& x, const char* name, Uid uid, std::int64_t heads,
+           std::int64_t columns) {
+  x->set_output(true)
+      .set_name(name)
+      .set_uid(uid)
+      .set_dim({p.sequences, heads, p.tokens, p.head_size})
+      .set_stride({p.tokens * columns, p.head_size, columns, 1});
 }
 
 std::vector<std::int64_t> stats_dim(const AttentionProblem& p) { return {p.sequences, p.heads, p.tokens, 1}; }
-std::vector<std::int64_t> stats_stride(const AttentionProblem& p) { return {p.heads * p.tokens, p.tokens, 1, 1}; }
+std::vector<std::int64_t> stats_stride(const AttentionProblem& p) {
+  return {p.heads * p.tokens, p.tokens, 1, 1};
+}
 
 void add_forward(fe::graph::Graph& graph, const AttentionProblem& p) {
   const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.qkv_columns));
   const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.qkv_columns));
   const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.qkv_columns));
-  auto [out, stats] = graph.sdpa(
-      q, k, v,
-      fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_causal_mask(p.causal).set_attn_scale(p.scale));
+  auto [out, stats] = graph.sdpa(q, k, v,
+                                 fe::graph::SDPA_attributes()
+                                     .set_name("forward")
+                                     .set_generate_stats(true)
+                                     .set_causal_mask(p.causal)
+                                     .set_attn_scale(p.scale));
   place(p, out, "out", kOut, p.heads, p.out_columns);
-  stats->set_output(true).set_uid(kStats).set_data_type(fe::DataType_t::FLOAT).set_dim(stats_dim(p)).set_stride(stats_stride(p));
+  stats->set_output(true)
+      .set_uid(kStats)
+      .set_data_type(fe::DataType_t::FLOAT)
+      .set_dim(stats_dim(p))
+      .set_stride(stats_stride(p));
 }
 
 void add_backward(fe::graph::Graph& graph, const AttentionProblem& p) {
@@ -71,10 +88,8 @@ class FrontEndGraph final : public AttentionGraph {
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    if (problem.backward)
-      add_backward(graph_, problem);
-    else
-      add_forward(graph_, problem);
+    if (problem.backward) add_backward(graph_, problem);
+    else add_forward(graph_, problem);
   }
 
   /// Empty when a plan was made, else what the library said.
@@ -113,7 +128,8 @@ class FrontEndGraph final : public AttentionGraph {
 
 }  // namespace
 
-std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem, const AttentionDevice& device, std::string* why) {
+std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem,
+                                                     const AttentionDevice& device, std::string* why) {
   auto graph = std::make_unique<FrontEndGraph>(problem);
   const std::string said = graph->build(device);
   if (said.empty()) return graph;

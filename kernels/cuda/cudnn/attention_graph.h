@@ -11,8 +11,8 @@ struct cudnnContext;
 
 namespace trainerd::kernels::cuda {
 
-/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece. A token's row of qkv has
-/// `qkv_columns` elements and one of the output `out_columns`, of the whole merged projection.
+/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece. A token's
+/// row of qkv has `qkv_columns` elements and one of the output `out_columns`, of the whole merged projection.
 struct AttentionProblem {
   bool backward = false;
   bool causal = true;
@@ -23,7 +23,8 @@ struct AttentionProblem {
   auto operator<=>(const AttentionProblem&) const = default;
 };
 
-/// First elements of the piece. `stats` is packed [sequences, heads, tokens] fp32: written forward, read backward.
+/// First elements of the piece. `stats` is packed [sequences, heads, tokens] fp32: written forward, read
+/// backward.
 struct AttentionPointers {
   const std::byte *q = nullptr, *k = nullptr, *v = nullptr;
   std::byte* out = nullptr;
@@ -32,7 +33,8 @@ struct AttentionPointers {
   std::byte *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-/// What a plan is made for: a device at hand, or a description of one (cuDNN's own serialised form), which needs no device.
+/// What a plan is made for: a device at hand, or a description of one (cuDNN's own serialised form), which
+/// needs no device.
 struct AttentionDevice {
   cudnnContext* handle = nullptr;
   std::vector<std::uint8_t> description;
@@ -49,7 +51,8 @@ class AttentionGraph {
 };
 
 /// Null when the library does not support the problem; `why`, when given, gets its words.
-std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem, const AttentionDevice& device,
+std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem,
+                                                     const AttentionDevice& device,
                                                      std::string* why = nullptr);
 
 }  // namespace trainerd::kernels::cuda

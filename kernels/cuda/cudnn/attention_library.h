@@ -18,8 +18,8 @@ class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
   /// Runs one problem. False, and nothing run, when the library has no plan for it within `workspace_bytes`.
-  virtual bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers, std::byte* workspace,
-                   std::int64_t workspace_bytes) = 0;
+  virtual bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers,
+                   std::byte* workspace, std::int64_t workspace_bytes) = 0;
 };
 
 /// "cuDNN 9.19.0"; empty without it.

@@ -18,7 +18,8 @@ cudaDataType_t type_of(DType dtype) {
 /// A column-major matrix without gaps.
 cublasLtMatrixLayout_t make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), rows),
         "describing a matrix");
   return layout;
 }
@@ -29,8 +30,10 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 }
 
 template <class Value>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "what is asked of a GEMM");
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const Value& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+        "what is asked of a GEMM");
 }
 
 }  // namespace
@@ -59,7 +62,8 @@ std::uint32_t alignment_of(const std::byte* address) {
 
 std::string gemm_library_name() {
   const std::size_t version = cublasLtGetVersion();  // 130002 is 13.0.2
-  return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
 GemmLibrary::GemmLibrary() { check(cublasLtCreate(&handle_), "opening cuBLASLt"); }
@@ -87,14 +91,16 @@ std::unique_ptr<GemmPlan> GemmLibrary::describe(const GemmProblem& p, const std:
   return plan;
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p, const GemmPlan& plan) const {
+std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p,
+                                                                     const GemmPlan& plan) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "what is asked of a GEMM");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
       preference, &cublasLtMatmulPreferenceDestroy);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kGemmWorkspace));
   // A split of k is added up in fp32: in bf16, or in the output itself, every part would be rounded.
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c);
@@ -103,8 +109,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
   constexpr int kAsked = 8;
   std::vector<cublasLtMatmulHeuristicResult_t> results(kAsked);
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d,
-                                                               preference, kAsked, results.data(), &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d, preference, kAsked, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm for a GEMM");
   results.resize(static_cast<std::size_t>(found));
   std::erase_if(results, [](const cublasLtMatmulHeuristicResult_t& r) {
@@ -124,11 +130,13 @@ GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
     std::memcpy(&plan->algorithm, chosen->second.algorithm.data(), sizeof(plan->algorithm));
     plan->workspace = static_cast<std::size_t>(chosen->second.workspace_bytes);
     cublasLtMatmulHeuristicResult_t result{};
-    if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d, &plan->algorithm, &result) !=
-            CUBLAS_STATUS_SUCCESS ||
+    if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
+                                &plan->algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
         result.workspaceSize > plan->workspace)
-      throw base::device_error(gemm_library_name() + " does not take the algorithm that was chosen for a GEMM of " + cuda::describe(p) +
-                               ": remove gemm-algorithms.txt from the output directory to have them timed again");
+      throw base::device_error(
+          gemm_library_name() + " does not take the algorithm that was chosen for a GEMM of " +
+          cuda::describe(p) +
+          ": remove gemm-algorithms.txt from the output directory to have them timed again");
   } else {
     const cublasLtMatmulHeuristicResult_t first = candidates(p, *plan).front();
     plan->algorithm = first.algo;
@@ -140,11 +148,13 @@ GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
 void GemmLibrary::run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const {
   const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
   std::byte* workspace =
-      args.scratch + (static_cast<std::uintptr_t>(align_up(static_cast<std::int64_t>(address), kGemmWorkspaceAlignment)) - address);
+      args.scratch +
+      (static_cast<std::uintptr_t>(align_up(static_cast<std::int64_t>(address), kGemmWorkspaceAlignment)) -
+       address);
   const float one = 1.0f, beta = args.c != nullptr ? 1.0f : 0.0f;
   const std::byte* c = args.c != nullptr ? args.c : args.d;
-  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d, args.d, plan.d,
-                       &plan.algorithm, workspace, plan.workspace, stream),
+  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d,
+                       args.d, plan.d, &plan.algorithm, workspace, plan.workspace, stream),
         "running a GEMM");
 }
 
@@ -161,7 +171,8 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   run(stream, plan, args);
 }
 
-GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args, const Measure& measure) {
+GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args,
+                             const Measure& measure) {
   constexpr int kRounds = 5;
   constexpr double kGain = 0.98;
   const auto plan = describe(p, args.bias);
@@ -174,9 +185,11 @@ GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const Ge
       plan->workspace = results[i].workspaceSize;
       quickest[i] = std::min(quickest[i], measure([&] { run(stream, *plan, args); }));
     }
-  const std::size_t best = static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
+  const std::size_t best =
+      static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
   const cublasLtMatmulHeuristicResult_t& result = results[quickest[best] < kGain * quickest[0] ? best : 0];
-  GemmChoice choice{.problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};
+  GemmChoice choice{
+      .problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};
   std::memcpy(choice.algorithm.data(), &result.algo, sizeof(result.algo));
   return choice;
 }

@@ -34,10 +34,11 @@ std::string gemm_library_name();
 
 struct GemmPlan;  // descriptors and the chosen algorithm of one problem
 
-/// cuBLASLt with its plans by problem. The algorithm is the one that was chosen by timing, where choices are used, and else the
-/// first that the library's heuristic offers within the workspace: the same in every run of one library version on one device. fp32 operands are multiplied in fp32, never in TF32; bf16 ones
-/// are added up in fp32, in parts that are added in fp32 where an algorithm splits k. One plan costs about a tenth of a
-/// millisecond on the host, once.
+/// cuBLASLt with its plans by problem. The algorithm is the one that was chosen by timing, where choices are
+/// used, and else the first that the library's heuristic offers within the workspace: the same in every run
+/// of one library version on one device. fp32 operands are multiplied in fp32, never in TF32; bf16 ones are
+/// added up in fp32, in parts that are added in fp32 where an algorithm splits k. One plan costs about a
+/// tenth of a millisecond on the host, once.
 class GemmLibrary {
  public:
   GemmLibrary();
@@ -50,16 +51,18 @@ class GemmLibrary {
 
   /// Seconds of one call on the stream, its end awaited.
   using Measure = std::function<double(const std::function<void()>& call)>;
-  /// The quickest of the heuristic's first eight algorithms for a problem with aligned operands; the first, unless another gains
-  /// more than 2%. What `args` point to is overwritten.
-  GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args, const Measure& measure);
+  /// The quickest of the heuristic's first eight algorithms for a problem with aligned operands; the first,
+  /// unless another gains more than 2%. What `args` point to is overwritten.
+  GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
+                  const Measure& measure);
   /// From now on these are run where they apply. Throws DeviceError when the library does not know one.
   void use(std::span<const GemmChoice> choices);
 
  private:
   GemmPlan& plan_of(const GemmProblem& problem, const std::byte* bias);
   std::unique_ptr<GemmPlan> describe(const GemmProblem& problem, const std::byte* bias) const;
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem, const GemmPlan& plan) const;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem,
+                                                          const GemmPlan& plan) const;
   void run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const;
   cublasLtHandle_t handle_ = nullptr;
   std::map<GemmProblem, GemmChoice> chosen_;

@@ -1,4 +1,5 @@
-// Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a bytes of
+// Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a
+// bytes of
 //   add 3 n, scale 2 n elements; cast n elements of each dtype; accumulate 4 n + 4 n.
 
 #include "kernels/cuda/kernels/flat.cuh"
@@ -69,9 +70,9 @@ struct AccumulateBody {
 }  // namespace
 
 void add(const Launch& where, const Add& a) {
-  base::check(
-      a.a.dtype == a.out.dtype && a.b.dtype == a.out.dtype && a.a.numel() == a.out.numel() && a.b.numel() == a.out.numel(),
-      "add: all three alike");
+  base::check(a.a.dtype == a.out.dtype && a.b.dtype == a.out.dtype && a.a.numel() == a.out.numel() &&
+                  a.b.numel() == a.out.numel(),
+              "add: all three alike");
   with_type(a.out.dtype, "add: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.out.numel(), aligned(a.a, a.b, a.out), "add",
@@ -90,8 +91,8 @@ void cast(const Launch& where, const Cast& a) {
   base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
   if (a.in.numel() == 0) return;
   if (a.in.dtype == a.out.dtype)
-    return check(cudaMemcpyAsync(a.out.data, a.in.data, static_cast<std::size_t>(a.in.bytes()), cudaMemcpyDeviceToDevice,
-                                 where.stream),
+    return check(cudaMemcpyAsync(a.out.data, a.in.data, static_cast<std::size_t>(a.in.bytes()),
+                                 cudaMemcpyDeviceToDevice, where.stream),
                  "cast: a copy");
   with_type(a.in.dtype, "cast: between fp32 and bf16", [&](auto from) {
     with_type(a.out.dtype, "cast: between fp32 and bf16", [&](auto to) {
@@ -99,7 +100,8 @@ void cast(const Launch& where, const Cast& a) {
       using To = decltype(to);
       // Equal dtypes were copied above.
       if constexpr (!std::is_same_v<From, To>)
-        launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast", CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
+        launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
+                       CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
     });
   });
 }
@@ -109,9 +111,11 @@ void accumulate(const Launch& where, const Accumulate& a) {
               "accumulate: fp32 into as much bf16");
   const bool vectors = aligned(a.x, a.out);
   if (a.mode == WriteMode::accumulate)
-    launch_flat<8>(where, a.x.numel(), vectors, "accumulate", AccumulateBody<true>{at<float>(a.x), at<Bf16>(a.out)});
+    launch_flat<8>(where, a.x.numel(), vectors, "accumulate",
+                   AccumulateBody<true>{at<float>(a.x), at<Bf16>(a.out)});
   else
-    launch_flat<8>(where, a.x.numel(), vectors, "accumulate", AccumulateBody<false>{at<float>(a.x), at<Bf16>(a.out)});
+    launch_flat<8>(where, a.x.numel(), vectors, "accumulate",
+                   AccumulateBody<false>{at<float>(a.x), at<Bf16>(a.out)});
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -1,6 +1,7 @@
-// Embedding. Floor = bytes / memory bandwidth: forward T D elements of the table's dtype read and T D of the output's
-// written (and T D more with positions); backward T D of dout read and, for each row that occurs, D of the gradient read and
-// written, or all V D written once where it is assigned. The sort before it is token_sort.cu.
+// Embedding. Floor = bytes / memory bandwidth: forward T D elements of the table's dtype read and T D of the
+// output's written (and T D more with positions); backward T D of dout read and, for each row that occurs, D
+// of the gradient read and written, or all V D written once where it is assigned. The sort before it is
+// token_sort.cu.
 
 #include "kernels/cuda/kernels/token_sort.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
@@ -12,8 +13,9 @@ constexpr int kThreads = 128;
 
 template <class T, class W, int N>
 __global__ void __launch_bounds__(kThreads)
-    embedding_forward_kernel(const std::int32_t* tokens, const W* table, std::int64_t held, std::int64_t first_row,
-                             const std::int32_t* positions, const W* positions_table, T* out, std::int64_t d) {
+    embedding_forward_kernel(const std::int32_t* tokens, const W* table, std::int64_t held,
+                             std::int64_t first_row, const std::int32_t* positions, const W* positions_table,
+                             T* out, std::int64_t d) {
   const std::int64_t t = blockIdx.x, row = tokens[t] - first_row;
   const W* token = row >= 0 && row < held ? table + row * d : nullptr;
   const W* place = positions_table != nullptr ? positions_table + positions[t] * d : nullptr;
@@ -29,18 +31,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Block x is the sorted place of a token; the first of each row's tokens sums them all, in order. Block y is a run of
-/// columns.
+/// Block x is the sorted place of a token; the first of each row's tokens sums them all, in order. Block y is
+/// a run of columns.
 template <class T, class G, int N>
 __global__ void __launch_bounds__(kThreads)
-    embedding_backward_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens, std::int64_t held,
-                              const T* dout, G* dtable, std::int64_t d, bool accumulate) {
+    embedding_backward_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens,
+                              std::int64_t held, const T* dout, G* dtable, std::int64_t d, bool accumulate) {
   const std::int64_t begin = blockIdx.x;
   const std::int32_t row = rows[begin];
   if (row >= held || (begin > 0 && rows[begin - 1] == row)) return;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (column >= d) return;
-  // The last place of the row: strides that double while they stay in it, then halve. One load where a token is alone.
+  // The last place of the row: strides that double while they stay in it, then halve. One load where a token
+  // is alone.
   std::int64_t last = begin, stride = 1;
   while (last + stride < tokens && rows[last + stride] == row) {
     last += stride;
@@ -70,10 +73,8 @@ __global__ void __launch_bounds__(kThreads)
 /// Calls `f` with the vector width for rows of d elements.
 template <class T, class F>
 void with_width(bool vectors, std::int64_t d, const F& f) {
-  if (vectors && d % kVec<T> == 0)
-    f(std::integral_constant<int, kVec<T>>{});
-  else
-    f(std::integral_constant<int, 1>{});
+  if (vectors && d % kVec<T> == 0) f(std::integral_constant<int, kVec<T>>{});
+  else f(std::integral_constant<int, 1>{});
 }
 
 }  // namespace
@@ -81,18 +82,21 @@ void with_width(bool vectors, std::int64_t d, const F& f) {
 void embedding_forward(const Launch& where, const EmbeddingForward& a) {
   const std::int64_t tokens = a.out_TD.size(0), d = a.out_TD.size(1);
   const bool placed = a.positions_table_SD.defined();
-  base::check(a.tokens_T.numel() == tokens && a.table_VD.size(1) == d, "embedding: shapes of tokens, table and output");
-  base::check(!placed || (a.positions_table_SD.dtype == a.table_VD.dtype && a.positions_table_SD.size(1) == d &&
-                          a.positions_T.numel() == tokens),
+  base::check(a.tokens_T.numel() == tokens && a.table_VD.size(1) == d,
+              "embedding: shapes of tokens, table and output");
+  base::check(!placed || (a.positions_table_SD.dtype == a.table_VD.dtype &&
+                          a.positions_table_SD.size(1) == d && a.positions_T.numel() == tokens),
               "embedding: both tables have one dtype and width, and each token a position");
   with_type(a.out_TD.dtype, "embedding: fp32 or bf16", [&](auto t) {
     with_type(a.table_VD.dtype, "embedding: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
       with_width<T>(aligned(a.table_VD, a.positions_table_SD, a.out_TD), d, [&](auto n) {
-        launch(where, {tokens}, kThreads, "embedding_forward", embedding_forward_kernel<T, W, decltype(n)::value>,
-               a.tokens_T.as<std::int32_t>(), at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
-               placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD), at<T>(a.out_TD), d);
+        launch(where, {tokens}, kThreads, "embedding_forward",
+               embedding_forward_kernel<T, W, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
+               at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
+               placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD),
+               at<T>(a.out_TD), d);
       });
     });
   });
@@ -100,13 +104,15 @@ void embedding_forward(const Launch& where, const EmbeddingForward& a) {
 
 void embedding_backward(const Launch& where, const EmbeddingBackward& a) {
   const std::int64_t tokens = a.rows_T.numel(), held = a.dtable_VD.size(0), d = a.dtable_VD.size(1);
-  base::check(a.dout_TD.size(0) == tokens && a.dout_TD.size(1) == d, "embedding: shapes of rows, dout and dtable");
+  base::check(a.dout_TD.size(0) == tokens && a.dout_TD.size(1) == d,
+              "embedding: shapes of rows, dout and dtable");
   const bool accumulate = a.mode == WriteMode::accumulate;
   if (!accumulate && a.dtable_VD.numel() > 0)
     check(cudaMemsetAsync(a.dtable_VD.data, 0, static_cast<std::size_t>(a.dtable_VD.bytes()), where.stream),
           "embedding: clearing the gradient");
   if (tokens == 0 || held == 0 || d == 0) return;
-  const SortedTokens sorted = sort_tokens(where, a.rows_T.as<std::int32_t>(), a.first_row, held, SortPlan(tokens, held));
+  const SortedTokens sorted =
+      sort_tokens(where, a.rows_T.as<std::int32_t>(), a.first_row, held, SortPlan(tokens, held));
   with_type(a.dout_TD.dtype, "embedding: fp32 or bf16", [&](auto t) {
     with_type(a.dtable_VD.dtype, "embedding: fp32 or bf16", [&](auto g) {
       using T = decltype(t);

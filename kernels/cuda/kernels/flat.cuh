@@ -10,7 +10,8 @@ constexpr int kFlatThreads = 256;
 /// Calls body.at<N>(i) for i = 0, N, 2N, ... and body.at<1>(i) for what is left of n; each element once.
 template <int N, class Body>
 __global__ void __launch_bounds__(kFlatThreads) flat_kernel(std::int64_t n, Body body) {
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x, vectors = n / N;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x,
+                     vectors = n / N;
   if (thread < vectors) {
     body.template at<N>(thread * N);
   } else if constexpr (N > 1) {
@@ -24,8 +25,7 @@ template <int N, class Body>
 void launch_flat(const Launch& where, std::int64_t n, bool vectors, const char* name, const Body& body) {
   if (vectors)
     launch(where, {ceil_div(n / N + n % N, kFlatThreads)}, kFlatThreads, name, flat_kernel<N, Body>, n, body);
-  else
-    launch(where, {ceil_div(n, kFlatThreads)}, kFlatThreads, name, flat_kernel<1, Body>, n, body);
+  else launch(where, {ceil_div(n, kFlatThreads)}, kFlatThreads, name, flat_kernel<1, Body>, n, body);
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -1,4 +1,5 @@
-// The MLP's activation functions. Floor = bytes / memory bandwidth, bytes in elements of the activations' dtype:
+// The MLP's activation functions. Floor = bytes / memory bandwidth, bytes in elements of the activations'
+// dtype:
 //   glu forward 3 T F (gate, up -> act), backward 5 T F (dact, gate, up -> dgate, dup) and T F more with act,
 //   gelu forward 2 T F, backward 3 T F.
 
@@ -15,11 +16,13 @@ template <int N>
 struct Place {
   std::int64_t row, column;
   __device__ explicit Place(unsigned chunks)
-      : row(blockIdx.x / chunks), column((static_cast<std::int64_t>(blockIdx.x % chunks) * kThreads + threadIdx.x) * N) {}
+      : row(blockIdx.x / chunks),
+        column((static_cast<std::int64_t>(blockIdx.x % chunks) * kThreads + threadIdx.x) * N) {}
 };
 
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
+__global__ void __launch_bounds__(kThreads)
+    glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
   const Place<N> place(chunks);
   if (place.column >= ffn) return;
   const T* gate = gate_up + place.row * 2 * ffn + place.column;
@@ -31,10 +34,11 @@ __global__ void __launch_bounds__(kThreads) glu_forward_kernel(const T* gate_up,
   store<N>(act + place.row * ffn + place.column, u);
 }
 
-// dgate_up may be gate_up: a thread has read all it needs before it writes, and no other reads what it writes.
+// dgate_up may be gate_up: a thread has read all it needs before it writes, and no other reads what it
+// writes.
 template <class T, int N, bool kAct>
-__global__ void __launch_bounds__(kThreads)
-    glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up, T* act, std::int64_t ffn, unsigned chunks) {
+__global__ void __launch_bounds__(kThreads) glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up,
+                                                                T* act, std::int64_t ffn, unsigned chunks) {
   const Place<N> place(chunks);
   if (place.column >= ffn) return;
   const std::int64_t wide = place.row * 2 * ffn + place.column, narrow = place.row * ffn + place.column;
@@ -56,7 +60,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// 2 u for GELU's tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is sigmoid(2 u).
-__host__ __device__ inline float gelu_twice_u(float x) { return x * fmaf(x * x, 0.044715f, 1.0f) * 1.5957691216057308f; }
+__host__ __device__ inline float gelu_twice_u(float x) {
+  return x * fmaf(x * x, 0.044715f, 1.0f) * 1.5957691216057308f;
+}
 
 template <class T>
 struct GeluForwardBody {
@@ -98,8 +104,7 @@ template <class T, class F>
 void with_width(bool vectors, std::int64_t ffn, const F& f) {
   if (vectors && ffn % kVec<T> == 0)
     f(std::integral_constant<int, kVec<T>>{}, ceil_div(ffn, kVec<T> * kThreads));
-  else
-    f(std::integral_constant<int, 1>{}, ceil_div(ffn, kThreads));
+  else f(std::integral_constant<int, 1>{}, ceil_div(ffn, kThreads));
 }
 
 }  // namespace
@@ -119,18 +124,21 @@ void glu_forward(const Launch& where, const GluForward& a) {
 
 void glu_backward(const Launch& where, const GluBackward& a) {
   const std::int64_t rows = a.dact_TF.size(0), ffn = a.dact_TF.size(1);
-  base::check(a.gate_up_T2F.numel() == 2 * rows * ffn && a.dgate_up_T2F.numel() == 2 * rows * ffn &&
-                  a.gate_up_T2F.dtype == a.dact_TF.dtype && a.dgate_up_T2F.dtype == a.dact_TF.dtype &&
-                  (!a.act_TF.defined() || (a.act_TF.dtype == a.dact_TF.dtype && a.act_TF.numel() == rows * ffn)),
-              "glu: gate_up must be [T, 2F], and all in the dtype of dact");
+  base::check(
+      a.gate_up_T2F.numel() == 2 * rows * ffn && a.dgate_up_T2F.numel() == 2 * rows * ffn &&
+          a.gate_up_T2F.dtype == a.dact_TF.dtype && a.dgate_up_T2F.dtype == a.dact_TF.dtype &&
+          (!a.act_TF.defined() || (a.act_TF.dtype == a.dact_TF.dtype && a.act_TF.numel() == rows * ffn)),
+      "glu: gate_up must be [T, 2F], and all in the dtype of dact");
   with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    with_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
-      constexpr int N = decltype(n)::value;
-      launch(where, {rows * chunks}, kThreads, "glu_backward",
-             a.act_TF.defined() ? glu_backward_kernel<T, N, true> : glu_backward_kernel<T, N, false>, at<T>(a.dact_TF),
-             at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
-    });
+    with_width<T>(
+        aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
+          constexpr int N = decltype(n)::value;
+          launch(where, {rows * chunks}, kThreads, "glu_backward",
+                 a.act_TF.defined() ? glu_backward_kernel<T, N, true> : glu_backward_kernel<T, N, false>,
+                 at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF), ffn,
+                 static_cast<unsigned>(chunks));
+        });
   });
 }
 
@@ -144,8 +152,8 @@ void gelu_forward(const Launch& where, const GeluForward& a) {
 }
 
 void gelu_backward(const Launch& where, const GeluBackward& a) {
-  base::check(a.dx_TF.dtype == a.x_TF.dtype && a.dx_TF.numel() == a.x_TF.numel() && a.dact_TF.dtype == a.x_TF.dtype &&
-                  a.dact_TF.numel() == a.x_TF.numel(),
+  base::check(a.dx_TF.dtype == a.x_TF.dtype && a.dx_TF.numel() == a.x_TF.numel() &&
+                  a.dact_TF.dtype == a.x_TF.dtype && a.dact_TF.numel() == a.x_TF.numel(),
               "gelu: dx and dact must be as x");
   with_type(a.x_TF.dtype, "gelu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);

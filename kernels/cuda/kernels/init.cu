@@ -1,6 +1,6 @@
-// Initial weights. Bytes: 4 n written (2 n in bf16); a Philox call, logarithm and sine or cosine for each element cost more: about 150
-// instructions, 40 ms for 7.6 G elements on an H200, once a run.
-// Uniform numbers are the CPU's bit for bit; log, sin and cos are the device's, within two units in the last place of the
+// Initial weights. Bytes: 4 n written (2 n in bf16); a Philox call, logarithm and sine or cosine for each
+// element cost more: about 150 instructions, 40 ms for 7.6 G elements on an H200, once a run. Uniform numbers
+// are the CPU's bit for bit; log, sin and cos are the device's, within two units in the last place of the
 // host's.
 
 #include <cmath>
@@ -31,9 +31,11 @@ struct InitBody {
     static_assert(N == 1);
     const std::int64_t r = row + i / columns, c = column + i % columns;
     // No fused multiply-add: the CPU rounds the product.
-    x[i] = narrow<T>(r < logical_rows && c < logical_columns
-                         ? __fadd_rn(mean, __fmul_rn(stddev, device_normal(key, static_cast<std::uint64_t>(r * logical_columns + c))))
-                         : 0.0f);
+    x[i] =
+        narrow<T>(r < logical_rows && c < logical_columns
+                      ? __fadd_rn(mean, __fmul_rn(stddev, device_normal(key, static_cast<std::uint64_t>(
+                                                                                 r * logical_columns + c))))
+                      : 0.0f);
   }
 };
 
@@ -43,9 +45,9 @@ void init_normal(const Launch& where, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
   with_type(a.x.dtype, "init: fp32 or bf16", [&](auto tag) {
     using T = decltype(tag);
-    launch_flat<1>(
-        where, a.x.numel(), true, "init_normal",
-        InitBody<T>{a.x.as<T>(), a.key, a.stddev, a.mean, a.row, a.column, a.columns, a.logical_rows, a.logical_columns});
+    launch_flat<1>(where, a.x.numel(), true, "init_normal",
+                   InitBody<T>{a.x.as<T>(), a.key, a.stddev, a.mean, a.row, a.column, a.columns,
+                               a.logical_rows, a.logical_columns});
   });
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// The launchers of our own kernels: one free function for each operator of ops.h that no library serves, in a .cu file by
-// subject. Each checks what its kernel relies on, launches on the stream given and returns at once; an empty input launches
-// nothing. Scratch is `scratch_bytes(args, target)` long (scratch.h), aligned to kAlignment, and not cleared.
+// The launchers of our own kernels: one free function for each operator of ops.h that no library serves, in a
+// .cu file by subject. Each checks what its kernel relies on, launches on the stream given and returns at
+// once; an empty input launches nothing. Scratch is `scratch_bytes(args, target)` long (scratch.h), aligned
+// to kAlignment, and not cleared.
 
 #include <cuda_runtime_api.h>
 
@@ -14,16 +15,18 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Where a launcher runs: the stream, the device's properties (`sm_version`, `sm_count`), and the call's scratch.
+/// Where a launcher runs: the stream, the device's properties (`sm_version`, `sm_count`), and the call's
+/// scratch.
 struct Launch {
   cudaStream_t stream = nullptr;
   const Target& target;
   std::byte* scratch = nullptr;
 };
 
-// A launcher for each operator that is ours alone or has a fallback of ours, in the source of its subject. Spans in the arguments are
-// host memory: they may change when the launcher has returned. Attention where no library serves: fp32 or bf16, deterministic; on
-// tensor cores (attention_mma.cu) where the heads are bf16, of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
+// A launcher for each operator that is ours alone or has a fallback of ours, in the source of its subject.
+// Spans in the arguments are host memory: they may change when the launcher has returned. Attention where no
+// library serves: fp32 or bf16, deterministic; on tensor cores (attention_mma.cu) where the heads are bf16,
+// of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
 #define TRAINERD_CUDA_library(name, Args)
 #define TRAINERD_CUDA_either(name, Args) void name(const Launch&, const Args&);
 #define TRAINERD_CUDA_own(name, Args) void name(const Launch&, const Args&);

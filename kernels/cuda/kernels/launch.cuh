@@ -19,10 +19,11 @@ struct Grid {
   int shared_bytes = 0;  ///< dynamic shared memory of a block
 };
 
-/// Launches `kernel` on the stream of `at`; nothing when the grid is empty. Arguments become the kernel's own parameter
-/// types.
+/// Launches `kernel` on the stream of `at`; nothing when the grid is empty. Arguments become the kernel's own
+/// parameter types.
 template <class... Params, class... Args>
-void launch(const Launch& at, Grid grid, int threads, const char* name, void (*kernel)(Params...), Args&&... args) {
+void launch(const Launch& at, Grid grid, int threads, const char* name, void (*kernel)(Params...),
+            Args&&... args) {
   if (grid.x == 0 || grid.y == 0) return;
   base::check(grid.x <= 0x7fffffff && grid.y <= 65535, "a launch has more blocks than a grid holds");
   cudaLaunchConfig_t config{};
@@ -50,10 +51,8 @@ inline bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType
 template <class F>
 void with_type(DType dtype, const char* what, const F& f) {
   base::check(is_float(dtype), what);
-  if (dtype == DType::bf16)
-    f(Bf16{});
-  else
-    f(float{});
+  if (dtype == DType::bf16) f(Bf16{});
+  else f(float{});
 }
 
 /// Elements of the type of `tensor`; null when it is undefined. The dtype was looked at by the caller.

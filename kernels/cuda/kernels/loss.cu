@@ -1,6 +1,7 @@
-// Cross-entropy, one block for each token's row of logits. Floor = bytes / memory bandwidth, bytes in elements of the
-// logits:
-//   ce_stats T V read; ce_finish with the gradient T V read and T V written in place; the rest is per token and nothing.
+// Cross-entropy, one block for each token's row of logits. Floor = bytes / memory bandwidth, bytes in
+// elements of the logits:
+//   ce_stats T V read; ce_finish with the gradient T V read and T V written in place; the rest is per token
+//   and nothing.
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 512;
 
-/// Elements [head, tail) of a row of n lie on 16-byte boundaries of memory; what is before and after is fewer than N each.
-/// A row of an odd vocabulary begins anywhere.
+/// Elements [head, tail) of a row of n lie on 16-byte boundaries of memory; what is before and after is fewer
+/// than N each. A row of an odd vocabulary begins anywhere.
 template <int N>
 struct AlignedRun {
   std::int64_t head, tail;
@@ -39,8 +40,8 @@ struct Online {
     float high = max;
 #pragma unroll
     for (int k = 0; k < N; ++k) high = fmaxf(high, x[k]);
-    // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN is never the
-    // maximum, and comes through the sum.
+    // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN is
+    // never the maximum, and comes through the sum.
     const float reference = high == -INFINITY ? 0.0f : high;
     if (high > max) {
       sum *= exp_for<T>(max - high);
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kThreads)
 
   float highest[1] = {online.max};
   block_reduce(highest, -INFINITY, Max{});
-  const float total = block_sum(highest[0] == -INFINITY ? online.sum : online.sum * exp_for<T>(online.max - highest[0]));
+  const float total =
+      block_sum(highest[0] == -INFINITY ? online.sum : online.sum * exp_for<T>(online.max - highest[0]));
   if (threadIdx.x == 0) {
     const std::int64_t target = targets[t] - first_row;
     max[t] = highest[0];
@@ -207,8 +209,8 @@ void ce_stats(const Launch& where, const CeStats& a) {
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     launch(where, {tokens}, threads_of_row(held), "ce_stats", ce_stats_kernel<T>, at<T>(a.logits_TV),
-           a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, a.max_T.as<float>(), a.sum_exp_T.as<float>(),
-           a.target_logit_T.as<float>());
+           a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, a.max_T.as<float>(),
+           a.sum_exp_T.as<float>(), a.target_logit_T.as<float>());
   });
 }
 
@@ -222,8 +224,9 @@ void ce_rescale(const Launch& where, const CeRescale& a) {
 
 void ce_finish(const Launch& where, const CeFinish& a) {
   const std::int64_t tokens = a.logits_TV.size(0), held = a.logits_TV.size(1);
-  base::check(a.targets_T.numel() == tokens && a.loss_weight_T.numel() == tokens && a.loss_T.numel() == tokens &&
-                  a.max_T.numel() == tokens && a.sum_exp_T.numel() == tokens && a.target_logit_T.numel() == tokens,
+  base::check(a.targets_T.numel() == tokens && a.loss_weight_T.numel() == tokens &&
+                  a.loss_T.numel() == tokens && a.max_T.numel() == tokens && a.sum_exp_T.numel() == tokens &&
+                  a.target_logit_T.numel() == tokens,
               "cross-entropy: one target, weight and loss for each row of logits");
   const Finish args{.targets = a.targets_T.as<std::int32_t>(),
                     .weight = a.loss_weight_T.as<float>(),
@@ -236,10 +239,12 @@ void ce_finish(const Launch& where, const CeFinish& a) {
                     .real = real_columns(a),
                     .first_row = a.first_row,
                     .grad_scale = a.grad_scale};
-  if (a.want == CeFinish::Want::loss) return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
+  if (a.want == CeFinish::Want::loss)
+    return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    launch(where, {tokens}, threads_of_row(held), "ce_finish", ce_gradient_kernel<T>, at<T>(a.logits_TV), args);
+    launch(where, {tokens}, threads_of_row(held), "ce_finish", ce_gradient_kernel<T>, at<T>(a.logits_TV),
+           args);
   });
 }
 

@@ -20,13 +20,12 @@ __host__ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-/// e^x. What is stored in bf16 needs no more than 2^-20 of relative error; fp32 takes the exact library function.
+/// e^x. What is stored in bf16 needs no more than 2^-20 of relative error; fp32 takes the exact library
+/// function.
 template <class T>
 __host__ __device__ inline float exp_for(float x) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    return exp2_fast(x * 1.4426950408889634f);
-  else
-    return ::expf(x);
+  if constexpr (std::is_same_v<T, Bf16>) return exp2_fast(x * 1.4426950408889634f);
+  else return ::expf(x);
 }
 
 template <class T>

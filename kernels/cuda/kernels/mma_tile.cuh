@@ -1,7 +1,7 @@
 #pragma once
 
-// Tiles of bf16 rows in shared memory and the two products that attention makes of them. A warp owns 16 M rows of an output; its
-// sums lie in registers as sums[M][columns / 8][4], by the layout of C in mma.cuh.
+// Tiles of bf16 rows in shared memory and the two products that attention makes of them. A warp owns 16 M
+// rows of an output; its sums lie in registers as sums[M][columns / 8][4], by the layout of C in mma.cuh.
 
 #include "kernels/cuda/kernels/mma.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
@@ -9,9 +9,9 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Rows of `Columns` bf16, at least 128 bytes apart. The 16-byte chunk c of row r lies at place c xor (r mod 8): eight rows of one
-/// chunk, as ldmatrix reads them, and the chunks of one row, as they are copied, are in different banks. A tile begins at a
-/// multiple of kStride.
+/// Rows of `Columns` bf16, at least 128 bytes apart. The 16-byte chunk c of row r lies at place c xor (r mod
+/// 8): eight rows of one chunk, as ldmatrix reads them, and the chunks of one row, as they are copied, are in
+/// different banks. A tile begins at a multiple of kStride.
 template <int Columns>
 struct Panel {
   static_assert(Columns % 16 == 0);
@@ -27,29 +27,35 @@ struct Panel {
     const int thread = thread_now();
     return place(thread & 15, thread >> 4 & 1);
   }
-  /// Rows 16 i and on, columns 16 j and on: matrices [0, 8) x [0, 8), [8, 16) x [0, 8), [0, 8) x [8, 16), [8, 16) x [8, 16).
+  /// Rows 16 i and on, columns 16 j and on: matrices [0, 8) x [0, 8), [8, 16) x [0, 8), [0, 8) x [8, 16), [8,
+  /// 16) x [8, 16).
   __device__ static SharedAddress block(SharedAddress tile_and_lane, int i, int j) {
-    return (tile_and_lane ^ static_cast<SharedAddress>(j << 5)) + static_cast<SharedAddress>(i * 16 * kStride);
+    return (tile_and_lane ^ static_cast<SharedAddress>(j << 5)) +
+           static_cast<SharedAddress>(i * 16 * kStride);
   }
 };
 
-/// Starts to copy rows [first, first + Rows) of one head into a tile, zeros past `length` rows and `width` columns. `x` is the head's
-/// first element in row 0, `row_elements` the distance of rows.
+/// Starts to copy rows [first, first + Rows) of one head into a tile, zeros past `length` rows and `width`
+/// columns. `x` is the head's first element in row 0, `row_elements` the distance of rows.
 template <class P, int Rows, int Threads>
-__device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, int length, int row_elements, int width) {
+__device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, int length, int row_elements,
+                                 int width) {
   constexpr int kStep = Threads / P::kChunks;  // rows copied at once
   static_assert(Threads % P::kChunks == 0 && Rows % kStep == 0);
   const int thread = thread_now(), row = thread / P::kChunks, chunk = thread % P::kChunks;
   if (chunk * 8 >= P::kColumns) return;
-  // A multiplication for each row: a pointer for each, carried from tile to tile, would take the registers of the sums.
+  // A multiplication for each row: a pointer for each, carried from tile to tile, would take the registers of
+  // the sums.
   const int from = opaque(first + row), left = chunk * 8 < width ? length - from : 0;
 #pragma unroll
   for (int i = 0; i < Rows / kStep; ++i)
-    copy_async_16(tile + P::place(row + i * kStep, chunk), x + static_cast<std::int64_t>(from + i * kStep) * row_elements + chunk * 8,
+    copy_async_16(tile + P::place(row + i * kStep, chunk),
+                  x + static_cast<std::int64_t>(from + i * kStep) * row_elements + chunk * 8,
                   i * kStep < left);
 }
 
-/// sums[16 M x 8 N] += X Y^T over all columns; X the warp's 16 M rows, Y 8 N rows. Both addresses with the lane's part.
+/// sums[16 M x 8 N] += X Y^T over all columns; X the warp's 16 M rows, Y 8 N rows. Both addresses with the
+/// lane's part.
 template <class P, int M, int N>
 __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, SharedAddress y) {
   static_assert(N % 2 == 0);
@@ -71,7 +77,8 @@ __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, Sh
   }
 }
 
-/// A product's result [16 M x 8 N], narrowed, as the left side of the next: a[m][k] are the fragments of A of columns [16 k, 16 k + 16).
+/// A product's result [16 M x 8 N], narrowed, as the left side of the next: a[m][k] are the fragments of A of
+/// columns [16 k, 16 k + 16).
 template <int M, int N>
 __device__ inline void narrow_fragments(std::uint32_t (&a)[M][N / 2][4], const float (&c)[M][N][4]) {
 #pragma unroll
@@ -84,7 +91,8 @@ __device__ inline void narrow_fragments(std::uint32_t (&a)[M][N / 2][4], const f
 
 /// sums[16 M x columns] += W Y; W [16 M x 16 K] in registers, Y 16 K rows, its address with the lane's part.
 template <class P, int M, int K>
-__device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4], const std::uint32_t (&w)[M][K][4], SharedAddress y) {
+__device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4],
+                                          const std::uint32_t (&w)[M][K][4], SharedAddress y) {
 #pragma unroll
   for (int k = 0; k < K; ++k)
 #pragma unroll
@@ -99,11 +107,12 @@ __device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4], 
     }
 }
 
-/// The first `left` of the warp's rows = factor[m][h] * sums in bf16, 16 bytes a store; h is 0 for row g, 1 for g + 8. They pass
-/// through `tile`, 16 M rows of shared memory that this warp alone reads.
+/// The first `left` of the warp's rows = factor[m][h] * sums in bf16, 16 bytes a store; h is 0 for row g, 1
+/// for g + 8. They pass through `tile`, 16 M rows of shared memory that this warp alone reads.
 template <class P, int M>
-__device__ inline void store_rows(SharedAddress tile, const float (&sums)[M][P::kColumns / 8][4], const float (&factor)[M][2], Bf16* x,
-                                  int left, int row_elements, int width) {
+__device__ inline void store_rows(SharedAddress tile, const float (&sums)[M][P::kColumns / 8][4],
+                                  const float (&factor)[M][2], Bf16* x, int left, int row_elements,
+                                  int width) {
   const int g = lane_id() >> 2, t = lane_id() & 3;
   __syncwarp();  // the tile's last readers
 #pragma unroll

@@ -1,6 +1,7 @@
 // Residual + norm. Floor = bytes / memory bandwidth, bytes in elements of the activations' dtype:
 //   forward 4 T D (residual, delta -> sum, y), or 2 T D without delta;
-//   backward 4 T D (dy, dsum, sum -> dx) and 8 bytes of partial sums for each column and part, 1.6% of it at T 32768.
+//   backward 4 T D (dy, dsum, sum -> dx) and 8 bytes of partial sums for each column and part, 1.6% of it at
+//   T 32768.
 
 #include "kernels/cuda/kernels/norm_rows.cuh"
 #include "kernels/cuda/kernels/partials.cuh"
@@ -37,7 +38,8 @@ void run_forward(const Launch& where, const AddNormForward& a) {
   else if (vectors && d % N == 0)
     launch(where, {rows}, kNormThreads, "add_norm_forward", add_norm_forward_long_kernel<T, W, N>, args);
   else
-    launch(where, {rows}, threads_for(d, kNormThreads), "add_norm_forward", add_norm_forward_long_kernel<T, W, 1>, args);
+    launch(where, {rows}, threads_for(d, kNormThreads), "add_norm_forward",
+           add_norm_forward_long_kernel<T, W, 1>, args);
 }
 
 template <class T, class W>
@@ -64,14 +66,17 @@ void run_backward(const Launch& where, const AddNormBackward& a) {
                                 .layer = a.kind == NormKind::layer};
   constexpr int N = kVec<T>;
   if (vectors && d % N == 0 && fits_registers<N>(d))
-    launch(where, {parts.count}, threads_for(ceil_div(d, kNormVectors * N), kNormThreads), "add_norm_backward",
-           bias_partial != nullptr ? add_norm_backward_kernel<T, W, N, true> : add_norm_backward_kernel<T, W, N, false>,
+    launch(where, {parts.count}, threads_for(ceil_div(d, kNormVectors * N), kNormThreads),
+           "add_norm_backward",
+           bias_partial != nullptr ? add_norm_backward_kernel<T, W, N, true>
+                                   : add_norm_backward_kernel<T, W, N, false>,
            args);
   else if (vectors && d % N == 0)
-    launch(where, {parts.count}, kNormThreads, "add_norm_backward", add_norm_backward_long_kernel<T, W, N>, args);
-  else
-    launch(where, {parts.count}, threads_for(d, kNormThreads), "add_norm_backward", add_norm_backward_long_kernel<T, W, 1>,
+    launch(where, {parts.count}, kNormThreads, "add_norm_backward", add_norm_backward_long_kernel<T, W, N>,
            args);
+  else
+    launch(where, {parts.count}, threads_for(d, kNormThreads), "add_norm_backward",
+           add_norm_backward_long_kernel<T, W, 1>, args);
   sum_partials(where, partial, parts.count, a.dweight_D, a.mode);
   if (bias_partial != nullptr) sum_partials(where, bias_partial, parts.count, a.dbias_D, a.mode);
 }
@@ -81,16 +86,19 @@ void run_backward(const Launch& where, const AddNormBackward& a) {
 void add_norm_forward(const Launch& where, const AddNormForward& a) {
   const std::int64_t rows = a.residual_TD.size(0), d = a.residual_TD.size(1);
   const DType dtype = a.residual_TD.dtype;
-  base::check(a.y_TD.numel() == rows * d && a.weight_D.numel() == d && a.y_TD.dtype == dtype && a.rstd_T.numel() == rows,
+  base::check(a.y_TD.numel() == rows * d && a.weight_D.numel() == d && a.y_TD.dtype == dtype &&
+                  a.rstd_T.numel() == rows,
               "norm: shapes of input, output and weight");
   base::check(!a.delta_TD.defined() || (a.delta_TD.dtype == dtype && a.sum_TD.dtype == dtype &&
                                         a.delta_TD.numel() == rows * d && a.sum_TD.numel() == rows * d),
               "norm: delta and sum must be as the residual");
   base::check(!a.bias_D.defined() || (a.bias_D.dtype == a.weight_D.dtype && a.bias_D.numel() == d),
               "norm: weight and bias have one dtype and length");
-  base::check(a.kind == NormKind::rms || a.mean_T.numel() == rows, "norm: a layer norm keeps a mean for each row");
+  base::check(a.kind == NormKind::rms || a.mean_T.numel() == rows,
+              "norm: a layer norm keeps a mean for each row");
   with_type(dtype, "norm: fp32 or bf16", [&](auto t) {
-    with_type(a.weight_D.dtype, "norm: fp32 or bf16", [&](auto w) { run_forward<decltype(t), decltype(w)>(where, a); });
+    with_type(a.weight_D.dtype, "norm: fp32 or bf16",
+              [&](auto w) { run_forward<decltype(t), decltype(w)>(where, a); });
   });
 }
 
@@ -106,7 +114,8 @@ void add_norm_backward(const Launch& where, const AddNormBackward& a) {
   base::check(a.weight_D.numel() == d && (a.kind == NormKind::rms || a.mean_T.numel() == rows),
               "norm: a weight for each column, and for a layer norm a mean for each row");
   with_type(dtype, "norm: fp32 or bf16", [&](auto t) {
-    with_type(a.weight_D.dtype, "norm: fp32 or bf16", [&](auto w) { run_backward<decltype(t), decltype(w)>(where, a); });
+    with_type(a.weight_D.dtype, "norm: fp32 or bf16",
+              [&](auto w) { run_backward<decltype(t), decltype(w)>(where, a); });
   });
 }
 

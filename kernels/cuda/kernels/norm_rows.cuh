@@ -1,7 +1,8 @@
 #pragma once
 
-// One block for each row (forward) or run of rows (backward). A row that fits is held in registers, V vectors of N elements
-// a thread; a longer or unaligned one is read again for each pass (kLong), from the cache as a rule.
+// One block for each row (forward) or run of rows (backward). A row that fits is held in registers, V vectors
+// of N elements a thread; a longer or unaligned one is read again for each pass (kLong), from the cache as a
+// rule.
 
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
@@ -29,8 +30,8 @@ struct NormForward {
 
 /// y of N elements that begin at `column`. fp32 throughout, rounded once.
 template <int N, class T, class W>
-__device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64_t column, float (&x)[N], float mean,
-                                    float rstd) {
+__device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64_t column, float (&x)[N],
+                                    float mean, float rstd) {
   float w[N];
   load<N>(a.weight + column, w);
   if (a.bias != nullptr) {
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForw
 template <class T, class W, int N>
 __global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(NormForward<T, W> a) {
   const std::int64_t row = blockIdx.x, begin = row * a.columns;
-  const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N, step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N,
+                     step = static_cast<std::int64_t>(blockDim.x) * N;
   // What this thread writes to `sum` it alone reads again.
   const T* from = a.delta != nullptr ? a.sum : a.residual;
   float x[N], total = 0.0f;
@@ -145,9 +147,9 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(Nor
   }
 }
 
-/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum, where the RMS norm has
-/// neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467); dweight = sum of dy xh over rows, dbias of
-/// dy.
+/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum, where the RMS
+/// norm has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467); dweight = sum of dy
+/// xh over rows, dbias of dy.
 template <class T, class W>
 struct NormBackward {
   const T* dy;
@@ -238,12 +240,14 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
   }
 }
 
-/// As above for a row of any length: the partial sums lie in memory, each element written by one thread alone.
+/// As above for a row of any length: the partial sums lie in memory, each element written by one thread
+/// alone.
 template <class T, class W, int N>
 __global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(NormBackward<T, W> a) {
   const std::int64_t begin = blockIdx.x * a.rows_of_part,
                      end = begin + a.rows_of_part < a.rows ? begin + a.rows_of_part : a.rows;
-  const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N, step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N,
+                     step = static_cast<std::int64_t>(blockDim.x) * N;
   float* const dweight = a.weight_partial + blockIdx.x * a.stride;
   float* const dbias = a.bias_partial == nullptr ? nullptr : a.bias_partial + blockIdx.x * a.stride;
   for (std::int64_t row = begin; row < end; ++row) {

@@ -1,5 +1,5 @@
-// The second stage of sums over rows. Bytes: 4 parts n read. 528 parts of 4096 columns are 8.7 MB, mostly still in L2: a few
-// microseconds; the latency of 33 dependent steps of a slice is what it costs.
+// The second stage of sums over rows. Bytes: 4 parts n read. 528 parts of 4096 columns are 8.7 MB, mostly
+// still in L2: a few microseconds; the latency of 33 dependent steps of a slice is what it costs.
 
 #include "kernels/cuda/kernels/partials.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
@@ -9,10 +9,12 @@ namespace {
 
 constexpr int kColumns = 32, kSlices = 16;
 
-/// A warp's lanes are neighbouring columns; warp s adds parts s, s + 16, ..., then the slices are added in order.
+/// A warp's lanes are neighbouring columns; warp s adds parts s, s + 16, ..., then the slices are added in
+/// order.
 template <class G>
 __global__ void __launch_bounds__(kColumns* kSlices)
-    sum_partials_kernel(const float* partial, std::int64_t parts, std::int64_t stride, std::int64_t n, G* out, bool add) {
+    sum_partials_kernel(const float* partial, std::int64_t parts, std::int64_t stride, std::int64_t n, G* out,
+                        bool add) {
   __shared__ float slices[kSlices][kColumns];
   const int lane = static_cast<int>(threadIdx.x % kColumns), slice = static_cast<int>(threadIdx.x / kColumns);
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane;
@@ -33,11 +35,12 @@ __global__ void __launch_bounds__(kColumns* kSlices)
 
 constexpr int kSumThreads = 128;
 
-/// Partial sums of the columns of x [rows, n]: a block takes the rows of part blockIdx.y, each thread N columns.
+/// Partial sums of the columns of x [rows, n]: a block takes the rows of part blockIdx.y, each thread N
+/// columns.
 template <class T, int N>
 __global__ void __launch_bounds__(kSumThreads)
-    column_partials_kernel(const T* x, std::int64_t rows, std::int64_t n, std::int64_t rows_of_part, float* partial,
-                           std::int64_t stride) {
+    column_partials_kernel(const T* x, std::int64_t rows, std::int64_t n, std::int64_t rows_of_part,
+                           float* partial, std::int64_t stride) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kSumThreads + threadIdx.x) * N;
   if (column >= n) return;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * rows_of_part, left = rows - begin,
@@ -56,12 +59,13 @@ __global__ void __launch_bounds__(kSumThreads)
 
 }  // namespace
 
-void sum_partials(const Launch& where, const float* partial, std::int64_t parts, const Tensor& out, WriteMode mode) {
+void sum_partials(const Launch& where, const float* partial, std::int64_t parts, const Tensor& out,
+                  WriteMode mode) {
   const std::int64_t n = out.numel();
   with_type(out.dtype, "partial sums: fp32 or bf16", [&](auto g) {
     using G = decltype(g);
-    launch(where, {ceil_div(n, kColumns)}, kColumns * kSlices, "sum_partials", sum_partials_kernel<G>, partial, parts,
-           partial_stride(n), n, at<G>(out), mode == WriteMode::accumulate);
+    launch(where, {ceil_div(n, kColumns)}, kColumns * kSlices, "sum_partials", sum_partials_kernel<G>,
+           partial, parts, partial_stride(n), n, at<G>(out), mode == WriteMode::accumulate);
   });
 }
 
@@ -75,13 +79,11 @@ void column_sums(const Launch& where, const ColumnSums& a) {
     using T = decltype(t);
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;
-      launch(where, {ceil_div(n, kSumThreads * N), parts.count}, kSumThreads, "column_sums", column_partials_kernel<T, N>,
-             at<T>(a.x_TN), rows, n, parts.rows, partial, partial_stride(n));
+      launch(where, {ceil_div(n, kSumThreads * N), parts.count}, kSumThreads, "column_sums",
+             column_partials_kernel<T, N>, at<T>(a.x_TN), rows, n, parts.rows, partial, partial_stride(n));
     };
-    if (aligned(a.x_TN) && n % kVec<T> == 0)
-      run(std::integral_constant<int, kVec<T>>{});
-    else
-      run(std::integral_constant<int, 1>{});
+    if (aligned(a.x_TN) && n % kVec<T> == 0) run(std::integral_constant<int, kVec<T>>{});
+    else run(std::integral_constant<int, 1>{});
   });
   sum_partials(where, partial, parts.count, a.out_N, a.mode);
 }

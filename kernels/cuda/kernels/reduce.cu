@@ -1,4 +1,5 @@
-// Reductions to a few values. Each reads its input once: floor = bytes / memory bandwidth. Orders are fixed by the shape.
+// Reductions to a few values. Each reads its input once: floor = bytes / memory bandwidth. Orders are fixed
+// by the shape.
 
 #include <cmath>
 #include <cstring>
@@ -14,10 +15,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// One block for each block of the norm. Squares and sums in double, as in every world; the order differs from the CPU's.
+/// One block for each block of the norm. Squares and sums in double, as in every world; the order differs
+/// from the CPU's.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) block_square_sums_kernel(const T* x, std::int64_t n, double* sums) {
-  const std::int64_t begin = blockIdx.x * kNormBlock, left = n - begin, count = left < kNormBlock ? left : kNormBlock;
+__global__ void __launch_bounds__(kThreads)
+    block_square_sums_kernel(const T* x, std::int64_t n, double* sums) {
+  const std::int64_t begin = blockIdx.x * kNormBlock, left = n - begin,
+                     count = left < kNormBlock ? left : kNormBlock;
   double total = 0.0;
   for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * N; i < count; i += kThreads * N) {
     float v[N];
@@ -45,11 +49,11 @@ struct Runs {
   std::int64_t first_block[kRunsOfLaunch + 1];  ///< kernel parameters: 8 kB
 };
 
-/// One block adds all sums of these runs: at 2^17 blocks (2 G elements) it reads 1 MB. `first_run` is the number of the
-/// first run here; 0: the outputs are assigned, otherwise added to.
+/// One block adds all sums of these runs: at 2^17 blocks (2 G elements) it reads 1 MB. `first_run` is the
+/// number of the first run here; 0: the outputs are assigned, otherwise added to.
 __global__ void __launch_bounds__(kTotalThreads)
-    total_square_sum_kernel(const double* sums, const __grid_constant__ Runs runs, std::int32_t first_run, double* total,
-                            std::int32_t* nonfinite, float* flag, float flag_value) {
+    total_square_sum_kernel(const double* sums, const __grid_constant__ Runs runs, std::int32_t first_run,
+                            double* total, std::int32_t* nonfinite, float* flag, float flag_value) {
   constexpr std::int32_t kNone = 0x7fffffff;
   const std::int64_t begin = runs.first_block[0], count = runs.first_block[runs.count] - begin;
   double sum = 0.0;
@@ -57,7 +61,8 @@ __global__ void __launch_bounds__(kTotalThreads)
   for (std::int64_t i = threadIdx.x; i < count; i += kTotalThreads) {
     const double x = sums[begin + i];
     sum += x;
-    if (bad[0] == kNone && !(fabs(x) <= std::numeric_limits<double>::max())) bad[0] = static_cast<std::int32_t>(i);
+    if (bad[0] == kNone && !(fabs(x) <= std::numeric_limits<double>::max()))
+      bad[0] = static_cast<std::int32_t>(i);
   }
   sum = block_sum(sum);
   block_reduce(bad, kNone, Min{});
@@ -78,7 +83,8 @@ constexpr int kOrderedBlock = 1024;  ///< elements added one after another, by t
 constexpr int kOrderedThreads = 128;
 
 /// One thread adds the block in order; the others bring it near.
-__global__ void __launch_bounds__(kOrderedThreads) ordered_blocks_kernel(const float* x, std::int64_t n, double* sums) {
+__global__ void __launch_bounds__(kOrderedThreads)
+    ordered_blocks_kernel(const float* x, std::int64_t n, double* sums) {
   __shared__ float near[kOrderedBlock];
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kOrderedBlock, left = n - begin;
   const int count = left < kOrderedBlock ? static_cast<int>(left) : kOrderedBlock;
@@ -123,7 +129,8 @@ __device__ inline std::uint32_t word_at(const std::byte* x, std::int64_t bytes, 
 
 /// Four words a thread and step where the address allows 16-byte loads.
 template <bool kVectors>
-__global__ void __launch_bounds__(kThreads) hash_blocks_kernel(const std::byte* x, std::int64_t bytes, std::uint32_t* sums) {
+__global__ void __launch_bounds__(kThreads)
+    hash_blocks_kernel(const std::byte* x, std::int64_t bytes, std::uint32_t* sums) {
   HashSums hash;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
                      threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
@@ -144,8 +151,8 @@ __global__ void __launch_bounds__(kThreads) hash_blocks_kernel(const std::byte* 
   sums[2 * blockIdx.x + 1] = hash.value[1];
 }
 
-__global__ void __launch_bounds__(kThreads)
-    hash_total_kernel(const std::uint32_t* sums, std::int64_t blocks, std::int64_t bytes, std::uint32_t* out) {
+__global__ void __launch_bounds__(kThreads) hash_total_kernel(const std::uint32_t* sums, std::int64_t blocks,
+                                                              std::int64_t bytes, std::uint32_t* out) {
   std::uint32_t total[2] = {0, 0};
   for (std::int64_t i = threadIdx.x; i < blocks; i += kThreads) {
     total[0] += sums[2 * i];
@@ -165,8 +172,8 @@ void block_square_sums(const Launch& where, const BlockSquareSums& a) {
   with_type(a.x.dtype, "square sums: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     launch(where, {norm_blocks(n)}, kThreads, "block_square_sums",
-           aligned(a.x) ? block_square_sums_kernel<T, kVec<T>> : block_square_sums_kernel<T, 1>, at<T>(a.x), n,
-           a.sums.as<double>());
+           aligned(a.x) ? block_square_sums_kernel<T, kVec<T>> : block_square_sums_kernel<T, 1>, at<T>(a.x),
+           n, a.sums.as<double>());
   });
 }
 
@@ -198,8 +205,8 @@ void tensor_hash(const Launch& where, const TensorHash& a) {
   base::check(a.out.bytes() == 8, "hash: the output is two int32");
   const std::int64_t bytes = a.x.bytes(), blocks = hash_blocks(bytes);
   auto* sums = reinterpret_cast<std::uint32_t*>(where.scratch);
-  launch(where, {blocks}, kThreads, "tensor_hash", aligned(a.x) ? hash_blocks_kernel<true> : hash_blocks_kernel<false>,
-         a.x.data, bytes, sums);
+  launch(where, {blocks}, kThreads, "tensor_hash",
+         aligned(a.x) ? hash_blocks_kernel<true> : hash_blocks_kernel<false>, a.x.data, bytes, sums);
   launch(where, {1}, kThreads, "tensor_hash", hash_total_kernel, sums, blocks, bytes,
          reinterpret_cast<std::uint32_t*>(a.out.data));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Sums over a warp and a block, in an order that the number of threads alone fixes. All threads of the block take part,
-// in whole warps, and all get the result.
+// Sums over a warp and a block, in an order that the number of threads alone fixes. All threads of the block
+// take part, in whole warps, and all get the result.
 
 #include <cuda_runtime.h>
 

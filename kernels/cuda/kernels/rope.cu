@@ -1,5 +1,6 @@
-// Rotation of query and key heads, after an optional RMS norm of each. Floor = bytes / memory bandwidth, bytes in elements
-// of qkv for each token: forward 2 (H + 2 K) E, in place 2 (H + K) E; backward 2 (H + K) E and (H + K) E more with norms.
+// Rotation of query and key heads, after an optional RMS norm of each. Floor = bytes / memory bandwidth,
+// bytes in elements of qkv for each token: forward 2 (H + 2 K) E, in place 2 (H + K) E; backward 2 (H + K) E
+// and (H + K) E more with norms.
 
 #include <cmath>
 
@@ -12,9 +13,10 @@ namespace {
 
 constexpr int kMostThreads = 256;
 
-/// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs of N elements
-/// of the lower half of the head, lanes * N apart, and on their partners in the upper half. Element i of `low` is rotated
-/// with element i of `high`. A head of odd size (which is never rotated) has one partner less.
+/// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs
+/// of N elements of the lower half of the head, lanes * N apart, and on their partners in the upper half.
+/// Element i of `low` is rotated with element i of `high`. A head of odd size (which is never rotated) has
+/// one partner less.
 template <int N, int V>
 struct HeadLanes {
   std::int64_t half, size;  ///< half: elements of the lower half
@@ -140,7 +142,8 @@ struct RopeBackward {
 
 /// Adds the groups' sums of one weight's gradient in the order of the warps and writes the block's part.
 template <int N, int V>
-__device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N], float (&high)[V][N], float* part) {
+__device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N], float (&high)[V][N],
+                                  float* part) {
   __shared__ float sums[kLargestCudaHead];
 #pragma unroll
   for (int v = 0; v < V; ++v)
@@ -166,8 +169,8 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
   for (std::int64_t i = threadIdx.x; i < at.size; i += blockDim.x) part[i] = sums[i];
 }
 
-/// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place. A block takes
-/// the tokens of its part: one token where there is no norm.
+/// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.
+/// A block takes the tokens of its part: one token where there is no norm.
 template <class T, class W, int N, int V, bool kNorm>
 __global__ void __launch_bounds__(kMostThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.lanes);
@@ -207,15 +210,18 @@ __global__ void __launch_bounds__(kMostThreads) qk_norm_rope_backward_kernel(Rop
         for (int v = 0; v < V; ++v)
 #pragma unroll
           for (int k = 0; k < N; ++k)
-            products = fmaf(low[v][k] * w_low[v][k], x_low[v][k], fmaf(high[v][k] * w_high[v][k], x_high[v][k], products));
+            products = fmaf(low[v][k] * w_low[v][k], x_low[v][k],
+                            fmaf(high[v][k] * w_high[v][k], x_high[v][k], products));
         products = at.group_sum(products);
-        const float rstd = rsqrtf(fmaf(squares, a.inverse_size, a.eps)), mean = products * a.inverse_size * rstd * rstd;
+        const float rstd = rsqrtf(fmaf(squares, a.inverse_size, a.eps)),
+                    mean = products * a.inverse_size * rstd * rstd;
         const float to_q = on && query ? 1.0f : 0.0f, to_k = on && !query ? 1.0f : 0.0f;
 #pragma unroll
         for (int v = 0; v < V; ++v)
 #pragma unroll
           for (int k = 0; k < N; ++k) {
-            const float weight_low = low[v][k] * x_low[v][k] * rstd, weight_high = high[v][k] * x_high[v][k] * rstd;
+            const float weight_low = low[v][k] * x_low[v][k] * rstd,
+                        weight_high = high[v][k] * x_high[v][k] * rstd;
             dq_low[v][k] += to_q != 0.0f ? weight_low : 0.0f;
             dq_high[v][k] += to_q != 0.0f ? weight_high : 0.0f;
             dk_low[v][k] += to_k != 0.0f ? weight_low : 0.0f;
@@ -237,38 +243,40 @@ __global__ void rope_table_kernel(float* table, std::int64_t positions, std::int
   const std::int64_t half = size / 2, i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= positions * half) return;
   const std::int64_t position = i / half, pair = i % half;
-  const double angle =
-      static_cast<double>(position) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(size));
+  const double angle = static_cast<double>(position) *
+                       pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(size));
   table[position * size + pair] = static_cast<float>(cos(angle));
   table[position * size + half + pair] = static_cast<float>(sin(angle));
 }
 
-void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T, const Tensor& rope_table_SE,
-                 const Tensor& q_weight_E, const Tensor& k_weight_E) {
-  base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead, "qk norm: a head is larger than kLargestCudaHead");
+void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T,
+                 const Tensor& rope_table_SE, const Tensor& q_weight_E, const Tensor& k_weight_E) {
+  base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead,
+              "qk norm: a head is larger than kLargestCudaHead");
   base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
-  base::check(!rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size &&
-                                           rope_table_SE.dtype == DType::f32 && positions_T.dtype == DType::i32 &&
-                                           positions_T.numel() == qkv.size(0)),
-              "rope: the head size must be even, the table fp32 and as wide as a head, and each token has a position");
+  base::check(
+      !rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size &&
+                                   rope_table_SE.dtype == DType::f32 && positions_T.dtype == DType::i32 &&
+                                   positions_T.numel() == qkv.size(0)),
+      "rope: the head size must be even, the table fp32 and as wide as a head, and each token has a "
+      "position");
   base::check(q_weight_E.defined() == k_weight_E.defined() &&
-                  (!q_weight_E.defined() || (q_weight_E.dtype == k_weight_E.dtype && q_weight_E.numel() == heads.head_size &&
-                                             k_weight_E.numel() == heads.head_size)),
+                  (!q_weight_E.defined() ||
+                   (q_weight_E.dtype == k_weight_E.dtype && q_weight_E.numel() == heads.head_size &&
+                    k_weight_E.numel() == heads.head_size)),
               "qk norm: both weights or none, of one dtype and as long as a head");
 }
 
-/// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The largest head is
-/// one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
+/// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The
+/// largest head is one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
 template <class T, class F>
 void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
   const bool wide = vectors && head_size % (2 * kVec<T>) == 0;
   const std::int64_t runs = ceil_div((head_size + 1) / 2, wide ? kVec<T> : 1);
   int lanes = 1;
   while (lanes < 32 && lanes < runs) lanes *= 2;
-  if (wide)
-    f(std::integral_constant<int, kVec<T>>{}, std::integral_constant<int, 1>{}, lanes);
-  else
-    f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
+  if (wide) f(std::integral_constant<int, kVec<T>>{}, std::integral_constant<int, 1>{}, lanes);
+  else f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
 }
 
 }  // namespace
@@ -276,13 +284,14 @@ void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
 void rope_table(const Launch& where, const RopeTable& a) {
   const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
   base::check(e % 2 == 0, "rope: the head size must be even");
-  launch(where, {ceil_div(positions * (e / 2), 128)}, 128, "rope_table", rope_table_kernel, a.table_SE.as<float>(),
-         positions, e, static_cast<double>(a.theta));
+  launch(where, {ceil_div(positions * (e / 2), 128)}, 128, "rope_table", rope_table_kernel,
+         a.table_SE.as<float>(), positions, e, static_cast<double>(a.theta));
 }
 
 void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
   check_heads(a.heads, a.qkv_in, a.positions_T, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
-  base::check(a.qkv_out.dtype == a.qkv_in.dtype && a.qkv_out.numel() == a.qkv_in.numel(), "qk norm: out must be as in");
+  base::check(a.qkv_out.dtype == a.qkv_in.dtype && a.qkv_out.numel() == a.qkv_in.numel(),
+              "qk norm: out must be as in");
   const bool in_place = a.qkv_in.data == a.qkv_out.data;
   if (in_place && !a.rope_table_SE.defined() && !a.q_weight_E.defined()) return;
   const std::int64_t heads = a.heads.heads + (in_place ? 1 : 2) * a.heads.kv_heads;
@@ -316,8 +325,8 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
   const bool norm = a.q_weight_E.defined();
   if (!norm && !a.rope_table_SE.defined()) return;
   const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size;
-  base::check(!norm || (a.dq_weight_E.numel() == e && a.dk_weight_E.numel() == e && a.qkv_in.dtype == a.dqkv.dtype &&
-                        a.qkv_in.numel() == a.dqkv.numel()),
+  base::check(!norm || (a.dq_weight_E.numel() == e && a.dk_weight_E.numel() == e &&
+                        a.qkv_in.dtype == a.dqkv.dtype && a.qkv_in.numel() == a.dqkv.numel()),
               "qk norm: shapes of the input and of the weights' gradients");
   const RowParts parts = norm ? row_parts(tokens) : RowParts{1, tokens};
   auto* q_partial = reinterpret_cast<float*>(where.scratch);
@@ -331,7 +340,8 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
         constexpr int N = decltype(n)::value, V = decltype(v)::value;
         launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kMostThreads),
                "qk_norm_rope_backward",
-               norm ? qk_norm_rope_backward_kernel<T, W, N, V, true> : qk_norm_rope_backward_kernel<T, W, N, V, false>,
+               norm ? qk_norm_rope_backward_kernel<T, W, N, V, true>
+                    : qk_norm_rope_backward_kernel<T, W, N, V, false>,
                RopeBackward<T, W>{.in = at<T>(a.qkv_in),
                                   .dqkv = at<T>(a.dqkv),
                                   .positions = at<std::int32_t>(a.positions_T),

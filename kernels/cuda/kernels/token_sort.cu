@@ -1,5 +1,6 @@
-// A least-significant-digit radix sort of tokens by table row: stable, with no atomics, so that the order is that of a
-// serial sort. Bytes: 24 for each token and pass; at 32768 tokens the six to nine launches cost more than the bytes.
+// A least-significant-digit radix sort of tokens by table row: stable, with no atomics, so that the order is
+// that of a serial sort. Bytes: 24 for each token and pass; at 32768 tokens the six to nine launches cost
+// more than the bytes.
 
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/token_sort.cuh"
@@ -21,10 +22,12 @@ __global__ void __launch_bounds__(kSortThreads)
   order[t] = static_cast<std::int32_t>(t);
 }
 
-/// Counts how many lanes of each warp have each digit, in `counts`, which must be zero; returns how many lower lanes of the
-/// warp have this thread's. All threads take part; `valid` false: an element beyond the end.
+/// Counts how many lanes of each warp have each digit, in `counts`, which must be zero; returns how many
+/// lower lanes of the warp have this thread's. All threads take part; `valid` false: an element beyond the
+/// end.
 __device__ inline int count_digits(int digit, bool valid, std::int32_t (&counts)[kWarps][kSortDigits]) {
-  const unsigned same = __match_any_sync(kFullWarp, valid ? digit : kSortDigits), below = (1u << lane_id()) - 1;
+  const unsigned same = __match_any_sync(kFullWarp, valid ? digit : kSortDigits),
+                 below = (1u << lane_id()) - 1;
   const int rank = __popc(same & below);
   if (valid && rank == 0) counts[warp_id()][digit] = __popc(same);
   return rank;
@@ -38,7 +41,8 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int w = 0; w < kWarps; ++w) counts[w][digit_of_thread] = 0;
   std::int32_t total = 0;
   for (int round = 0; round < kSortTile / kSortThreads; ++round) {
-    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortTile + round * kSortThreads + threadIdx.x;
+    const std::int64_t i =
+        static_cast<std::int64_t>(blockIdx.x) * kSortTile + round * kSortThreads + threadIdx.x;
     __syncthreads();
     count_digits(i < tokens ? rows[i] >> shift & 255 : 0, i < tokens, counts);
     __syncthreads();
@@ -75,7 +79,8 @@ __global__ void __launch_bounds__(kScanThreads) scan_kernel(std::int32_t* x, std
   }
 }
 
-/// Moves each element behind those of lower digits, of lower tiles with its digit, and of its own tile before it.
+/// Moves each element behind those of lower digits, of lower tiles with its digit, and of its own tile before
+/// it.
 __global__ void __launch_bounds__(kSortThreads)
     scatter_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens, int shift,
                    const std::int32_t* starts, std::int32_t* rows_out, std::int32_t* order_out) {
@@ -84,7 +89,8 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int w = 0; w < kWarps; ++w) counts[w][digit_of_thread] = 0;
   start[digit_of_thread] = starts[static_cast<std::int64_t>(digit_of_thread) * gridDim.x + blockIdx.x];
   for (int round = 0; round < kSortTile / kSortThreads; ++round) {
-    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortTile + round * kSortThreads + threadIdx.x;
+    const std::int64_t i =
+        static_cast<std::int64_t>(blockIdx.x) * kSortTile + round * kSortThreads + threadIdx.x;
     const bool valid = i < tokens;
     const std::int32_t row = valid ? rows[i] : 0;
     const int digit = row >> shift & 255;
@@ -107,18 +113,24 @@ __global__ void __launch_bounds__(kSortThreads)
 
 }  // namespace
 
-SortedTokens sort_tokens(const Launch& where, const std::int32_t* ids, std::int64_t first_row, std::int64_t held,
-                         const SortPlan& plan) {
-  base::check(plan.tokens <= 0x7fffffff && held < 0x7fffffff, "embedding: tokens and rows are counted in 31 bits");
-  const auto column = [&](int i) { return reinterpret_cast<std::int32_t*>(where.scratch + i * plan.column_bytes); };
-  std::int32_t *rows = column(0), *other_rows = column(1), *order = column(2), *other_order = column(3), *counts = column(4);
-  launch(where, {ceil_div(plan.tokens, kSortThreads)}, kSortThreads, "make_keys", make_keys_kernel, ids, first_row, held,
-         plan.tokens, rows, order);
+SortedTokens sort_tokens(const Launch& where, const std::int32_t* ids, std::int64_t first_row,
+                         std::int64_t held, const SortPlan& plan) {
+  base::check(plan.tokens <= 0x7fffffff && held < 0x7fffffff,
+              "embedding: tokens and rows are counted in 31 bits");
+  const auto column = [&](int i) {
+    return reinterpret_cast<std::int32_t*>(where.scratch + i * plan.column_bytes);
+  };
+  std::int32_t *rows = column(0), *other_rows = column(1), *order = column(2), *other_order = column(3),
+               *counts = column(4);
+  launch(where, {ceil_div(plan.tokens, kSortThreads)}, kSortThreads, "make_keys", make_keys_kernel, ids,
+         first_row, held, plan.tokens, rows, order);
   for (int pass = 0; pass < plan.passes; ++pass) {
-    launch(where, {plan.tiles}, kSortThreads, "sort: count", count_kernel, rows, plan.tokens, 8 * pass, counts);
-    launch(where, {plan.tiles == 0 ? 0 : 1}, kScanThreads, "sort: scan", scan_kernel, counts, plan.tiles * kSortDigits);
-    launch(where, {plan.tiles}, kSortThreads, "sort: scatter", scatter_kernel, rows, order, plan.tokens, 8 * pass, counts,
-           other_rows, other_order);
+    launch(where, {plan.tiles}, kSortThreads, "sort: count", count_kernel, rows, plan.tokens, 8 * pass,
+           counts);
+    launch(where, {plan.tiles == 0 ? 0 : 1}, kScanThreads, "sort: scan", scan_kernel, counts,
+           plan.tiles * kSortDigits);
+    launch(where, {plan.tiles}, kSortThreads, "sort: scatter", scatter_kernel, rows, order, plan.tokens,
+           8 * pass, counts, other_rows, other_order);
     std::swap(rows, other_rows);
     std::swap(order, other_order);
   }

@@ -5,7 +5,8 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Table rows in rising order and the tokens that ask for them, equal rows in rising order of tokens. In the call's scratch.
+/// Table rows in rising order and the tokens that ask for them, equal rows in rising order of tokens. In the
+/// call's scratch.
 struct SortedTokens {
   const std::int32_t* rows;
   const std::int32_t* tokens;

@@ -1,6 +1,7 @@
-// The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight and both
-// moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and parameters; 14 with all of the state
-// in bf16. Stochastic rounding adds a Philox call for four elements (about 20 instructions each), under what memory takes.
+// The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight
+// and both moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and
+// parameters; 14 with all of the state in bf16. Stochastic rounding adds a Philox call for four elements
+// (about 20 instructions each), under what memory takes.
 
 #include <cmath>
 #include <limits>
@@ -13,10 +14,12 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones beside them; 16 of a state that is all in bf16.
+/// Elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones beside them; 16 of a state that is all
+/// in bf16.
 template <class W, class M>
 constexpr int kWidth = sizeof(W) + sizeof(M) == 4 ? 8 : 4;
-constexpr std::int64_t kTile = 4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
+constexpr std::int64_t kTile =
+    4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
 constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (25 kB of the 32 kB there are)
 
 struct Ranges {
@@ -41,20 +44,24 @@ struct Adamw {
 
 /// The words of `rounding_bits` for the elements [i, i + N) of a range.
 template <int N>
-__device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std::int64_t step, std::uint32_t (&words)[N]) {
+__device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std::int64_t step,
+                                  std::uint32_t (&words)[N]) {
   const std::int64_t first = range.first + i;
   if (N % 4 == 0 && range.columns == range.stride && first % 4 == 0) {
 #pragma unroll
     for (int k = 0; k < N; k += 4) {
-      const auto bits = philox(range.key, static_cast<std::uint64_t>(first + k) >> 2, static_cast<std::uint64_t>(step));
+      const auto bits =
+          philox(range.key, static_cast<std::uint64_t>(first + k) >> 2, static_cast<std::uint64_t>(step));
       words[k] = bits[0];
       if constexpr (N % 4 == 0) words[k + 1] = bits[1], words[k + 2] = bits[2], words[k + 3] = bits[3];
     }
   } else {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const std::int64_t at = range.columns == range.stride ? first + k
-                                                            : range.first + (i + k) / range.columns * range.stride + (i + k) % range.columns;
+      const std::int64_t at =
+          range.columns == range.stride
+              ? first + k
+              : range.first + (i + k) / range.columns * range.stride + (i + k) % range.columns;
       words[k] = rounding_bits(range.key, static_cast<std::uint64_t>(at), step);
     }
   }
@@ -113,10 +120,8 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_c
   int low = 0, high = ranges.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (ranges.first_tile[middle] <= blockIdx.x)
-      low = middle;
-    else
-      high = middle;
+    if (ranges.first_tile[middle] <= blockIdx.x) low = middle;
+    else high = middle;
   }
   const UpdateRange& range = ranges.range[low];
   const std::int64_t range_begin = range.begin, range_end = range_begin + range.count;
@@ -134,22 +139,25 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_c
   }
 }
 
-__global__ void step_control_kernel(const double* square_sum, const double* loss, const std::int32_t* nonfinite,
-                                    double clip_norm, StepControlValues* values) {
+__global__ void step_control_kernel(const double* square_sum, const double* loss,
+                                    const std::int32_t* nonfinite, double clip_norm,
+                                    StepControlValues* values) {
   const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
   StepControlValues v;
   v.nonfinite = *nonfinite;
   v.grad_norm = sqrt(*square_sum);
   v.skip = finite(*square_sum) && finite(*loss) ? 0 : 1;
   if (v.skip == 0)
-    v.grad_factor = clip_norm > 0 && v.grad_norm > clip_norm ? static_cast<float>(clip_norm / v.grad_norm) : 1.0f;
+    v.grad_factor =
+        clip_norm > 0 && v.grad_norm > clip_norm ? static_cast<float>(clip_norm / v.grad_norm) : 1.0f;
   *values = v;
 }
 
 }  // namespace
 
 void step_control(const Launch& where, const StepControl& a) {
-  base::check(a.values.bytes() == sizeof(StepControlValues), "step control: the output is one StepControlValues");
+  base::check(a.values.bytes() == sizeof(StepControlValues),
+              "step control: the output is one StepControlValues");
   launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
          a.nonfinite.as<std::int32_t>(), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
 }
@@ -180,7 +188,8 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
     Ranges ranges{};
     for (std::size_t i = first; i < a.ranges.size() && ranges.count < kRangesOfLaunch; ++i, ++ranges.count) {
       const UpdateRange& range = a.ranges[i];
-      const std::int64_t tiles = range.count == 0 ? 0 : ceil_div(range.begin + range.count, kTile) - range.begin / kTile;
+      const std::int64_t tiles =
+          range.count == 0 ? 0 : ceil_div(range.begin + range.count, kTile) - range.begin / kTile;
       ranges.range[ranges.count] = range;
       ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
     }
@@ -191,7 +200,8 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
     with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
       with_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
         if (a.master.dtype == DType::bf16) return launch_as(g, Bf16{}, Bf16{}, m);
-        with_type(a.params.dtype, "adamw: fp32 or bf16 parameters", [&](auto p) { launch_as(g, p, float{}, m); });
+        with_type(a.params.dtype, "adamw: fp32 or bf16 parameters",
+                  [&](auto p) { launch_as(g, p, float{}, m); });
       });
     });
   }

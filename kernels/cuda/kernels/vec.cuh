@@ -1,6 +1,7 @@
 #pragma once
 
-// Elements in memory to floats in registers and back, 16 bytes at a time. Everything is rounded to nearest even once.
+// Elements in memory to floats in registers and back, 16 bytes at a time. Everything is rounded to nearest
+// even once.
 
 #include <cuda_runtime.h>
 
@@ -28,14 +29,15 @@ __host__ __device__ inline std::uint32_t pack_bf16(float low, float high) {
 }
 
 __host__ __device__ inline float widen(float x) { return x; }
-__host__ __device__ inline float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+__host__ __device__ inline float widen(Bf16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 template <class T>
 __host__ __device__ inline T narrow(float x) {
   if constexpr (std::is_same_v<T, Bf16>)
     return Bf16{static_cast<std::uint16_t>(pack_bf16(x, 0.0f) & 0xffffu)};
-  else
-    return x;
+  else return x;
 }
 
 /// N elements of T as they lie in memory; 8, 16 or 32 bytes, or a single element.
@@ -82,8 +84,7 @@ __device__ inline void unpack(const Raw<T, N>& raw, float (&x)[N]) {
     for (int i = 0; i < N; ++i) {
       if constexpr (std::is_same_v<T, Bf16>)
         x[i] = std::bit_cast<float>(i % 2 == 0 ? raw.words[i / 2] << 16 : raw.words[i / 2] & 0xffff0000u);
-      else
-        x[i] = std::bit_cast<float>(raw.words[i]);
+      else x[i] = std::bit_cast<float>(raw.words[i]);
     }
   }
 }
@@ -106,14 +107,17 @@ __device__ inline Raw<T, N> pack(const float (&x)[N]) {
 // Vector stores to global memory, by their own instruction: a plain one may come apart into its elements.
 __device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y) : "memory");
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y)
+               : "memory");
 #else
   *static_cast<uint2*>(p) = make_uint2(x, y);
 #endif
 }
-__device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y, std::uint32_t z, std::uint32_t w) {
+__device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y, std::uint32_t z,
+                                   std::uint32_t w) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y), "r"(z), "r"(w)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y),
+               "r"(z), "r"(w)
                : "memory");
 #else
   *static_cast<uint4*>(p) = make_uint4(x, y, z, w);

@@ -14,7 +14,8 @@ constexpr int kSortThreads = 256;
 constexpr int kSortTile = 1024;  ///< tokens of one block
 constexpr int kSortDigits = 256;
 
-/// A stable sort of `tokens` pairs (table row, token) by 8 bits of the row at a time. Rows not held count as row `held`.
+/// A stable sort of `tokens` pairs (table row, token) by 8 bits of the row at a time. Rows not held count as
+/// row `held`.
 struct SortPlan {
   std::int64_t tokens, tiles;
   int passes;

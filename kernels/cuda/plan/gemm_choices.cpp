@@ -9,23 +9,33 @@ namespace {
 
 constexpr const char* kTitle = "GEMM algorithms by timing, ";
 
-constexpr const char* kRemedy = ": remove gemm-algorithms.txt from the output directory to have them timed again";
+constexpr const char* kRemedy =
+    ": remove gemm-algorithms.txt from the output directory to have them timed again";
 
 }  // namespace
 
 GemmProblem problem_of(const OpClass& g) {
   base::check(g.kind == OpClass::Kind::gemm, "a matrix product is asked for");
-  GemmProblem p{.m = g.n, .n = g.m, .k = g.k, .transpose_a = g.role == GemmRole::fprop, .transpose_b = g.role == GemmRole::wgrad,
-                .in = g.dtype, .out = g.out, .has_c = g.adds, .has_bias = g.bias};
+  GemmProblem p{.m = g.n,
+                .n = g.m,
+                .k = g.k,
+                .transpose_a = g.role == GemmRole::fprop,
+                .transpose_b = g.role == GemmRole::wgrad,
+                .in = g.dtype,
+                .out = g.out,
+                .has_c = g.adds,
+                .has_bias = g.bias};
   // gemm_problem.h, wgrad_through_scratch
-  if (g.role == GemmRole::wgrad && g.dtype == DType::f32 && g.out == DType::bf16) p.out = DType::f32, p.has_c = false;
+  if (g.role == GemmRole::wgrad && g.dtype == DType::f32 && g.out == DType::bf16)
+    p.out = DType::f32, p.has_c = false;
   return p;
 }
 
 std::string describe(const GemmProblem& p) {
-  return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k) + ", " + name_of(p.in) + " to " +
-         name_of(p.out) + (p.transpose_a ? ", A transposed" : "") + (p.transpose_b ? ", B transposed" : "") +
-         (p.has_c ? ", with C" : "") + (p.has_bias ? ", with bias" : "");
+  return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k) + ", " +
+         name_of(p.in) + " to " + name_of(p.out) + (p.transpose_a ? ", A transposed" : "") +
+         (p.transpose_b ? ", B transposed" : "") + (p.has_c ? ", with C" : "") +
+         (p.has_bias ? ", with bias" : "");
 }
 
 std::string to_text(const std::string& made_with, const std::vector<GemmChoice>& choices) {
@@ -33,8 +43,9 @@ std::string to_text(const std::string& made_with, const std::vector<GemmChoice>&
   out << kTitle << made_with << '\n';
   for (const GemmChoice& c : choices) {
     const GemmProblem& p = c.problem;
-    out << p.m << ' ' << p.n << ' ' << p.k << ' ' << p.transpose_a << ' ' << p.transpose_b << ' ' << (p.in == DType::bf16) << ' '
-        << (p.out == DType::bf16) << ' ' << p.has_c << ' ' << p.has_bias << ' ' << c.workspace_bytes << std::hex;
+    out << p.m << ' ' << p.n << ' ' << p.k << ' ' << p.transpose_a << ' ' << p.transpose_b << ' '
+        << (p.in == DType::bf16) << ' ' << (p.out == DType::bf16) << ' ' << p.has_c << ' ' << p.has_bias
+        << ' ' << c.workspace_bytes << std::hex;
     for (const std::uint64_t word : c.algorithm) out << ' ' << word;
     out << std::dec << '\n';
   }
@@ -45,14 +56,16 @@ std::vector<GemmChoice> parse_choices(const std::string& text, const std::string
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kTitle + made_with)
-    throw base::device_error("the run's GEMM algorithms were not chosen with " + made_with + " (\"" + line.substr(0, 120) + "\")" + kRemedy);
+    throw base::device_error("the run's GEMM algorithms were not chosen with " + made_with + " (\"" +
+                             line.substr(0, 120) + "\")" + kRemedy);
   std::vector<GemmChoice> choices;
   while (std::getline(lines, line)) {
     std::istringstream in(line);
     GemmChoice c;
     GemmProblem& p = c.problem;
     bool bf16_in = false, bf16_out = false;
-    in >> p.m >> p.n >> p.k >> p.transpose_a >> p.transpose_b >> bf16_in >> bf16_out >> p.has_c >> p.has_bias >> c.workspace_bytes >> std::hex;
+    in >> p.m >> p.n >> p.k >> p.transpose_a >> p.transpose_b >> bf16_in >> bf16_out >> p.has_c >>
+        p.has_bias >> c.workspace_bytes >> std::hex;
     for (std::uint64_t& word : c.algorithm) in >> word;
     if (!in || !(in >> std::ws).eof() || p.m < 1 || p.n < 1 || p.k < 1 || c.workspace_bytes < 0)
       throw base::device_error("\"" + line.substr(0, 120) + "\" is no choice of a GEMM algorithm" + kRemedy);

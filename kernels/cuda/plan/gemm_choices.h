@@ -15,9 +15,10 @@ namespace trainerd::kernels::cuda {
 
 /// A matrix product as cuBLASLt sees it, column-major: D[m, n] = op(A) op(B) (+ C) (+ bias over the rows m).
 ///
-/// Ours are row-major and contiguous. A row-major X[r, c] is, byte for byte, the column-major X^T[c, r] with leading dimension c.
-/// So out[R, Q] = left[R, k] right[k, Q] is computed as out^T = right^T left^T: A is the right operand, B the left one, m = Q,
-/// n = R. An operand that is stored as its own transpose has its op turned:
+/// Ours are row-major and contiguous. A row-major X[r, c] is, byte for byte, the column-major X^T[c, r] with
+/// leading dimension c. So out[R, Q] = left[R, k] right[k, Q] is computed as out^T = right^T left^T: A is the
+/// right operand, B the left one, m = Q, n = R. An operand that is stored as its own transpose has its op
+/// turned:
 ///   fprop  y[T, N]  = x w^T     A = w (T), B = x  (N), m = N, n = T, k = C
 ///   dgrad  dx[T, C] = dy w      A = w (N), B = dy (N), m = C, n = T, k = N
 ///   wgrad  dw[N, C] = dy^T x    A = x (N), B = dy (T), m = C, n = N, k = T
@@ -26,7 +27,8 @@ struct GemmProblem {
   bool transpose_a = false, transpose_b = false;
   DType in = DType::f32, out = DType::f32;
   bool has_c = false, has_bias = false;
-  /// Largest powers of two, up to 256, that the addresses are multiples of: they limit the choice of algorithms.
+  /// Largest powers of two, up to 256, that the addresses are multiples of: they limit the choice of
+  /// algorithms.
   std::uint32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256, align_bias = 256;
   auto operator<=>(const GemmProblem&) const = default;
 };

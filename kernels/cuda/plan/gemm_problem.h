@@ -1,7 +1,7 @@
 #pragma once
 
-// The GEMMs of the CUDA world: how a role becomes a matrix product as cuBLASLt takes it, and what scratch it needs. Shapes and
-// the target alone, shared by the operators (gemm.cpp) and the planner (scratch_gemm.cpp).
+// The GEMMs of the CUDA world: how a role becomes a matrix product as cuBLASLt takes it, and what scratch it
+// needs. Shapes and the target alone, shared by the operators (gemm.cpp) and the planner (scratch_gemm.cpp).
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Workspace that a GEMM may use: 32 MiB, what NVIDIA asks for on Hopper. Rounded up so that it can begin at a multiple of 256.
+/// Workspace that a GEMM may use: 32 MiB, what NVIDIA asks for on Hopper. Rounded up so that it can begin at
+/// a multiple of 256.
 constexpr std::int64_t kGemmWorkspace = std::int64_t{32} << 20;
 constexpr std::int64_t kGemmWorkspaceAlignment = 256;
 constexpr std::int64_t kGemmScratch = kGemmWorkspace + kGemmWorkspaceAlignment;
@@ -26,16 +27,19 @@ constexpr bool wgrad_through_scratch(const LinearWgrad& a) {
 struct FpropScratch {
   std::int64_t bias = kGemmScratch, total = kGemmScratch;
   explicit FpropScratch(const LinearFprop& a) {
-    if (a.bias_N.defined() && a.bias_N.dtype != a.y_TN.dtype) total += align_up(a.bias_N.numel() * size_of(a.y_TN.dtype));
+    if (a.bias_N.defined() && a.bias_N.dtype != a.y_TN.dtype)
+      total += align_up(a.bias_N.numel() * size_of(a.y_TN.dtype));
   }
 };
 
-/// Scratch of linear_wgrad: [workspace | weight gradient in fp32, when it passes through scratch]. The partial sums of the bias
-/// gradient lie in the workspace's place, which they may outgrow, before the GEMM takes it.
+/// Scratch of linear_wgrad: [workspace | weight gradient in fp32, when it passes through scratch]. The
+/// partial sums of the bias gradient lie in the workspace's place, which they may outgrow, before the GEMM
+/// takes it.
 struct WgradScratch {
   std::int64_t dweight = kGemmScratch, total = 0;
   explicit WgradScratch(const LinearWgrad& a) {
-    if (a.dbias_N.defined()) dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
+    if (a.dbias_N.defined())
+      dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
     total = dweight;
     if (wgrad_through_scratch(a)) total += align_up(a.dweight_NC.numel() * 4);
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// How sums over rows are cut into partial sums: by the shape alone, so that a result depends neither on the device nor on
-// timing, and host-only, since the planner sizes scratch by it.
+// How sums over rows are cut into partial sums: by the shape alone, so that a result depends neither on the
+// device nor on timing, and host-only, since the planner sizes scratch by it.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Rows [i * rows, ...) make part i; one block each. Four for each multiprocessor of the largest H200-class device
-/// (132) keep it busy, and with fewer than 16 rows writing the partial sums would cost too much.
+/// Rows [i * rows, ...) make part i; one block each. Four for each multiprocessor of the largest H200-class
+/// device (132) keep it busy, and with fewer than 16 rows writing the partial sums would cost too much.
 struct RowParts {
   std::int64_t rows = 0;
   std::int64_t count = 0;

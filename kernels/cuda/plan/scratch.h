@@ -1,7 +1,7 @@
 #pragma once
 
-// Scratch of the CUDA world's operators, by the host alone: `scratch_bytes` of kernels/scratch/scratch.h asks here when the target is a
-// CUDA device, and the backend takes its scratch by the same functions.
+// Scratch of the CUDA world's operators, by the host alone: `scratch_bytes` of kernels/scratch/scratch.h asks
+// here when the target is a CUDA device, and the backend takes its scratch by the same functions.
 
 #include <cstdint>
 
@@ -21,7 +21,8 @@ std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu&, const Target&);
 std::int64_t attention_scratch_bytes(const AttentionForward&, const Target&);
 std::int64_t attention_scratch_bytes(const AttentionBackward&, const Target&);
 
-// scratch_kernels.cpp: our own kernels that need any. An operator to be added here gets an overload in kernels/scratch/scratch.h too.
+// scratch_kernels.cpp: our own kernels that need any. An operator to be added here gets an overload in
+// kernels/scratch/scratch.h too.
 std::int64_t kernel_scratch_bytes(const EmbeddingBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const QkNormRopeBackward&, const Target&);

@@ -3,7 +3,11 @@
 
 namespace trainerd::kernels::cuda {
 
-std::int64_t attention_scratch_bytes(const AttentionForward& a, const Target& target) { return AttentionScratch(a, target).total; }
-std::int64_t attention_scratch_bytes(const AttentionBackward& a, const Target& target) { return AttentionScratch(a, target).total; }
+std::int64_t attention_scratch_bytes(const AttentionForward& a, const Target& target) {
+  return AttentionScratch(a, target).total;
+}
+std::int64_t attention_scratch_bytes(const AttentionBackward& a, const Target& target) {
+  return AttentionScratch(a, target).total;
+}
 
 }  // namespace trainerd::kernels::cuda

@@ -9,6 +9,8 @@ std::int64_t gemm_scratch_bytes(const LinearFprop& a, const Target&) { return Fp
 std::int64_t gemm_scratch_bytes(const LinearDgrad&, const Target&) { return kGemmScratch; }
 std::int64_t gemm_scratch_bytes(const LinearWgrad& a, const Target&) { return WgradScratch(a).total; }
 std::int64_t gemm_scratch_bytes(const LinearSwiglu&, const Target&) { return kGemmScratch; }
-std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu& a, const Target&) { return DgradSwigluScratch(a).total; }
+std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu& a, const Target&) {
+  return DgradSwigluScratch(a).total;
+}
 
 }  // namespace trainerd::kernels::cuda

@@ -17,7 +17,9 @@ std::int64_t kernel_scratch_bytes(const QkNormRopeBackward& a, const Target&) {
   return a.q_weight_E.defined() ? 2 * partial_bytes(a.dqkv.size(0), a.heads.head_size) : 0;
 }
 
-std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) { return (a.x.numel() + 1023) / 1024 * 8; }
+std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) {
+  return (a.x.numel() + 1023) / 1024 * 8;
+}
 
 std::int64_t kernel_scratch_bytes(const TensorHash& a, const Target&) { return hash_blocks(a.x.bytes()) * 8; }
 

@@ -32,7 +32,8 @@ Staging::Piece Staging::take(std::int64_t bytes) {
   if (head_ + size > kRing) head_ = 0;
   const std::int64_t begin = head_, end = head_ + size;
   const auto in_the_way = [&] {
-    return std::any_of(taken_.begin(), taken_.end(), [&](const Taken& t) { return t.begin < end && begin < t.end; });
+    return std::any_of(taken_.begin(), taken_.end(),
+                       [&](const Taken& t) { return t.begin < end && begin < t.end; });
   };
   while (taken_.size() == kMostPieces || in_the_way()) free_oldest();
   cudaEvent_t done = nullptr;
@@ -47,6 +48,8 @@ Staging::Piece Staging::take(std::int64_t bytes) {
   return {ring_ + begin, done};
 }
 
-void Staging::commit(cudaStream_t stream) { check(cudaEventRecord(taken_.back().done, stream), "recording an event"); }
+void Staging::commit(cudaStream_t stream) {
+  check(cudaEventRecord(taken_.back().done, stream), "recording an event");
+}
 
 }  // namespace trainerd::kernels::cuda

@@ -313,8 +313,7 @@ void GlooEngine::all_to_all(const Operation& op) {
 void GlooEngine::broadcast(const Operation& op) {
   sends_.clear();
   takes_.clear();
-  if (op.record.root != rank())
-    takes_.push_back({op.record.root, op.x.data, op.x.bytes()});
+  if (op.record.root != rank()) takes_.push_back({op.record.root, op.x.data, op.x.bytes()});
   else
     for (std::int64_t i = 0; i < size(); ++i)
       if (i != rank()) sends_.push_back({i, op.x.data, op.x.bytes()});

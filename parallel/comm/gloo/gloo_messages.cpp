@@ -72,10 +72,8 @@ void GlooEngine::send_out() {
     }
     lock.lock();
     // After the end the connections are closed: nothing reads the messages that are left.
-    if (links_.ended())
-      outgoing_.clear();
-    else
-      outgoing_.pop_front();
+    if (links_.ended()) outgoing_.clear();
+    else outgoing_.pop_front();
     outgoing_changed_.notify_all();
   }
 }

@@ -15,7 +15,7 @@ namespace trainerd::parallel {
 struct GlooOptions {
   /// This rank's network interface ("ib0"), or a name or address of it: peers connect to it.
   std::string host = "127.0.0.1";
-  double deadline_seconds = 300;   ///< longest time an operation takes
+  double deadline_seconds = 300;  ///< longest time an operation takes
   double rendezvous_seconds = 60;
   /// Of a reduction, from each peer: longer ones take several steps.
   std::int64_t chunk_bytes = 4 * 1024 * 1024;

@@ -12,7 +12,8 @@ using Observe = std::function<void(const MetaCollective&)>;
 
 class MetaWork final : public Work {
  public:
-  MetaWork(MetaCollective collective, const Observe& observe) : collective_(std::move(collective)), observe_(observe) {
+  MetaWork(MetaCollective collective, const Observe& observe)
+      : collective_(std::move(collective)), observe_(observe) {
     collective_.moment = CommMoment::wait;
   }
   void wait(Stream& s) override {
@@ -36,10 +37,12 @@ class MetaCommunicator final : public Communicator {
   std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp, const CommOptions& o) override {
     return note(s, "all_reduce", x.bytes(), o);
   }
-  std::unique_ptr<Work> all_gather(Stream& s, const Tensor&, const Tensor& out, const CommOptions& o) override {
+  std::unique_ptr<Work> all_gather(Stream& s, const Tensor&, const Tensor& out,
+                                   const CommOptions& o) override {
     return note(s, "all_gather", out.bytes(), o);
   }
-  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor&, const CommOptions& o) override {
+  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor&,
+                                       const CommOptions& o) override {
     return note(s, "reduce_scatter", x.bytes(), o);
   }
   std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor&, const CommOptions& o) override {
@@ -49,8 +52,8 @@ class MetaCommunicator final : public Communicator {
     return note(s, "broadcast", x.bytes(), o);
   }
   std::unique_ptr<Work> barrier(Stream& s, const CommOptions& o) override { return note(s, "barrier", 0, o); }
-  std::unique_ptr<Work> exchange(Stream& s, std::span<const Transfer> sends, std::span<const Transfer> receives,
-                                 const CommOptions& o) override {
+  std::unique_ptr<Work> exchange(Stream& s, std::span<const Transfer> sends,
+                                 std::span<const Transfer> receives, const CommOptions& o) override {
     std::int64_t bytes = 0;
     for (const Transfer& t : sends) bytes += t.tensor.bytes();
     for (const Transfer& t : receives) bytes += t.tensor.bytes();
@@ -60,8 +63,13 @@ class MetaCommunicator final : public Communicator {
 
  private:
   std::unique_ptr<Work> note(const Stream& s, const char* op, std::int64_t bytes, const CommOptions& o) {
-    MetaCollective collective{.sequence = ++sequence_, .op = op, .label = o.label, .stream = s.name(), .group_size = size_,
-                              .bytes = bytes, .progress = o.progress};
+    MetaCollective collective{.sequence = ++sequence_,
+                              .op = op,
+                              .label = o.label,
+                              .stream = s.name(),
+                              .group_size = size_,
+                              .bytes = bytes,
+                              .progress = o.progress};
     if (observe_) observe_(collective);
     return std::make_unique<MetaWork>(std::move(collective), observe_);
   }

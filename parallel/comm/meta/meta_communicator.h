@@ -8,12 +8,13 @@
 
 namespace trainerd::parallel {
 
-/// A collective as the meta world saw it, once when it was issued and once when a stream came to wait for it: what ran on
-/// the stream between the two was beside it, if `progress` is `background` or the device has streams of its own. `bytes` is
-/// the size of the tensor reduced, gathered into, or sent.
+/// A collective as the meta world saw it, once when it was issued and once when a stream came to wait for it:
+/// what ran on the stream between the two was beside it, if `progress` is `background` or the device has
+/// streams of its own. `bytes` is the size of the tensor reduced, gathered into, or sent.
 struct MetaCollective {
   CommMoment moment = CommMoment::issue;
-  std::int64_t sequence = 0;  ///< of the communicator, from 1: what is awaited has the number it was issued with
+  std::int64_t sequence =
+      0;  ///< of the communicator, from 1: what is awaited has the number it was issued with
   const char* op = "";
   std::string label;
   std::string stream;

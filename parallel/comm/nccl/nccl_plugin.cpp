@@ -10,7 +10,8 @@ NcclPlugin open_nccl_plugin() {
   const auto entry = reinterpret_cast<Entry>(kernels::cuda_plugin_symbol("trainerd_nccl_plugin"));
   const NcclPlugin plugin = *entry();
   if (std::string(plugin.interface_hash) != TRAINERD_COMM_INTERFACE_HASH)
-    throw base::device_error("the CUDA plugin is of another build than this executable: install both from one");
+    throw base::device_error(
+        "the CUDA plugin is of another build than this executable: install both from one");
   return plugin;
 }
 

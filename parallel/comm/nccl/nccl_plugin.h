@@ -7,8 +7,8 @@
 
 namespace trainerd::parallel {
 
-/// What the CUDA plugin (kernels/backend/cuda_plugin.h) offers to several ranks. Both functions throw DeviceError in a build without NCCL,
-/// and CommError.
+/// What the CUDA plugin (kernels/backend/cuda_plugin.h) offers to several ranks. Both functions throw
+/// DeviceError in a build without NCCL, and CommError.
 struct NcclPlugin {
   const char* interface_hash = "";
   /// Of a world that is about to be made: any rank's, told to all.

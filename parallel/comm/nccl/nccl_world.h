@@ -28,41 +28,51 @@ struct NcclOptions {
   double start_seconds = 300;     ///< until all ranks have joined
   double deadline_seconds = 300;  ///< longest time that an operation takes from its turn on the device
   double poll_seconds = 0.05;     ///< between two looks of the watchdog
-  /// Where ranks that wait leave word, so that those who did not come can be named; a world that is made anew has another. Null:
-  /// NCCL cannot tell who is missing. Its calls block for seconds at most.
+  /// Where ranks that wait leave word, so that those who did not come can be named; a world that is made anew
+  /// has another. Null: NCCL cannot tell who is missing. Its calls block for seconds at most.
   Store* store = nullptr;
-  /// What this rank's world shares with others beside NCCL: why it has ended (empty: it goes on), and word of its end. From any
-  /// thread; either may be empty.
+  /// What this rank's world shares with others beside NCCL: why it has ended (empty: it goes on), and word of
+  /// its end. From any thread; either may be empty.
   std::function<std::string()> ended;
   std::function<void(std::string_view)> end;
 };
 
-/// One rank's part of a world of ranks with a CUDA device each: NCCL's communicator over all of them, and one split from it for
-/// every group. Outlives its communicators.
+/// One rank's part of a world of ranks with a CUDA device each: NCCL's communicator over all of them, and one
+/// split from it for every group. Outlives its communicators.
 ///
 /// What its communicators claim:
-/// - Each has a stream of its own, ordered by events after the caller's; nothing blocks the host but NCCL's own start of an
-///   operation. CommOptions::progress has no meaning. Operations on one communicator run in the order they were called, exchanges
-///   too: a send may wait for its receiver, and what was called later waits behind it.
-/// - Sums of fp32, fp64 and integers are made in that dtype; `accumulate` of more than that is refused (std::logic_error). bf16 summands
-///   are added in fp32, but a partial sum that goes from rank to rank is rounded to bf16: up to one rounding for each rank, not one
-///   in all.
-/// - ReduceOrder::fixed: the order is NCCL's, which ranks, devices, links, sizes, library and its environment variables determine:
-///   the same from run to run, other than in rank order, and all_reduce need not have the bits of reduce_scatter and all_gather.
+/// - Each has a stream of its own, ordered by events after the caller's; nothing blocks the host but NCCL's
+/// own start of an
+///   operation. CommOptions::progress has no meaning. Operations on one communicator run in the order they
+///   were called, exchanges too: a send may wait for its receiver, and what was called later waits behind it.
+/// - Sums of fp32, fp64 and integers are made in that dtype; `accumulate` of more than that is refused
+/// (std::logic_error). bf16 summands
+///   are added in fp32, but a partial sum that goes from rank to rank is rounded to bf16: up to one rounding
+///   for each rank, not one in all.
+/// - ReduceOrder::fixed: the order is NCCL's, which ranks, devices, links, sizes, library and its environment
+/// variables determine:
+///   the same from run to run, other than in rank order, and all_reduce need not have the bits of
+///   reduce_scatter and all_gather.
 /// - A maximum passes over a NaN that is not in all summands.
-/// - Ranks that call different operations are not told so: they wait until the deadline. all_to_all is not in place. A Work
+/// - Ranks that call different operations are not told so: they wait until the deadline. all_to_all is not in
+/// place. A Work
 ///   destroyed unwaited gives up nothing: its receives are filled.
-/// - A watchdog looks for errors and deadlines, ends the world (ncclCommAbort) and names the operation. What was on the device's streams
+/// - A watchdog looks for errors and deadlines, ends the world (ncclCommAbort) and names the operation. What
+/// was on the device's streams
 ///   then completes with any contents: `throw_if_ended` comes before anything that a step made is believed.
 ///
-/// Memory registered with NCCL (ncclCommRegister, or windows of symmetric memory) would be the buckets', which are fixed for the whole
-/// run; it has to come from ncclMemAlloc, which is for Backend::allocate to choose. Nothing here stands against it.
+/// Memory registered with NCCL (ncclCommRegister, or windows of symmetric memory) would be the buckets',
+/// which are fixed for the whole run; it has to come from ncclMemAlloc, which is for Backend::allocate to
+/// choose. Nothing here stands against it.
 class NcclWorld {
  public:
   virtual ~NcclWorld() = default;
-  /// Of a group of NcclOptions, of several ranks if the world has several; once for each. The backend's device is the world's.
-  virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const std::vector<std::int64_t>& group_ranks,
-                                                     const std::string& name, FlightRecorder* recorder = nullptr) = 0;
+  /// Of a group of NcclOptions, of several ranks if the world has several; once for each. The backend's
+  /// device is the world's.
+  virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
+                                                     const std::vector<std::int64_t>& group_ranks,
+                                                     const std::string& name,
+                                                     FlightRecorder* recorder = nullptr) = 0;
   /// Ends every operation of this rank, from any thread, and tells NcclOptions::end.
   virtual void abort(std::string_view why) = 0;
   /// Throws CommError when the world has ended.

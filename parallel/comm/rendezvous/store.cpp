@@ -35,8 +35,8 @@ std::optional<std::string> Store::wait(const std::string& key, double seconds) {
 
 std::string wait_for(Store& store, const std::string& key, double deadline_seconds) {
   if (std::optional<std::string> value = store.wait(key, deadline_seconds)) return *value;
-  throw base::comm_error("nothing came to the rendezvous under " + key + " in " + std::to_string(deadline_seconds) +
-                         " s; see whether every node was started");
+  throw base::comm_error("nothing came to the rendezvous under " + key + " in " +
+                         std::to_string(deadline_seconds) + " s; see whether every node was started");
 }
 
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
@@ -49,8 +49,8 @@ void meet(Store& store, const std::string& name, std::int64_t member, std::int64
       missing += (missing.empty() ? "" : ", ") + std::to_string(i);
   if (!missing.empty())
     throw base::comm_error("of the " + std::to_string(size) + " members of " + name +
-                           " these did not come to the rendezvous in " + std::to_string(deadline_seconds) + " s: " +
-                           missing + "; see whether they were started");
+                           " these did not come to the rendezvous in " + std::to_string(deadline_seconds) +
+                           " s: " + missing + "; see whether they were started");
 }
 
 // Keys have slashes and more: what a file name may not hold is written as %xx.
@@ -59,10 +59,8 @@ std::string FileStore::path_of(const std::string& key) const {
   std::string path = directory_ + "/";
   for (const char c : key) {
     const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0 || c == '-' || c == '_')
-      path += c;
-    else
-      path += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    if (std::isalnum(byte) != 0 || c == '-' || c == '_') path += c;
+    else path += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
   }
   return path;
 }

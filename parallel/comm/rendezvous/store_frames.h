@@ -31,7 +31,8 @@ inline void put_length(std::string& out, std::size_t value) {
 }
 inline std::size_t read_length(std::string_view four) {
   std::size_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) value |= static_cast<std::size_t>(static_cast<unsigned char>(four[i])) << (8 * i);
+  for (std::size_t i = 0; i < 4; ++i)
+    value |= static_cast<std::size_t>(static_cast<unsigned char>(four[i])) << (8 * i);
   return value;
 }
 

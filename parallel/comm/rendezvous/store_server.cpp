@@ -130,13 +130,16 @@ bool StoreServer::State::handle(Connection& c) {
 
 bool StoreServer::State::answer(Connection& c, const frames::Request& request) {
   if (!c.greeted) {
-    if (request.what != frames::kGreet || request.value != frames::kGreeting) return refuse(c, "it is no client of this store");
+    if (request.what != frames::kGreet || request.value != frames::kGreeting)
+      return refuse(c, "it is no client of this store");
     c.greeted = true;
     c.out += frames::answer(frames::kDone);
     return true;
   }
   switch (request.what) {
-    case frames::kSet: change(c, request.key, std::string(request.value), frames::answer(frames::kDone)); return true;
+    case frames::kSet:
+      change(c, request.key, std::string(request.value), frames::answer(frames::kDone));
+      return true;
     case frames::kGet: return answer_value(c, request.key, false, {});
     case frames::kWait: return answer_value(c, request.key, true, request.value);
     case frames::kAdd: {
@@ -146,7 +149,8 @@ bool StoreServer::State::answer(Connection& c, const frames::Request& request) {
       std::int64_t sum = 0;
       if (!amount) return refuse(c, "an addition of no number");
       if (!before || __builtin_add_overflow(*before, *amount, &sum)) {
-        c.out += frames::answer(frames::kError, "the value under " + std::string(request.key) + " cannot be added to");
+        c.out += frames::answer(frames::kError,
+                                "the value under " + std::string(request.key) + " cannot be added to");
         return true;
       }
       change(c, request.key, std::to_string(sum), frames::answer(frames::kValue, std::to_string(sum)));
@@ -157,7 +161,8 @@ bool StoreServer::State::answer(Connection& c, const frames::Request& request) {
   }
 }
 
-bool StoreServer::State::answer_value(Connection& c, std::string_view key, bool wait, std::string_view milliseconds) {
+bool StoreServer::State::answer_value(Connection& c, std::string_view key, bool wait,
+                                      std::string_view milliseconds) {
   if (const auto found = values.find(key); found != values.end()) {
     c.out += frames::answer(frames::kValue, found->second);
     return true;
@@ -185,14 +190,13 @@ bool StoreServer::State::put(std::string_view key, std::string value) {
     other.waits_for.reset();
     other.out += frames::answer(frames::kValue, value);
   }
-  if (found == values.end())
-    values.emplace(key, std::move(value));
-  else
-    found->second = std::move(value);
+  if (found == values.end()) values.emplace(key, std::move(value));
+  else found->second = std::move(value);
   return true;
 }
 
-void StoreServer::State::change(Connection& c, std::string_view key, std::string value, const std::string& done) {
+void StoreServer::State::change(Connection& c, std::string_view key, std::string value,
+                                const std::string& done) {
   c.out += put(key, std::move(value)) ? done : frames::answer(frames::kError, "the store is full");
 }
 
@@ -259,7 +263,8 @@ void StoreServer::State::serve() {
   }
 }
 
-StoreServer::StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log, const StoreLimits& limits)
+StoreServer::StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log,
+                         const StoreLimits& limits)
     : state_(std::make_unique<State>()) {
   state_->log = std::move(log);
   state_->limits = limits;

@@ -90,7 +90,8 @@ TcpStore::TcpStore(const base::Endpoint& server, double deadline_seconds)
 
 TcpStore::~TcpStore() = default;
 
-std::optional<std::string> TcpStore::ask(char request, const std::string& key, std::string_view value, double seconds) {
+std::optional<std::string> TcpStore::ask(char request, const std::string& key, std::string_view value,
+                                         double seconds) {
   base::check(key.size() <= frames::kLongestKey && 5 + key.size() + value.size() <= StoreLimits{}.frame_bytes,
               "what goes to the rendezvous fits in a frame");
   base::UniqueFd fd;
@@ -129,7 +130,8 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   return std::stoll(ask(frames::kAdd, key, std::to_string(amount), 0).value());
 }
 
-base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds, std::string& why) {
+base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds,
+                          std::string& why) {
   base::UniqueFd fd = open_connection(server, seconds, why);
   if (!fd) return fd;
   const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), 0);

@@ -14,7 +14,8 @@
 
 // A store that one process serves to all over TCP. Every message is a frame: four bytes of length (little
 // endian), then at most kLargestFrame bytes. A request is a letter and its fields, an answer a letter and a
-// value; a connection begins with a greeting, so that what is no client of ours is dropped at its first bytes.
+// value; a connection begins with a greeting, so that what is no client of ours is dropped at its first
+// bytes.
 
 namespace trainerd::parallel {
 
@@ -29,7 +30,8 @@ struct StoreLimits {
 class StoreServer {
  public:
   /// Port 0: any free one. Throws CommError when the port cannot be had.
-  StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log, const StoreLimits& limits = {});
+  StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log,
+              const StoreLimits& limits = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -62,12 +64,13 @@ class TcpStore final : public Store {
   void set(const std::string& key, const std::string& value) override;
   std::optional<std::string> get(const std::string& key) override;
   std::optional<std::string> wait(const std::string& key, double seconds) override;
-  /// Adds to the number under `key` (0 if there is none) and gives the sum. Throws CommError when the value is
-  /// no number.
+  /// Adds to the number under `key` (0 if there is none) and gives the sum. Throws CommError when the value
+  /// is no number.
   std::int64_t add(const std::string& key, std::int64_t amount);
 
  private:
-  std::optional<std::string> ask(char request, const std::string& key, std::string_view value, double seconds);
+  std::optional<std::string> ask(char request, const std::string& key, std::string_view value,
+                                 double seconds);
   base::Endpoint server_;
   double deadline_seconds_;
   std::mutex mutex_;
@@ -76,6 +79,7 @@ class TcpStore final : public Store {
 
 /// Hands the connection over to whoever holds the server, with `text`: it is no client's from then on. One
 /// attempt: an empty descriptor, and `why`, when no store answers within `seconds`.
-base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds, std::string& why);
+base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds,
+                          std::string& why);
 
 }  // namespace trainerd::parallel

@@ -55,8 +55,8 @@ class GroupRegion {
   struct Ring {
     alignas(64) std::atomic<std::uint64_t> written;
     alignas(64) std::atomic<std::uint64_t> read;
-    std::atomic<std::uint32_t>
-        wants_room;  ///< the sender has more, and wants its bell rung when there is room
+    /// The sender has more, and wants its bell rung when there is room.
+    std::atomic<std::uint32_t> wants_room;
   };
 
   /// `shape` with its sizes rounded up to what the layout needs.

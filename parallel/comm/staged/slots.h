@@ -8,13 +8,14 @@
 
 namespace trainerd::parallel {
 
-/// The two host buffers of a staged communicator, and the stream of its copies: while one piece is worked on by the host, the next
-/// is copied from the device. For one thread.
+/// The two host buffers of a staged communicator, and the stream of its copies: while one piece is worked on
+/// by the host, the next is copied from the device. For one thread.
 class Slots {
  public:
   Slots(kernels::Backend& backend, std::int64_t bytes)
       : backend_(backend), bytes_(bytes), copies_(backend.make_stream("staging", nullptr)) {
-    for (Slot& slot : slots_) slot = {backend.allocate(kernels::MemoryKind::host, bytes), backend.make_event()};
+    for (Slot& slot : slots_)
+      slot = {backend.allocate(kernels::MemoryKind::host, bytes), backend.make_event()};
   }
 
   std::int64_t bytes() const { return bytes_; }
@@ -23,8 +24,8 @@ class Slots {
     if (from.bytes() > 0) backend_.transfer(*copies_, from, to);
   }
 
-  /// For each of `pieces`: `load(i, data)` and `store(i, data)` ask for copies, to and from the slot at `data`; `work(i, data)` is
-  /// the host's, between them. What is stored is on its way when this returns.
+  /// For each of `pieces`: `load(i, data)` and `store(i, data)` ask for copies, to and from the slot at
+  /// `data`; `work(i, data)` is the host's, between them. What is stored is on its way when this returns.
   template <class Load, class Work, class Store>
   void pass(std::int64_t pieces, const Load& load, const Work& work, const Store& store) {
     const auto begin = [&](std::int64_t i) {

@@ -30,7 +30,9 @@ constexpr double kFinishSeconds = 5;
 Tensor piece(std::byte* data, kernels::DType dtype, std::int64_t bytes) {
   return {data, dtype, {bytes / kernels::size_of(dtype)}};
 }
-Tensor piece(const Tensor& x, std::int64_t begin, std::int64_t bytes) { return piece(x.data + begin, x.dtype, bytes); }
+Tensor piece(const Tensor& x, std::int64_t begin, std::int64_t bytes) {
+  return piece(x.data + begin, x.dtype, bytes);
+}
 
 /// Events that are used again and again: none is made in a step once there are enough.
 class EventPool {
@@ -57,7 +59,7 @@ class EventPool {
 struct StagedOp {
   OpRecord record;
   Tensor x, out;
-  CommOptions options;  ///< its label is the record's
+  CommOptions options;                    ///< its label is the record's
   std::shared_ptr<kernels::Event> ready;  ///< what was on the caller's stream is done
   std::shared_ptr<kernels::Event> done;   ///< data is back on the device
 };
@@ -71,7 +73,8 @@ struct StagedReceive {
 
 class StagedCommunicator final : public Communicator {
  public:
-  StagedCommunicator(std::unique_ptr<Communicator> inner, kernels::Backend& backend, const StagedOptions& options)
+  StagedCommunicator(std::unique_ptr<Communicator> inner, kernels::Backend& backend,
+                     const StagedOptions& options)
       : inner_(std::move(inner)),
         backend_(backend),
         slots_(backend, options.slot_bytes),
@@ -88,23 +91,30 @@ class StagedCommunicator final : public Communicator {
   std::int64_t rank() const override { return inner_->rank(); }
   std::int64_t size() const override { return inner_->size(); }
 
-  std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp op, const CommOptions& options) override {
+  std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp op,
+                                   const CommOptions& options) override {
     return start(s, {.kind = OpKind::all_reduce, .reduce = op}, x, x, options);
   }
-  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
-    base::check(out.numel() == x.numel() * size() && out.dtype == x.dtype, "all_gather: out holds every rank's x");
+  std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out,
+                                   const CommOptions& options) override {
+    base::check(out.numel() == x.numel() * size() && out.dtype == x.dtype,
+                "all_gather: out holds every rank's x");
     return start(s, {.kind = OpKind::all_gather}, x, out, options);
   }
-  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
-    base::check(x.numel() == out.numel() * size() && out.dtype == x.dtype, "reduce_scatter: x holds every rank's out");
+  std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out,
+                                       const CommOptions& options) override {
+    base::check(x.numel() == out.numel() * size() && out.dtype == x.dtype,
+                "reduce_scatter: x holds every rank's out");
     return start(s, {.kind = OpKind::reduce_scatter}, x, out, options);
   }
-  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) override {
+  std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out,
+                                   const CommOptions& options) override {
     base::check(x.numel() == out.numel() && x.numel() % size() == 0 && out.dtype == x.dtype,
                 "all_to_all: x and out hold one part for each rank");
     return start(s, {.kind = OpKind::all_to_all}, x, out, options);
   }
-  std::unique_ptr<Work> broadcast(Stream& s, const Tensor& x, std::int64_t root, const CommOptions& options) override {
+  std::unique_ptr<Work> broadcast(Stream& s, const Tensor& x, std::int64_t root,
+                                  const CommOptions& options) override {
     base::check(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
     return start(s, {.root = static_cast<std::int32_t>(root), .kind = OpKind::broadcast}, x, x, options);
   }
@@ -140,7 +150,8 @@ class StagedCommunicator final : public Communicator {
     void come_to_host(double deadline_seconds) {
       if (!receives_.empty()) {
         ticket_ = owner_.receive(op_, std::exchange(receives_, {}), deadline_seconds);
-        deadline_seconds += kFinishSeconds;  // what waits for a message keeps the deadline, and names who did not send
+        deadline_seconds +=
+            kFinishSeconds;  // what waits for a message keeps the deadline, and names who did not send
       }
       owner_.await(*op_, ticket_, deadline_seconds);
     }
@@ -151,7 +162,8 @@ class StagedCommunicator final : public Communicator {
   };
 
   Op make_op(Stream& stream, OpRecord record, const Tensor& x, const Tensor& out, const CommOptions& options);
-  std::unique_ptr<Work> start(Stream& stream, const OpRecord& record, const Tensor& x, const Tensor& out, const CommOptions& options) {
+  std::unique_ptr<Work> start(Stream& stream, const OpRecord& record, const Tensor& x, const Tensor& out,
+                              const CommOptions& options) {
     const Op op = make_op(stream, record, x, out, options);
     return std::make_unique<StagedWork>(*this, op, progress_.enqueue([this, op] { run(*op); }));
   }
@@ -173,19 +185,25 @@ class StagedCommunicator final : public Communicator {
   Slots slots_;
   EventPool events_;
   std::uint64_t sequence_ = 0;
-  std::vector<std::deque<std::shared_ptr<StagedReceive>>> expected_;  ///< by peer, in the order of its sends; for the thread
+  /// By peer, in the order of its sends; for the thread.
+  std::vector<std::deque<std::shared_ptr<StagedReceive>>> expected_;
   ProgressThread progress_;
 };
 
-StagedCommunicator::Op StagedCommunicator::make_op(Stream& stream, OpRecord record, const Tensor& x, const Tensor& out,
-                                                   const CommOptions& options) {
+StagedCommunicator::Op StagedCommunicator::make_op(Stream& stream, OpRecord record, const Tensor& x,
+                                                   const Tensor& out, const CommOptions& options) {
   const Op op = std::make_shared<StagedOp>();
   record.sequence = ++sequence_;
   record.bytes = x.bytes();
   record.dtype = x.dtype;
   record.accumulate = options.accumulate;
   record.set_label(options.label);
-  *op = {.record = record, .x = x, .out = out, .options = options, .ready = events_.take(), .done = events_.take()};
+  *op = {.record = record,
+         .x = x,
+         .out = out,
+         .options = options,
+         .ready = events_.take(),
+         .done = events_.take()};
   op->options.label = op->record.label.data();
   op->options.progress = Progress::caller;
   backend_.record(stream, *op->ready);
@@ -194,7 +212,8 @@ StagedCommunicator::Op StagedCommunicator::make_op(Stream& stream, OpRecord reco
 
 void StagedCommunicator::await(const StagedOp& op, std::uint64_t ticket, double deadline_seconds) {
   if (progress_.wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
-  const std::string late = describe(op.record) + " was not done in " + std::to_string(deadline_seconds) + " s: ";
+  const std::string late =
+      describe(op.record) + " was not done in " + std::to_string(deadline_seconds) + " s: ";
   // What ends then says whom it was waiting for.
   inner_->abort();
   try {
@@ -219,72 +238,101 @@ void StagedCommunicator::parts_in(const Tensor& x, std::int64_t at, std::int64_t
 
 void StagedCommunicator::parts_out(std::byte* slot, const Tensor& out, std::int64_t at, std::int64_t bytes) {
   for (std::int64_t r = 0; r < size(); ++r)
-    slots_.copy(piece(slot + r * bytes, out.dtype, bytes), piece(out, r * (out.bytes() / size()) + at, bytes));
+    slots_.copy(piece(slot + r * bytes, out.dtype, bytes),
+                piece(out, r * (out.bytes() / size()) + at, bytes));
 }
 
-// Every operation passes through `inner` at least once, so that ranks meet in those without data too. A piece is loaded before the
-// one before it is stored: where x and out share memory, pieces do not.
+// Every operation passes through `inner` at least once, so that ranks meet in those without data too. A piece
+// is loaded before the one before it is stored: where x and out share memory, pieces do not.
 void StagedCommunicator::collective(const StagedOp& op) {
   const kernels::DType dtype = op.x.dtype;
   const CommOptions& options = op.options;
   const std::int64_t whole = slots_.bytes() / kAlignment * kAlignment;
   const std::int64_t part = slots_.bytes() / size() / kAlignment * kAlignment;
   const std::int64_t half = slots_.bytes() / (2 * size()) / kAlignment * kAlignment;
-  /// Cuts `total` bytes into pieces of `most`: each function is told where its piece begins and how long it is.
-  const auto pass = [&](std::int64_t total, std::int64_t most, const auto& load, const auto& work, const auto& store) {
+  /// Cuts `total` bytes into pieces of `most`: each function is told where its piece begins and how long it
+  /// is.
+  const auto pass = [&](std::int64_t total, std::int64_t most, const auto& load, const auto& work,
+                        const auto& store) {
     const auto cut = [&](const auto& act) {
-      return [&act, total, most](std::int64_t i, std::byte* slot) { act(i * most, std::min(most, total - i * most), slot); };
+      return [&act, total, most](std::int64_t i, std::byte* slot) {
+        act(i * most, std::min(most, total - i * most), slot);
+      };
     };
     slots_.pass(std::max<std::int64_t>(1, (total + most - 1) / most), cut(load), cut(work), cut(store));
   };
   const auto nothing = [](std::int64_t, std::int64_t, std::byte*) {};
-  const auto load_x = [&](std::int64_t at, std::int64_t n, std::byte* slot) { slots_.copy(piece(op.x, at, n), piece(slot, dtype, n)); };
+  const auto load_x = [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+    slots_.copy(piece(op.x, at, n), piece(slot, dtype, n));
+  };
   switch (op.record.kind) {
     case OpKind::all_reduce:
-      return pass(op.x.bytes(), whole, load_x,
-                  [&](std::int64_t, std::int64_t n, std::byte* slot) {
-                    inner_->all_reduce(host_, piece(slot, dtype, n), op.record.reduce, options)->wait(host_);
-                  },
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) { slots_.copy(piece(slot, dtype, n), piece(op.x, at, n)); });
+      return pass(
+          op.x.bytes(), whole, load_x,
+          [&](std::int64_t, std::int64_t n, std::byte* slot) {
+            inner_->all_reduce(host_, piece(slot, dtype, n), op.record.reduce, options)->wait(host_);
+          },
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            slots_.copy(piece(slot, dtype, n), piece(op.x, at, n));
+          });
     case OpKind::all_gather:
-      return pass(op.x.bytes(), part,
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) {
-                    slots_.copy(piece(op.x, at, n), piece(slot + rank() * n, dtype, n));
-                  },
-                  [&](std::int64_t, std::int64_t n, std::byte* slot) {
-                    inner_->all_gather(host_, piece(slot + rank() * n, dtype, n), piece(slot, dtype, n * size()), options)->wait(host_);
-                  },
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_out(slot, op.out, at, n); });
+      return pass(
+          op.x.bytes(), part,
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            slots_.copy(piece(op.x, at, n), piece(slot + rank() * n, dtype, n));
+          },
+          [&](std::int64_t, std::int64_t n, std::byte* slot) {
+            inner_
+                ->all_gather(host_, piece(slot + rank() * n, dtype, n), piece(slot, dtype, n * size()),
+                             options)
+                ->wait(host_);
+          },
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_out(slot, op.out, at, n); });
     case OpKind::reduce_scatter:
-      return pass(op.out.bytes(), part, [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_in(op.x, at, n, slot); },
-                  [&](std::int64_t, std::int64_t n, std::byte* slot) {
-                    inner_->reduce_scatter(host_, piece(slot, dtype, n * size()), piece(slot + rank() * n, dtype, n), options)->wait(host_);
-                  },
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) {
-                    slots_.copy(piece(slot + rank() * n, dtype, n), piece(op.out, at, n));
-                  });
+      return pass(
+          op.out.bytes(), part,
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_in(op.x, at, n, slot); },
+          [&](std::int64_t, std::int64_t n, std::byte* slot) {
+            inner_
+                ->reduce_scatter(host_, piece(slot, dtype, n * size()), piece(slot + rank() * n, dtype, n),
+                                 options)
+                ->wait(host_);
+          },
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            slots_.copy(piece(slot + rank() * n, dtype, n), piece(op.out, at, n));
+          });
     case OpKind::all_to_all:
-      return pass(op.x.bytes() / size(), half, [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_in(op.x, at, n, slot); },
-                  [&](std::int64_t, std::int64_t n, std::byte* slot) {
-                    inner_->all_to_all(host_, piece(slot, dtype, n * size()), piece(slot + n * size(), dtype, n * size()), options)
-                        ->wait(host_);
-                  },
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_out(slot + n * size(), op.out, at, n); });
+      return pass(
+          op.x.bytes() / size(), half,
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) { parts_in(op.x, at, n, slot); },
+          [&](std::int64_t, std::int64_t n, std::byte* slot) {
+            inner_
+                ->all_to_all(host_, piece(slot, dtype, n * size()),
+                             piece(slot + n * size(), dtype, n * size()), options)
+                ->wait(host_);
+          },
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            parts_out(slot + n * size(), op.out, at, n);
+          });
     case OpKind::broadcast: {
       const bool root = op.record.root == rank();
-      return pass(op.x.bytes(), whole,
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) {
-                    if (root) load_x(at, n, slot);
-                  },
-                  [&](std::int64_t, std::int64_t n, std::byte* slot) {
-                    inner_->broadcast(host_, piece(slot, dtype, n), op.record.root, options)->wait(host_);
-                  },
-                  [&](std::int64_t at, std::int64_t n, std::byte* slot) {
-                    if (!root) slots_.copy(piece(slot, dtype, n), piece(op.x, at, n));
-                  });
+      return pass(
+          op.x.bytes(), whole,
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            if (root) load_x(at, n, slot);
+          },
+          [&](std::int64_t, std::int64_t n, std::byte* slot) {
+            inner_->broadcast(host_, piece(slot, dtype, n), op.record.root, options)->wait(host_);
+          },
+          [&](std::int64_t at, std::int64_t n, std::byte* slot) {
+            if (!root) slots_.copy(piece(slot, dtype, n), piece(op.x, at, n));
+          });
     }
     case OpKind::barrier:
-      return pass(0, whole, nothing, [&](std::int64_t, std::int64_t, std::byte*) { inner_->barrier(host_, options)->wait(host_); }, nothing);
+      return pass(
+          0, whole, nothing,
+          [&](std::int64_t, std::int64_t, std::byte*) { inner_->barrier(host_, options)->wait(host_); },
+          nothing);
     case OpKind::exchange: break;
   }
   base::check(false, "an exchange is not a collective");
@@ -292,7 +340,8 @@ void StagedCommunicator::collective(const StagedOp& op) {
 
 // ---- messages
 
-std::unique_ptr<Work> StagedCommunicator::exchange(Stream& stream, std::span<const Transfer> sends, std::span<const Transfer> receives,
+std::unique_ptr<Work> StagedCommunicator::exchange(Stream& stream, std::span<const Transfer> sends,
+                                                   std::span<const Transfer> receives,
                                                    const CommOptions& options) {
   const Op op = make_op(stream, {.kind = OpKind::exchange}, {}, {}, options);
   for (const auto& transfers : {sends, receives})
@@ -301,7 +350,8 @@ std::unique_ptr<Work> StagedCommunicator::exchange(Stream& stream, std::span<con
       op->record.dtype = t.tensor.dtype;
     }
   Receives expected;
-  for (const Transfer& t : receives) expected.push_back(std::make_shared<StagedReceive>(StagedReceive{op, t.peer, t.tensor}));
+  for (const Transfer& t : receives)
+    expected.push_back(std::make_shared<StagedReceive>(StagedReceive{op, t.peer, t.tensor}));
   const std::uint64_t ticket =
       progress_.enqueue([this, op, expected, sends = std::vector<Transfer>(sends.begin(), sends.end())] {
         backend_.wait(slots_.copies(), *op->ready);
@@ -315,15 +365,16 @@ std::unique_ptr<Work> StagedCommunicator::exchange(Stream& stream, std::span<con
 void StagedCommunicator::send(const StagedOp& op, const Transfer& t) {
   const std::int64_t total = t.tensor.bytes(), most = slots_.bytes() / kAlignment * kAlignment;
   const auto length = [&](std::int64_t i) { return std::min(most, total - i * most); };
-  slots_.pass(std::max<std::int64_t>(1, (total + most - 1) / most),
-              [&](std::int64_t i, std::byte* slot) {
-                slots_.copy(piece(t.tensor, i * most, length(i)), piece(slot, t.tensor.dtype, length(i)));
-              },
-              [&](std::int64_t i, std::byte* slot) {
-                const Transfer part{t.peer, piece(slot, t.tensor.dtype, length(i))};
-                inner_->exchange(host_, {&part, 1}, {}, op.options)->wait(host_);
-              },
-              [](std::int64_t, std::byte*) {});
+  slots_.pass(
+      std::max<std::int64_t>(1, (total + most - 1) / most),
+      [&](std::int64_t i, std::byte* slot) {
+        slots_.copy(piece(t.tensor, i * most, length(i)), piece(slot, t.tensor.dtype, length(i)));
+      },
+      [&](std::int64_t i, std::byte* slot) {
+        const Transfer part{t.peer, piece(slot, t.tensor.dtype, length(i))};
+        inner_->exchange(host_, {&part, 1}, {}, op.options)->wait(host_);
+      },
+      [](std::int64_t, std::byte*) {});
 }
 
 /// Takes the messages of a peer in the order they come: those before the ones that are wanted now first.
@@ -346,18 +397,20 @@ void StagedCommunicator::fill(const StagedReceive& r, double deadline) {
   const std::int64_t total = r.tensor.bytes(), most = slots_.bytes() / kAlignment * kAlignment;
   const auto length = [&](std::int64_t i) { return std::min(most, total - i * most); };
   backend_.wait(slots_.copies(), *r.op->ready);
-  slots_.pass(std::max<std::int64_t>(1, (total + most - 1) / most), [](std::int64_t, std::byte*) {},
-              [&](std::int64_t i, std::byte* slot) {
-                const Transfer part{r.peer, piece(slot, r.tensor.dtype, length(i))};
-                const std::unique_ptr<Work> work = inner_->exchange(host_, {}, {&part, 1}, r.op->options);
-                const double left = deadline - base::monotonic_seconds();
-                // Who waits for ever waits as long as `inner` does.
-                if (left > kForever / 2) work->wait(host_);
-                else work->wait_host(std::max(left, 0.0));
-              },
-              [&](std::int64_t i, std::byte* slot) {
-                if (!r.dropped) slots_.copy(piece(slot, r.tensor.dtype, length(i)), piece(r.tensor, i * most, length(i)));
-              });
+  slots_.pass(
+      std::max<std::int64_t>(1, (total + most - 1) / most), [](std::int64_t, std::byte*) {},
+      [&](std::int64_t i, std::byte* slot) {
+        const Transfer part{r.peer, piece(slot, r.tensor.dtype, length(i))};
+        const std::unique_ptr<Work> work = inner_->exchange(host_, {}, {&part, 1}, r.op->options);
+        const double left = deadline - base::monotonic_seconds();
+        // Who waits for ever waits as long as `inner` does.
+        if (left > kForever / 2) work->wait(host_);
+        else work->wait_host(std::max(left, 0.0));
+      },
+      [&](std::int64_t i, std::byte* slot) {
+        if (!r.dropped)
+          slots_.copy(piece(slot, r.tensor.dtype, length(i)), piece(r.tensor, i * most, length(i)));
+      });
 }
 
 void StagedCommunicator::drop(Receives receives) {
@@ -368,11 +421,15 @@ void StagedCommunicator::drop(Receives receives) {
 
 }  // namespace
 
-std::int64_t staged_bytes(std::int64_t size, const StagedOptions& options) { return size > 1 ? 2 * options.slot_bytes : 0; }
+std::int64_t staged_bytes(std::int64_t size, const StagedOptions& options) {
+  return size > 1 ? 2 * options.slot_bytes : 0;
+}
 
-std::unique_ptr<Communicator> make_staged(std::unique_ptr<Communicator> inner, kernels::Backend& backend, const StagedOptions& options) {
+std::unique_ptr<Communicator> make_staged(std::unique_ptr<Communicator> inner, kernels::Backend& backend,
+                                          const StagedOptions& options) {
   if (inner->size() == 1) return make_single_rank(backend);
-  base::check(options.slot_bytes >= 2 * inner->size() * kAlignment, "a slot has room for something of every rank, twice");
+  base::check(options.slot_bytes >= 2 * inner->size() * kAlignment,
+              "a slot has room for something of every rank, twice");
   return std::make_unique<StagedCommunicator>(std::move(inner), backend, options);
 }
 

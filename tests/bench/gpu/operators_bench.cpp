@@ -1,11 +1,12 @@
-// Rates of a device's operators in the shapes of jobs: GEMMs by role (by the library's first algorithm, and on a GPU by the
-// quickest), attention both ways, and the memory-bound ones beside their floor. Prints one JSON line for each, as it is
-// measured.
+// Rates of a device's operators in the shapes of jobs: GEMMs by role (by the library's first algorithm, and
+// on a GPU by the quickest), attention both ways, and the memory-bound ones beside their floor. Prints one
+// JSON line for each, as it is measured.
 //
 //   operators_bench [--seconds S] [--set KEY=VALUE]... JOB.yaml...
 //
-// The floor of an operator is the larger of its bytes over the bandwidth of a copy, measured first, and its FLOPs over the
-// maker's peak. Times are the device's own, medians over S seconds (0.1) of repetitions; inputs are random.
+// The floor of an operator is the larger of its bytes over the bandwidth of a copy, measured first, and its
+// FLOPs over the maker's peak. Times are the device's own, medians over S seconds (0.1) of repetitions;
+// inputs are random.
 
 #include <algorithm>
 #include <cmath>
@@ -46,8 +47,9 @@ class Bench {
       : topology_(topology),
         seconds_(seconds),
         pool_(topology.device.threads),
-        backend_(topology.device.kind == DeviceKind::cuda ? open_cuda_plugin().make_backend(0)
-                                                          : std::make_unique<CpuBackend>(topology.device, pool_)),
+        backend_(topology.device.kind == DeviceKind::cuda
+                     ? open_cuda_plugin().make_backend(0)
+                     : std::make_unique<CpuBackend>(topology.device, pool_)),
         stream_(backend_->make_stream("bench", &scratch_)) {
     if (topology.device.kind == DeviceKind::cpu) copy_bytes_ = std::int64_t{64} << 20;
     const Tensor from = normal(DType::f32, {copy_bytes_ / 4}), to = empty(DType::f32, {copy_bytes_ / 4});
@@ -86,7 +88,8 @@ class Bench {
   }
   Tensor ids(std::int64_t count, const std::function<std::int64_t(std::int64_t)>& value) {
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(value(i));
+    for (std::int64_t i = 0; i < count; ++i)
+      values[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(value(i));
     const Tensor x = empty(DType::i32, {count});
     backend_->write(*stream_, std::as_bytes(std::span(values)), x);
     return x;
@@ -114,7 +117,8 @@ class Bench {
     need_scratch(scratch_bytes(args, target()));
     const Cost c = cost(args, target());
     const Measured m = time([&] { (backend_.get()->*run)(*stream_, args); });
-    const double floor = std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
+    const double floor =
+        std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
     print({{"kind", kind},
            {"job", job_},
            {"op", op},
@@ -159,7 +163,8 @@ class Bench {
     const double once = batch(1);
     const int calls = once > 1e-3 ? 1 : once > 1e-4 ? 4 : 16;
     std::vector<double> all;
-    for (double spent = 0; spent < seconds_ || all.size() < 5; spent += all.back() * calls) all.push_back(batch(calls));
+    for (double spent = 0; spent < seconds_ || all.size() < 5; spent += all.back() * calls)
+      all.push_back(batch(calls));
     std::sort(all.begin(), all.end());
     return {all[all.size() / 2], all[0]};
   }
@@ -220,8 +225,10 @@ class JobShapes {
   void attention() {
     const std::int64_t sequences = T / m.seq_len;
     const Tensor bounds = b.ids(sequences + 1, [&](std::int64_t i) { return i * m.seq_len; });
-    const Tensor qkv = b.normal(dtype, {T, heads.columns()}), dout = b.normal(dtype, {T, m.heads * m.head_dim});
-    const Tensor out = b.empty(dtype, dout.shape), dqkv = b.empty(dtype, qkv.shape), lse = b.empty(DType::f32, {m.heads, T});
+    const Tensor qkv = b.normal(dtype, {T, heads.columns()}),
+                 dout = b.normal(dtype, {T, m.heads * m.head_dim});
+    const Tensor out = b.empty(dtype, dout.shape), dqkv = b.empty(dtype, qkv.shape),
+                 lse = b.empty(DType::f32, {m.heads, T});
     const float scale = 1.0f / std::sqrt(static_cast<float>(m.head_dim));
     const std::string shape = by({sequences, m.seq_len}) + ", heads " + std::to_string(m.heads) + "/" +
                               std::to_string(m.kv_heads) + " of " + std::to_string(m.head_dim);
@@ -229,9 +236,10 @@ class JobShapes {
               AttentionForward{heads, MaskKind::causal, scale, sequences, m.seq_len, bounds, qkv, out, lse},
               &Backend::attention_forward);
     for (const Determinism determinism : {Determinism::deterministic, Determinism::fast})
-      b.measure("attention", determinism == Determinism::fast ? "attention_backward, fast" : "attention_backward", shape,
-                AttentionBackward{heads, MaskKind::causal, scale, determinism, sequences, m.seq_len, bounds, qkv, out, lse,
-                                  dout, dqkv},
+      b.measure("attention",
+                determinism == Determinism::fast ? "attention_backward, fast" : "attention_backward", shape,
+                AttentionBackward{heads, MaskKind::causal, scale, determinism, sequences, m.seq_len, bounds,
+                                  qkv, out, lse, dout, dqkv},
                 &Backend::attention_backward);
     b.clear();
   }
@@ -239,17 +247,23 @@ class JobShapes {
 
  private:
   void gemm(const std::string& name, std::int64_t tokens, std::int64_t n, std::int64_t c) {
-    const Tensor x = b.normal(dtype, {tokens, c}), dy = b.normal(dtype, {tokens, n}), plain = b.normal(dtype, {n, c}, 0.02f);
-    const Tensor y = b.empty(dtype, {tokens, n}), dx = b.empty(dtype, {tokens, c}), dw = b.empty(grads, {n, c});
+    const Tensor x = b.normal(dtype, {tokens, c}), dy = b.normal(dtype, {tokens, n}),
+                 plain = b.normal(dtype, {n, c}, 0.02f);
+    const Tensor y = b.empty(dtype, {tokens, n}), dx = b.empty(dtype, {tokens, c}),
+                 dw = b.empty(grads, {n, c});
     const std::string shape = by({tokens, n, c});
-    b.measure_gemm(
-        name + " fprop", shape,
-        LinearFprop{.x_TC = x, .weight = b.weight(plain, GemmRole::fprop, tokens), .bias_N = {}, .addend_TN = {}, .y_TN = y},
-        &Backend::linear_fprop);
+    b.measure_gemm(name + " fprop", shape,
+                   LinearFprop{.x_TC = x,
+                               .weight = b.weight(plain, GemmRole::fprop, tokens),
+                               .bias_N = {},
+                               .addend_TN = {},
+                               .y_TN = y},
+                   &Backend::linear_fprop);
     b.measure_gemm(name + " dgrad", shape,
                    LinearDgrad{.dy_TN = dy, .weight = b.weight(plain, GemmRole::dgrad, tokens), .dx_TC = dx},
                    &Backend::linear_dgrad);
-    b.measure_gemm(name + " wgrad", shape, LinearWgrad{.dy_TN = dy, .x_TC = x, .dweight_NC = dw, .dbias_N = {}},
+    b.measure_gemm(name + " wgrad", shape,
+                   LinearWgrad{.dy_TN = dy, .x_TC = x, .dweight_NC = dw, .dbias_N = {}},
                    &Backend::linear_wgrad);
     b.clear();
   }
@@ -261,7 +275,8 @@ class JobShapes {
                  dgate_up = b.empty(dtype, {T, 2 * m.ffn});
     b.measure_gemm(
         "linear_swiglu", by({T, 2 * m.ffn, m.hidden}),
-        LinearSwiglu{.x_TC = x, .weight = b.weight(up, GemmRole::fprop, T), .gate_up_T2F = gate_up, .act_TF = act},
+        LinearSwiglu{
+            .x_TC = x, .weight = b.weight(up, GemmRole::fprop, T), .gate_up_T2F = gate_up, .act_TF = act},
         &Backend::linear_swiglu);
     b.measure_gemm("linear_dgrad_swiglu", by({T, m.ffn, m.hidden}),
                    LinearDgradSwiglu{.dy_TD = x,
@@ -281,7 +296,8 @@ class JobShapes {
     const Shape flow{T, m.hidden};
     const Tensor residual = b.normal(dtype, flow), delta = b.normal(dtype, flow), sum = b.empty(dtype, flow),
                  y = b.empty(dtype, flow);
-    const Tensor weight = b.normal(dtype, {m.hidden}), mean = b.empty(DType::f32, {T}), rstd = b.empty(DType::f32, {T});
+    const Tensor weight = b.normal(dtype, {m.hidden}), mean = b.empty(DType::f32, {T}),
+                 rstd = b.empty(DType::f32, {T});
     const Tensor dy = b.normal(dtype, flow), dsum = b.normal(dtype, flow), dx = b.empty(dtype, flow),
                  dweight = b.empty(grads, {m.hidden});
     b.measure("memory", "add_norm_forward", by({T, m.hidden}),
@@ -309,7 +325,8 @@ class JobShapes {
   }
   void rope() {
     if (m.positions != core::Positions::rope) return;
-    const Tensor qkv = b.normal(dtype, {T, heads.columns()}), table = b.empty(DType::f32, {m.seq_len, m.head_dim});
+    const Tensor qkv = b.normal(dtype, {T, heads.columns()}),
+                 table = b.empty(DType::f32, {m.seq_len, m.head_dim});
     const Tensor positions = b.ids(T, [&](std::int64_t t) { return t % m.seq_len; });
     b.backend().rope_table(b.stream(), {.theta = static_cast<float>(m.rope_theta), .table_SE = table});
     const std::string shape = by({T, heads.columns()});
@@ -339,12 +356,16 @@ class JobShapes {
     const Tensor tokens = b.ids(T, [&](std::int64_t t) { return t * 7919 % m.vocab; });
     const Tensor table = b.normal(dtype, {m.vocab, m.hidden}, 0.02f), out = b.empty(dtype, {T, m.hidden}),
                  dtable = b.empty(grads, {m.vocab, m.hidden});
-    b.measure(
-        "memory", "embedding_forward", by({T, m.hidden}),
-        EmbeddingForward{.tokens_T = tokens, .table_VD = table, .positions_T = {}, .positions_table_SD = {}, .out_TD = out},
-        &Backend::embedding_forward);
+    b.measure("memory", "embedding_forward", by({T, m.hidden}),
+              EmbeddingForward{.tokens_T = tokens,
+                               .table_VD = table,
+                               .positions_T = {},
+                               .positions_table_SD = {},
+                               .out_TD = out},
+              &Backend::embedding_forward);
     b.measure("memory", "embedding_backward", by({T, m.hidden}),
-              EmbeddingBackward{.rows_T = tokens, .dout_TD = out, .dtable_VD = dtable}, &Backend::embedding_backward);
+              EmbeddingBackward{.rows_T = tokens, .dout_TD = out, .dtable_VD = dtable},
+              &Backend::embedding_backward);
     b.clear();
   }
   void loss() {
@@ -381,9 +402,11 @@ class JobShapes {
                  control = b.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
     const StepControlValues values{.grad_norm = 1, .grad_factor = 1, .skip = 0, .nonfinite = -1, .pad = 0};
     b.backend().write(b.stream(), std::as_bytes(std::span(&values, 1)), control);
-    b.measure("memory", "block_square_sums", by({n}), BlockSquareSums{.x = g, .sums = b.empty(DType::f64, {norm_blocks(n)})},
+    b.measure("memory", "block_square_sums", by({n}),
+              BlockSquareSums{.x = g, .sums = b.empty(DType::f64, {norm_blocks(n)})},
               &Backend::block_square_sums);
-    const std::vector<UpdateRange> ranges{{.begin = 0, .count = n, .weight_decay = 0.1f, .columns = n, .stride = n}};
+    const std::vector<UpdateRange> ranges{
+        {.begin = 0, .count = n, .weight_decay = 0.1f, .columns = n, .stride = n}};
     const PrecisionCase cases[] = {{DType::f32, DType::f32, Rounding::nearest},
                                    {DType::bf16, DType::bf16, Rounding::nearest},
                                    {DType::bf16, DType::bf16, Rounding::stochastic}};
@@ -423,16 +446,13 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
       const std::string flag = argv[i];
       if (flag.starts_with("--") && i + 1 == argc) throw std::invalid_argument(flag + " needs a value");
-      if (flag == "--seconds")
-        seconds = std::stod(argv[++i]);
-      else if (flag == "--set")
-        overrides.push_back(argv[++i]);
-      else if (flag.starts_with("--"))
-        throw std::invalid_argument("unknown option " + flag);
-      else
-        jobs.push_back(flag);
+      if (flag == "--seconds") seconds = std::stod(argv[++i]);
+      else if (flag == "--set") overrides.push_back(argv[++i]);
+      else if (flag.starts_with("--")) throw std::invalid_argument("unknown option " + flag);
+      else jobs.push_back(flag);
     }
-    if (jobs.empty()) throw std::invalid_argument("usage: operators_bench [--seconds S] [--set KEY=VALUE]... JOB.yaml...");
+    if (jobs.empty())
+      throw std::invalid_argument("usage: operators_bench [--seconds S] [--set KEY=VALUE]... JOB.yaml...");
     std::optional<Bench> bench;
     for (const std::string& path : jobs) {
       const core::JobSpec job = core::load_job(path, overrides);

@@ -3,8 +3,8 @@
 //   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N]
 //   train_bench JOB.yaml [--set KEY=VALUE]... --describe      what pytorch_train.py needs to know of the job
 //
-// Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in [0, 1) made of
-// philox(t, i, b).
+// Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in
+// [0, 1) made of philox(t, i, b).
 
 #include <cstdio>
 #include <exception>
@@ -45,25 +45,50 @@ Args parse(int argc, char** argv) {
     else if (flag == "--warmup") args.warmup = std::stoll(value());
     else if (flag == "--steps") args.steps = std::stoll(value());
     else if (flag == "--describe") args.describe = true;
-    else if (flag.starts_with("--") || !args.job.empty()) throw std::invalid_argument("unknown option " + flag);
+    else if (flag.starts_with("--") || !args.job.empty())
+      throw std::invalid_argument("unknown option " + flag);
     else args.job = flag;
   }
-  if (args.job.empty()) throw std::invalid_argument("usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--describe]");
+  if (args.job.empty())
+    throw std::invalid_argument(
+        "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--describe]");
   return args;
 }
 
 Json describe(const core::JobSpec& job) {
   const core::ModelOptions& m = job.model;
   const core::OptimizerOptions& o = job.optimizer;
-  return {{"name", job.name}, {"seed", job.seed}, {"threads", job.threads}, {"layers", m.layers}, {"hidden", m.hidden},
-          {"heads", m.heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"ffn", m.ffn}, {"vocab", m.vocab},
-          {"seq_len", m.seq_len}, {"norm", m.norm == core::Norm::rms ? "rms" : "layer"}, {"norm_eps", m.norm_eps},
-          {"positions", m.positions == core::Positions::rope ? "rope" : "learned"}, {"rope_theta", m.rope_theta},
-          {"mlp", m.mlp == core::Mlp::swiglu ? "swiglu" : "gelu"}, {"linear_bias", m.linear_bias}, {"qkv_bias", m.qkv_bias},
-          {"qk_norm", m.qk_norm}, {"tie_embeddings", m.tie_embeddings}, {"init", m.init}, {"micro", job.batch.micro},
-          {"microbatches", job.microbatches()}, {"compute", kernels::name_of(job.precision.compute)},
-          {"master", kernels::name_of(job.precision.master)}, {"moments", kernels::name_of(job.precision.moments)},
-          {"lr", o.lr}, {"betas", {o.beta1, o.beta2}}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"grad_clip", o.grad_clip}};
+  return {{"name", job.name},
+          {"seed", job.seed},
+          {"threads", job.threads},
+          {"layers", m.layers},
+          {"hidden", m.hidden},
+          {"heads", m.heads},
+          {"kv_heads", m.kv_heads},
+          {"head_dim", m.head_dim},
+          {"ffn", m.ffn},
+          {"vocab", m.vocab},
+          {"seq_len", m.seq_len},
+          {"norm", m.norm == core::Norm::rms ? "rms" : "layer"},
+          {"norm_eps", m.norm_eps},
+          {"positions", m.positions == core::Positions::rope ? "rope" : "learned"},
+          {"rope_theta", m.rope_theta},
+          {"mlp", m.mlp == core::Mlp::swiglu ? "swiglu" : "gelu"},
+          {"linear_bias", m.linear_bias},
+          {"qkv_bias", m.qkv_bias},
+          {"qk_norm", m.qk_norm},
+          {"tie_embeddings", m.tie_embeddings},
+          {"init", m.init},
+          {"micro", job.batch.micro},
+          {"microbatches", job.microbatches()},
+          {"compute", kernels::name_of(job.precision.compute)},
+          {"master", kernels::name_of(job.precision.master)},
+          {"moments", kernels::name_of(job.precision.moments)},
+          {"lr", o.lr},
+          {"betas", {o.beta1, o.beta2}},
+          {"eps", o.eps},
+          {"weight_decay", o.weight_decay},
+          {"grad_clip", o.grad_clip}};
 }
 
 Json run(const core::JobSpec& job, const Args& args) {
@@ -74,14 +99,16 @@ Json run(const core::JobSpec& job, const Args& args) {
   std::int64_t step = 0;
   const core::ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const std::uint32_t bits = kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
+      const std::uint32_t bits =
+          kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
       const double u = static_cast<double>(bits >> 8) * 0x1p-24;
       tokens[i] = static_cast<std::int32_t>(static_cast<double>(job.model.vocab) * (u * u * u));
     }
   };
   std::vector<double> seconds, optimizer, losses;
   const kernels::Target& target = rank.backend().target();
-  // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is from report to report.
+  // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
+  // from report to report.
   const std::int64_t late = target.runs_behind_host() ? core::StepClock::kMostSteps - 1 : 0;
   double begin = base::monotonic_seconds();
   for (step = 1; step <= args.warmup + args.steps + late; ++step) {
@@ -92,21 +119,33 @@ Json run(const core::JobSpec& job, const Args& args) {
     const double end = base::monotonic_seconds(), took = end - begin;
     begin = end;
     losses.push_back(report.loss);
-    if (report.skipped) throw base::diverged_error("step " + std::to_string(reported) + ": the loss or a gradient is not finite");
+    if (report.skipped)
+      throw base::diverged_error("step " + std::to_string(reported) +
+                                 ": the loss or a gradient is not finite");
     if (reported <= args.warmup) continue;
     seconds.push_back(took);
     optimizer.push_back(report.time[base::LedgerPart::optimizer]);
   }
   const std::string attention = target.attention_library.empty() ? "own kernels" : target.attention_library;
-  return {{"impl", "trainerd"}, {"job", job.name}, {"master", kernels::name_of(job.precision.master)},
+  return {{"impl", "trainerd"},
+          {"job", job.name},
+          {"master", kernels::name_of(job.precision.master)},
           {"gemm_algorithms", rank.gemm_algorithms().empty() ? "first" : "timed"},
-          {"attention", job.attention == kernels::Determinism::fast ? "fast" : "deterministic"}, {"attention_library", attention},
-          {"micro", job.batch.micro}, {"microbatches", job.microbatches()}, {"seq_len", job.model.seq_len},
-          {"step_seconds", seconds}, {"optimizer_seconds", optimizer}, {"losses", losses},
-          {"version", target.gemm_library}, {"planned_bytes", rank.plan().memory.total_bytes()},
+          {"attention", job.attention == kernels::Determinism::fast ? "fast" : "deterministic"},
+          {"attention_library", attention},
+          {"micro", job.batch.micro},
+          {"microbatches", job.microbatches()},
+          {"seq_len", job.model.seq_len},
+          {"step_seconds", seconds},
+          {"optimizer_seconds", optimizer},
+          {"losses", losses},
+          {"version", target.gemm_library},
+          {"planned_bytes", rank.plan().memory.total_bytes()},
           {"own_attention_calls", rank.backend().counters().own_attention},
-          {"widened_gemms", rank.backend().counters().widened_gemms}, {"device", target.name},
-          {"peak_flops", topology.peak.bf16}, {"flops_per_token", core::flops_per_token(job.model)}};
+          {"widened_gemms", rank.backend().counters().widened_gemms},
+          {"device", target.name},
+          {"peak_flops", topology.peak.bf16},
+          {"flops_per_token", core::flops_per_token(job.model)}};
 }
 
 }  // namespace

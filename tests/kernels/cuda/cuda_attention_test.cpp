@@ -1,4 +1,5 @@
-// Attention in bf16 by the library against our own kernels in fp32 on the same values. The reference sees the bf16 inputs exactly.
+// Attention in bf16 by the library against our own kernels in fp32 on the same values. The reference sees the
+// bf16 inputs exactly.
 
 #include "kernels/backend/cuda_plugin.h"
 #include "tests/kernels/machine.h"
@@ -16,23 +17,38 @@ struct Results {
   Values out, lse, dqkv;
 };
 
-/// The gradient is taken at the bf16 output and log-sum-exp of `forward`, so that both backward passes are given the same.
+/// The gradient is taken at the bf16 output and log-sum-exp of `forward`, so that both backward passes are
+/// given the same.
 Results run(Machine& m, const Case& k, DType dtype, const Results* forward) {
   const std::int64_t T = k.sequences * k.tokens, W = k.heads.columns(), O = k.heads.heads * k.heads.head_size;
   std::vector<std::int32_t> bounds;
   for (std::int64_t b = 0; b <= k.sequences; ++b) bounds.push_back(static_cast<std::int32_t>(b * k.tokens));
   const Tensor qkv = m.tensor(dtype, {T, W}, normal_values(T * W, 1, DType::bf16)), cu = m.ids(bounds);
-  const Tensor out = m.empty(dtype, {T, O}), lse = m.empty(DType::f32, {k.heads.heads, T}), dqkv = m.empty(dtype, {T, W});
+  const Tensor out = m.empty(dtype, {T, O}), lse = m.empty(DType::f32, {k.heads.heads, T}),
+               dqkv = m.empty(dtype, {T, W});
   const float scale = 1.0f / std::sqrt(static_cast<float>(k.heads.head_size));
-  m.backend().attention_forward(m.stream(), {.heads = k.heads, .scale = scale, .sequences = k.sequences, .max_seqlen = k.tokens,
-                                             .cu_seqlens = cu, .qkv = qkv, .out_THE = out, .lse_HT = lse});
+  m.backend().attention_forward(m.stream(), {.heads = k.heads,
+                                             .scale = scale,
+                                             .sequences = k.sequences,
+                                             .max_seqlen = k.tokens,
+                                             .cu_seqlens = cu,
+                                             .qkv = qkv,
+                                             .out_THE = out,
+                                             .lse_HT = lse});
   Results results{Machine::read(out), Machine::read(lse), {}};
   const Results& at = forward != nullptr ? *forward : results;
-  m.backend().attention_backward(
-      m.stream(), {.heads = k.heads, .scale = scale, .determinism = k.determinism, .sequences = k.sequences, .max_seqlen = k.tokens,
-                   .cu_seqlens = cu, .qkv = qkv, .out_THE = m.tensor(dtype, {T, O}, at.out),
-                   .lse_HT = m.tensor(DType::f32, {k.heads.heads, T}, at.lse),
-                   .dout_THE = m.tensor(dtype, {T, O}, normal_values(T * O, 2, DType::bf16)), .dqkv = dqkv});
+  m.backend().attention_backward(m.stream(),
+                                 {.heads = k.heads,
+                                  .scale = scale,
+                                  .determinism = k.determinism,
+                                  .sequences = k.sequences,
+                                  .max_seqlen = k.tokens,
+                                  .cu_seqlens = cu,
+                                  .qkv = qkv,
+                                  .out_THE = m.tensor(dtype, {T, O}, at.out),
+                                  .lse_HT = m.tensor(DType::f32, {k.heads.heads, T}, at.lse),
+                                  .dout_THE = m.tensor(dtype, {T, O}, normal_values(T * O, 2, DType::bf16)),
+                                  .dqkv = dqkv});
   results.dqkv = Machine::read(dqkv);
   return results;
 }
@@ -47,7 +63,8 @@ TEST_CASE("the library's attention agrees with our own in fp32", "[cuda][attenti
     return;
   }
   for (const kernels::Determinism determinism : kBoth)
-    for (const Case& c : {Case{{4, 2, 128}, 3, 256}, Case{{4, 4, 64}, 2, 200}, Case{{6, 1, 128}, 1, 1024}, Case{{12, 2, 64}, 5, 96}}) {
+    for (const Case& c : {Case{{4, 2, 128}, 3, 256}, Case{{4, 4, 64}, 2, 200}, Case{{6, 1, 128}, 1, 1024},
+                          Case{{12, 2, 64}, 5, 96}}) {
       Case k = c;
       k.determinism = determinism;
       INFO(k.heads.heads << " heads of " << k.heads.head_size << ", " << k.sequences << " x " << k.tokens);

@@ -1,7 +1,8 @@
-// The CUDA backend on real device memory, as training uses it: streams not awaited, copies through the pinned ring.
+// The CUDA backend on real device memory, as training uses it: streams not awaited, copies through the pinned
+// ring.
 
-#include <catch2/catch.hpp>
 #include <array>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 
@@ -18,7 +19,8 @@ using kernels::MemoryKind;
 /// A stream with scratch on the device, and tensors there.
 class Device {
  public:
-  explicit Device(std::int64_t scratch_bytes = std::int64_t{256} << 20) : backend_(kernels::open_cuda_plugin().make_backend(0)) {
+  explicit Device(std::int64_t scratch_bytes = std::int64_t{256} << 20)
+      : backend_(kernels::open_cuda_plugin().make_backend(0)) {
     scratch_memory_ = backend_->allocate(MemoryKind::device, scratch_bytes);
     scratch_ = kernels::Arena("scratch", scratch_memory_.data(), scratch_bytes);
     stream_ = backend_->make_stream("compute", &scratch_);
@@ -135,14 +137,19 @@ TEST_CASE("GEMMs of a model's size match float64 at sampled places, and repeat b
   kernels::Backend& b = d.backend();
   const std::int64_t T = 1000, N = 1536, C = 2048;
   for (const DType dtype : kActivationDtypes) {
-    const Values x = normal_values(T * C, 1, dtype), w = normal_values(N * C, 2, dtype), dy = normal_values(T * N, 3, dtype);
-    const Tensor tx = upload(d, x, dtype, {T, C}), tw = upload(d, w, dtype, {N, C}), tdy = upload(d, dy, dtype, {T, N});
-    const Tensor y = d.empty(DType::f32, {T, N}), dx = d.empty(dtype, {T, C}), dw = d.empty(DType::f32, {N, C});
+    const Values x = normal_values(T * C, 1, dtype), w = normal_values(N * C, 2, dtype),
+                 dy = normal_values(T * N, 3, dtype);
+    const Tensor tx = upload(d, x, dtype, {T, C}), tw = upload(d, w, dtype, {N, C}),
+                 tdy = upload(d, dy, dtype, {T, N});
+    const Tensor y = d.empty(DType::f32, {T, N}), dx = d.empty(dtype, {T, C}),
+                 dw = d.empty(DType::f32, {N, C});
     std::array<std::vector<std::byte>, 3> first;
     for (const int turn : {0, 1}) {
       b.linear_fprop(d.stream(), {.x_TC = tx, .weight = {tw, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y});
       b.linear_dgrad(d.stream(), {.dy_TN = tdy, .weight = {tw, {}}, .dx_TC = dx});
-      b.linear_wgrad(d.stream(), {.dy_TN = tdy, .x_TC = tx, .dweight_NC = dw, .dbias_N = {}, .mode = kernels::WriteMode::assign});
+      b.linear_wgrad(
+          d.stream(),
+          {.dy_TN = tdy, .x_TC = tx, .dweight_NC = dw, .dbias_N = {}, .mode = kernels::WriteMode::assign});
       const std::array<std::vector<std::byte>, 3> now{d.read(y), d.read(dx), d.read(dw)};
       if (turn == 0) first = now;
       CHECK(now == first);
@@ -156,8 +163,10 @@ TEST_CASE("GEMMs of a model's size match float64 at sampled places, and repeat b
     for (std::int64_t s = 0; s < 300; ++s) {
       const std::int64_t t = s * 7919 % T, n = s * 104729 % N, c = s * 1299709 % C;
       double sum_y = 0, sum_dw = 0;
-      for (std::int64_t k = 0; k < C; ++k) sum_y += x[static_cast<std::size_t>(t * C + k)] * w[static_cast<std::size_t>(n * C + k)];
-      for (std::int64_t k = 0; k < T; ++k) sum_dw += dy[static_cast<std::size_t>(k * N + n)] * x[static_cast<std::size_t>(k * C + c)];
+      for (std::int64_t k = 0; k < C; ++k)
+        sum_y += x[static_cast<std::size_t>(t * C + k)] * w[static_cast<std::size_t>(n * C + k)];
+      for (std::int64_t k = 0; k < T; ++k)
+        sum_dw += dy[static_cast<std::size_t>(k * N + n)] * x[static_cast<std::size_t>(k * C + c)];
       got_y.push_back(f32(first[0], t * N + n));
       want_y.push_back(sum_y);
       got_dw.push_back(f32(first[2], n * C + c));
@@ -180,9 +189,11 @@ TEST_CASE("the device is described as a target", "[cuda]") {
   CHECK(Device().backend().target().name == target.name);
 }
 
-TEST_CASE("timed GEMM algorithms give the right product, and the same bits wherever they are used", "[cuda]") {
+TEST_CASE("timed GEMM algorithms give the right product, and the same bits wherever they are used",
+          "[cuda]") {
   constexpr std::int64_t T = 512, N = 384, C = 256;
-  const kernels::OpClass gemm = kernels::gemm_class(kernels::GemmRole::fprop, DType::bf16, DType::bf16, T, N, C);
+  const kernels::OpClass gemm =
+      kernels::gemm_class(kernels::GemmRole::fprop, DType::bf16, DType::bf16, T, N, C);
   const Values x = normal_values(T * C, 1, DType::bf16), w = normal_values(N * C, 2, DType::bf16, 0.05);
   std::string choices;
   std::vector<std::byte> first;
@@ -190,8 +201,13 @@ TEST_CASE("timed GEMM algorithms give the right product, and the same bits where
     Device d;
     if (run == 0) choices = d.backend().time_gemms(std::span(&gemm, 1));
     d.backend().use_gemms(choices);
-    const Tensor x_TC = upload(d, x, DType::bf16, {T, C}), w_NC = upload(d, w, DType::bf16, {N, C}), y_TN = d.empty(DType::bf16, {T, N});
-    d.backend().linear_fprop(d.stream(), {.x_TC = x_TC, .weight = {.plain_NC = w_NC, .prepared = {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y_TN});
+    const Tensor x_TC = upload(d, x, DType::bf16, {T, C}), w_NC = upload(d, w, DType::bf16, {N, C}),
+                 y_TN = d.empty(DType::bf16, {T, N});
+    d.backend().linear_fprop(d.stream(), {.x_TC = x_TC,
+                                          .weight = {.plain_NC = w_NC, .prepared = {}},
+                                          .bias_N = {},
+                                          .addend_TN = {},
+                                          .y_TN = y_TN});
     const std::vector<std::byte> y = d.read(y_TN);
     if (run == 0) first = y;
     CHECK(y == first);
@@ -202,7 +218,8 @@ TEST_CASE("timed GEMM algorithms give the right product, and the same bits where
           sum += x[static_cast<std::size_t>(t * C + c)] * w[static_cast<std::size_t>(n * C + c)];
         kernels::Bf16 got;
         std::memcpy(&got, y.data() + 2 * (t * N + n), 2);
-        CHECK(static_cast<double>(kernels::to_float(got)) == Approx(sum).epsilon(std::ldexp(1.0, -8)).margin(1e-4));
+        CHECK(static_cast<double>(kernels::to_float(got)) ==
+              Approx(sum).epsilon(std::ldexp(1.0, -8)).margin(1e-4));
       }
   }
   CHECK_THROWS_AS(Device().backend().use_gemms("another text"), base::DeviceError);

@@ -1,5 +1,5 @@
-// cuDNN makes plans for devices that are not here (stand_in_driver.cpp): that it supports the problems training has, and that its
-// workspace is within what the memory plan foresees, for each architecture.
+// cuDNN makes plans for devices that are not here (stand_in_driver.cpp): that it supports the problems
+// training has, and that its workspace is within what the memory plan foresees, for each architecture.
 
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -34,7 +34,9 @@ constexpr Shape kShapes[] = {{"qwen2.5-1.5b", 32, 12, 2, 1024, 128},
                              {"short", 2, 4, 2, 17, 32}};
 
 /// All on the device that is measured most, two on the others: a plan takes half a second to make.
-std::span<const Shape> shapes_for(const Device& d) { return std::span(kShapes).first(d.sm_version == 90 ? std::size(kShapes) : 2); }
+std::span<const Shape> shapes_for(const Device& d) {
+  return std::span(kShapes).first(d.sm_version == 90 ? std::size(kShapes) : 2);
+}
 
 kernels::cuda::AttentionDevice device_of(const Device& d) {
   std::ifstream in(std::string(TRAINERD_DEVICES) + "/" + d.file + ".json", std::ios::binary);
@@ -72,7 +74,9 @@ TEST_CASE("cuDNN has forward plans for every architecture within the workspace f
     }
 }
 
-TEST_CASE("cuDNN has backward plans for every architecture, deterministic and fast, within the workspace foreseen", "[cudnn]") {
+TEST_CASE(
+    "cuDNN has backward plans for every architecture, deterministic and fast, within the workspace foreseen",
+    "[cudnn]") {
   for (const Device& d : kDevices) {
     kernels::Target target;
     target.kind = kernels::DeviceKind::cuda;
@@ -86,8 +90,8 @@ TEST_CASE("cuDNN has backward plans for every architecture, deterministic and fa
         const auto graph = make_attention_graph(p, device_of(d), &why);
         INFO(d.file << ", " << s.name << (p.deterministic ? ", deterministic: " : ", fast: ") << why);
         REQUIRE(graph != nullptr);
-        const std::int64_t foreseen =
-            kernels::cuda::backward_workspace(s.sequences, s.heads, s.kv_heads, s.tokens, s.head_size, determinism, target);
+        const std::int64_t foreseen = kernels::cuda::backward_workspace(
+            s.sequences, s.heads, s.kv_heads, s.tokens, s.head_size, determinism, target);
         CHECK(graph->workspace_bytes() <= foreseen);
         // Foreseen, not guessed: memory that nobody takes is memory lost to the batch.
         if (s.tokens >= 1024 && d.sm_version == 90) CHECK(foreseen <= graph->workspace_bytes() + 8192);

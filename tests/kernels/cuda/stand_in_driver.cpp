@@ -1,5 +1,6 @@
-// A stand-in for the driver's library (libcuda.so.1) that knows no device: enough for cuDNN to make plans from a description of
-// one. Code can be "loaded" and asked for; all else reports that this is a stub, and nothing computes.
+// A stand-in for the driver's library (libcuda.so.1) that knows no device: enough for cuDNN to make plans
+// from a description of one. Code can be "loaded" and asked for; all else reports that this is a stub, and
+// nothing computes.
 
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,5 @@
-// The functions of the CUDA runtime that cuDNN's front end links to, for a device that is only described: it asks what the current
-// device is even where it is given a description.
+// The functions of the CUDA runtime that cuDNN's front end links to, for a device that is only described: it
+// asks what the current device is even where it is given a description.
 
 #include "tests/kernels/cuda/stand_in_runtime.h"
 
@@ -30,7 +30,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaErrorStubLibrary; }
 cudaError_t cudaEventElapsedTime(float*, cudaEvent_t, cudaEvent_t) { return cudaErrorStubLibrary; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaErrorStubLibrary; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaErrorStubLibrary; }
-cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) { return cudaErrorStubLibrary; }
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) {
+  return cudaErrorStubLibrary;
+}
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return cudaErrorStubLibrary; }
 
 }  // extern "C"

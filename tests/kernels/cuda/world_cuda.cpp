@@ -14,12 +14,14 @@ namespace {
 using kernels::Stream;
 using kernels::Tensor;
 
-/// The CUDA world with memory that the host reads as well (managed), and every call awaited, so that the tests see it as they see
-/// the CPU's.
+/// The CUDA world with memory that the host reads as well (managed), and every call awaited, so that the
+/// tests see it as they see the CPU's.
 class ManagedBackend final : public kernels::ObservedBackend {
  public:
   explicit ManagedBackend(kernels::Backend& inner)
-      : ObservedBackend(inner, [](const kernels::ObservedCall&) {}), cuda_(inner), done_(inner.make_event()) {}
+      : ObservedBackend(inner, [](const kernels::ObservedCall&) {}),
+        cuda_(inner),
+        done_(inner.make_event()) {}
 
   kernels::Buffer allocate(kernels::MemoryKind, std::int64_t bytes) override {
     void* memory = nullptr;
@@ -52,8 +54,8 @@ class ManagedBackend final : public kernels::ObservedBackend {
 
 }  // namespace
 
-// One CUDA backend serves all machines: opening its libraries takes longer than a test. The numbers of threads repeat a run, which
-// must give the same bits.
+// One CUDA backend serves all machines: opening its libraries takes longer than a test. The numbers of
+// threads repeat a run, which must give the same bits.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target&, base::ThreadPool&) {
   // Never destroyed: at exit the libraries it would close may be gone.
   static kernels::Backend* const cuda = kernels::open_cuda_plugin().make_backend(0).release();

@@ -18,17 +18,20 @@ TEST_CASE("column sums are those of every column, added or assigned", "[launcher
   };
   for (const DType dtype : kActivationDtypes)
     for (const Size s : {Size{1, 1}, Size{70, 37}, Size{33, 2064}, Size{0, 5}}) {
-      const Values x = normal_values(s.rows * s.columns, 1, dtype), before = normal_values(s.columns, 2, DType::bf16);
+      const Values x = normal_values(s.rows * s.columns, 1, dtype),
+                   before = normal_values(s.columns, 2, DType::bf16);
       Values sums(static_cast<std::size_t>(s.columns), 0.0);
       for (std::size_t i = 0; i < x.size(); ++i) sums[i % static_cast<std::size_t>(s.columns)] += x[i];
       check_operator([&](Machine& m) {
         const std::int64_t bytes = kernels::cuda::partial_bytes(s.rows, s.columns);
-        const kernels::cuda::Launch launch{.target = m.backend().target(), .scratch = m.empty(DType::u8, {bytes}).data};
+        const kernels::cuda::Launch launch{.target = m.backend().target(),
+                                           .scratch = m.empty(DType::u8, {bytes}).data};
         const Tensor in = m.tensor(dtype, {s.rows, s.columns}, x), out = m.empty(DType::f32, {s.columns}),
                      added = m.tensor(DType::bf16, {s.columns}, before);
         kernels::cuda::column_sums(launch, {.x_TN = in, .out_N = out, .mode = WriteMode::assign});
         kernels::cuda::column_sums(launch, {.x_TN = in, .out_N = added, .mode = WriteMode::accumulate});
-        return std::vector<Output>{{"assigned", out, sums, s.rows}, {"added", added, sum(before, sums), s.rows}};
+        return std::vector<Output>{{"assigned", out, sums, s.rows},
+                                   {"added", added, sum(before, sums), s.rows}};
       });
     }
 }
@@ -47,7 +50,8 @@ TEST_CASE("accumulate adds fp32 to bf16 and rounds once", "[launchers]") {
   }
 }
 
-TEST_CASE("init_normal draws the CPU's numbers: with the host's functions each bit is the same", "[launchers]") {
+TEST_CASE("init_normal draws the CPU's numbers: with the host's functions each bit is the same",
+          "[launchers]") {
   check_operator([](Machine& m) {
     const Tensor x = m.empty(DType::f32, {20, 11});
     m.backend().init_normal(m.stream(), {.x = x,
@@ -63,8 +67,9 @@ TEST_CASE("init_normal draws the CPU's numbers: with the host's functions each b
     Values expected;
     for (std::uint64_t r = 1000000013; r < 1000000033; ++r)
       for (std::uint64_t c = 7; c < 18; ++c)
-        expected.push_back(r < 1000000030 && c < 15 ? 0.25f + 0.5f * kernels::normal_at(0x123456789abcdefull, r * 15 + c)
-                                                    : 0.0f);
+        expected.push_back(r < 1000000030 && c < 15
+                               ? 0.25f + 0.5f * kernels::normal_at(0x123456789abcdefull, r * 15 + c)
+                               : 0.0f);
     CHECK(Machine::read(x) == expected);
     return std::vector<Output>{};
   });

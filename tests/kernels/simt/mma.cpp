@@ -1,5 +1,5 @@
-// The warp's matrix instructions on the host, by the tables of the PTX ISA (fragments of mma.m16n8k16 with bf16, of ldmatrix x4, rules
-// of cp.async), not by what the kernels make of them.
+// The warp's matrix instructions on the host, by the tables of the PTX ISA (fragments of mma.m16n8k16 with
+// bf16, of ldmatrix x4, rules of cp.async), not by what the kernels make of them.
 
 #include "kernels/cuda/kernels/mma.cuh"
 
@@ -24,9 +24,9 @@ struct Multiply {
 };
 
 /// Element i of a lane's fragment, groupID = lane / 4, threadID_in_group = lane % 4:
-///   A, i = 0..7: row groupID for i = 0, 1, 4, 5, else groupID + 8; column threadID_in_group 2 + (i & 1), + 8 from i = 4 on
-///   B, i = 0..3: row threadID_in_group 2 + (i & 1), + 8 from i = 2 on; column groupID
-///   C, i = 0..3: row groupID, + 8 from i = 2 on; column threadID_in_group 2 + (i & 1)
+///   A, i = 0..7: row groupID for i = 0, 1, 4, 5, else groupID + 8; column threadID_in_group 2 + (i & 1), + 8
+///   from i = 4 on B, i = 0..3: row threadID_in_group 2 + (i & 1), + 8 from i = 2 on; column groupID C, i =
+///   0..3: row groupID, + 8 from i = 2 on; column threadID_in_group 2 + (i & 1)
 void multiply(void* const* lanes) {
   double A[16][16], B[16][8];
   for (int lane = 0; lane < 32; ++lane) {
@@ -34,7 +34,8 @@ void multiply(void* const* lanes) {
     const int group = lane / 4, in_group = lane % 4;
     for (int i = 0; i < 8; ++i)
       A[i % 4 < 2 ? group : group + 8][in_group * 2 + (i & 1) + (i < 4 ? 0 : 8)] = element(x.a[i / 2], i % 2);
-    for (int i = 0; i < 4; ++i) B[in_group * 2 + (i & 1) + (i < 2 ? 0 : 8)][group] = element(x.b[i / 2], i % 2);
+    for (int i = 0; i < 4; ++i)
+      B[in_group * 2 + (i & 1) + (i < 2 ? 0 : 8)][group] = element(x.b[i / 2], i % 2);
   }
   for (int lane = 0; lane < 32; ++lane) {
     const auto& x = *static_cast<const Multiply*>(lanes[lane]);
@@ -53,7 +54,8 @@ struct Load {
   std::uint32_t row;
 };
 
-/// Threads 8 i .. 8 i + 7 give the rows of matrix i; each thread gets elements 2 (lane % 4) and the next of row lane / 4 of each.
+/// Threads 8 i .. 8 i + 7 give the rows of matrix i; each thread gets elements 2 (lane % 4) and the next of
+/// row lane / 4 of each.
 template <bool kTransposed>
 void load(void* const* lanes) {
   for (int matrix = 0; matrix < 4; ++matrix) {
@@ -75,7 +77,8 @@ void load(void* const* lanes) {
   ++counts.loads;
 }
 
-/// A copy may arrive at any time until its thread has waited: what was there is gone at once, what comes is there at the end.
+/// A copy may arrive at any time until its thread has waited: what was there is gone at once, what comes is
+/// there at the end.
 struct Copy {
   std::uint32_t to;
   const void* from;
@@ -85,7 +88,8 @@ struct Copy {
 std::vector<Copy> started_copies[1024];  // by thread of the block
 
 void start_copy(const Copy& copy) {
-  if (copy.valid && reinterpret_cast<std::uintptr_t>(copy.from) % copy.bytes != 0) fail("the source of an asynchronous copy is not aligned");
+  if (copy.valid && reinterpret_cast<std::uintptr_t>(copy.from) % copy.bytes != 0)
+    fail("the source of an asynchronous copy is not aligned");
   std::memset(shared_at(copy.to, copy.bytes), 0xff, copy.bytes);
   started_copies[threadIdx.x].push_back(copy);
   ++counts.copies;
@@ -126,16 +130,16 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, 
   simt::together(&instruction, &operands, simt::multiply);
 }
 
-void copy_async_16(SharedAddress to, const void* from, bool valid) { simt::start_copy({to, from, 16, valid}); }
+void copy_async_16(SharedAddress to, const void* from, bool valid) {
+  simt::start_copy({to, from, 16, valid});
+}
 void copy_async_4(SharedAddress to, const void* from, bool valid) { simt::start_copy({to, from, 4, valid}); }
 
 void wait_copies() {
   for (const simt::Copy& c : simt::started_copies[threadIdx.x]) {
     std::byte* const to = simt::shared_at(c.to, c.bytes);
-    if (c.valid)
-      std::memcpy(to, c.from, c.bytes);
-    else
-      std::memset(to, 0, c.bytes);
+    if (c.valid) std::memcpy(to, c.from, c.bytes);
+    else std::memset(to, 0, c.bytes);
   }
   simt::started_copies[threadIdx.x].clear();
 }

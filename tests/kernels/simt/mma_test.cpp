@@ -1,10 +1,10 @@
 #include "kernels/cuda/kernels/mma.cuh"
 
+#include <sys/wait.h>
+#include <unistd.h>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdio>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/tensor/dtype.h"
 #include "tests/kernels/machine.h"
@@ -42,7 +42,8 @@ std::vector<Bf16> narrowed(const Values& x) {
 
 }  // namespace
 
-// A product of matrices in memory by the three instructions: what the fragments mean does not enter the expected value.
+// A product of matrices in memory by the three instructions: what the fragments mean does not enter the
+// expected value.
 TEST_CASE("copies, ldmatrix and mma multiply the matrices that lie in memory", "[simt][mma]") {
   const Values a = normal_values(16 * 16, 1, DType::bf16), b = normal_values(16 * 8, 2, DType::bf16);
   Values b_rows(16 * 16, 0.0), b_columns(16 * 16, 0.0);  // [k][n] and [n][k], each in 16 rows of 16
@@ -57,23 +58,25 @@ TEST_CASE("copies, ldmatrix and mma multiply the matrices that lie in memory", "
       std::copy_n(narrowed(transposed ? b_rows : b_columns).begin(), 256, right);
       std::vector<float> c(16 * 8);
       const simt::MatrixCounts before = simt::matrix_counts();
-      simt::run({1, 1, 1}, {32, 1, 1}, [&] {
-        const auto lane = static_cast<std::uint32_t>(simt::lane());
-        copy_async_16(lane * 16, left + lane * 8, true);
-        copy_async_16(512 + lane * 16, right + lane * 8, true);
-        wait_copies();
-        __syncwarp();
-        std::uint32_t x[4], y[4];
-        const std::uint32_t row = lane % 16 * 32 + lane / 16 * 16;
-        load_matrices(x, row);
-        if (transposed)
-          load_matrices_transposed(y, 512 + row);
-        else
-          load_matrices(y, 512 + row);
-        float sum[4] = {1, 2, 3, 4};
-        multiply_add(sum, x, y[0], transposed ? y[1] : y[2]);
-        for (unsigned i = 0; i < 4; ++i) c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i] - static_cast<float>(i + 1);
-      }, 1024);
+      simt::run(
+          {1, 1, 1}, {32, 1, 1},
+          [&] {
+            const auto lane = static_cast<std::uint32_t>(simt::lane());
+            copy_async_16(lane * 16, left + lane * 8, true);
+            copy_async_16(512 + lane * 16, right + lane * 8, true);
+            wait_copies();
+            __syncwarp();
+            std::uint32_t x[4], y[4];
+            const std::uint32_t row = lane % 16 * 32 + lane / 16 * 16;
+            load_matrices(x, row);
+            if (transposed) load_matrices_transposed(y, 512 + row);
+            else load_matrices(y, 512 + row);
+            float sum[4] = {1, 2, 3, 4};
+            multiply_add(sum, x, y[0], transposed ? y[1] : y[2]);
+            for (unsigned i = 0; i < 4; ++i)
+              c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i] - static_cast<float>(i + 1);
+          },
+          1024);
       Values expected(16 * 8, 0.0);
       for (std::size_t m = 0; m < 16; ++m)
         for (std::size_t n = 0; n < 8; ++n)
@@ -83,47 +86,51 @@ TEST_CASE("copies, ldmatrix and mma multiply the matrices that lie in memory", "
       CHECK(after.products - before.products == 1);
       CHECK(after.loads - before.loads == 2);
       CHECK(after.copies - before.copies == 64);
-      CHECK(after.conflicts - before.conflicts == 8);  // rows 32 bytes apart: rows r and r + 4 share banks, in each matrix
+      CHECK(after.conflicts - before.conflicts ==
+            8);  // rows 32 bytes apart: rows r and r + 4 share banks, in each matrix
     }
 }
 
-TEST_CASE("an asynchronous copy is there when its thread has waited, not before, and is zero when not valid", "[simt][mma]") {
+TEST_CASE("an asynchronous copy is there when its thread has waited, not before, and is zero when not valid",
+          "[simt][mma]") {
   alignas(16) const float source[4] = {1, 2, 3, 4};
   simt::set_order(simt::Order::forward);
-  simt::run({1, 1, 1}, {1, 1, 1}, [&] {
-    float early[2], late[2], four[2], zero[2];
-    copy_async_16(0, source, true);
-    copy_async_4(16, source + 1, true);
-    copy_async_4(20, source, false);
-    copy_async_16(32, source, false);
-    load_shared(0, early);
-    wait_copies();
-    load_shared(0, late);
-    load_shared(16, four);
-    load_shared(40, zero);
-    CHECK(std::isnan(early[0]));
-    CHECK((late[0] == 1 && late[1] == 2));
-    CHECK((four[0] == 2 && four[1] == 0));
-    CHECK((zero[0] == 0 && zero[1] == 0));
-  }, 64);
+  simt::run(
+      {1, 1, 1}, {1, 1, 1},
+      [&] {
+        float early[2], late[2], four[2], zero[2];
+        copy_async_16(0, source, true);
+        copy_async_4(16, source + 1, true);
+        copy_async_4(20, source, false);
+        copy_async_16(32, source, false);
+        load_shared(0, early);
+        wait_copies();
+        load_shared(0, late);
+        load_shared(16, four);
+        load_shared(40, zero);
+        CHECK(std::isnan(early[0]));
+        CHECK((late[0] == 1 && late[1] == 2));
+        CHECK((four[0] == 2 && four[1] == 0));
+        CHECK((zero[0] == 0 && zero[1] == 0));
+      },
+      64);
 }
 
 TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") {
   std::uint32_t x[4];
-  CHECK(ends([&] { load_matrices(x, 1024); }));                                  // outside
-  CHECK(ends([&] { load_matrices(x, 8); }));                                     // not aligned
-  CHECK(ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // its source is not aligned
+  CHECK(ends([&] { load_matrices(x, 1024); }));  // outside
+  CHECK(ends([&] { load_matrices(x, 8); }));     // not aligned
+  CHECK(
+      ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // its source is not aligned
   alignas(16) static const float source[4] = {};
-  CHECK(ends([&] { copy_async_16(0, source, true); }));                          // nobody waits
+  CHECK(ends([&] { copy_async_16(0, source, true); }));  // nobody waits
   CHECK(ends([&] {
     if (threadIdx.x == 3) return;
     load_matrices(x, 0);
   }));
   CHECK(ends([&] {
-    if (threadIdx.x == 3)
-      load_matrices_transposed(x, 0);
-    else
-      load_matrices(x, 0);
+    if (threadIdx.x == 3) load_matrices_transposed(x, 0);
+    else load_matrices(x, 0);
   }));
   CHECK_FALSE(ends([&] {
     load_matrices(x, 0);

@@ -57,8 +57,8 @@ Block block;
 /// Room for the stacks of the largest block, each with a guard page at its end.
 std::byte* stack_of(std::size_t thread) {
   static std::byte* const base = [] {
-    void* memory =
-        ::mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = ::mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     auto* at = static_cast<std::byte*>(memory);
     for (std::size_t i = 0; i < 1024; ++i) ::mprotect(at + i * kStackBytes, 4096, PROT_NONE);
@@ -126,7 +126,8 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
   // A warp runs as far as it can before another gets its turn: what one does too early, the others see.
   std::vector<unsigned> warps(block.warps.size()), lanes(std::min(threads.x, kWarp));
   for (bool all_done = false, progress = true; !all_done;) {
-    if (!progress) fail("some threads of a block or warp never reach the barrier or shuffle where others wait");
+    if (!progress)
+      fail("some threads of a block or warp never reach the barrier or shuffle where others wait");
     progress = false;
     all_done = true;
     arrange(warps);
@@ -151,7 +152,8 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
 }  // namespace
 
 void fail(const char* what) {
-  std::fprintf(stderr, "simt: %s (block %u, %u; threads %zu)\n", what, blockIdx.x, blockIdx.y, block.fibers.size());
+  std::fprintf(stderr, "simt: %s (block %u, %u; threads %zu)\n", what, blockIdx.x, blockIdx.y,
+               block.fibers.size());
   std::abort();
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// CUDA kernels on the host: as much of the runtime's interface as kernels/cuda uses. A launch runs its blocks one after
-// another; the threads of a block are fibers that change places at barriers and shuffles. The order of blocks and threads is
-// chosen by `set_order`: a kernel whose result depends on it lacks a barrier. A barrier or shuffle that not all threads
-// reach ends the process with a message.
+// CUDA kernels on the host: as much of the runtime's interface as kernels/cuda uses. A launch runs its blocks
+// one after another; the threads of a block are fibers that change places at barriers and shuffles. The order
+// of blocks and threads is chosen by `set_order`: a kernel whose result depends on it lacks a barrier. A
+// barrier or shuffle that not all threads reach ends the process with a message.
 
 #include <algorithm>
 #include <cmath>
@@ -48,16 +48,17 @@ void warp_barrier();
 /// What the lanes of a warp hand each other: `words[lane]` lives until the next exchange.
 const std::uint64_t* exchange(std::uint64_t word);
 int lane();
-/// An instruction of a whole warp: each lane gives its operands, and `whole` runs once, with those of all 32, when the last has come.
-/// A warp whose lanes are at different instructions ends the process.
+/// An instruction of a whole warp: each lane gives its operands, and `whole` runs once, with those of all 32,
+/// when the last has come. A warp whose lanes are at different instructions ends the process.
 void together(const void* instruction, void* operands, void (*whole)(void* const* lanes));
 
-/// The block's dynamic shared memory, NaNs when it begins. Addresses are offsets; one outside or not aligned ends the process.
+/// The block's dynamic shared memory, NaNs when it begins. Addresses are offsets; one outside or not aligned
+/// ends the process.
 std::byte* shared_at(std::uint32_t address, std::size_t bytes);
 [[noreturn]] void fail(const char* what);
 
-/// What the matrix instructions (mma.cpp) have done since the process began. Conflicts: reads of 8 rows by ldmatrix of which two are
-/// in the same banks.
+/// What the matrix instructions (mma.cpp) have done since the process began. Conflicts: reads of 8 rows by
+/// ldmatrix of which two are in the same banks.
 struct MatrixCounts {
   std::int64_t products = 0, loads = 0, conflicts = 0, copies = 0;
 };
@@ -120,7 +121,8 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaS
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -143,10 +145,13 @@ cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute, int value) {
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   const std::tuple<std::decay_t<Params>...> params(std::forward<Args>(args)...);
-  if (config->blockDim.x == 0 || config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.y == 0)
+  if (config->blockDim.x == 0 || config->blockDim.x > 1024 || config->gridDim.x == 0 ||
+      config->gridDim.y == 0)
     return cudaErrorInvalidConfiguration;
   const bool allowed = reinterpret_cast<const void*>(kernel) == simt_allowed_kernel;
-  if (config->dynamicSmemBytes > static_cast<std::size_t>(allowed ? simt_allowed_bytes : 48 << 10)) return cudaErrorInvalidConfiguration;
-  ::trainerd::test::simt::run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); }, config->dynamicSmemBytes);
+  if (config->dynamicSmemBytes > static_cast<std::size_t>(allowed ? simt_allowed_bytes : 48 << 10))
+    return cudaErrorInvalidConfiguration;
+  ::trainerd::test::simt::run(
+      config->gridDim, config->blockDim, [&] { std::apply(kernel, params); }, config->dynamicSmemBytes);
   return cudaSuccess;
 }

@@ -6,8 +6,8 @@
 
 namespace trainerd::test {
 
-/// The CUDA world's own kernels run on the host (simt.h), with the scratch that the CUDA target plans; memory, streams and
-/// GEMMs are the CPU's.
+/// The CUDA world's own kernels run on the host (simt.h), with the scratch that the CUDA target plans;
+/// memory, streams and GEMMs are the CPU's.
 class SimtBackend final : public kernels::Backend {
  public:
   SimtBackend(const kernels::Target& cpu, base::ThreadPool& pool) : cpu_(cpu, pool) {
@@ -18,8 +18,12 @@ class SimtBackend final : public kernels::Backend {
   }
 
   const kernels::Target& target() const override { return target_; }
-  kernels::Buffer allocate(kernels::MemoryKind kind, std::int64_t bytes) override { return cpu_.allocate(kind, bytes); }
-  void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override { cpu_.copy(s, from, to); }
+  kernels::Buffer allocate(kernels::MemoryKind kind, std::int64_t bytes) override {
+    return cpu_.allocate(kind, bytes);
+  }
+  void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    cpu_.copy(s, from, to);
+  }
   void fill_zero(kernels::Stream& s, const kernels::Tensor& x) override { cpu_.fill_zero(s, x); }
   void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
     cpu_.transfer(s, from, to);
@@ -37,9 +41,13 @@ class SimtBackend final : public kernels::Backend {
   void record(kernels::Stream& s, kernels::Event& e) override { cpu_.record(s, e); }
   void wait(kernels::Stream& s, const kernels::Event& e) override { cpu_.wait(s, e); }
   void wait_host(const kernels::Event& e) override { cpu_.wait_host(e); }
-  double elapsed_seconds(const kernels::Event& a, const kernels::Event& b) override { return cpu_.elapsed_seconds(a, b); }
+  double elapsed_seconds(const kernels::Event& a, const kernels::Event& b) override {
+    return cpu_.elapsed_seconds(a, b);
+  }
   void enter_thread() override { cpu_.enter_thread(); }
-  std::int64_t prepared_bytes(const kernels::PrepareWeight& a) const override { return cpu_.prepared_bytes(a); }
+  std::int64_t prepared_bytes(const kernels::PrepareWeight& a) const override {
+    return cpu_.prepared_bytes(a);
+  }
 
 #define TRAINERD_CUDA_library(name, Args) \
   void name(kernels::Stream& s, const kernels::Args& a) override { cpu_.name(s, a); }
@@ -54,7 +62,8 @@ class SimtBackend final : public kernels::Backend {
 
  private:
   template <class Args>
-  void run(kernels::Stream& stream, const Args& args, void (*launch)(const kernels::cuda::Launch&, const Args&)) {
+  void run(kernels::Stream& stream, const Args& args,
+           void (*launch)(const kernels::cuda::Launch&, const Args&)) {
     const kernels::ArenaScope scope(stream.scratch());
     const std::int64_t bytes = scratch_bytes(args, target_);
     if (bytes > 0) stream.scratch().take_bytes(bytes, kernels::MemoryTerm::workspace);

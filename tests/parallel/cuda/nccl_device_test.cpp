@@ -19,8 +19,11 @@ namespace {
 class DeviceTensor {
  public:
   DeviceTensor(kernels::Backend& backend, kernels::Stream& stream, DType dtype, const Values& values)
-      : backend_(backend), stream_(stream), host_(dtype, values),
-        memory_(backend.allocate(kernels::MemoryKind::device, (*host_).bytes())), tensor_{memory_.data(), dtype, (*host_).shape} {
+      : backend_(backend),
+        stream_(stream),
+        host_(dtype, values),
+        memory_(backend.allocate(kernels::MemoryKind::device, (*host_).bytes())),
+        tensor_{memory_.data(), dtype, (*host_).shape} {
     backend.copy(stream, *host_, tensor_);
   }
   const Tensor& operator*() const { return tensor_; }
@@ -45,7 +48,8 @@ Values numbers(std::int64_t rank, std::int64_t count) {
 }
 
 /// Every operation of `comm` once, with results worked out one element at a time.
-void every_operation(Communicator& comm, kernels::Backend& backend, kernels::Stream& s, DType dtype, std::int64_t part) {
+void every_operation(Communicator& comm, kernels::Backend& backend, kernels::Stream& s, DType dtype,
+                     std::int64_t part) {
   const std::int64_t n = comm.size(), me = comm.rank();
   const auto made = [&](std::int64_t count) { return DeviceTensor(backend, s, dtype, numbers(me, count)); };
   const auto expect_each = [&](DeviceTensor& x, const std::string& what, const auto& expected) {
@@ -91,7 +95,8 @@ void every_operation(Communicator& comm, kernels::Backend& backend, kernels::Str
 
 }  // namespace
 
-TEST_CASE("NCCL's communicators give the right results, in the world and in groups split from it", "[nccl][gpu]") {
+TEST_CASE("NCCL's communicators give the right results, in the world and in groups split from it",
+          "[nccl][gpu]") {
   const kernels::CudaPlugin cuda = kernels::open_cuda_plugin();
   const std::int64_t ranks = cuda.device_count();
   if (ranks == 1) WARN("one CUDA device: NCCL was run in a world of one rank alone");
@@ -110,10 +115,13 @@ TEST_CASE("NCCL's communicators give the right results, in the world and in grou
     options.groups = groups;
     const auto world = nccl.make_world(options);
     for (const NcclGroup& group : groups) {
-      if (std::find(group.ranks.begin(), group.ranks.end(), rank) == group.ranks.end() || (group.ranks.size() == 1 && ranks > 1)) continue;
+      if (std::find(group.ranks.begin(), group.ranks.end(), rank) == group.ranks.end() ||
+          (group.ranks.size() == 1 && ranks > 1))
+        continue;
       const auto comm = world->communicator(*backend, group.ranks, group.name);
       for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32})
-        for (const std::int64_t part : {1, 1000, 300'001}) every_operation(*comm, *backend, *stream, dtype, part);
+        for (const std::int64_t part : {1, 1000, 300'001})
+          every_operation(*comm, *backend, *stream, dtype, part);
     }
     world->throw_if_ended();
   });
@@ -145,8 +153,7 @@ TEST_CASE("a deadline and an abort end what NCCL's ranks wait for", "[nccl][gpu]
       comm->barrier(*stream, {.label = "start"})->wait_host(60);
       if (rank == 1)
         while (end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      else
-        comm->all_reduce(*stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*stream);
+      else comm->all_reduce(*stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*stream);
       x.values();  // the host waits for the device, and comes back
       world->throw_if_ended();
     } catch (const base::CommError& error) {

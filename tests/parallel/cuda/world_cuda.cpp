@@ -1,4 +1,5 @@
-// Staged communicators over shared memory within the process, for ranks that share this machine's CUDA devices.
+// Staged communicators over shared memory within the process, for ranks that share this machine's CUDA
+// devices.
 
 #include <atomic>
 
@@ -30,15 +31,17 @@ struct World::State {
   kernels::CpuBackend host{kernels::detect_cpu(1), pool};
 };
 
-World::World(std::int64_t ranks, const parallel::LocalOptions& options) : state_(std::make_unique<State>(ranks, options)) {}
+World::World(std::int64_t ranks, const parallel::LocalOptions& options)
+    : state_(std::make_unique<State>(ranks, options)) {}
 World::~World() = default;
 std::int64_t World::ranks() const { return state_->world.ranks(); }
 std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, RankMachine& machine,
-                                                            const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                            const std::vector<std::int64_t>& group_ranks,
+                                                            const std::string& name,
                                                             parallel::FlightRecorder* recorder) {
   if (group_ranks.size() == 1) return parallel::make_single_rank(machine.backend);
-  return parallel::make_staged(state_->world.communicator(rank, state_->host, group_ranks, name, recorder), machine.backend,
-                               {.slot_bytes = 4096});
+  return parallel::make_staged(state_->world.communicator(rank, state_->host, group_ranks, name, recorder),
+                               machine.backend, {.slot_bytes = 4096});
 }
 void World::run(const std::function<void(std::int64_t)>& body) { state_->world.run(body); }
 void World::abort(std::string_view why) { state_->world.abort(why); }

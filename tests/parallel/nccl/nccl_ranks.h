@@ -48,7 +48,8 @@ class End {
   std::string why_;
 };
 
-/// `body(rank)` on a thread for each rank; the first exception is rethrown when all have ended. A rank that throws ends the world.
+/// `body(rank)` on a thread for each rank; the first exception is rethrown when all have ended. A rank that
+/// throws ends the world.
 inline void run_ranks(std::int64_t ranks, End& end, const std::function<void(std::int64_t)>& body) {
   std::exception_ptr first;
   std::mutex mutex;
@@ -68,7 +69,8 @@ inline void run_ranks(std::int64_t ranks, End& end, const std::function<void(std
 }
 
 /// A rank's options in a world of `ranks`; `id` is the world's.
-inline parallel::NcclOptions nccl_options(std::int64_t rank, std::int64_t ranks, const std::string& id, End& end, MapStore* store) {
+inline parallel::NcclOptions nccl_options(std::int64_t rank, std::int64_t ranks, const std::string& id,
+                                          End& end, MapStore* store) {
   parallel::NcclOptions options;
   options.device = static_cast<int>(rank);
   options.rank = rank;

@@ -1,4 +1,5 @@
-// NCCL's communicators over a stand-in for NCCL and for the CUDA runtime: splits, order on streams, errors, deadlines, ends.
+// NCCL's communicators over a stand-in for NCCL and for the CUDA runtime: splits, order on streams, errors,
+// deadlines, ends.
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -37,8 +38,9 @@ struct Ranks {
     return o;
   }
   /// What each rank's CommError said, or "".
-  std::vector<std::string> errors(const std::function<void(std::int64_t, NcclWorld&, Communicator&, RankMachine&)>& body,
-                                  const std::function<void(NcclOptions&)>& change = {}) {
+  std::vector<std::string> errors(
+      const std::function<void(std::int64_t, NcclWorld&, Communicator&, RankMachine&)>& body,
+      const std::function<void(NcclOptions&)>& change = {}) {
     std::vector<std::string> texts(static_cast<std::size_t>(count));
     run_ranks(count, end, [&](std::int64_t rank) {
       NcclOptions o = options(rank);
@@ -60,7 +62,8 @@ struct Ranks {
 
 }  // namespace
 
-TEST_CASE("random programs over groups that are split from the world give every rank the right results", "[nccl]") {
+TEST_CASE("random programs over groups that are split from the world give every rank the right results",
+          "[nccl]") {
   const std::int64_t ranks = GENERATE(2, 3, 6, 8);
   const std::vector<ProgramGroup> groups = program_groups(ranks);
   Ranks world(ranks);
@@ -69,17 +72,21 @@ TEST_CASE("random programs over groups that are split from the world give every 
     o.groups = split_groups(ranks);
     const auto mine = make_nccl_world(o);
     run_program(rank, groups, 5, 80, [&](RankMachine& machine, const ProgramGroup& group) {
-      return group.ranks.size() == 1 ? make_single_rank(machine.backend) : mine->communicator(machine.backend, group.ranks, group.name);
+      return group.ranks.size() == 1 ? make_single_rank(machine.backend)
+                                     : mine->communicator(machine.backend, group.ranks, group.name);
     });
   });
   CHECK(std::string(nccl_misuse()).empty());
   CHECK(nccl_communicators_left() == 0);
 }
 
-TEST_CASE("an operation comes after what is on the caller's stream, and what waits for it after the operation", "[nccl]") {
+TEST_CASE(
+    "an operation comes after what is on the caller's stream, and what waits for it after the operation",
+    "[nccl]") {
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
-    const HostTensor early(DType::f32, Values(64, 0.0)), late(DType::f32, Values(64, static_cast<double>(rank + 1)));
+    const HostTensor early(DType::f32, Values(64, 0.0)),
+        late(DType::f32, Values(64, static_cast<double>(rank + 1)));
     const HostTensor out(DType::f32, 64);
     for (int i = 0; i < 20; ++i) {
       m.backend.copy(*m.stream, *out, *early);
@@ -110,7 +117,8 @@ TEST_CASE("a call returns before its peers have come", "[nccl]") {
   CHECK(texts == std::vector<std::string>(2));
 }
 
-TEST_CASE("the watchdog ends a world at its deadline and names the operation and who did not come", "[nccl]") {
+TEST_CASE("the watchdog ends a world at its deadline and names the operation and who did not come",
+          "[nccl]") {
   Ranks world(4);
   const double begin = base::monotonic_seconds();
   const auto texts = world.errors(
@@ -129,7 +137,8 @@ TEST_CASE("the watchdog ends a world at its deadline and names the operation and
   CHECK(base::monotonic_seconds() - begin < 10);
   CHECK(texts[2].empty());
   for (const std::size_t rank : {0u, 1u, 3u}) {
-    CHECK_THAT(texts[rank], Catch::Contains("all_reduce (sum) \"gradients\" of 32 bytes fp32 (number 2 of group dp)"));
+    CHECK_THAT(texts[rank],
+               Catch::Contains("all_reduce (sum) \"gradients\" of 32 bytes fp32 (number 2 of group dp)"));
     CHECK_THAT(texts[rank], Catch::Contains("waiting for rank 2;"));
   }
 }
@@ -153,7 +162,8 @@ TEST_CASE("wait_host ends at its own deadline, and a message names its sender", 
     const HostTensor x(DType::f32, 8);
     const Transfer receive{1, *x};
     if (rank == 0) comm.exchange(*m.stream, {}, {&receive, 1}, {.label = "activations"})->wait_host(0.2);
-    else while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    else
+      while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
   CHECK(base::monotonic_seconds() - begin < 5);
   CHECK_THAT(texts[0], Catch::Contains("exchange \"activations\"") && Catch::Contains("waiting for rank 1;"));
@@ -161,18 +171,19 @@ TEST_CASE("wait_host ends at its own deadline, and a message names its sender", 
 
 TEST_CASE("an abort from another thread ends the waits of the host and of the device", "[nccl]") {
   Ranks world(3);
-  const auto texts = world.errors([&](std::int64_t rank, NcclWorld& mine, Communicator& comm, RankMachine& m) {
-    const HostTensor x(DType::f32, 8);
-    if (rank == 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      return comm.abort();
-    }
-    const auto work = comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "never met"});
-    if (rank == 0) work->wait_host(60);
-    work->wait(*m.stream);
-    m.sync();
-    mine.throw_if_ended();
-  });
+  const auto texts =
+      world.errors([&](std::int64_t rank, NcclWorld& mine, Communicator& comm, RankMachine& m) {
+        const HostTensor x(DType::f32, 8);
+        if (rank == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          return comm.abort();
+        }
+        const auto work = comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "never met"});
+        if (rank == 0) work->wait_host(60);
+        work->wait(*m.stream);
+        m.sync();
+        mine.throw_if_ended();
+      });
   for (const std::size_t rank : {0u, 1u}) CHECK_THAT(texts[rank], Catch::Contains("rank 2 aborted group dp"));
   CHECK_THAT(texts[0], Catch::Contains("\"never met\""));
 }
@@ -190,7 +201,8 @@ TEST_CASE("an error that NCCL finds by itself ends the world with its words", "[
     }
   });
   break_nccl(0, ncclSuccess);
-  CHECK_THAT(texts[0], Catch::Contains("network error") && Catch::Contains("the stand-in's words") && Catch::Contains("\"gradients\""));
+  CHECK_THAT(texts[0], Catch::Contains("network error") && Catch::Contains("the stand-in's words") &&
+                           Catch::Contains("\"gradients\""));
 }
 
 TEST_CASE("nothing starts after an end, which every rank of the world hears of", "[nccl]") {
@@ -200,16 +212,19 @@ TEST_CASE("nothing starts after an end, which every rank of the world hears of",
     if (rank == 0) world.end.tell("the agent says so");
     for (;;) comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream);
   });
-  for (const std::string& text : texts) CHECK_THAT(text, Catch::Contains("\"late\"") && Catch::Contains("the agent says so"));
+  for (const std::string& text : texts)
+    CHECK_THAT(text, Catch::Contains("\"late\"") && Catch::Contains("the agent says so"));
 }
 
-TEST_CASE("a communicator that is left with an operation under way gives up in time, and tells the others", "[nccl]") {
+TEST_CASE("a communicator that is left with an operation under way gives up in time, and tells the others",
+          "[nccl]") {
   Ranks world(2);
   const double begin = base::monotonic_seconds();
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     static const HostTensor x(DType::f32, 8);
     if (rank == 0) comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "x"});
-    else while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    else
+      while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
   CHECK(base::monotonic_seconds() - begin < 20);
   CHECK_THAT(world.end.why(), Catch::Contains("rank 0 left group dp with operations under way"));
@@ -239,7 +254,10 @@ TEST_CASE("what NCCL cannot do is refused, and a communicator is made once", "[n
       }
       return false;
     };
-    expect(refused([&] { comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "x", .accumulate = DType::f64}); }), "accumulation");
+    expect(refused([&] {
+             comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "x", .accumulate = DType::f64});
+           }),
+           "accumulation");
     expect(refused([&] { comm.all_to_all(*m.stream, *x, *x, {.label = "x"}); }), "in place");
     expect(refused([&] { mine.communicator(m.backend, {0, 1}, "dp"); }), "a second time");
     expect(refused([&] { mine.communicator(m.backend, {0, 1}, "tp"); }), "an unknown group");
@@ -274,7 +292,8 @@ TEST_CASE("the flight recorder follows operations to the device and back", "[ncc
   }
 }
 
-TEST_CASE("staged communicators keep the order of a device that works on while the host goes on", "[staged]") {
+TEST_CASE("staged communicators keep the order of a device that works on while the host goes on",
+          "[staged]") {
   const std::int64_t ranks = GENERATE(2, 4);
   const std::vector<ProgramGroup> groups = program_groups(ranks);
   LocalWorld world(ranks);
@@ -282,11 +301,14 @@ TEST_CASE("staged communicators keep the order of a device that works on while t
     base::ThreadPool pool(1);
     kernels::CpuBackend host(kernels::detect_cpu(1), pool);
     run_program(rank, groups, 21, 60, [&](RankMachine& machine, const ProgramGroup& group) {
-      return make_staged(world.communicator(rank, host, group.ranks, group.name), machine.backend, {.slot_bytes = 4096});
+      return make_staged(world.communicator(rank, host, group.ranks, group.name), machine.backend,
+                         {.slot_bytes = 4096});
     });
     RankMachine m;
-    const auto comm = make_staged(world.communicator(rank, host, all_ranks(ranks), "late"), m.backend, {.slot_bytes = 4096});
-    const HostTensor early(DType::f32, Values(5000, 0.0)), late(DType::f32, Values(5000, 1.0)), out(DType::f32, 5000);
+    const auto comm = make_staged(world.communicator(rank, host, all_ranks(ranks), "late"), m.backend,
+                                  {.slot_bytes = 4096});
+    const HostTensor early(DType::f32, Values(5000, 0.0)), late(DType::f32, Values(5000, 1.0)),
+        out(DType::f32, 5000);
     for (int i = 0; i < 10; ++i) {
       m.backend.copy(*m.stream, *out, *early);
       delay(*m.stream, rank == 0 ? 0.003 : 0.0);

@@ -7,19 +7,23 @@
 
 namespace trainerd::test {
 
-/// Memory and streams of the stand-in runtime: a device whose memory the host reaches, and that works on while the host goes on. It
-/// has no operators.
+/// Memory and streams of the stand-in runtime: a device whose memory the host reaches, and that works on
+/// while the host goes on. It has no operators.
 class StandInBackend final : public kernels::ObservedBackend {
  public:
-  explicit StandInBackend(base::ThreadPool& pool) : StandInBackend(std::make_unique<kernels::CpuBackend>(kernels::detect_cpu(1), pool)) {}
+  explicit StandInBackend(base::ThreadPool& pool)
+      : StandInBackend(std::make_unique<kernels::CpuBackend>(kernels::detect_cpu(1), pool)) {}
 
   const kernels::Target& target() const override { return target_; }
   void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
     base::check(from.bytes() == to.bytes(), "copy: both of one size");
-    kernels::cuda::check(
-        cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(to.bytes()), cudaMemcpyDefault, kernels::cuda::stream_of(s)), "copy");
+    kernels::cuda::check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(to.bytes()),
+                                         cudaMemcpyDefault, kernels::cuda::stream_of(s)),
+                         "copy");
   }
-  void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override { copy(s, from, to); }
+  void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    copy(s, from, to);
+  }
   std::unique_ptr<kernels::Stream> make_stream(std::string name, kernels::Arena* scratch) override {
     return std::make_unique<kernels::cuda::CudaStream>(std::move(name), scratch);
   }
@@ -30,7 +34,9 @@ class StandInBackend final : public kernels::ObservedBackend {
   void wait(kernels::Stream& s, const kernels::Event& e) override {
     kernels::cuda::check(cudaStreamWaitEvent(kernels::cuda::stream_of(s), event_of(e), 0), "wait");
   }
-  void wait_host(const kernels::Event& e) override { kernels::cuda::check(cudaEventSynchronize(event_of(e)), "wait"); }
+  void wait_host(const kernels::Event& e) override {
+    kernels::cuda::check(cudaEventSynchronize(event_of(e)), "wait");
+  }
 
  private:
   struct StandInMark final : kernels::Event {
@@ -51,7 +57,8 @@ class StandInBackend final : public kernels::ObservedBackend {
 
 /// Something on the stream that takes this long.
 inline void delay(const kernels::Stream& stream, double seconds) {
-  enqueue(kernels::cuda::stream_of(stream), [=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+  enqueue(kernels::cuda::stream_of(stream),
+          [=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
 }
 
 }  // namespace trainerd::test

@@ -1,4 +1,5 @@
-// NCCL among the threads of one process: rendezvous by number of call, data in host memory, the device's half on streams.
+// NCCL among the threads of one process: rendezvous by number of call, data in host memory, the device's half
+// on streams.
 
 #include <algorithm>
 #include <array>
@@ -66,8 +67,8 @@ struct CommState {
   int rank = 0, device = 0;
   long calls = 0, splits = 0;
   bool aborted = false, finalised = false;
-  int in_progress = 0;     // times still to say so
-  int on_device = 0;       // operations that are not done
+  int in_progress = 0;                                 // times still to say so
+  int on_device = 0;                                   // operations that are not done
   std::function<bool()> joined = [] { return true; };  // what is under way needs no other rank any more
   std::function<void()> launch;
 };
@@ -101,7 +102,8 @@ ncclComm_t make(std::shared_ptr<Group> group, int rank, int device) {
 /// The device's half comes onto the stream when the call is no longer in progress.
 ncclResult_t begin(ncclComm_t comm, cudaStream_t stream, std::function<void(const State&)> device) {
   const State s = comm->state;
-  if (s->in_progress > 0 || s->finalised) return misused("a call on a communicator that is in progress or finalised");
+  if (s->in_progress > 0 || s->finalised)
+    return misused("a call on a communicator that is in progress or finalised");
   s->in_progress = kTimesInProgress;
   ++s->on_device;
   s->joined = [] { return true; };
@@ -151,8 +153,9 @@ void combine(ncclDataType_t type, std::byte* into, const std::byte* from, std::s
 }
 
 /// Every rank brings `in`; `result(inputs)` makes what the rank writes to `out` when all have made theirs.
-ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* in, void* out,
-                        std::function<std::vector<std::byte>(const std::vector<const std::byte*>&, int rank)> result) {
+ncclResult_t collective(
+    ncclComm_t comm, cudaStream_t stream, const void* in, void* out,
+    std::function<std::vector<std::byte>(const std::vector<const std::byte*>&, int rank)> result) {
   const Lock lock(mutex);
   const long number = comm->state->calls++;
   return begin(comm, stream, [=](const State& s) {
@@ -173,12 +176,13 @@ ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* in, vo
 }
 
 /// The sum of the ranks' parts at `begin`, as a ring would: from another rank than the first on.
-std::vector<std::byte> reduced(const std::vector<const std::byte*>& in, ncclDataType_t type, std::size_t begin, std::size_t count,
-                               ncclRedOp_t op, int first) {
+std::vector<std::byte> reduced(const std::vector<const std::byte*>& in, ncclDataType_t type,
+                               std::size_t begin, std::size_t count, ncclRedOp_t op, int first) {
   const std::size_t bytes = count * size_of(type), n = in.size();
   const std::byte* start = in[static_cast<std::size_t>(first) % n] + begin;
   std::vector<std::byte> sum(start, start + bytes);
-  for (std::size_t k = 1; k < n; ++k) combine(type, sum.data(), in[(static_cast<std::size_t>(first) + k) % n] + begin, count, op);
+  for (std::size_t k = 1; k < n; ++k)
+    combine(type, sum.data(), in[(static_cast<std::size_t>(first) + k) % n] + begin, count, op);
   return sum;
 }
 
@@ -209,17 +213,21 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) {
-  return result == ncclRemoteError ? "remote process exited or there was a network error" : result == ncclInvalidUsage ? "invalid usage" : "error";
+  return result == ncclRemoteError    ? "remote process exited or there was a network error"
+         : result == ncclInvalidUsage ? "invalid usage"
+                                      : "error";
 }
 const char* ncclGetLastError(ncclComm_t) { return "the stand-in's words"; }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   const Lock lock(mutex);
   if (config->blocking != 0) return misused("a communicator that blocks");
   int device = 0;
   cudaGetDevice(&device);
   std::vector<int>& devices = devices_by_id[id.internal];
-  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return ncclInvalidUsage;  // as NCCL does
+  if (std::find(devices.begin(), devices.end(), device) != devices.end())
+    return ncclInvalidUsage;  // as NCCL does
   devices.push_back(device);
   std::shared_ptr<Group>& group = groups_by_id[id.internal];
   if (!group) group = std::make_shared<Group>(ranks);
@@ -230,7 +238,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
   const Lock lock(mutex);
   const State s = comm->state;
-  if (s->in_progress > 0 || config->blocking != 0) return misused("a split of a communicator that is in progress, or one that blocks");
+  if (s->in_progress > 0 || config->blocking != 0)
+    return misused("a split of a communicator that is in progress, or one that blocks");
   Group::Split& split = s->group->splits[s->splits++];
   split.wants.resize(static_cast<std::size_t>(s->group->size), {NCCL_SPLIT_NOCOLOR, 0});
   split.wants[static_cast<std::size_t>(s->rank)] = {color, key};
@@ -258,7 +267,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   const Lock lock(mutex);
   const State s = comm->state;
   *state = ncclSuccess;
-  if (const auto error = broken.find(s->device); error != broken.end()) return *state = error->second, ncclSuccess;
+  if (const auto error = broken.find(s->device); error != broken.end())
+    return *state = error->second, ncclSuccess;
   if (s->finalised && s->on_device > 0) *state = ncclInProgress;
   if (s->in_progress == 0) return ncclSuccess;
   *state = ncclInProgress;
@@ -278,7 +288,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const Lock lock(mutex);
-  if (!comm->state->finalised || comm->state->in_progress > 0 || comm->state->on_device > 0) misused("destroying what is not finalised");
+  if (!comm->state->finalised || comm->state->in_progress > 0 || comm->state->on_device > 0)
+    misused("destroying what is not finalised");
   --left;
   delete comm;
   return ncclSuccess;
@@ -331,32 +342,37 @@ ncclResult_t ncclGroupEnd() {
   });
 }
 
-ncclResult_t ncclSend(const void* x, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return transfer(comm, stream, {static_cast<std::byte*>(const_cast<void*>(x)), count * size_of(type), peer, true});
+ncclResult_t ncclSend(const void* x, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return transfer(comm, stream,
+                  {static_cast<std::byte*>(const_cast<void*>(x)), count * size_of(type), peer, true});
 }
-ncclResult_t ncclRecv(void* x, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* x, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return transfer(comm, stream, {static_cast<std::byte*>(x), count * size_of(type), peer, false});
 }
 
-ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream) {
-  return collective(comm, stream, in, out, [=](const auto& inputs, int) { return reduced(inputs, type, 0, count, op, 1); });
+ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return collective(comm, stream, in, out,
+                    [=](const auto& inputs, int) { return reduced(inputs, type, 0, count, op, 1); });
 }
-ncclResult_t ncclAllGather(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
   return collective(comm, stream, in, out, [=](const auto& inputs, int) {
     std::vector<std::byte> all;
     for (const std::byte* part : inputs) all.insert(all.end(), part, part + count * size_of(type));
     return all;
   });
 }
-ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return collective(comm, stream, in, out, [=](const auto& inputs, int rank) {
     return reduced(inputs, type, static_cast<std::size_t>(rank) * count * size_of(type), count, op, rank + 1);
   });
 }
-ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return collective(comm, stream, in, out, [=](const auto& inputs, int) {
     const std::byte* from = inputs[static_cast<std::size_t>(root)];
     return std::vector<std::byte>(from, from + count * size_of(type));

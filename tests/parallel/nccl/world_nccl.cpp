@@ -1,4 +1,5 @@
-// Communicators by NCCL's stand-in: a world of its own for every group that a test asks for, with ranks on devices of their own.
+// Communicators by NCCL's stand-in: a world of its own for every group that a test asks for, with ranks on
+// devices of their own.
 
 #include <algorithm>
 
@@ -11,7 +12,9 @@ namespace trainerd::test {
 
 const bool kSumsInRankOrder = false;
 
-std::unique_ptr<kernels::Backend> make_machine(base::ThreadPool& pool) { return std::make_unique<StandInBackend>(pool); }
+std::unique_ptr<kernels::Backend> make_machine(base::ThreadPool& pool) {
+  return std::make_unique<StandInBackend>(pool);
+}
 
 kernels::Buffer make_memory(std::int64_t bytes) {
   base::ThreadPool pool(1);
@@ -29,24 +32,29 @@ class Owned final : public parallel::Communicator {
   using WorkPtr = std::unique_ptr<parallel::Work>;
   std::int64_t rank() const override { return inner_->rank(); }
   std::int64_t size() const override { return inner_->size(); }
-  WorkPtr all_reduce(kernels::Stream& s, const kernels::Tensor& x, parallel::ReduceOp op, const Options& o) override {
+  WorkPtr all_reduce(kernels::Stream& s, const kernels::Tensor& x, parallel::ReduceOp op,
+                     const Options& o) override {
     return inner_->all_reduce(s, x, op, o);
   }
-  WorkPtr all_gather(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out, const Options& o) override {
+  WorkPtr all_gather(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out,
+                     const Options& o) override {
     return inner_->all_gather(s, x, out, o);
   }
-  WorkPtr reduce_scatter(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out, const Options& o) override {
+  WorkPtr reduce_scatter(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out,
+                         const Options& o) override {
     return inner_->reduce_scatter(s, x, out, o);
   }
-  WorkPtr all_to_all(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out, const Options& o) override {
+  WorkPtr all_to_all(kernels::Stream& s, const kernels::Tensor& x, const kernels::Tensor& out,
+                     const Options& o) override {
     return inner_->all_to_all(s, x, out, o);
   }
-  WorkPtr broadcast(kernels::Stream& s, const kernels::Tensor& x, std::int64_t root, const Options& o) override {
+  WorkPtr broadcast(kernels::Stream& s, const kernels::Tensor& x, std::int64_t root,
+                    const Options& o) override {
     return inner_->broadcast(s, x, root, o);
   }
   WorkPtr barrier(kernels::Stream& s, const Options& o) override { return inner_->barrier(s, o); }
-  WorkPtr exchange(kernels::Stream& s, std::span<const parallel::Transfer> sends, std::span<const parallel::Transfer> receives,
-                   const Options& o) override {
+  WorkPtr exchange(kernels::Stream& s, std::span<const parallel::Transfer> sends,
+                   std::span<const parallel::Transfer> receives, const Options& o) override {
     return inner_->exchange(s, sends, receives, o);
   }
   void abort() override { inner_->abort(); }
@@ -75,7 +83,8 @@ World::~World() = default;
 std::int64_t World::ranks() const { return state_->ranks; }
 
 std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, RankMachine& machine,
-                                                            const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                            const std::vector<std::int64_t>& group_ranks,
+                                                            const std::string& name,
                                                             parallel::FlightRecorder* recorder) {
   const auto n = static_cast<std::int64_t>(group_ranks.size());
   const std::int64_t place = std::find(group_ranks.begin(), group_ranks.end(), rank) - group_ranks.begin();
@@ -97,7 +106,9 @@ std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, R
   auto inner = world->communicator(machine.backend, members, name, recorder);
   return std::make_unique<Owned>(std::move(world), std::move(inner));
 }
-void World::run(const std::function<void(std::int64_t)>& body) { run_ranks(state_->ranks, state_->end, body); }
+void World::run(const std::function<void(std::int64_t)>& body) {
+  run_ranks(state_->ranks, state_->end, body);
+}
 void World::abort(std::string_view why) { state_->end.tell(why); }
 
 }  // namespace trainerd::test

@@ -18,7 +18,8 @@ namespace {
 /// Counts what is allocated on the host, and refuses the device: nothing of `staged` lies there.
 class CountingBackend final : public kernels::ObservedBackend {
  public:
-  explicit CountingBackend(kernels::Backend& inner) : ObservedBackend(inner, [](const kernels::ObservedCall&) {}) {}
+  explicit CountingBackend(kernels::Backend& inner)
+      : ObservedBackend(inner, [](const kernels::ObservedCall&) {}) {}
   kernels::Buffer allocate(kernels::MemoryKind kind, std::int64_t bytes) override {
     base::check(kind == kernels::MemoryKind::host, "staged takes no device memory");
     host_bytes += bytes;
@@ -31,15 +32,19 @@ class CountingBackend final : public kernels::ObservedBackend {
 
 }  // namespace
 
-TEST_CASE("a staged communicator holds the host memory that the plan counts, from its beginning, and one thread", "[staged]") {
+TEST_CASE(
+    "a staged communicator holds the host memory that the plan counts, from its beginning, and one thread",
+    "[staged]") {
   constexpr StagedOptions kOptions{.slot_bytes = 8192};
   LocalWorld world(3);
   world.run([&](std::int64_t rank) {
     RankMachine m;
     CountingBackend backend(m.backend);
     {
-      const auto comm = make_staged(world.communicator(rank, m.backend, all_ranks(3), "all"), backend, kOptions);
-      expect(backend.host_bytes == staged_bytes(3, kOptions) && backend.host_bytes == 2 * 8192, "host memory");
+      const auto comm =
+          make_staged(world.communicator(rank, m.backend, all_ranks(3), "all"), backend, kOptions);
+      expect(backend.host_bytes == staged_bytes(3, kOptions) && backend.host_bytes == 2 * 8192,
+             "host memory");
       const HostTensor x(DType::f32, 100'000), all(DType::f32, 300'000);
       comm->all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "x"})->wait(*m.stream);
       comm->all_gather(*m.stream, *x, *all, {.label = "y"})->wait(*m.stream);
@@ -78,12 +83,14 @@ TEST_CASE("messages of many pieces arrive whole, whatever is waited for first", 
     for (std::uint64_t k = 0; k < 6; ++k) {
       out.emplace_back(DType::f32, values_of(DType::f32, k, rank, kNumel));
       in.emplace_back(DType::f32, kNumel);
-      const Transfer send{k % 2 == 0 ? next : before, *out.back()}, receive{k % 2 == 0 ? before : next, *in.back()};
+      const Transfer send{k % 2 == 0 ? next : before, *out.back()},
+          receive{k % 2 == 0 ? before : next, *in.back()};
       works.push_back(comm->exchange(*m.stream, {&send, 1}, {&receive, 1}, {.label = "piece"}));
     }
     for (const std::size_t k : {5u, 0u, 3u, 4u, 1u, 2u}) {
       works[k]->wait(*m.stream), m.sync();
-      expect(in[k].values() == values_of(DType::f32, k, k % 2 == 0 ? before : next, kNumel), "message " + std::to_string(k));
+      expect(in[k].values() == values_of(DType::f32, k, k % 2 == 0 ? before : next, kNumel),
+             "message " + std::to_string(k));
     }
   });
   SUCCEED("every message");

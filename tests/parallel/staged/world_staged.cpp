@@ -1,4 +1,5 @@
-// Staged communicators over shared memory within the process, with the CPU as a device whose memory is the host's.
+// Staged communicators over shared memory within the process, with the CPU as a device whose memory is the
+// host's.
 
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/comm/staged/staged_communicator.h"
@@ -23,15 +24,17 @@ struct World::State {
   parallel::LocalWorld world;
 };
 
-World::World(std::int64_t ranks, const parallel::LocalOptions& options) : state_(std::make_unique<State>(ranks, options)) {}
+World::World(std::int64_t ranks, const parallel::LocalOptions& options)
+    : state_(std::make_unique<State>(ranks, options)) {}
 World::~World() = default;
 std::int64_t World::ranks() const { return state_->world.ranks(); }
 std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, RankMachine& machine,
-                                                            const std::vector<std::int64_t>& group_ranks, const std::string& name,
+                                                            const std::vector<std::int64_t>& group_ranks,
+                                                            const std::string& name,
                                                             parallel::FlightRecorder* recorder) {
   // Slots so small that a few thousand elements take several.
-  return parallel::make_staged(state_->world.communicator(rank, machine.backend, group_ranks, name, recorder), machine.backend,
-                               {.slot_bytes = 4096});
+  return parallel::make_staged(state_->world.communicator(rank, machine.backend, group_ranks, name, recorder),
+                               machine.backend, {.slot_bytes = 4096});
 }
 void World::run(const std::function<void(std::int64_t)>& body) { state_->world.run(body); }
 void World::abort(std::string_view why) { state_->world.abort(why); }

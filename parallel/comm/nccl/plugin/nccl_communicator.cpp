@@ -39,7 +39,8 @@ ncclRedOp_t nccl_op(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMa
 /// NCCL adds in the tensor's dtype, and bf16 in fp32.
 void require_accumulation(const Tensor& x, const CommOptions& options) {
   const bool wider = options.accumulate == DType::f64 && x.dtype != DType::f64;
-  base::check(!wider || x.dtype == DType::i32 || x.dtype == DType::u8, "NCCL does not accumulate fp32 or bf16 summands in fp64");
+  base::check(!wider || x.dtype == DType::i32 || x.dtype == DType::u8,
+              "NCCL does not accumulate fp32 or bf16 summands in fp64");
 }
 
 std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()); }
@@ -80,8 +81,8 @@ class NcclCommunicator::NcclWork final : public Work {
   Flight flight_;
 };
 
-NcclCommunicator::NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLink> link, NcclGroup group, kernels::Backend& backend,
-                                   FlightRecorder* recorder)
+NcclCommunicator::NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLink> link, NcclGroup group,
+                                   kernels::Backend& backend, FlightRecorder* recorder)
     : world_(world), link_(std::move(link)), group_(std::move(group)), recorder_(recorder) {
   base::check(backend.target().kind == kernels::DeviceKind::cuda, "NCCL is for CUDA devices");
   rank_ = std::find(group_.ranks.begin(), group_.ranks.end(), world_.options().rank) - group_.ranks.begin();
@@ -115,7 +116,9 @@ NcclCommunicator::~NcclCommunicator() {
       // The device has failed: there is nothing to finish for.
     }
   }
-  if (!finished) world_.end("rank " + std::to_string(world_.options().rank) + " left group " + group_.name + " with operations under way");
+  if (!finished)
+    world_.end("rank " + std::to_string(world_.options().rank) + " left group " + group_.name +
+               " with operations under way");
   flights_.clear();
   for (cudaEvent_t event : unused_) cudaEventDestroy(event);
   cudaEventDestroy(ready_);
@@ -124,32 +127,40 @@ NcclCommunicator::~NcclCommunicator() {
 
 // ---- operations
 
-std::unique_ptr<Work> NcclCommunicator::all_reduce(Stream& s, const Tensor& x, ReduceOp op, const CommOptions& options) {
+std::unique_ptr<Work> NcclCommunicator::all_reduce(Stream& s, const Tensor& x, ReduceOp op,
+                                                   const CommOptions& options) {
   require_accumulation(x, options);
-  return start(s, {.bytes = x.bytes(), .kind = OpKind::all_reduce, .dtype = x.dtype, .reduce = op}, {}, options,
-               [&](ncclComm_t comm, cudaStream_t stream) {
-                 return ncclAllReduce(x.data, x.data, count_of(x), nccl_type(x.dtype), nccl_op(op), comm, stream);
+  return start(s, {.bytes = x.bytes(), .kind = OpKind::all_reduce, .dtype = x.dtype, .reduce = op}, {},
+               options, [&](ncclComm_t comm, cudaStream_t stream) {
+                 return ncclAllReduce(x.data, x.data, count_of(x), nccl_type(x.dtype), nccl_op(op), comm,
+                                      stream);
                });
 }
 
-std::unique_ptr<Work> NcclCommunicator::all_gather(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) {
-  base::check(out.numel() == x.numel() * size() && out.dtype == x.dtype, "all_gather: out holds every rank's x");
+std::unique_ptr<Work> NcclCommunicator::all_gather(Stream& s, const Tensor& x, const Tensor& out,
+                                                   const CommOptions& options) {
+  base::check(out.numel() == x.numel() * size() && out.dtype == x.dtype,
+              "all_gather: out holds every rank's x");
   return start(s, {.bytes = x.bytes(), .kind = OpKind::all_gather, .dtype = x.dtype}, {}, options,
                [&](ncclComm_t comm, cudaStream_t stream) {
                  return ncclAllGather(x.data, out.data, count_of(x), nccl_type(x.dtype), comm, stream);
                });
 }
 
-std::unique_ptr<Work> NcclCommunicator::reduce_scatter(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) {
-  base::check(x.numel() == out.numel() * size() && out.dtype == x.dtype, "reduce_scatter: x holds every rank's out");
+std::unique_ptr<Work> NcclCommunicator::reduce_scatter(Stream& s, const Tensor& x, const Tensor& out,
+                                                       const CommOptions& options) {
+  base::check(x.numel() == out.numel() * size() && out.dtype == x.dtype,
+              "reduce_scatter: x holds every rank's out");
   require_accumulation(x, options);
   return start(s, {.bytes = x.bytes(), .kind = OpKind::reduce_scatter, .dtype = x.dtype}, {}, options,
                [&](ncclComm_t comm, cudaStream_t stream) {
-                 return ncclReduceScatter(x.data, out.data, count_of(out), nccl_type(x.dtype), ncclSum, comm, stream);
+                 return ncclReduceScatter(x.data, out.data, count_of(out), nccl_type(x.dtype), ncclSum, comm,
+                                          stream);
                });
 }
 
-std::unique_ptr<Work> NcclCommunicator::all_to_all(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) {
+std::unique_ptr<Work> NcclCommunicator::all_to_all(Stream& s, const Tensor& x, const Tensor& out,
+                                                   const CommOptions& options) {
   base::check(x.numel() == out.numel() && x.numel() % size() == 0 && out.dtype == x.dtype,
               "all_to_all: x and out hold one part for each rank");
   base::check(x.data != out.data || x.bytes() == 0, "NCCL's all_to_all is not in place");
@@ -160,27 +171,36 @@ std::unique_ptr<Work> NcclCommunicator::all_to_all(Stream& s, const Tensor& x, c
                  ncclResult_t result = ncclGroupStart();
                  for (int r = 0; r < size() && good(result); ++r) {
                    result = ncclSend(x.data + r * part, count, nccl_type(x.dtype), r, comm, stream);
-                   if (good(result)) result = ncclRecv(out.data + r * part, count, nccl_type(x.dtype), r, comm, stream);
+                   if (good(result))
+                     result = ncclRecv(out.data + r * part, count, nccl_type(x.dtype), r, comm, stream);
                  }
                  return end_group(result);
                });
 }
 
-std::unique_ptr<Work> NcclCommunicator::broadcast(Stream& s, const Tensor& x, std::int64_t root, const CommOptions& options) {
+std::unique_ptr<Work> NcclCommunicator::broadcast(Stream& s, const Tensor& x, std::int64_t root,
+                                                  const CommOptions& options) {
   base::check(root >= 0 && root < size(), "the root of a broadcast is a rank of the group");
-  return start(s, {.bytes = x.bytes(), .root = static_cast<std::int32_t>(root), .kind = OpKind::broadcast, .dtype = x.dtype}, {}, options,
-               [&](ncclComm_t comm, cudaStream_t stream) {
-                 return ncclBroadcast(x.data, x.data, count_of(x), nccl_type(x.dtype), static_cast<int>(root), comm, stream);
+  return start(s,
+               {.bytes = x.bytes(),
+                .root = static_cast<std::int32_t>(root),
+                .kind = OpKind::broadcast,
+                .dtype = x.dtype},
+               {}, options, [&](ncclComm_t comm, cudaStream_t stream) {
+                 return ncclBroadcast(x.data, x.data, count_of(x), nccl_type(x.dtype), static_cast<int>(root),
+                                      comm, stream);
                });
 }
 
 std::unique_ptr<Work> NcclCommunicator::barrier(Stream& s, const CommOptions& options) {
-  return start(s, {.bytes = 4, .kind = OpKind::barrier}, {}, options, [&](ncclComm_t comm, cudaStream_t stream) {
-    return ncclAllReduce(barrier_.data(), barrier_.data(), 1, ncclInt32, ncclSum, comm, stream);
-  });
+  return start(s, {.bytes = 4, .kind = OpKind::barrier}, {}, options,
+               [&](ncclComm_t comm, cudaStream_t stream) {
+                 return ncclAllReduce(barrier_.data(), barrier_.data(), 1, ncclInt32, ncclSum, comm, stream);
+               });
 }
 
-std::unique_ptr<Work> NcclCommunicator::exchange(Stream& s, std::span<const Transfer> sends, std::span<const Transfer> receives,
+std::unique_ptr<Work> NcclCommunicator::exchange(Stream& s, std::span<const Transfer> sends,
+                                                 std::span<const Transfer> receives,
                                                  const CommOptions& options) {
   OpRecord record{.kind = OpKind::exchange};
   std::vector<std::int64_t> peers;
@@ -189,24 +209,30 @@ std::unique_ptr<Work> NcclCommunicator::exchange(Stream& s, std::span<const Tran
       base::check(t.peer >= 0 && t.peer < size(), "the peer of a transfer is a rank of the group");
       record.bytes += t.tensor.bytes();
       record.dtype = t.tensor.dtype;
-      if (std::find(peers.begin(), peers.end(), world_rank(t.peer)) == peers.end()) peers.push_back(world_rank(t.peer));
+      if (std::find(peers.begin(), peers.end(), world_rank(t.peer)) == peers.end())
+        peers.push_back(world_rank(t.peer));
     }
   return start(s, record, std::move(peers), options, [&](ncclComm_t comm, cudaStream_t stream) {
     ncclResult_t result = ncclGroupStart();
     // Both ends know what has no bytes.
     for (const Transfer& t : sends)
       if (good(result) && t.tensor.bytes() > 0)
-        result = ncclSend(t.tensor.data, count_of(t.tensor), nccl_type(t.tensor.dtype), static_cast<int>(t.peer), comm, stream);
+        result = ncclSend(t.tensor.data, count_of(t.tensor), nccl_type(t.tensor.dtype),
+                          static_cast<int>(t.peer), comm, stream);
     for (const Transfer& t : receives)
       if (good(result) && t.tensor.bytes() > 0)
-        result = ncclRecv(t.tensor.data, count_of(t.tensor), nccl_type(t.tensor.dtype), static_cast<int>(t.peer), comm, stream);
+        result = ncclRecv(t.tensor.data, count_of(t.tensor), nccl_type(t.tensor.dtype),
+                          static_cast<int>(t.peer), comm, stream);
     return end_group(result);
   });
 }
 
-void NcclCommunicator::abort() { world_.abort("rank " + std::to_string(world_.options().rank) + " aborted group " + group_.name); }
+void NcclCommunicator::abort() {
+  world_.abort("rank " + std::to_string(world_.options().rank) + " aborted group " + group_.name);
+}
 
-std::unique_ptr<Work> NcclCommunicator::start(Stream& stream, OpRecord record, std::vector<std::int64_t> peers, const CommOptions& options,
+std::unique_ptr<Work> NcclCommunicator::start(Stream& stream, OpRecord record,
+                                              std::vector<std::int64_t> peers, const CommOptions& options,
                                               const Act& act) {
   record.sequence = record.kind == OpKind::exchange ? ++exchanges_ : ++sequence_;
   record.accumulate = options.accumulate;
@@ -218,7 +244,10 @@ std::unique_ptr<Work> NcclCommunicator::start(Stream& stream, OpRecord record, s
   flight->peers = std::move(peers);
   flight->called_at = base::monotonic_seconds();
   if (recorder_ != nullptr) {
-    FlightRecord note{.sequence = record.sequence, .bytes = record.bytes, .group_size = static_cast<std::int32_t>(size()), .dtype = record.dtype};
+    FlightRecord note{.sequence = record.sequence,
+                      .bytes = record.bytes,
+                      .group_size = static_cast<std::int32_t>(size()),
+                      .dtype = record.dtype};
     put_text(note.op, to_string(record.kind));
     put_text(note.group, group_.name);
     put_text(note.label, record.label.data());
@@ -234,7 +263,9 @@ std::unique_ptr<Work> NcclCommunicator::start(Stream& stream, OpRecord record, s
   }
   if (record.bytes > 0) {
     try {
-      link_->call(what.c_str(), [&](ncclComm_t comm) { return act(comm, stream_); }, [&] { world_.throw_if_ended(what); });
+      link_->call(
+          what.c_str(), [&](ncclComm_t comm) { return act(comm, stream_); },
+          [&] { world_.throw_if_ended(what); });
     } catch (const base::CommError& error) {
       world_.end(error.what());
       throw;
@@ -293,7 +324,8 @@ std::optional<NcclWait> NcclCommunicator::oldest() {
 NcclWait NcclCommunicator::wait_of(const NcclFlight& f) const {
   // What NCCL has not started yet waits for its peers, in connecting, as what the device runs does.
   return {.what = describe(f.record),
-          .group = group_.name + "-" + std::to_string(*std::min_element(group_.ranks.begin(), group_.ranks.end())),
+          .group =
+              group_.name + "-" + std::to_string(*std::min_element(group_.ranks.begin(), group_.ranks.end())),
           .number = f.record.sequence,
           .members = group_.ranks,
           .peers = f.peers,
@@ -318,7 +350,8 @@ void NcclCommunicator::wait_host(const NcclFlight& flight, double deadline_secon
 }
 
 std::string NcclCommunicator::describe(const OpRecord& record) const {
-  return parallel::describe(record) + " (number " + std::to_string(record.sequence) + " of group " + group_.name + ")";
+  return parallel::describe(record) + " (number " + std::to_string(record.sequence) + " of group " +
+         group_.name + ")";
 }
 
 }  // namespace trainerd::parallel

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/nccl/plugin/nccl_link.h"
 #include "parallel/comm/nccl/nccl_world.h"
+#include "parallel/comm/nccl/plugin/nccl_link.h"
 #include "parallel/comm/op_record.h"
 
 namespace trainerd::parallel {
@@ -23,8 +23,8 @@ struct NcclFlight {
   std::vector<std::int64_t> peers;  ///< world ranks of an exchange
   std::uint64_t order = 0;          ///< in the flight recorder
   double called_at = 0;
-  double begun_at = 0;     ///< its turn on the device, as the watchdog saw it; 0: not yet
-  bool started = false;    ///< NCCL has started it: `done` is recorded
+  double begun_at = 0;   ///< its turn on the device, as the watchdog saw it; 0: not yet
+  bool started = false;  ///< NCCL has started it: `done` is recorded
   cudaEvent_t begun = nullptr, done = nullptr;
 };
 
@@ -43,8 +43,8 @@ class NcclCommunicator final : public Communicator {
   using Tensor = kernels::Tensor;
 
  public:
-  NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLink> link, NcclGroup group, kernels::Backend& backend,
-                   FlightRecorder* recorder);
+  NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLink> link, NcclGroup group,
+                   kernels::Backend& backend, FlightRecorder* recorder);
   /// Waits for seconds at most; what is not done then ends the world.
   ~NcclCommunicator() override;
 
@@ -52,7 +52,8 @@ class NcclCommunicator final : public Communicator {
   std::int64_t size() const override { return static_cast<std::int64_t>(group_.ranks.size()); }
   std::unique_ptr<Work> all_reduce(Stream&, const Tensor& x, ReduceOp, const CommOptions&) override;
   std::unique_ptr<Work> all_gather(Stream&, const Tensor& x, const Tensor& out, const CommOptions&) override;
-  std::unique_ptr<Work> reduce_scatter(Stream&, const Tensor& x, const Tensor& out, const CommOptions&) override;
+  std::unique_ptr<Work> reduce_scatter(Stream&, const Tensor& x, const Tensor& out,
+                                       const CommOptions&) override;
   std::unique_ptr<Work> all_to_all(Stream&, const Tensor& x, const Tensor& out, const CommOptions&) override;
   std::unique_ptr<Work> broadcast(Stream&, const Tensor& x, std::int64_t root, const CommOptions&) override;
   std::unique_ptr<Work> barrier(Stream&, const CommOptions&) override;
@@ -70,15 +71,17 @@ class NcclCommunicator final : public Communicator {
   using Act = std::function<ncclResult_t(ncclComm_t, cudaStream_t)>;
 
   /// Calls `act` unless there are no bytes.
-  std::unique_ptr<Work> start(Stream& stream, OpRecord record, std::vector<std::int64_t> peers, const CommOptions& options,
-                              const Act& act);
+  std::unique_ptr<Work> start(Stream& stream, OpRecord record, std::vector<std::int64_t> peers,
+                              const CommOptions& options, const Act& act);
   Flight take_flight();
   /// Lets go of what is done; under the lock.
   void land(double now);
   void wait_host(const NcclFlight& flight, double deadline_seconds);
   std::string describe(const OpRecord& record) const;
   NcclWait wait_of(const NcclFlight& flight) const;
-  std::int64_t world_rank(std::int64_t member) const { return group_.ranks[static_cast<std::size_t>(member)]; }
+  std::int64_t world_rank(std::int64_t member) const {
+    return group_.ranks[static_cast<std::size_t>(member)];
+  }
 
   NcclRankWorld& world_;
   std::shared_ptr<NcclLink> link_;

@@ -11,14 +11,16 @@ namespace {
 
 // An operation is started in microseconds, but for the first, which connects.
 constexpr std::chrono::microseconds kPollInterval(20);
-// A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an abort is to end.
+// A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an
+// abort is to end.
 constexpr double kLockPatienceSeconds = 1;
 
 }  // namespace
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* more = ncclGetLastError(comm);
-  return std::string(ncclGetErrorString(result)) + (more != nullptr && *more != '\0' ? " (" + std::string(more) + ")" : "");
+  return std::string(ncclGetErrorString(result)) +
+         (more != nullptr && *more != '\0' ? " (" + std::string(more) + ")" : "");
 }
 
 ncclResult_t NcclLink::settle(ncclResult_t result, const std::function<bool()>& go_on) {
@@ -31,7 +33,8 @@ ncclResult_t NcclLink::settle(ncclResult_t result, const std::function<bool()>& 
   return result;
 }
 
-void NcclLink::call(const char* doing, const std::function<ncclResult_t(ncclComm_t)>& act, const std::function<void()>& interrupt) {
+void NcclLink::call(const char* doing, const std::function<ncclResult_t(ncclComm_t)>& act,
+                    const std::function<void()>& interrupt) {
   interrupt();
   ncclResult_t result = ncclInvalidUsage;
   {
@@ -42,11 +45,13 @@ void NcclLink::call(const char* doing, const std::function<ncclResult_t(ncclComm
     interrupt();
     return true;
   });
-  if (result == ncclSuccess) [[likely]] return;
+  if (result == ncclSuccess) [[likely]]
+    return;
   interrupt();
   const std::lock_guard lock(mutex_);
-  throw base::comm_error(std::string(doing) + ": " +
-                         (comm_ == nullptr ? "the communicator was aborted" : "NCCL says " + nccl_text(result, comm_)));
+  throw base::comm_error(
+      std::string(doing) + ": " +
+      (comm_ == nullptr ? "the communicator was aborted" : "NCCL says " + nccl_text(result, comm_)));
 }
 
 std::string NcclLink::error() {

@@ -15,7 +15,8 @@ namespace trainerd::parallel {
 /// "unhandled system error (a message of NCCL's own)".
 std::string nccl_text(ncclResult_t result, ncclComm_t comm);
 
-/// Owns one ncclComm_t, which never blocks. Calls come from any thread, one at a time; an abort from any, at any time.
+/// Owns one ncclComm_t, which never blocks. Calls come from any thread, one at a time; an abort from any, at
+/// any time.
 class NcclLink {
  public:
   NcclLink(ncclComm_t comm, int device) : comm_(comm), device_(device) {}
@@ -24,9 +25,10 @@ class NcclLink {
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Calls `act(comm)` and waits until NCCL has started what it asked for. Throws CommError with NCCL's words; what `interrupt`
-  /// throws, which is asked while this waits; CommError when it was aborted.
-  void call(const char* doing, const std::function<ncclResult_t(ncclComm_t)>& act, const std::function<void()>& interrupt);
+  /// Calls `act(comm)` and waits until NCCL has started what it asked for. Throws CommError with NCCL's
+  /// words; what `interrupt` throws, which is asked while this waits; CommError when it was aborted.
+  void call(const char* doing, const std::function<ncclResult_t(ncclComm_t)>& act,
+            const std::function<void()>& interrupt);
   /// An error that NCCL found by itself; empty: none.
   std::string error();
   /// Ends what is under way, here and soon on the device. It may wait for the device.

@@ -6,7 +6,8 @@ namespace {
 
 base::DeviceError no_nccl() {
   return base::device_error(
-      "this build has no NCCL, which ranks on CUDA devices of their own need: install its header and library (deploy/install-cuda-deps.sh "
+      "this build has no NCCL, which ranks on CUDA devices of their own need: install its header and library "
+      "(deploy/install-cuda-deps.sh "
       "fetches them) and build again, or set cluster.communication: staged");
 }
 

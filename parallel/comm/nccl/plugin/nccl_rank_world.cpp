@@ -46,7 +46,8 @@ NcclRankWorld::~NcclRankWorld() {
   // Those of communicators are finished already. What their peers do not let finish is aborted with its link.
   const double deadline = base::monotonic_seconds() + kFinishSeconds;
   for (auto link = links_.rbegin(); link != links_.rend() && !ended_; ++link)
-    if (!(*link)->finish(deadline)) end("rank " + std::to_string(options_.rank) + " left the world before others");
+    if (!(*link)->finish(deadline))
+      end("rank " + std::to_string(options_.rank) + " left the world before others");
 }
 
 ncclConfig_t NcclRankWorld::config(const std::string& name) {
@@ -61,26 +62,32 @@ void NcclRankWorld::join() {
   std::memcpy(&id, options_.id.data(), sizeof(id));
   ncclConfig_t settings = config("world");
   ncclComm_t& comm = made_.emplace_back(nullptr);
-  const ncclResult_t result =
-      ncclCommInitRankConfig(&comm, static_cast<int>(options_.ranks), id, static_cast<int>(options_.rank), &settings);
+  const ncclResult_t result = ncclCommInitRankConfig(&comm, static_cast<int>(options_.ranks), id,
+                                                     static_cast<int>(options_.rank), &settings);
   if (result != ncclSuccess && result != ncclInProgress)
-    throw base::comm_error("rank " + std::to_string(options_.rank) + " cannot meet the others: NCCL says " + nccl_text(result, nullptr));
+    throw base::comm_error("rank " + std::to_string(options_.rank) + " cannot meet the others: NCCL says " +
+                           nccl_text(result, nullptr));
   links_.push_back(std::make_shared<NcclLink>(comm, options_.device));
   const double deadline = base::monotonic_seconds() + options_.start_seconds;
-  links_[0]->call("meeting the other ranks", [&](ncclComm_t) { return result; }, [&] {
-    if (options_.ended)
-      if (const std::string why = options_.ended(); !why.empty()) throw base::comm_error("the world ended before it began: " + why);
-    if (base::monotonic_seconds() > deadline)
-      throw base::comm_error("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
-                             std::to_string(options_.start_seconds) + " s; see what became of the others, and of the network between them");
-  });
+  links_[0]->call(
+      "meeting the other ranks", [&](ncclComm_t) { return result; },
+      [&] {
+        if (options_.ended)
+          if (const std::string why = options_.ended(); !why.empty())
+            throw base::comm_error("the world ended before it began: " + why);
+        if (base::monotonic_seconds() > deadline)
+          throw base::comm_error("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
+                                 std::to_string(options_.start_seconds) +
+                                 " s; see what became of the others, and of the network between them");
+      });
 }
 
 // Every rank takes part in every split, in one order: the groups of one name make one.
 void NcclRankWorld::split() {
   std::vector<std::string> order;
   for (const NcclGroup& group : options_.groups)
-    if (wanted(group) && std::find(order.begin(), order.end(), group.name) == order.end()) order.push_back(group.name);
+    if (wanted(group) && std::find(order.begin(), order.end(), group.name) == order.end())
+      order.push_back(group.name);
   const double deadline = base::monotonic_seconds() + options_.start_seconds;
   bool whole_taken = false;
   for (const std::string& name : order) {
@@ -106,25 +113,31 @@ void NcclRankWorld::split() {
     ncclComm_t& comm = made_.emplace_back(nullptr);
     const auto late = [&] {
       if (base::monotonic_seconds() > deadline)
-        throw base::comm_error("group " + name + " was not made in " + std::to_string(options_.start_seconds) +
+        throw base::comm_error("group " + name + " was not made in " +
+                               std::to_string(options_.start_seconds) +
                                " s; see what became of the other ranks");
     };
     const std::string doing = "making group " + name;
-    links_[0]->call(doing.c_str(), [&](ncclComm_t world) { return ncclCommSplit(world, color, key, &comm, &settings); }, late);
+    links_[0]->call(
+        doing.c_str(), [&](ncclComm_t world) { return ncclCommSplit(world, color, key, &comm, &settings); },
+        late);
     if (mine == nullptr) continue;
     base::check(comm != nullptr, "a member of a group gets its communicator");
     links_.push_back(std::make_shared<NcclLink>(comm, options_.device));
-    links_.back()->call(doing.c_str(), [](ncclComm_t) { return ncclInProgress; }, late);
+    links_.back()->call(
+        doing.c_str(), [](ncclComm_t) { return ncclInProgress; }, late);
     groups_[name] = {mine->ranks, links_.back()};
   }
 }
 
-std::unique_ptr<Communicator> NcclRankWorld::communicator(kernels::Backend& backend, const std::vector<std::int64_t>& group_ranks,
+std::unique_ptr<Communicator> NcclRankWorld::communicator(kernels::Backend& backend,
+                                                          const std::vector<std::int64_t>& group_ranks,
                                                           const std::string& name, FlightRecorder* recorder) {
   const auto group = groups_.find(name);
   base::check(group != groups_.end() && group->second.first == group_ranks,
               "a rank makes the communicator of a group of its world once");
-  auto made = std::make_unique<NcclCommunicator>(*this, group->second.second, NcclGroup{name, group_ranks}, backend, recorder);
+  auto made = std::make_unique<NcclCommunicator>(*this, group->second.second, NcclGroup{name, group_ranks},
+                                                 backend, recorder);
   groups_.erase(group);
   return made;
 }
@@ -132,7 +145,8 @@ std::unique_ptr<Communicator> NcclRankWorld::communicator(kernels::Backend& back
 // ---- the end
 
 void NcclRankWorld::throw_if_ended(const std::string& what) const {
-  if (!ended_) [[likely]] return;
+  if (!ended_) [[likely]]
+    return;
   const std::lock_guard lock(end_mutex_);
   throw base::comm_error(what + " was ended: " + why_);
 }
@@ -153,8 +167,8 @@ void NcclRankWorld::end(std::string_view why) {
   }
   if (first) {
     if (options_.end) options_.end(why);
-    // An abort may wait for the device, and the device for another communicator's operation: all at a time, and none is waited for
-    // for long.
+    // An abort may wait for the device, and the device for another communicator's operation: all at a time,
+    // and none is waited for for long.
     for (const std::shared_ptr<NcclLink>& link : links_)
       std::thread([link, aborts] {
         link->abort();
@@ -164,7 +178,8 @@ void NcclRankWorld::end(std::string_view why) {
   }
   // Whoever comes second may free what operations under way read: it waits as well.
   std::unique_lock lock(aborts->mutex);
-  aborts->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds), [&] { return aborts->left == 0; });
+  aborts->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds),
+                        [&] { return aborts->left == 0; });
 }
 
 // ---- the watchdog
@@ -182,7 +197,8 @@ void NcclRankWorld::forget(NcclCommunicator* communicator) {
 void NcclRankWorld::watchdog() {
   cudaSetDevice(options_.device);
   std::unique_lock lock(watch_mutex_);
-  while (!stopping_.wait_for(lock, std::chrono::duration<double>(options_.poll_seconds), [&] { return stop_; })) {
+  while (!stopping_.wait_for(lock, std::chrono::duration<double>(options_.poll_seconds),
+                             [&] { return stop_; })) {
     if (ended_) continue;
     std::vector<NcclWait> waits;
     std::string error;
@@ -258,6 +274,8 @@ std::string nccl_unique_id() {
   return {reinterpret_cast<const char*>(&id), sizeof(id)};
 }
 
-std::unique_ptr<NcclWorld> make_nccl_world(NcclOptions options) { return std::make_unique<NcclRankWorld>(std::move(options)); }
+std::unique_ptr<NcclWorld> make_nccl_world(NcclOptions options) {
+  return std::make_unique<NcclRankWorld>(std::move(options));
+}
 
 }  // namespace trainerd::parallel

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/nccl/plugin/nccl_communicator.h"
 #include "parallel/comm/nccl/nccl_world.h"
+#include "parallel/comm/nccl/plugin/nccl_communicator.h"
 
 namespace trainerd::parallel {
 
@@ -21,7 +21,8 @@ class NcclRankWorld final : public NcclWorld {
   explicit NcclRankWorld(NcclOptions options);
   ~NcclRankWorld() override;
 
-  std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const std::vector<std::int64_t>& group_ranks,
+  std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
+                                             const std::vector<std::int64_t>& group_ranks,
                                              const std::string& name, FlightRecorder* recorder) override;
   void abort(std::string_view why) override { end(why); }
   void throw_if_ended() const override { throw_if_ended("communication"); }
@@ -53,7 +54,8 @@ class NcclRankWorld final : public NcclWorld {
   std::deque<ncclComm_t> made_;
   std::deque<std::string> names_;
   std::vector<std::shared_ptr<NcclLink>> links_;  ///< the first is of the whole world
-  std::map<std::string, std::pair<std::vector<std::int64_t>, std::shared_ptr<NcclLink>>> groups_;  ///< by name, until asked for
+  /// By name, until asked for.
+  std::map<std::string, std::pair<std::vector<std::int64_t>, std::shared_ptr<NcclLink>>> groups_;
 
   /// Under way since the end, on threads of their own.
   struct Aborts {
@@ -70,7 +72,8 @@ class NcclRankWorld final : public NcclWorld {
   std::condition_variable stopping_;
   bool stop_ = false;
   std::vector<NcclCommunicator*> watched_;
-  std::map<std::string, std::uint64_t> words_;  ///< the last number of each group that word was left of; the watchdog's
+  /// The last number of each group that word was left of; the watchdog's.
+  std::map<std::string, std::uint64_t> words_;
   std::thread watchdog_;
 };
 

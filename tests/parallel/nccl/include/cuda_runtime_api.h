@@ -1,7 +1,7 @@
 #pragma once
 
-// Stands in for CUDA's header of the same name: as much of the runtime as communicators use, on the host. A stream is a thread that
-// runs what was put on it in order, so that what is not ordered by events shows.
+// Stands in for CUDA's header of the same name: as much of the runtime as communicators use, on the host. A
+// stream is a thread that runs what was put on it in order, so that what is not ordered by events shows.
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,8 @@
 #pragma once
 
-// Stands in for NCCL's header of the same name: as much of it as parallel/nccl uses, among ranks that are threads of one process, with
-// host memory. Nothing blocks: what is called is under way until it has been asked for a few times.
+// Stands in for NCCL's header of the same name: as much of it as parallel/nccl uses, among ranks that are
+// threads of one process, with host memory. Nothing blocks: what is called is under way until it has been
+// asked for a few times.
 
 #include <cstddef>
 
@@ -45,10 +46,13 @@ ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 ncclResult_t ncclSend(const void*, std::size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);
 ncclResult_t ncclRecv(void*, std::size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);
-ncclResult_t ncclAllReduce(const void*, void*, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclAllReduce(const void*, void*, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                           cudaStream_t);
 ncclResult_t ncclAllGather(const void*, void*, std::size_t count, ncclDataType_t, ncclComm_t, cudaStream_t);
-ncclResult_t ncclReduceScatter(const void*, void*, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
-ncclResult_t ncclBroadcast(const void*, void*, std::size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t);
+ncclResult_t ncclReduceScatter(const void*, void*, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                               cudaStream_t);
+ncclResult_t ncclBroadcast(const void*, void*, std::size_t count, ncclDataType_t, int root, ncclComm_t,
+                           cudaStream_t);
 
 namespace trainerd::test {
 

@@ -1,0 +1,128 @@
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+
+#include "core/run/agent/agent_state.h"
+#include "core/run/log/log.h"
+#include "core/run/worker/evaluation.h"
+#include "core/train/snapshot.h"
+#include "io/lines/earlier_attempt.h"
+#include "io/metrics/event_log.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+
+// Part of the agent (agent_state.h): what an earlier attempt left, and where this one begins.
+
+namespace trainerd::core {
+
+void Agent::prepare() {
+  options_.log->open(output_.log(gang_.node()));
+  try {
+    resume();
+    if (!already_trained()) check_data();
+  } catch (const std::exception& error) {
+    record_refused(error.what());
+    throw;
+  }
+}
+
+/// Nothing is left to do but the report.
+bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
+
+void Agent::resume() {
+  if (!gang_.leads()) {
+    const Go& go = gang_.go();
+    if (go.last_good != "none") start_.resume_path = go.last_good;
+    last_good_ = go.last_good;
+    start_.step = step_ = go.step;
+    start_.cursor = go.cursor;
+    start_.tokens = go.tokens;
+    start_.order_start = go.order_start;
+    start_.order_stream = go.order_stream;
+    start_.evaluate_first = go.evaluate_first;
+    return;
+  }
+  if (!output_.moved_to().empty())
+    log::info("the output of an earlier run was moved to {}", output_.moved_to());
+  if (const std::string problem = store_.collect_partial(); !problem.empty())
+    warn_early("what an earlier run left unfinished is still there: " + problem);
+  const auto rejected = [this](const std::string& path, const std::string& why) {
+    warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
+  };
+  auto found = store_.newest_valid(rejected);
+  for (const io::StoredCheckpoint& incomplete : store_.incomplete())
+    if (!found || incomplete.step > found->where.step)
+      warn_early("checkpoint " + incomplete.path +
+                 " will not be used: it has no file COMPLETE, so it was never finished");
+  if (!found) return refuse_records();
+  const io::TrainingState& state = found->manifest.state;
+  require_same_identity(found->where.path, state.identity, job_);
+  start_.resume_path = last_good_ = found->where.path;
+  start_.step = step_ = state.step;
+  start_.cursor = state.cursor;
+  start_.tokens = state.tokens;
+  log::info("resuming from {} (step {})", found->where.path, state.step);
+  if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
+  resumed_ = std::move(found->manifest.state);
+  start_.evaluate_first = evaluation_missing();
+}
+
+/// Whether the run ended between the checkpoint and the record of the evaluation after its step.
+bool Agent::evaluation_missing() const {
+  if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
+  bool missing = true;
+  io::read_event_log(output_.events(), step_, [&](const io::EventRecord& event) {
+    const auto* evaluation = std::get_if<io::EvaluationRecord>(&event);
+    if (evaluation != nullptr && evaluation->step == step_) missing = false;
+  });
+  return missing;
+}
+
+/// Before anything of an earlier run is touched: data that is refused leaves it as it was.
+void Agent::check_data() {
+  const double begin = base::monotonic_seconds();
+  data_ = look_at_data(job_);
+  log::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content),
+            io::short_duration(base::monotonic_seconds() - begin));
+  start_.data_content = data_.content;
+  if (!resumed_) return;
+  ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
+  start_.order_start = resumed.order_start;
+  start_.order_stream = resumed.order_stream;
+  std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
+}
+
+/// A run that was killed after its last checkpoint and before its report gets the report now.
+AgentResult Agent::already_done() {
+  log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
+  if (gang_.leads() && !output_.report_is_current()) {
+    io::RunInfo info = run_info();
+    info.device = resumed_->environment["processor"];
+    info.threads = std::atoi(resumed_->environment["threads"].c_str());
+    const auto report = report_sink();
+    report->on_start(info);
+    report->on_finish({step_, 0, "done"});
+    log::info("the report was written from the logs: {}", output_.report());
+  }
+  return {step_, 0};
+}
+
+/// Without a checkpoint the run begins at step 1. Records of an earlier one say that its checkpoints are
+/// lost, or lie on a file system that is not mounted: they are not overwritten.
+void Agent::refuse_records() const {
+  const std::optional<std::int64_t> step = output_.recorded_step();
+  if (!step) return;
+  throw base::checkpoint_error(
+      output_.path() + " holds the records of a run up to step " + std::to_string(*step) + ", but " +
+      output_.checkpoints() +
+      " holds no complete checkpoint: bring it back (is a file system not mounted?), or "
+      "begin at step 1 with --fresh, which moves the directory aside: " +
+      options_.fresh_command);
+}
+
+void Agent::warn_early(const std::string& message) {
+  log::warn("{}", message);
+  early_warnings_.push_back(message);
+}
+
+}  // namespace trainerd::core
