@@ -29,8 +29,8 @@ struct ValidateArgs {
   std::string job;
   std::vector<std::string> overrides;
   bool json = false;
-  std::string picture;           ///< an SVG file to write the grid's picture to; empty: none
-  std::string schedule_picture;  ///< the same for the schedule's
+  std::string svg;           ///< an SVG file to write the grid's svg to; empty: none
+  std::string schedule_svg;  ///< the same for the schedule's
 };
 /// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
 int validate_command(const ValidateArgs& args);

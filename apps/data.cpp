@@ -10,7 +10,7 @@
 namespace trainerd::apps {
 namespace {
 
-constexpr unsigned kMostThreads = 16;
+constexpr unsigned kMaxThreads = 16;
 constexpr std::size_t kShownProblems = 10;
 
 io::TokenType type_of(const std::string& word) {
@@ -31,7 +31,7 @@ int data_inspect_command(const DataInspectArgs& args) {
   options.dtype = type_of(args.dtype);
   options.vocab = args.vocab;
   options.all = args.all;
-  options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads));
+  options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads));
   const io::Inspection inspection = io::inspect_data(args.path, options);
   print(inspection.text);
   if (inspection.problems.empty()) return kExitDone;

@@ -70,9 +70,9 @@ class CommandLine {
         "validate", "Check a job, print it with every default filled in, and its ranks' places");
     add_job(*validate, validate_.job, validate_.overrides);
     validate->add_flag("--json", validate_.json, "One JSON object: spec, ranks, groups, links");
-    validate->add_option("--svg", validate_.picture, "Draw the grid into this SVG file")->type_name("FILE");
+    validate->add_option("--svg", validate_.svg, "Draw the grid into this SVG file")->type_name("FILE");
     validate
-        ->add_option("--schedule-svg", validate_.schedule_picture,
+        ->add_option("--schedule-svg", validate_.schedule_svg,
                      "Draw the pipeline's schedule into this SVG file")
         ->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });

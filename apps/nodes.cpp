@@ -10,7 +10,7 @@ namespace trainerd::apps {
 namespace {
 
 // A list that says more is no list of hosts.
-constexpr std::size_t kMostHosts = 65536;
+constexpr std::size_t kMaxHosts = 65536;
 
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t value = 0;
@@ -34,14 +34,14 @@ std::vector<std::string> numbers_of(std::string_view ranges, const std::string& 
     const std::string_view first_text = range.substr(0, dash);
     const auto first = number_in(first_text);
     const auto last = dash == std::string_view::npos ? first : number_in(range.substr(dash + 1));
-    if (!first || !last || *last < *first || *last - *first >= static_cast<std::int64_t>(kMostHosts))
+    if (!first || !last || *last < *first || *last - *first >= static_cast<std::int64_t>(kMaxHosts))
       throw bad_list(list);
     for (std::int64_t n = *first; n <= *last; ++n) {
       std::string digits = std::to_string(n);
       if (digits.size() < first_text.size()) digits.insert(0, first_text.size() - digits.size(), '0');
       numbers.push_back(std::move(digits));
     }
-    if (numbers.size() > kMostHosts) throw bad_list(list);
+    if (numbers.size() > kMaxHosts) throw bad_list(list);
     if (comma == std::string_view::npos) return numbers;
     ranges.remove_prefix(comma + 1);
   }
@@ -58,7 +58,7 @@ std::vector<std::string> expand_item(std::string_view item, const std::string& l
     if (close == std::string_view::npos) throw bad_list(list);
     std::vector<std::string> longer;
     const std::vector<std::string> numbers = numbers_of(item.substr(open + 1, close - open - 1), list);
-    if (names.size() * numbers.size() > kMostHosts) throw bad_list(list);
+    if (names.size() * numbers.size() > kMaxHosts) throw bad_list(list);
     for (const std::string& name : names)
       for (const std::string& number : numbers) longer.push_back(name + number);
     names = std::move(longer);
@@ -124,7 +124,7 @@ std::vector<std::string> expand_host_list(const std::string& list) {
     if (i < list.size() && (list[i] != ',' || inside)) continue;
     for (std::string& name : expand_item(std::string_view(list).substr(begin, i - begin), list))
       hosts.push_back(std::move(name));
-    if (hosts.size() > kMostHosts) throw bad_list(list);
+    if (hosts.size() > kMaxHosts) throw bad_list(list);
     begin = i + 1;
   }
   return hosts;
@@ -136,13 +136,13 @@ std::optional<std::string> process_environment(const std::string& name) {
   return value;
 }
 
-std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t nodes,
-                                           const Environment& environment) {
+std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
+                                                       const Environment& environment) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
-  core::GangOptions gang;
-  if (args.timeout_seconds > 0) gang.timeout_seconds = args.timeout_seconds;
-  gang.interface = args.interface;
-  gang.nodes.nodes = nodes;
+  core::MembershipOptions membership;
+  if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
+  membership.interface = args.interface;
+  membership.nodes.nodes = nodes;
   // Who says which node it is needs no scheduler.
   const std::optional<SlurmStep> step = args.node < 0 ? slurm_step(environment) : std::nullopt;
   if (step && step->nodes != nodes)
@@ -161,18 +161,18 @@ std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t no
     throw base::spec_error(several +
                            " and nothing says which this one is: start with srun, or give --node 0 to " +
                            std::to_string(nodes - 1) + " and --rendezvous HOST:PORT on each");
-  gang.nodes.node = step ? step->node : std::max<std::int64_t>(args.node, 0);
-  if (gang.nodes.node >= nodes)
-    throw base::spec_error("--node " + std::to_string(gang.nodes.node) + ": " + several +
+  membership.nodes.node = step ? step->node : std::max<std::int64_t>(args.node, 0);
+  if (membership.nodes.node >= nodes)
+    throw base::spec_error("--node " + std::to_string(membership.nodes.node) + ": " + several +
                            ", which are 0 to " + std::to_string(nodes - 1));
-  if (step) gang.nodes.hosts = step->hosts;
-  if (!args.rendezvous.empty()) gang.rendezvous = endpoint_of(args.rendezvous);
-  else if (step) gang.rendezvous = {step->hosts.front(), step->port};
+  if (step) membership.nodes.hosts = step->hosts;
+  if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
+  else if (step) membership.rendezvous = {step->hosts.front(), step->port};
   else
     throw base::spec_error(
         several +
         " and nothing says where they meet: give --rendezvous HOST:PORT, an address of node 0, on each");
-  return gang;
+  return membership;
 }
 
 }  // namespace trainerd::apps

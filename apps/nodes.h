@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/run/nodes/gang.h"
+#include "core/run/nodes/membership.h"
 #include "core/spec/surroundings.h"
 
 namespace trainerd::apps {
@@ -26,8 +26,8 @@ std::optional<std::string> process_environment(const std::string& name);
 /// Where this agent stands among the `nodes` of its job: by the options, or else by the Slurm step that it is
 /// a task of. None for a job of one node that names no rendezvous. Throws SpecError when something is missing
 /// or contradicts.
-std::optional<core::GangOptions> find_gang(const NodeArgs& args, std::int64_t nodes,
-                                           const Environment& environment);
+std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
+                                                       const Environment& environment);
 
 /// The hosts of a list as Slurm writes it: "gpu[1-3,07],login,a[1-2]b[0-1]". Throws SpecError.
 std::vector<std::string> expand_host_list(const std::string& list);

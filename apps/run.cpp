@@ -99,7 +99,7 @@ int run_command(const RunArgs& args) {
       !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
                            args.metrics_listen + "'");
-  const auto gang = find_gang(args.nodes, job.cluster.nodes, process_environment);
+  const auto membership = find_membership(args.nodes, job.cluster.nodes, process_environment);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();
@@ -113,7 +113,7 @@ int run_command(const RunArgs& args) {
        .log = log,
        .command = args.command,
        .commit = commit(),
-       .gang = gang,
+       .membership = membership,
        .rates = rates,
        .deadline = end,
        .fresh = args.fresh,

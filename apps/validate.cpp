@@ -13,7 +13,7 @@ namespace trainerd::apps {
 namespace {
 
 /// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
-std::string schedule_picture(const core::JobSpec& job) {
+std::string schedule_svg(const core::JobSpec& job) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}),
                                 core::schedule_title(shape));
@@ -24,9 +24,8 @@ std::string schedule_picture(const core::JobSpec& job) {
 int validate_command(const ValidateArgs& args) {
   const core::JobSpec job = read_job(args.job, args.overrides);
   const parallel::PlacedGrid placed = core::place_job(job, core::Absent::assumed);
-  if (!args.picture.empty()) write_file("--svg", args.picture, parallel::placement_svg(placed));
-  if (!args.schedule_picture.empty())
-    write_file("--schedule-svg", args.schedule_picture, schedule_picture(job));
+  if (!args.svg.empty()) write_file("--svg", args.svg, parallel::placement_svg(placed));
+  if (!args.schedule_svg.empty()) write_file("--schedule-svg", args.schedule_svg, schedule_svg(job));
   print(args.json ? core::job_json(job, placed) : core::to_yaml(job) + core::placement_comments(placed));
   return kExitDone;
 }

@@ -9,7 +9,7 @@ namespace trainerd::core {
 
 /// Where a segment's forward leaves what it makes: by how dear it is to make again, and by the walk that last
 /// reads it.
-struct Homes {
+struct ActivationArenas {
   kernels::Arena& sum;                ///< the residual stream where the segment starts
   kernels::Arena& gemms_to_backward;  ///< the query, key and value projection
   kernels::Arena& gemms_to_weight;    ///< the up projection

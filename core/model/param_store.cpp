@@ -50,8 +50,8 @@ void ParamStore::lay_out(const PrecisionRecipe& recipe) {
     sections.back().elements += align_up(shapes_[index_of(id)].numel(), kAlignElements);
     open = !info(id).cut_alone;
   }
-  buckets_ = parallel::plan_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads),
-                                    placement_.dp.parts());
+  buckets_ = parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads),
+                                       placement_.dp.parts());
   for (ParamId id = 0; id < count(); ++id)
     offsets_[index_of(id)] += buckets_.section_begins[section_of[index_of(id)]];
 

@@ -181,7 +181,7 @@ class ParamStore {
   std::vector<std::array<Prepared, 2>> prepared_;  // by fprop, dgrad
   kernels::Backend& backend_;
   kernels::Stream* grads_stream_ = nullptr;
-  parallel::BucketPlan buckets_;
+  parallel::BucketLayout buckets_;
   std::optional<parallel::GradReducer> reducer_;
   std::optional<parallel::ParamGatherer> gatherer_;
   kernels::Tensor master_, moment1_, moment2_;

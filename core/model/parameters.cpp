@@ -8,13 +8,13 @@ namespace trainerd::core {
 namespace {
 
 using kernels::Shape;
-using parallel::Along;
 using parallel::ShardSpec;
 using parallel::SplitSegment;
+using parallel::TensorPlacement;
 
 /// What tensor parallelism does to a parameter, apart from its shape.
 struct Rule {
-  Along along = Along::same;
+  TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
   std::vector<SplitSegment> segments;
   bool pad = false;
@@ -27,7 +27,7 @@ class Declarer {
            std::vector<ParamInfo>& infos)
       : model_(model),
         tokens_(tokens),
-        norm_rule_{sequence_parallel ? Along::partial : Along::same, 0, {}, false},
+        norm_rule_{sequence_parallel ? TensorPlacement::partial : TensorPlacement::replicate, 0, {}, false},
         infos_(infos) {}
 
   /// What follows belongs to another chunk, or to other matrices of it.
@@ -66,7 +66,7 @@ class Declarer {
   }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
-                              {Along::split, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+                              {TensorPlacement::shard, 0, {{model_.vocab, 1}}, true}, gemm, owner);
     infos_.back().cut_alone = true;
     return id;
   }
@@ -74,7 +74,7 @@ class Declarer {
  private:
   static ShardSpec spec(const Shape& shape, const Rule& tp, bool owner) {
     return {.logical = shape,
-            .along = tp.along,
+            .placement = tp.placement,
             .dim = tp.dim,
             .segments = tp.segments,
             .pad = tp.pad,
@@ -97,7 +97,7 @@ class Declarer {
 
 Rule query_key_value(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return {Along::split, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, false};
+  return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, false};
 }
 
 LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t index) {
@@ -112,32 +112,34 @@ LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t
                              m.linear_bias || m.qkv_bias);
   if (m.qk_norm) {
     // Each rank sees its own heads: a summand of the gradient.
-    layer.q_norm = declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
-    layer.k_norm = declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {Along::partial, 0, {}, false});
+    layer.q_norm =
+        declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f, {TensorPlacement::partial, 0, {}, false});
+    layer.k_norm =
+        declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {TensorPlacement::partial, 0, {}, false});
   }
   layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
-                                  {Along::split, 1, {{q, m.head_dim}}, false}, m.linear_bias);
+                                  {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias);
   layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   if (m.mlp == Mlp::swiglu)
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {Along::split, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias);
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias);
   else
-    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init, {Along::split, 0, {{m.ffn, 1}}, false},
-                              m.linear_bias);
+    layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, false}, m.linear_bias);
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {Along::split, 1, {{m.ffn, 1}}, false}, m.linear_bias);
+                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, false}, m.linear_bias);
   return layer;
 }
 
 }  // namespace
 
-DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
+DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel) {
   DeclaredParams declared;
   Declarer declare(model, microbatch_tokens, sequence_parallel, declared.infos);
   ParamId embedding = kNoParam;
   bool has_head = false;
-  for (const parallel::StageSpan& span : chunks) {
+  for (const parallel::ChunkSpan& span : chunks) {
     ChunkParams chunk;
     chunk.first_layer = span.first_layer;
     declare.begin_chunk();

@@ -51,7 +51,7 @@ struct DeclaredParams {
 /// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
 /// final_norm.{weight,bias}, head.weight. `microbatch_tokens` tells the GEMM weights what they will meet;
 /// with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are summands.
-DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::StageSpan> chunks,
+DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel);
 
 /// Sizes of what one tensor-parallel rank computes on.

@@ -7,7 +7,7 @@ RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer) 
                                                                            : options.kind;
 }
 
-Homes forward_homes(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
+ActivationArenas forward_arenas(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
   kernels::Arena &to_backward = *frame.to_backward, &to_weight = *frame.to_weight;
   switch (kind) {
     case RecomputeKind::none: break;
@@ -17,7 +17,7 @@ Homes forward_homes(RecomputeKind kind, const Frame& frame, kernels::Arena& scra
   return {to_backward, to_backward, to_weight, to_backward, to_weight};
 }
 
-Homes recompute_homes(const Frame& frame, kernels::Arena& scratch) {
+ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch) {
   return {scratch, scratch, *frame.grads, scratch, *frame.grads};
 }
 

@@ -12,7 +12,7 @@
 //   full       the sum at the start of the layer (Chen et al., Training Deep Nets with Sublinear Memory Cost,
 //   arXiv 1604.06174)
 
-#include "core/model/stage.h"
+#include "core/model/model_chunk.h"
 
 namespace trainerd::core {
 
@@ -20,10 +20,10 @@ namespace trainerd::core {
 RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer);
 
 /// Of the forward pass. What is not kept goes to `scratch`, which the caller gives back after the segment.
-Homes forward_homes(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch);
+ActivationArenas forward_arenas(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch);
 /// Of making it again: what the weights' walk reads lives with the gradients, the rest in `scratch`, until
 /// the caller is done with what it made again together.
-Homes recompute_homes(const Frame& frame, kernels::Arena& scratch);
+ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch);
 /// The part of a half-layer's state that outlives the forward pass.
 SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model,
                         const SegmentState& state);

@@ -43,13 +43,13 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
 
 }  // namespace
 
-void norm_forward(const WalkContext& c, const LinearParams& norm, const Homes& homes, SegmentState& state,
-                  const Flow& in) {
+void norm_forward(const WalkContext& c, const LinearParams& norm, const ActivationArenas& arenas,
+                  SegmentState& state, const Flow& in) {
   // Without a delta the sum is the residual itself, which its producer keeps.
-  if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, homes.sum) : in.residual_TD;
-  state.rstd_T = statistic(c, homes.cheap_to_backward);
-  if (c.model.norm == Norm::layer) state.mean_T = statistic(c, homes.cheap_to_backward);
-  state.y_TD = flow(c, homes.cheap_to_weight);
+  if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, arenas.sum) : in.residual_TD;
+  state.rstd_T = statistic(c, arenas.cheap_to_backward);
+  if (c.model.norm == Norm::layer) state.mean_T = statistic(c, arenas.cheap_to_backward);
+  state.y_TD = flow(c, arenas.cheap_to_weight);
   const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
   const Lease bias = c.params.use(norm.bias, WeightForm::plain, c.stream);
   c.backend().add_norm_forward(c.stream, {.kind = norm_kind(c.model),
@@ -98,8 +98,8 @@ LinearWgrad weight_gradient(const WalkContext& c, const LinearParams& linear, co
 // ---- Embedding
 // -------------------------------------------------------------------------------------------------
 
-Flow embedding_forward(const WalkContext& c, const Homes& homes, SegmentState& state) {
-  state.sum_TD = flow(c, homes.sum);
+Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentState& state) {
+  state.sum_TD = flow(c, arenas.sum);
   const Lease table = c.params.use(c.ids.embedding, WeightForm::plain, c.stream);
   const Lease positions = c.params.use(c.ids.positions, WeightForm::plain, c.stream);
   parallel::vocab_parallel_embedding(c.tp, c.stream,
@@ -131,12 +131,12 @@ void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
 // ---- Attention
 // -------------------------------------------------------------------------------------------------
 
-void attention_state(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state,
-                     const Flow& in) {
+void attention_state(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+                     SegmentState& state, const Flow& in) {
   const HeadGeometry heads = heads_of(c);
-  if (!state.y_TD.defined()) norm_forward(c, ids.attn_norm, homes, state, in);
+  if (!state.y_TD.defined()) norm_forward(c, ids.attn_norm, arenas, state, in);
   if (!state.projected.defined()) {
-    state.projected = activation(c, homes.gemms_to_backward, heads.columns());
+    state.projected = activation(c, arenas.gemms_to_backward, heads.columns());
     const Lease weight = c.params.use(ids.qkv.weight, WeightForm::fprop, c.stream);
     const Lease bias = c.params.use(ids.qkv.bias, WeightForm::plain, c.stream);
     parallel::column_linear(c.tp, c.stream,
@@ -148,7 +148,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Homes& 
   }
   if (!state.qkv.defined()) {
     // The heads' norm forgets its input, so its output lies beside it; rotation alone is done in place.
-    state.qkv = c.model.qk_norm ? activation(c, homes.cheap_to_backward, heads.columns()) : state.projected;
+    state.qkv = c.model.qk_norm ? activation(c, arenas.cheap_to_backward, heads.columns()) : state.projected;
     if (c.rope_table_SE.defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
@@ -163,9 +163,9 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Homes& 
     }
   }
   if (state.attended.defined()) return;
-  state.attended = activation(c, homes.cheap_to_weight, heads.heads * heads.head_size);
+  state.attended = activation(c, arenas.cheap_to_weight, heads.heads * heads.head_size);
   state.lse_HT =
-      homes.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
+      arenas.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
   c.backend().attention_forward(c.stream, {.heads = heads,
                                            .mask = MaskKind::causal,
                                            .scale = attention_scale(c.model),
@@ -189,9 +189,9 @@ void attention_output(const WalkContext& c, const LayerParams& ids, const Segmen
                         .y_TN = delta_TD});
 }
 
-Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state,
-                       const Flow& in, const Tensor& delta_TD) {
-  attention_state(c, ids, homes, state, in);
+Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+                       SegmentState& state, const Flow& in, const Tensor& delta_TD) {
+  attention_state(c, ids, arenas, state, in);
   attention_output(c, ids, state, delta_TD);
   return {state.sum_TD, delta_TD};
 }
@@ -200,15 +200,15 @@ namespace {
 
 /// Of the projection that closes a segment, where the weights' walk is not apart.
 std::optional<LinearWgrad> closing_wgrad(const WalkContext& c, const LinearParams& ids,
-                                         const Tensor& dflow_TD, const Tensor& x_TC, Walks walks) {
-  if (walks == Walks::apart) return std::nullopt;
+                                         const Tensor& dflow_TD, const Tensor& x_TC, BackwardMode backward) {
+  if (backward == BackwardMode::split) return std::nullopt;
   return weight_gradient(c, ids, dflow_TD, x_TC);
 }
 
 /// Of the projection that opens a segment, likewise.
 void opening_backward(const WalkContext& c, const LinearParams& ids, const LinearDgrad& dgrad,
-                      const Tensor& x_TC, Walks walks) {
-  if (walks == Walks::apart) parallel::column_linear_dgrad(c.tp, c.stream, dgrad);
+                      const Tensor& x_TC, BackwardMode backward) {
+  if (backward == BackwardMode::split) parallel::column_linear_dgrad(c.tp, c.stream, dgrad);
   else
     parallel::column_linear_backward(c.tp, c.stream, dgrad, weight_gradient(c, ids, dgrad.dy_TN.data, x_TC));
 }
@@ -216,7 +216,7 @@ void opening_backward(const WalkContext& c, const LinearParams& ids, const Linea
 }  // namespace
 
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
-                              const Tensor& dflow_TD, const Tensor& dx_TD, Walks walks) {
+                              const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   const HeadGeometry heads = heads_of(c);
   state.dqkv = activation(c, *frame.grads, heads.columns());
   {
@@ -225,7 +225,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::dgrad, c.stream);
     parallel::row_linear_dgrad(c.tp, c.stream,
                                {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dattended},
-                               closing_wgrad(c, ids.attn_out, dflow_TD, state.attended, walks));
+                               closing_wgrad(c, ids.attn_out, dflow_TD, state.attended, backward));
     c.backend().attention_backward(c.stream, {.heads = heads,
                                               .mask = MaskKind::causal,
                                               .scale = attention_scale(c.model),
@@ -261,7 +261,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
   }
   const Lease weight = c.params.use(ids.qkv.weight, WeightForm::dgrad, c.stream);
   opening_backward(c, ids.qkv, {.dy_TN = state.dqkv, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD,
-                   walks);
+                   backward);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
@@ -278,11 +278,12 @@ namespace {
 
 /// The up projection and the activation. With SwiGLU the activation is in scratch, for the caller's scope:
 /// backward makes it again, where it reads gate and up anyway.
-void mlp_up(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state) {
+void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+            SegmentState& state) {
   const bool swiglu = c.model.mlp == Mlp::swiglu;
   const bool fresh = !state.up.defined();
-  if (fresh) state.up = activation(c, homes.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
-  state.act = activation(c, swiglu ? c.stream.scratch() : homes.cheap_to_weight, c.local.ffn);
+  if (fresh) state.up = activation(c, arenas.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
+  state.act = activation(c, swiglu ? c.stream.scratch() : arenas.cheap_to_weight, c.local.ffn);
   if (fresh) {
     const Lease weight = c.params.use(ids.up.weight, WeightForm::fprop, c.stream);
     const Lease bias = c.params.use(ids.up.bias, WeightForm::plain, c.stream);
@@ -305,11 +306,11 @@ void mlp_up(const WalkContext& c, const LayerParams& ids, const Homes& homes, Se
 
 }  // namespace
 
-Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state,
-                 const Flow& in, const Tensor& delta_TD) {
-  norm_forward(c, ids.mlp_norm, homes, state, in);
+Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+                 SegmentState& state, const Flow& in, const Tensor& delta_TD) {
+  norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
-  mlp_up(c, ids, homes, state);
+  mlp_up(c, ids, arenas, state);
   const Lease weight = c.params.use(ids.down.weight, WeightForm::fprop, c.stream);
   const Lease bias = c.params.use(ids.down.bias, WeightForm::plain, c.stream);
   parallel::row_linear(c.tp, c.stream,
@@ -321,17 +322,17 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const Homes& home
   return {state.sum_TD, delta_TD};
 }
 
-void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Homes& homes, SegmentState& state,
-                   const Flow& in) {
-  if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, homes, state, in);
+void mlp_recompute(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+                   SegmentState& state, const Flow& in) {
+  if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, arenas, state, in);
   // With SwiGLU the activation comes with the gradient.
   if (c.model.mlp == Mlp::swiglu && state.up.defined()) return;
   const ArenaScope scope(c.stream.scratch());
-  mlp_up(c, ids, homes, state);
+  mlp_up(c, ids, arenas, state);
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
-                        const Tensor& dflow_TD, const Tensor& dx_TD, Walks walks) {
+                        const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   {
     const Lease weight = c.params.use(ids.down.weight, WeightForm::dgrad, c.stream);
     if (c.model.mlp == Mlp::swiglu) {
@@ -342,19 +343,19 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
                                          .gate_up_T2F = state.up,
                                          .dgate_up_T2F = state.up,
                                          .act_TF = state.act},
-                                        closing_wgrad(c, ids.down, dflow_TD, state.act, walks));
+                                        closing_wgrad(c, ids.down, dflow_TD, state.act, backward));
     } else {
       const ArenaScope scope(c.stream.scratch());
       const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
       parallel::row_linear_dgrad(c.tp, c.stream,
                                  {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dact},
-                                 closing_wgrad(c, ids.down, dflow_TD, state.act, walks));
+                                 closing_wgrad(c, ids.down, dflow_TD, state.act, backward));
       c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
     }
   }
   const Lease weight = c.params.use(ids.up.weight, WeightForm::dgrad, c.stream);
   opening_backward(c, ids.up, {.dy_TN = state.up, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD,
-                   walks);
+                   backward);
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
@@ -367,8 +368,8 @@ void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const Seg
 // ---- Head
 // ------------------------------------------------------------------------------------------------------
 
-void head_forward(const WalkContext& c, const Homes& homes, SegmentState& state, const Flow& in) {
-  norm_forward(c, c.ids.final_norm, homes, state, in);
+void head_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentState& state, const Flow& in) {
+  norm_forward(c, c.ids.final_norm, arenas, state, in);
 }
 
 void head_loss(const WalkContext& c, const SegmentState& state, const LossTarget& loss) {

@@ -1,50 +1,53 @@
 #pragma once
 
-// The three walks of each kind of segment. `backward_input` gives the gradient of the segment's input; what
+// The three mode of each kind of segment. `backward_input` gives the gradient of the segment's input; what
 // the weight gradients need stays in the state and `dflow`. Norm and bias-free parts of the split: norm
 // gradients finish in backward_input; GEMM weights and their biases, and embeddings, in backward_weight, but
-// with Walks::together.
+// with BackwardMode::fused.
 
-#include "core/model/stage.h"
+#include "core/model/model_chunk.h"
 
 namespace trainerd::core {
 
 /// Opens a segment: state.sum = residual + delta, state.y = norm(sum). A sum that is defined already is where
 /// it goes.
-void norm_forward(const WalkContext&, const LinearParams& norm, const Homes&, SegmentState&, const Flow& in);
+void norm_forward(const WalkContext&, const LinearParams& norm, const ActivationArenas&, SegmentState&,
+                  const Flow& in);
 /// dx = dsum + gradient of the norm; `dx_TD` may be `dy_TD`.
 void norm_backward(const WalkContext&, const LinearParams& norm, const SegmentState&,
                    const kernels::Tensor& dy_TD, const kernels::Tensor& dsum_TD,
                    const kernels::Tensor& dx_TD);
 
-Flow embedding_forward(const WalkContext&, const Homes&, SegmentState&);
+Flow embedding_forward(const WalkContext&, const ActivationArenas&, SegmentState&);
 void embedding_backward_weight(const WalkContext&, const kernels::Tensor& dflow_TD);
 
 /// `delta_TD` is where the segment's contribution goes; it may be `in.delta_TD`, which is read first.
-Flow attention_forward(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in,
-                       const kernels::Tensor& delta_TD);
+Flow attention_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
+                       const Flow& in, const kernels::Tensor& delta_TD);
 /// The forward up to the output projection: makes what the state lacks of it, by the same operators and so to
 /// the same bits.
-void attention_state(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in);
+void attention_state(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
+                     const Flow& in);
 /// The output projection: the segment's contribution.
 void attention_output(const WalkContext&, const LayerParams&, const SegmentState&,
                       const kernels::Tensor& delta_TD);
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
-                              const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, Walks);
+                              const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
 void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,
                                const kernels::Tensor& dflow_TD);
 
-Flow mlp_forward(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in,
-                 const kernels::Tensor& delta_TD);
+Flow mlp_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
+                 const Flow& in, const kernels::Tensor& delta_TD);
 /// What the state lacks of what backward reads, as `attention_state`. Nothing in backward reads the down
 /// projection.
-void mlp_recompute(const WalkContext&, const LayerParams&, const Homes&, SegmentState&, const Flow& in);
+void mlp_recompute(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
+                   const Flow& in);
 void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
-                        const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, Walks);
+                        const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
 void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,
                          const kernels::Tensor& dflow_TD);
 
-void head_forward(const WalkContext&, const Homes&, SegmentState&, const Flow& in);
+void head_forward(const WalkContext&, const ActivationArenas&, SegmentState&, const Flow& in);
 /// Loss alone.
 void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
 /// Loss, the head's gradients, and the gradient of the segment's input.

@@ -107,7 +107,7 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
   const Fit fit = judge_fit(needs, topology, snapshots);
   if (fit.fits()) return;
   const DryRun& plan = ranks[worst];
-  const kernels::MemoryPlan::Region* largest = nullptr;
+  const kernels::MemoryBudget::Region* largest = nullptr;
   std::string terms;
   for (const auto& region : plan.memory.regions) {
     if (largest == nullptr || region.bytes > largest->bytes) largest = &region;

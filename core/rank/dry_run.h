@@ -13,7 +13,7 @@ namespace trainerd::core {
 
 /// What running the job's own step in the meta world tells.
 struct DryRun {
-  kernels::MemoryPlan memory;       ///< of one rank's device
+  kernels::MemoryBudget memory;     ///< of one rank's device
   std::int64_t snapshot_bytes = 0;  ///< of one rank's share of a checkpoint
   double flops_per_step = 0;  ///< by operators, of this rank: hardware FLOPs, what is recomputed included
   std::int64_t staging_bytes = 0;   ///< of pinned host memory, through which staged communication passes

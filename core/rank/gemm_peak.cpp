@@ -16,13 +16,13 @@ namespace {
 
 double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
   constexpr double kSeconds = 0.1;
-  constexpr int kLeastRepeats = 5;
+  constexpr int kMinRepeats = 5;
   const auto from = backend.make_event(), to = backend.make_event();
   double best = std::numeric_limits<double>::infinity();
   int repeats = 0;
   backend.linear_fprop(stream, gemm);  // first use makes the primitive
   const double start = base::monotonic_seconds();
-  for (; base::monotonic_seconds() - start < kSeconds || repeats < kLeastRepeats; ++repeats) {
+  for (; base::monotonic_seconds() - start < kSeconds || repeats < kMinRepeats; ++repeats) {
     backend.record(stream, *from);
     backend.linear_fprop(stream, gemm);
     backend.record(stream, *to);

@@ -44,7 +44,7 @@ class Recorder {
       // Of the middle microbatches the last one is kept: by then the pipeline is full.
       into_ =
           &record_
-               .actions[{a.chunk / static_cast<int>(stages_), a.kind, turn_of(a.microbatch, microbatches_)}];
+               .actions[{a.chunk / static_cast<int>(stages_), a.kind, role_of(a.microbatch, microbatches_)}];
       into_->clear();
     }
   }
@@ -94,13 +94,13 @@ class Recorder {
 
 }  // namespace
 
-Turn turn_of(std::int64_t microbatch, std::int64_t microbatches) {
-  if (microbatch + 1 == microbatches) return Turn::last;
-  return microbatch == 0 ? Turn::first : Turn::middle;
+MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
+  if (microbatch + 1 == microbatches) return MicrobatchRole::last;
+  return microbatch == 0 ? MicrobatchRole::first : MicrobatchRole::middle;
 }
 
 std::int64_t RankRecord::times(const ActionKey& key, std::int64_t microbatches) {
-  return key.turn == Turn::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
+  return key.role == MicrobatchRole::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
 }
 
 double RankRecord::flops(std::int64_t microbatches) const {
@@ -139,8 +139,8 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
   // Evaluation may need more memory than training.
   if (job.evaluate.every > 0) trainer.evaluate(read);
   RankRecord record = recorder.take();
-  record.memory = memory.plan();
-  for (const SlotCounts& counts : alike) record.memory_alike.push_back(memory.plan_with(counts));
+  record.memory = memory.budget();
+  for (const SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
   record.snapshot_bytes = Snapshot(trainer.params()).bytes();
   return record;
 }

@@ -48,13 +48,13 @@ using RecordedSegment = std::vector<RecordedEvent>;
 
 /// The first and the last microbatch of a step do what the others do not: assign gradients, and start their
 /// reduction.
-enum class Turn : std::uint8_t { first, middle, last };
-Turn turn_of(std::int64_t microbatch, std::int64_t microbatches);
+enum class MicrobatchRole : std::uint8_t { first, middle, last };
+MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches);
 
 struct ActionKey {
   int chunk = 0;  ///< of the rank's own
   parallel::ActionKind kind = parallel::ActionKind::forward;
-  Turn turn = Turn::middle;
+  MicrobatchRole role = MicrobatchRole::middle;
   auto operator<=>(const ActionKey&) const = default;
 };
 
@@ -65,9 +65,9 @@ struct RankRecord {
   RecordedSegment before;                        ///< the first action
   std::map<ActionKey, RecordedSegment> actions;  ///< but transfers: those are the schedule's
   RecordedSegment after;                         ///< the last action: gradients, norm, update
-  kernels::MemoryPlan memory;
-  std::vector<kernels::MemoryPlan> memory_alike;  ///< for each of the slot counts that were asked for
-  std::int64_t snapshot_bytes = 0;                ///< of this rank's share of a checkpoint
+  kernels::MemoryBudget memory;
+  std::vector<kernels::MemoryBudget> memory_alike;  ///< for each of the slot counts that were asked for
+  std::int64_t snapshot_bytes = 0;                  ///< of this rank's share of a checkpoint
 
   /// How often a key's segment runs in a step.
   static std::int64_t times(const ActionKey& key, std::int64_t microbatches);

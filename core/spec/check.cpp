@@ -332,10 +332,10 @@ class Checker {
     else if (p.zero >= 1 && p.zero_group > 1 && p.dp % p.zero_group != 0)
       problem("parallel.zero_group", to_string(p.zero_group) + " does not divide dp " + to_string(p.dp) +
                                          " (nearest valid: " + nearest_divisor(p.zero_group, p.dp) + ")");
-    if (p.bucket_bytes > 0 && p.bucket_bytes < kLeastBucket)
+    if (p.bucket_bytes > 0 && p.bucket_bytes < kMinBucket)
       problem("parallel.bucket_bytes", to_string(p.bucket_bytes) +
                                            " is less than a part of any use (nearest valid: " +
-                                           to_string(kLeastBucket) + ", or 0 for the default)");
+                                           to_string(kMinBucket) + ", or 0 for the default)");
     if (!good(
             {"parallel.virtual_stages", "parallel.schedule", "batch.global", "batch.micro", "model.layers"}))
       return;
@@ -354,7 +354,7 @@ class Checker {
     if (p.pp == 1 && p.virtual_stages > 1)
       problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");
   }
-  static constexpr std::int64_t kLeastBucket = 1 << 10;  // bytes
+  static constexpr std::int64_t kMinBucket = 1 << 10;  // bytes
 
   static bool same_value(const Storage& a, const Storage& b) {
     return std::visit(

@@ -11,9 +11,9 @@ namespace trainerd::core {
 namespace {
 
 // Of all ranks of a job: 4 EiB, half of what 63 bits count.
-constexpr double kMostBytes = 4.0 * 0x1p60;
+constexpr double kMaxBytes = 4.0 * 0x1p60;
 // Of a rank's gradients, each with its own entries in several lists.
-constexpr double kMostBuckets = 1 << 18;
+constexpr double kMaxBuckets = 1 << 18;
 
 double number(std::int64_t n) { return static_cast<double>(n); }
 
@@ -38,33 +38,33 @@ std::optional<SizeProblem> size_problem(const JobSpec& job) {
                 job.batch.micro, job.batch.global, p.tp, p.pp, p.dp, p.virtual_stages}) < 1)
     return std::nullopt;
   const std::int64_t microbatches = job.microbatches(), chunks = p.pp * p.virtual_stages;
-  if (microbatches > kMostComputations / chunks)
+  if (microbatches > kMaxComputations / chunks)
     return SizeProblem{"batch.global",
                        std::to_string(microbatches) + " microbatches on " + std::to_string(chunks) +
                            (chunks == 1 ? " pipeline chunk" : " pipeline chunks") + " are more than " +
-                           std::to_string(kMostComputations) +
+                           std::to_string(kMaxComputations) +
                            " computations: make it smaller, or batch.micro or parallel.dp larger"};
   const double parameters = number(count_parameters(m).total), copies = number(p.dp);
   constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounding up
-  if (parameters * kStateBytes * copies > kMostBytes)
+  if (parameters * kStateBytes * copies > kMaxBytes)
     return SizeProblem{"model",
                        "its parameters with their gradients and the optimizer's state are more than 4 EiB on "
                        "all ranks: no cluster has that; make "
                        "layers, hidden, ffn or vocab smaller"};
   const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
   const double bucket = number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.dp));
-  if (gradients / bucket > kMostBuckets)
+  if (gradients / bucket > kMaxBuckets)
     return SizeProblem{
         "parallel.bucket_bytes",
-        "a rank's gradients are more than " + std::to_string(static_cast<std::int64_t>(kMostBuckets)) +
+        "a rank's gradients are more than " + std::to_string(static_cast<std::int64_t>(kMaxBuckets)) +
             " buckets of " + std::to_string(static_cast<std::int64_t>(bucket)) +
             " bytes: raise parallel.tp or parallel.pp, or set it (nearest valid: " +
-            std::to_string(static_cast<std::int64_t>(std::ceil(gradients / kMostBuckets))) + ")"};
+            std::to_string(static_cast<std::int64_t>(std::ceil(gradients / kMaxBuckets))) + ")"};
   // As many microbatches are under way as there are chunks, or all of them.
   const double under_way = p.schedule == parallel::ScheduleKind::gpipe
                                ? number(microbatches)
                                : std::min(number(microbatches), 2 * number(chunks));
-  if (microbatch_bytes(job) * under_way * copies > kMostBytes)
+  if (microbatch_bytes(job) * under_way * copies > kMaxBytes)
     return SizeProblem{
         job.batch.micro > 1 ? "batch.micro" : "model.seq_len",
         "the activations of " + std::to_string(job.batch.micro) + " x " + std::to_string(m.seq_len) +

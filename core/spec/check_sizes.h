@@ -15,7 +15,7 @@ struct SizeProblem {
 
 /// Computations of a pass over the batch in one direction, of all pipeline ranks: their lists are made and
 /// replayed as a whole.
-inline constexpr std::int64_t kMostComputations = 1 << 17;
+inline constexpr std::int64_t kMaxComputations = 1 << 17;
 
 /// What makes a job of valid keys larger than any machine: more bytes than 63 bits count, or more
 /// microbatches or buckets of gradients than are worth a list. By arithmetic alone, in no time. Nothing when

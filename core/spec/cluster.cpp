@@ -10,8 +10,8 @@
 namespace trainerd::core {
 namespace {
 
-constexpr double kMostDevices = 4096;
-constexpr double kMostMemory = 1 << 30;  // in MiB or GiB
+constexpr double kMaxDevices = 4096;
+constexpr double kMaxMemory = 1 << 30;  // in MiB or GiB
 constexpr const char* kFailures = "cluster.failures.";
 
 /// A cluster file's values, in the units of its keys.
@@ -54,22 +54,22 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices")
       .or_else("cuda");
   add("device", &f.device, "name of the GPU or processor").needed();
-  add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMostDevices);
+  add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMaxDevices);
   add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx2", "avx512", "avx512_bf16"}},
       "its vector kernels");
   add("bf16_gemm", &f.bf16_gemm, "bf16 products run on its own instructions");
   add("amx", &f.amx, "those instructions are AMX's");
   add("gemm_library", &f.gemm_library, "name and version");
   add("sm_version", &f.sm_version, "its compute capability, 90 for 9.0").between(80, 999);
-  add("sm_count", &f.sm_count, "its streaming multiprocessors").between(1, kMostDevices);
-  add("devices_per_node", &f.devices_per_node, "GPUs of a node").between(1, kMostDevices).needed();
+  add("sm_count", &f.sm_count, "its streaming multiprocessors").between(1, kMaxDevices);
+  add("devices_per_node", &f.devices_per_node, "GPUs of a node").between(1, kMaxDevices).needed();
   add("nvlink_domain", &f.nvlink_domain, "GPUs that NVLink joins, 0 for none")
-      .between(0, kMostDevices)
+      .between(0, kMaxDevices)
       .needed();
-  add("rails", &f.rails, "network cards of a node for its GPUs").between(0, kMostDevices).needed();
-  add("device_memory_mib", &f.device_memory_mib, "memory of a GPU").between(1, kMostMemory).needed();
+  add("rails", &f.rails, "network cards of a node for its GPUs").between(0, kMaxDevices).needed();
+  add("device_memory_mib", &f.device_memory_mib, "memory of a GPU").between(1, kMaxMemory).needed();
   add("device_memory_gb_per_second", &f.device_memory_gb_per_second, "its bandwidth").above(0).needed();
-  add("node_memory_gib", &f.node_memory_gib, "host memory of a node").between(1, kMostMemory).needed();
+  add("node_memory_gib", &f.node_memory_gib, "host memory of a node").between(1, kMaxMemory).needed();
   add("peak_tflops.fp32", &f.peak_tflops.fp32, "dense peak").at_least(0);
   add("peak_tflops.tf32", &f.peak_tflops.tf32, "dense peak").at_least(0);
   add("peak_tflops.bf16", &f.peak_tflops.bf16, "dense peak").above(0).needed();
@@ -98,7 +98,7 @@ std::vector<Field> fields_of(ClusterFile& f) {
   add("launch_microseconds", &f.launch_microseconds,
       "of the host to issue an operator: the device waits where it is faster")
       .at_least(0);
-  add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMostMemory);
+  add("device_overhead_mib", &f.device_overhead_mib, "taken by driver and libraries").between(0, kMaxMemory);
   add("host_gb_per_second", &f.host_gb_per_second, "between a GPU and its host").at_least(0);
   link("nvlink", f.nvlink);
   link("rail", f.rail);

@@ -3,7 +3,7 @@
 namespace trainerd::core {
 namespace {
 
-constexpr double kMostNodes = 1 << 20;
+constexpr double kMaxNodes = 1 << 20;
 constexpr double kMaxCadence = 1e9;
 
 }  // namespace
@@ -21,10 +21,10 @@ void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, F
   add("planned_seconds", &f.planned_seconds, "standstill of one, before the restart").at_least(0);
   add("detection_seconds", &f.detection_seconds, "until a failure is acted on").at_least(0);
   add("restart_seconds", &f.restart_seconds, "processes and communicators, up to the restore").at_least(0);
-  add("spares", &f.spares, "nodes that stand by").between(0, kMostNodes);
+  add("spares", &f.spares, "nodes that stand by").between(0, kMaxNodes);
   add("replace_hours", &f.replace_hours, "until a lost node is back; 0: another is always there").at_least(0);
   add("elastic", &f.elastic, "go on with fewer replicas instead of waiting for a node");
-  add("min_replicas", &f.min_replicas, "below which an elastic job waits").between(1, kMostNodes);
+  add("min_replicas", &f.min_replicas, "below which an elastic job waits").between(1, kMaxNodes);
   const auto add_memory = [&](const std::string& name, FailureSpec::Memory& m) {
     add(name + ".save_seconds", &m.save_seconds, "training stands still; given: there is such a copy")
         .at_least(0);

@@ -10,18 +10,18 @@ using kernels::DType;
 // Upper limits are far beyond any machine; with those of check_sizes they keep products of sizes inside 63
 // bits, and a plan within seconds: its time grows with layers, ranks and microbatches, not with the other
 // sizes.
-constexpr double kMostLayers = 1 << 10;
-constexpr double kMostHidden = 1 << 20;
-constexpr double kMostHeads = 1 << 12;
-constexpr double kMostHeadDim = 1 << 12;
-constexpr double kMostFfn = 1 << 22;
-constexpr double kMostVocab = 2147483647;  // token ids are int32
-constexpr double kMostSeqLen = 1 << 27;
-constexpr double kMostSequences = 1 << 24;
-constexpr double kMostRanks = parallel::kMostRanks;
+constexpr double kMaxLayers = 1 << 10;
+constexpr double kMaxHidden = 1 << 20;
+constexpr double kMaxHeads = 1 << 12;
+constexpr double kMaxHeadDim = 1 << 12;
+constexpr double kMaxFfn = 1 << 22;
+constexpr double kMaxVocab = 2147483647;  // token ids are int32
+constexpr double kMaxSeqLen = 1 << 27;
+constexpr double kMaxSequences = 1 << 24;
+constexpr double kMaxRanks = parallel::kMaxRanks;
 constexpr double kMaxSteps = 1e12;
-constexpr double kMostOverlapChunks = 64;
-constexpr double kMostThreads = 4096;
+constexpr double kMaxOverlapChunks = 64;
+constexpr double kMaxThreads = 4096;
 
 class Table {
  public:
@@ -46,18 +46,18 @@ void add_model(Table& t, ModelOptions& m) {
         "a built-in model, or the path of a YAML file of `model` keys (with a `/` or ending in `.yaml`); "
         "the job's own keys go over it")
       .or_else("none");
-  t.add("model.layers", &m.layers, "transformer blocks").between(1, kMostLayers).needed();
-  t.add("model.hidden", &m.hidden, "width of the residual stream").between(1, kMostHidden).needed();
-  t.add("model.heads", &m.heads, "query heads").between(1, kMostHeads).needed();
+  t.add("model.layers", &m.layers, "transformer blocks").between(1, kMaxLayers).needed();
+  t.add("model.hidden", &m.hidden, "width of the residual stream").between(1, kMaxHidden).needed();
+  t.add("model.heads", &m.heads, "query heads").between(1, kMaxHeads).needed();
   t.add("model.kv_heads", &m.kv_heads, "key and value heads; divides `heads`")
-      .between(1, kMostHeads)
+      .between(1, kMaxHeads)
       .or_else("`heads`");
   t.add("model.head_dim", &m.head_dim, "width of a head; even with `positions: rope`")
-      .between(1, kMostHeadDim)
+      .between(1, kMaxHeadDim)
       .or_else("`hidden` / `heads`");
-  t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMostFfn).needed();
-  t.add("model.vocab", &m.vocab, "token ids").between(1, kMostVocab).needed();
-  t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMostSeqLen).needed();
+  t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMaxFfn).needed();
+  t.add("model.vocab", &m.vocab, "token ids").between(1, kMaxVocab).needed();
+  t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMaxSeqLen).needed();
   t.choice("model.norm", m.norm, {"rms", "layer"}, "RMSNorm, or LayerNorm with weight and bias");
   t.choice("model.positions", m.positions, {"rope", "learned"},
            "rotary embedding, or a learned table of `seq_len` rows");
@@ -77,7 +77,7 @@ void add_model(Table& t, ModelOptions& m) {
 
 void add_parallel(Table& t, parallel::ParallelOptions& p) {
   const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) -> Field& {
-    return t.add(std::string("parallel.") + key, &size, meaning).between(1, kMostRanks);
+    return t.add(std::string("parallel.") + key, &size, meaning).between(1, kMaxRanks);
   };
   axis("tp", p.tp, "tensor-parallel ranks");
   axis("pp", p.pp, "pipeline stages");
@@ -85,7 +85,7 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "data-parallel ranks; auto: as many as there are devices for (CUDA devices that the process may use, "
         "or on CPUs cores / `threads`, on "
         "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
-      .between(1, kMostRanks);
+      .between(1, kMaxRanks);
   axis("cp", p.cp, "context-parallel ranks").only_if(p.cp == 1, "1", "set it to 1");
   axis("ep", p.ep, "expert-parallel ranks").only_if(p.ep == 1, "1", "set it to 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
@@ -94,7 +94,7 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "row chunks in which tensor-parallel gathers and sums run behind the matrix products they belong to; "
         "1: "
         "not behind")
-      .between(1, kMostOverlapChunks)
+      .between(1, kMaxOverlapChunks)
       .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
   t.add("parallel.overlap_tp_backward", &p.overlap_tp_backward,
         "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
@@ -109,11 +109,11 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "hybrid sharding: neighbouring data-parallel ranks that `zero` shards over, with replicas across; "
         "divides "
         "`dp`; 0: all of them")
-      .between(0, kMostRanks)
+      .between(0, kMaxRanks)
       .idle_if(p.zero == 0, "zero: 0 shards nothing");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
         "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
-      .between(0, kMostHidden * kMostHidden);
+      .between(0, kMaxHidden * kMaxHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background during backward");
   t.add("parallel.overlap_p2p", &p.overlap_p2p,
@@ -123,7 +123,7 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "gather sharded parameters in the background, a layer ahead of their use");
   t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages, "chunks of layers on each pipeline stage")
-      .between(1, kMostLayers);
+      .between(1, kMaxLayers);
   t.add("parallel.order", &p.order,
         "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");
   t.add("parallel.allow_tp_across_nodes", &p.allow_tp_across_nodes,
@@ -136,7 +136,7 @@ void add_recompute(Table& t, RecomputeOptions& r) {
       "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
       "full: all of a layer but its input");
   t.add("recompute.every", &r.every, "recompute every n-th layer, from the first, and keep the others whole")
-      .between(1, kMostLayers)
+      .between(1, kMaxLayers)
       .idle_if(r.kind != RecomputeKind::full, "only kind: full chooses layers");
 }
 
@@ -246,17 +246,17 @@ std::vector<Field> fields_of(JobSpec& job) {
            "avx512_bf16 also BF16 and VBMI; "
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
       .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
-  t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMostThreads);
+  t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMaxThreads);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_model(t, job.model);
   add_parallel(t, job.parallel);
   add_recompute(t, job.recompute);
   t.add("batch.global", &job.batch.global,
         "sequences of an optimizer step, over all ranks; a multiple of `micro` x dp")
-      .between(1, kMostSequences)
+      .between(1, kMaxSequences)
       .needed();
   t.add("batch.micro", &job.batch.micro, "sequences of one forward pass of a rank")
-      .between(1, kMostSequences)
+      .between(1, kMaxSequences)
       .needed();
   add_precision(t, job.precision);
   add_optimizer(t, job.optimizer);
@@ -294,7 +294,7 @@ std::vector<Field> fields_of(JobSpec& job) {
         "places the ranks on and `run` refuses where its devices, by name, are not this machine's");
   t.add("cluster.nodes", &job.cluster.nodes,
         "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
-      .between(1, kMostRanks)
+      .between(1, kMaxRanks)
       .or_else("1; of a preset as many as the ranks need");
   t.choice("cluster.communication", job.cluster.communication, {"auto", "nccl", "staged"},
            "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through "

@@ -10,7 +10,7 @@ namespace trainerd::core {
 namespace {
 
 // A file that is not a job at all could have a problem on every line; nobody reads more than this.
-constexpr std::size_t kMostLines = 200;
+constexpr std::size_t kMaxLines = 200;
 constexpr std::size_t kLongestWord = 48;
 
 // Insertions, deletions, substitutions and swaps of neighbours (optimal string alignment), three rows at a
@@ -59,12 +59,12 @@ void Problems::throw_if_any() const {
   std::stable_sort(lines.begin(), lines.end(),
                    [](const Line& a, const Line& b) { return a.place < b.place; });
   std::string message;
-  for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) {
+  for (std::size_t i = 0; i < std::min(lines.size(), kMaxLines); ++i) {
     if (i > 0) message += '\n';
     message += lines[i].text;
   }
-  if (lines.size() > kMostLines)
-    message += "\n... and " + std::to_string(lines.size() - kMostLines) + " more problems";
+  if (lines.size() > kMaxLines)
+    message += "\n... and " + std::to_string(lines.size() - kMaxLines) + " more problems";
   throw base::spec_error(message);
 }
 

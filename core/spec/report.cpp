@@ -15,7 +15,7 @@ using parallel::Axis;
 
 // Beyond this a table of ranks is read by nobody.
 constexpr std::int64_t kLargestTable = 64;
-constexpr std::size_t kMostShown = 16;  // ranks of a group
+constexpr std::size_t kMaxShown = 16;  // ranks of a group
 
 std::string counted(std::int64_t n, const std::string& thing) {
   return std::to_string(n) + " " + thing + (n == 1 ? "" : "s");
@@ -29,7 +29,7 @@ std::string column(std::int64_t number) { return column(std::to_string(number));
 std::string group_text(const std::vector<std::int64_t>& group) {
   std::string text = "[";
   for (std::size_t i = 0; i < group.size(); ++i) {
-    const bool cut = group.size() > kMostShown && i >= 3 && i + 1 < group.size();
+    const bool cut = group.size() > kMaxShown && i >= 3 && i + 1 < group.size();
     if (cut && i > 3) continue;
     text.append(i > 0 ? " " : "").append(cut ? "..." : std::to_string(group[i]));
   }
@@ -121,8 +121,8 @@ std::string placement_comments(const parallel::PlacedGrid& placed) {
     for (const Axis axis : parallel::kDefaultOrder) text += column(parallel::to_string(axis));
     text += "\n";
     for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
-      const parallel::Slot& slot = placed.placement[rank];
-      text += "#" + column(rank) + column(slot.node) + column(slot.device);
+      const parallel::DeviceLocation& location = placed.placement[rank];
+      text += "#" + column(rank) + column(location.node) + column(location.device);
       for (const std::int64_t at : grid.coordinate(rank)) text += column(at);
       text += "\n";
     }
@@ -137,8 +137,8 @@ std::string job_json(const JobSpec& job, const parallel::PlacedGrid& placed) {
   out["spec"] = spec_json(job);
   Json& ranks = out["ranks"] = Json::array();
   for (std::int64_t rank = 0; rank < placed.grid.ranks(); ++rank) {
-    const parallel::Slot& slot = placed.placement[rank];
-    Json row = {{"rank", rank}, {"node", slot.node}, {"device", slot.device}};
+    const parallel::DeviceLocation& location = placed.placement[rank];
+    Json row = {{"rank", rank}, {"node", location.node}, {"device", location.device}};
     const parallel::ProcessGrid::Coordinate at = placed.grid.coordinate(rank);
     for (const Axis axis : parallel::kDefaultOrder)
       row[parallel::to_string(axis)] = at[static_cast<std::size_t>(axis)];

@@ -12,22 +12,22 @@ using namespace kernels;
 using parallel::Action;
 using parallel::ActionKind;
 
-int Trainer::slot_of(const PassPlan& plan, const Action& action, SlotClass slot_class) const {
-  return plan.slots[static_cast<std::size_t>(slot_class)].slot_of_microbatch[static_cast<std::size_t>(
+int Trainer::slot_of(const PassSchedule& schedule, const Action& action, SlotClass slot_class) const {
+  return schedule.slots[static_cast<std::size_t>(slot_class)].slot_of_microbatch[static_cast<std::size_t>(
       local(action.chunk))][static_cast<std::size_t>(action.microbatch)];
 }
 
-Tensor Trainer::received(const PassPlan& plan, const Action& action, SlotClass slot_class) {
-  Arena& arena = memory_.slot(0, slot_class, slot_of(plan, action, slot_class));
+Tensor Trainer::received(const PassSchedule& schedule, const Action& action, SlotClass slot_class) {
+  Arena& arena = memory_.slot(0, slot_class, slot_of(schedule, action, slot_class));
   // The slot holds one tensor: taking it again gives the same place.
   arena.release(0);
   return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
 }
 
-Frame& Trainer::frame_of(const PassPlan& plan, const Action& action) {
+Frame& Trainer::frame_of(const PassSchedule& schedule, const Action& action) {
   const int pool = memory_.pool_of_chunk()[static_cast<std::size_t>(local(action.chunk))];
   return frames_[static_cast<std::size_t>(pool)]
-                [static_cast<std::size_t>(slot_of(plan, action, SlotClass::forward_to_weight))];
+                [static_cast<std::size_t>(slot_of(schedule, action, SlotClass::forward_to_weight))];
 }
 
 void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
@@ -49,15 +49,15 @@ void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSamp
   backend_.write_made(*compute_, to, staging_, std::ref(fill));
 }
 
-Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const ReadSample& read) {
+Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, const ReadSample& read) {
   const int chunk = local(action.chunk);
-  const Stage& stage = chunks_[static_cast<std::size_t>(chunk)].stage;
-  Frame& frame = frame_of(plan, action);
+  const ModelChunk& model = chunks_[static_cast<std::size_t>(chunk)].model;
+  Frame& frame = frame_of(schedule, action);
   frame.to_backward = &memory_.slot(chunk, SlotClass::forward_to_backward,
-                                    slot_of(plan, action, SlotClass::forward_to_backward));
-  frame.to_weight =
-      &memory_.slot(chunk, SlotClass::forward_to_weight, slot_of(plan, action, SlotClass::forward_to_weight));
-  const int grads = slot_of(plan, action, SlotClass::backward_to_weight);
+                                    slot_of(schedule, action, SlotClass::forward_to_backward));
+  frame.to_weight = &memory_.slot(chunk, SlotClass::forward_to_weight,
+                                  slot_of(schedule, action, SlotClass::forward_to_weight));
+  const int grads = slot_of(schedule, action, SlotClass::backward_to_weight);
   frame.grads = grads < 0 ? nullptr : &memory_.slot(chunk, SlotClass::backward_to_weight, grads);
 
   frame.batch = Batch{};
@@ -68,18 +68,18 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
   frame.batch.cu_seqlens = cu_seqlens_;
   frame.batch.sequences = job_.batch.micro;
   frame.batch.max_seqlen = job_.model.seq_len;
-  if (stage.first() || stage.last()) {
+  if (model.first() || model.last()) {
     clock_.enter(*compute_, base::LedgerPart::data_wait);
     load_samples(frame, action.microbatch, read);
     clock_.enter(*compute_, base::LedgerPart::compute);
   }
   frame.in_TD = {};
-  if (!stage.first()) {
+  if (!model.first()) {
     // What backward needs of the input must outlive the slot it was received in.
     frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden},
                                           MemoryTerm::activations);
     const Tensor in_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
-                                                 : received(plan, action, SlotClass::received_forward);
+                                                 : received(schedule, action, SlotClass::received_forward);
     land(in_TD.data);
     backend_.copy(*compute_, in_TD, frame.in_TD);
   }
@@ -88,22 +88,22 @@ Frame& Trainer::open_frame(const PassPlan& plan, const Action& action, const Rea
 
 void Trainer::add_loss(const Chunk& chunk) {
   // Every rank of the tp group has the same loss: the first counts it.
-  if (chunk.stage.last() && params_.placement().tp_rank == 0)
+  if (chunk.model.last() && params_.placement().tp_rank == 0)
     backend_.ordered_sum(*compute_, {.x = loss_T_,
                                      .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1),
                                      .mode = WriteMode::accumulate});
 }
 
 /// Sends and receives that go out as one group.
-void Trainer::transfer(const PassPlan& plan, std::span<const Action> actions) {
+void Trainer::transfer(const PassSchedule& schedule, std::span<const Action> actions) {
   std::vector<parallel::Transfer> sends, receives;
   for (const Action& action : actions) {
     const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
     if (action.kind == ActionKind::send_forward) sends.push_back({action.peer, chunk.out});
     else if (action.kind == ActionKind::send_backward) sends.push_back({action.peer, chunk.din});
     else if (action.kind == ActionKind::recv_forward)
-      receives.push_back({action.peer, received(plan, action, SlotClass::received_forward)});
-    else receives.push_back({action.peer, received(plan, action, SlotClass::received_backward)});
+      receives.push_back({action.peer, received(schedule, action, SlotClass::received_forward)});
+    else receives.push_back({action.peer, received(schedule, action, SlotClass::received_backward)});
   }
   Flight& flight = flights_.emplace_back();
   for (const auto& transfers : {sends, receives})
@@ -124,18 +124,18 @@ void Trainer::land(const std::byte* tensor) {
   flights_.erase(flight);
 }
 
-void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSample& read) {
+void Trainer::compute(const PassSchedule& schedule, const Action& action, const ReadSample& read) {
   Stream& s = *compute_;
   if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   const LossTarget loss{loss_T_, grad_scale_};
   const auto dout = [&] {
-    if (chunk.stage.last()) return Tensor{};
+    if (chunk.model.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.
     const Tensor dout_TD = layout_.options.pp == 1
                                ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
-                               : received(plan, action, SlotClass::received_backward);
+                               : received(schedule, action, SlotClass::received_backward);
     land(dout_TD.data);
     return dout_TD;
   };
@@ -148,33 +148,33 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
     land(chunk.din.data);
   }
   switch (action.kind) {
-    case ActionKind::forward: chunk.stage.forward(s, open_frame(plan, action, read), chunk.out); break;
+    case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, read), chunk.out); break;
     case ActionKind::forward_only: {
-      Frame& frame = open_frame(plan, action, read);
-      chunk.stage.forward_only(s, frame, chunk.out, loss);
+      Frame& frame = open_frame(schedule, action, read);
+      chunk.model.forward_only(s, frame, chunk.out, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
       break;
     }
     case ActionKind::backward: {
-      Frame& frame = frame_of(plan, action);
-      chunk.stage.backward(s, frame, dout(), chunk.din, loss);
+      Frame& frame = frame_of(schedule, action);
+      chunk.model.backward(s, frame, dout(), chunk.din, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
       break;
     }
     case ActionKind::backward_input: {
-      Frame& frame = frame_of(plan, action);
-      chunk.stage.backward_input(s, frame, dout(), chunk.din, loss);
+      Frame& frame = frame_of(schedule, action);
+      chunk.model.backward_input(s, frame, dout(), chunk.din, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
       break;
     }
     case ActionKind::backward_weight: {
-      Frame& frame = frame_of(plan, action);
-      chunk.stage.backward_weight(s, frame);
+      Frame& frame = frame_of(schedule, action);
+      chunk.model.backward_weight(s, frame);
       frame.grads->release(0);
       frame.to_weight->release(0);
       break;
@@ -186,15 +186,16 @@ void Trainer::compute(const PassPlan& plan, const Action& action, const ReadSamp
 }
 
 void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
-  const PassPlan& plan = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
+  const PassSchedule& schedule = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
   backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
-  for (std::size_t i = 0; i < plan.actions.size();) {
-    const std::span<const Action> rest = std::span(plan.actions).subspan(i);
+  for (std::size_t i = 0; i < schedule.actions.size();) {
+    const std::span<const Action> rest = std::span(schedule.actions).subspan(i);
     const std::span<const Action> next = rest.first(parallel::group_size(rest));
     if (observe_) observe_(next);
-    if (parallel::is_send(next.front().kind) || parallel::is_receive(next.front().kind)) transfer(plan, next);
-    else compute(plan, next.front(), read);
+    if (parallel::is_send(next.front().kind) || parallel::is_receive(next.front().kind))
+      transfer(schedule, next);
+    else compute(schedule, next.front(), read);
     i += next.size();
   }
   clock_.act(*compute_, nullptr);

@@ -26,7 +26,7 @@ std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::
 /// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et
 /// al., 2022, equation 1, without attention's scores), or the one from which it is made again. What embedding
 /// and head add is not more than a few, and less than a pool of their own would take.
-std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::StageSpan& span) {
+std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::ChunkSpan& span) {
   std::int64_t kept = 0;
   for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
     kept += recompute_of(recompute, layer) == RecomputeKind::full ? 1 : 17;
@@ -35,7 +35,7 @@ std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::StageSpa
 
 std::vector<int> pools_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   std::vector<std::int64_t> kept;
-  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
+  for (const parallel::ChunkSpan& span : parallel::chunks_of(layout, pipeline_rank))
     kept.push_back(kept_of(job.recompute, span));
   return parallel::slot_pools(parallel::schedule_shape(layout.options, job.microbatches()),
                               static_cast<int>(pipeline_rank), kept);
@@ -55,19 +55,19 @@ void take_larger(SlotCounts& counts, const std::array<parallel::SlotTable, kSlot
 
 }  // namespace
 
-PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank, Pass pass,
-                   std::span<const int> pool_of_chunk) {
+PassSchedule pass_schedule(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
+                           Pass pass, std::span<const int> pool_of_chunk) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
-  PassPlan plan;
-  plan.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
-  plan.slots = color(plan.actions, shape, pool_of_chunk);
-  return plan;
+  PassSchedule schedule;
+  schedule.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
+  schedule.slots = color(schedule.actions, shape, pool_of_chunk);
+  return schedule;
 }
 
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   SlotCounts counts = none_yet(pools_of(job, layout, pipeline_rank));
   for (const Pass pass : {Pass::train, Pass::evaluate})
-    take_larger(counts, plan_pass(job, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
+    take_larger(counts, pass_schedule(job, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
   return counts;
 }
 

@@ -12,14 +12,14 @@
 namespace trainerd::core {
 
 /// What one rank does in a pass over the batch, and in which slots: read alike by the executor and the memory
-/// plan.
-struct PassPlan {
+/// schedule.
+struct PassSchedule {
   std::vector<parallel::Action> actions;
   std::array<parallel::SlotTable, kSlotClasses> slots;
 };
 /// `pool_of_chunk` is that of the memory it runs in: see SlotCounts.
-PassPlan plan_pass(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
-                   parallel::Pass pass, std::span<const int> pool_of_chunk);
+PassSchedule pass_schedule(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
+                           parallel::Pass pass, std::span<const int> pool_of_chunk);
 
 /// Pools and slots that the job's training and evaluation schedules need on a pipeline rank.
 SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank);

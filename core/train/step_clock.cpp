@@ -16,9 +16,9 @@ void StepClock::mark(kernels::Stream& stream, Part part) {
 }
 
 void StepClock::start(kernels::Stream& stream) {
-  base::check(ended_ < kMostSteps, "a step's time is read before the second one after it begins");
+  base::check(ended_ < kMaxSteps, "a step's time is read before the second one after it begins");
   if (ended_ == 0) oldest_ = 0;  // steps that are read at once all have the first lap's events
-  running_ = &laps_[static_cast<std::size_t>((oldest_ + ended_) % kMostSteps)];
+  running_ = &laps_[static_cast<std::size_t>((oldest_ + ended_) % kMaxSteps)];
   running_->used = 0;
   running_->traced = tracing_;
   running_->started_at = base::monotonic_seconds();
@@ -80,7 +80,7 @@ base::TimeLedger StepClock::read() {
       trace_.push_back(trace_slice(lap.marks[i].part, lap.marks[i].work, at, seconds));
     at += seconds;
   }
-  oldest_ = (oldest_ + 1) % kMostSteps;
+  oldest_ = (oldest_ + 1) % kMaxSteps;
   --ended_;
   return ledger;
 }

@@ -18,7 +18,7 @@ class StepClock {
  public:
   using Part = base::LedgerPart;
   /// Steps begun and not yet read.
-  static constexpr int kMostSteps = 2;
+  static constexpr int kMaxSteps = 2;
 
   explicit StepClock(kernels::Backend& backend) : backend_(backend) {}
   void start(kernels::Stream& stream);
@@ -62,7 +62,7 @@ class StepClock {
   Part current() const { return running_->marks[running_->used - 1].part; }
 
   kernels::Backend& backend_;
-  std::array<Lap, kMostSteps> laps_;
+  std::array<Lap, kMaxSteps> laps_;
   int oldest_ = 0, ended_ = 0;   // laps to be read: from `oldest_` on, around
   Lap* running_ = nullptr;       // of the step that is being marked; null between steps
   std::optional<Part> stalled_;  // the part that a stall interrupts

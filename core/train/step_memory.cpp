@@ -15,8 +15,8 @@ std::string region_name(std::size_t slot_class, std::size_t pool, std::size_t po
   return std::string(to_string(c)) + (pools == 1 || shared_by_chunks(c) ? "" : "." + std::to_string(pool));
 }
 
-MemoryPlan::Region region_of(const Arena& arena, std::int64_t copies) {
-  MemoryPlan::Region region{arena.name(), arena.high_water() * copies, {}};
+MemoryBudget::Region region_of(const Arena& arena, std::int64_t copies) {
+  MemoryBudget::Region region{arena.name(), arena.high_water() * copies, {}};
   for (std::size_t term = 0; term < arena.terms_at_peak().size(); ++term)
     if (arena.terms_at_peak()[term] > 0)
       region.terms[to_string(static_cast<MemoryTerm>(term))] = arena.terms_at_peak()[term] * copies;
@@ -48,21 +48,21 @@ StepMemory::StepMemory(const SlotCounts& slots)
         slots_[pool][i].push_back(Arena::dry(region_name(i, pool, slots_.size())));
 }
 
-StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryPlan& plan)
+StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBudget& budget)
     : pool_of_chunk_(slots.pool_of_chunk), slots_(slots.of_pool.size()) {
   const auto allocate = [&](const std::string& name) {
-    buffers_.push_back(backend.allocate(MemoryKind::device, plan.bytes_of(name)));
+    buffers_.push_back(backend.allocate(MemoryKind::device, budget.bytes_of(name)));
     return buffers_.back().data();
   };
-  persistent_ = Arena("persistent", allocate("persistent"), plan.bytes_of("persistent"));
-  scratch_ = Arena("scratch", allocate("scratch"), plan.bytes_of("scratch"));
+  persistent_ = Arena("persistent", allocate("persistent"), budget.bytes_of("persistent"));
+  scratch_ = Arena("scratch", allocate("scratch"), budget.bytes_of("scratch"));
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const int count = slots.of_pool[pool][i];
       if (count == 0) continue;
       const std::string name = region_name(i, pool, slots_.size());
       std::byte* base = allocate(name);
-      const std::int64_t bytes = plan.bytes_of(name) / count;
+      const std::int64_t bytes = budget.bytes_of(name) / count;
       for (int slot = 0; slot < count; ++slot) slots_[pool][i].emplace_back(name, base + slot * bytes, bytes);
     }
   }
@@ -74,19 +74,19 @@ Arena& StepMemory::slot(int chunk, SlotClass slot_class, int index) {
       static_cast<std::size_t>(index));
 }
 
-MemoryPlan StepMemory::plan() const {
+MemoryBudget StepMemory::budget() const {
   SlotCounts counts{pool_of_chunk_, std::vector<std::array<int, kSlotClasses>>(slots_.size())};
   for (std::size_t pool = 0; pool < slots_.size(); ++pool)
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       counts.of_pool[pool][i] = static_cast<int>(slots_[pool][i].size());
-  return plan_with(counts);
+  return budget_with(counts);
 }
 
-MemoryPlan StepMemory::plan_with(const SlotCounts& counts) const {
+MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
   base::check(counts.pool_of_chunk == pool_of_chunk_, "ranks that are alike have the same pools");
-  MemoryPlan plan;
-  plan.regions.push_back(region_of(persistent_, 1));
-  plan.regions.push_back(region_of(scratch_, 1));
+  MemoryBudget budget;
+  budget.regions.push_back(region_of(persistent_, 1));
+  budget.regions.push_back(region_of(scratch_, 1));
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const std::vector<Arena>& slots = slots_[pool][i];
@@ -96,10 +96,10 @@ MemoryPlan StepMemory::plan_with(const SlotCounts& counts) const {
       const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
         return a.high_water() < b.high_water();
       });
-      plan.regions.push_back(region_of(*largest, counts.of_pool[pool][i]));
+      budget.regions.push_back(region_of(*largest, counts.of_pool[pool][i]));
     }
   }
-  return plan;
+  return budget;
 }
 
 }  // namespace trainerd::core

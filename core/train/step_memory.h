@@ -34,13 +34,13 @@ struct SlotCounts {
 };
 
 /// The memory of one rank's step: regions of fixed size, each its own allocation with guard pages around it.
-/// In a dry run the regions have no memory and no end, and `plan` tells what they came to.
+/// In a dry run the regions have no memory and no end, and `budget` says what they came to.
 class StepMemory {
  public:
   /// For the dry run.
   explicit StepMemory(const SlotCounts& slots);
   /// Allocates every region at its planned size. Throws CapacityError.
-  StepMemory(kernels::Backend& backend, const SlotCounts& slots, const kernels::MemoryPlan& plan);
+  StepMemory(kernels::Backend& backend, const SlotCounts& slots, const kernels::MemoryBudget& budget);
 
   kernels::Arena& persistent() { return persistent_; }
   kernels::Arena& scratch() { return scratch_; }
@@ -49,9 +49,9 @@ class StepMemory {
   const std::vector<int>& pool_of_chunk() const { return pool_of_chunk_; }
 
   /// The high-water mark of every region so far, by term; a class of slots is as many times its largest slot.
-  kernels::MemoryPlan plan() const;
+  kernels::MemoryBudget budget() const;
   /// The same of a rank whose chunks and pools are alike and have other numbers of slots.
-  kernels::MemoryPlan plan_with(const SlotCounts& slots) const;
+  kernels::MemoryBudget budget_with(const SlotCounts& slots) const;
 
  private:
   std::vector<kernels::Buffer> buffers_;

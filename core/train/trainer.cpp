@@ -56,8 +56,8 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   partial_sums_ = partial_sums();
-  train_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
-  evaluate_ = plan_pass(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
+  train_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
+  evaluate_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
   make_frames();
   for (const StatePart& part : params_.state_parts()) {
     update_ranges_.push_back(part.ranges);
@@ -95,35 +95,35 @@ void Trainer::take_persistent(Arena& persistent) {
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows_, job_.model.hidden};
   for (const ChunkParams& ids : declared_.chunks) {
-    Chunk& chunk =
-        chunks_.emplace_back(Chunk{Stage(job_.model, job_.recompute, ids, job_.precision.compute, params_,
-                                         {.backend = backend_,
-                                          .group = groups_.tp(),
-                                          .sequence_parallel = layout_.options.sequence_parallel,
-                                          .overlap_chunks = layout_.options.tp_overlap_chunks,
-                                          .overlap_backward = layout_.options.overlap_tp_backward},
-                                         rope_table_SE_, job_.attention),
-                                   {},
-                                   {},
-                                   {},
-                                   {}});
+    Chunk& chunk = chunks_.emplace_back(
+        Chunk{ModelChunk(job_.model, job_.recompute, ids, job_.precision.compute, params_,
+                         {.backend = backend_,
+                          .group = groups_.tp(),
+                          .sequence_parallel = layout_.options.sequence_parallel,
+                          .overlap_chunks = layout_.options.tp_overlap_chunks,
+                          .overlap_backward = layout_.options.overlap_tp_backward},
+                         rope_table_SE_, job_.attention),
+              {},
+              {},
+              {},
+              {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     const bool sends = layout_.options.pp > 1;
-    if (!chunk.stage.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
-    if (!chunk.stage.first()) chunk.din = take(), chunk.other_din = sends ? take() : chunk.din;
+    if (!chunk.model.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
+    if (!chunk.model.first()) chunk.din = take(), chunk.other_din = sends ? take() : chunk.din;
   }
 }
 
 void Trainer::make_frames() {
-  for (const PassPlan* plan : {&train_, &evaluate_}) {
-    const std::vector<int>& slots = plan->slots[static_cast<std::size_t>(SlotClass::forward_to_weight)].slots;
+  for (const PassSchedule* pass : {&train_, &evaluate_}) {
+    const std::vector<int>& slots = pass->slots[static_cast<std::size_t>(SlotClass::forward_to_weight)].slots;
     frames_.resize(slots.size());
     for (std::size_t pool = 0; pool < slots.size(); ++pool)
       frames_[pool].resize(std::max(frames_[pool].size(), static_cast<std::size_t>(slots[pool])));
   }
   for (std::size_t c = 0; c < chunks_.size(); ++c)
     for (Frame& frame : frames_[static_cast<std::size_t>(memory_.pool_of_chunk()[c])])
-      frame.segments.reserve(chunks_[c].stage.segments().size());
+      frame.segments.reserve(chunks_[c].model.segments().size());
 }
 
 std::vector<parallel::PartialSum> Trainer::partial_sums() const {
@@ -139,7 +139,7 @@ std::vector<parallel::PartialSum> Trainer::partial_sums() const {
   };
   const LocalSizes local = local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
   for (ParamId id = 0; id < params_.count(); ++id)
-    if (params_.info(id).shard.along == parallel::Along::partial && groups_.tp().size() > 1)
+    if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1)
       add(id, 0, params_.info(id).shard.logical.numel(), &groups_.tp(), "norm_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
@@ -200,7 +200,7 @@ void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& 
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
   clock_.end(s);
-  slot_ = (slot_ + 1) % StepClock::kMostSteps;
+  slot_ = (slot_ + 1) % StepClock::kMaxSteps;
 }
 
 void Trainer::update(const ReportSlot& slot) {
@@ -252,8 +252,8 @@ void Trainer::update(const ReportSlot& slot) {
 StepReport Trainer::report() {
   // What is behind the step on the compute stream goes on meanwhile.
   backend_.wait(*reports_, clock_.over());
-  const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMostSteps - clock_.unread()) %
-                                                           StepClock::kMostSteps)];
+  const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMaxSteps - clock_.unread()) %
+                                                           StepClock::kMaxSteps)];
   StepControlValues values;
   std::array<float, 3> voted{};
   StepReport report;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/model/model_chunk.h"
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
-#include "core/model/stage.h"
 #include "core/train/clocked_groups.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
@@ -65,7 +65,7 @@ class Trainer {
   void publish() { params_.publish(*compute_); }
 
   /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
-  /// most StepClock::kMostSteps are on the way: a host that reports one step late leaves the device no gap
+  /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
   /// between two.
   void launch(std::int64_t step, const ReadSample& read, const StepVote& vote);
   /// The report of the oldest step on its way: waits until it is over.
@@ -96,7 +96,7 @@ class Trainer {
  private:
   /// One chunk of the model on this rank.
   struct Chunk {
-    Stage stage;
+    ModelChunk model;
     /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is
     /// written.
     kernels::Tensor out, din, other_out, other_din;
@@ -122,13 +122,14 @@ class Trainer {
   std::vector<parallel::PartialSum> partial_sums() const;
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
-  void compute(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
-  void transfer(const PassPlan& plan, std::span<const parallel::Action> actions);
+  void compute(const PassSchedule& schedule, const parallel::Action& action, const ReadSample& read);
+  void transfer(const PassSchedule& schedule, std::span<const parallel::Action> actions);
   void land(const std::byte* tensor);
-  int slot_of(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class) const;
-  kernels::Tensor received(const PassPlan& plan, const parallel::Action& action, SlotClass slot_class);
-  Frame& frame_of(const PassPlan& plan, const parallel::Action& action);
-  Frame& open_frame(const PassPlan& plan, const parallel::Action& action, const ReadSample& read);
+  int slot_of(const PassSchedule& schedule, const parallel::Action& action, SlotClass slot_class) const;
+  kernels::Tensor received(const PassSchedule& schedule, const parallel::Action& action,
+                           SlotClass slot_class);
+  Frame& frame_of(const PassSchedule& schedule, const parallel::Action& action);
+  Frame& open_frame(const PassSchedule& schedule, const parallel::Action& action, const ReadSample& read);
   void load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   void add_loss(const Chunk& chunk);
@@ -153,7 +154,7 @@ class Trainer {
   ParamStore params_;
   std::vector<Chunk> chunks_;
   std::vector<parallel::PartialSum> partial_sums_;
-  PassPlan train_, evaluate_;
+  PassSchedule train_, evaluate_;
   /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
   std::vector<std::vector<Frame>> frames_;
   std::vector<Flight> flights_;
@@ -161,7 +162,7 @@ class Trainer {
 
   kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
-  std::array<ReportSlot, StepClock::kMostSteps> slots_;
+  std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part

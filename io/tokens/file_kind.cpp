@@ -85,7 +85,7 @@ bool is_arrow_stream(std::span<const std::byte> head) {
 }
 
 // Shorter ones may be numbers by chance.
-constexpr std::size_t kLeastText = 64;
+constexpr std::size_t kMinText = 64;
 
 // Length of the UTF-8 sequence at the start; 0 for none. A sequence that the end cuts short counts as one.
 std::size_t utf8_length(std::span<const std::byte> bytes) {
@@ -114,7 +114,7 @@ std::optional<ForeignKind> foreign_kind(std::span<const std::byte> head, std::in
 }
 
 bool looks_like_text(std::span<const std::byte> head, bool whole) {
-  if (head.size() < kLeastText) return false;
+  if (head.size() < kMinText) return false;
   for (std::size_t i = 0; i < head.size();) {
     const unsigned byte = byte_at(head, i);
     if (byte == 0x7f || (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r' && byte != '\f'))

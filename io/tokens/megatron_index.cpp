@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array<char, 9> kIndexMagic{'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr std::int64_t kIndexHeaderBytes = 34;
-constexpr std::uint64_t kMostSequences = std::uint64_t{1} << 48;
+constexpr std::uint64_t kMaxSequences = std::uint64_t{1} << 48;
 
 struct TypeCode {
   const char* name;
@@ -79,7 +79,7 @@ std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
         (type.name[0] == '\0' ? "of type code " + std::to_string(code) : std::string(type.name)) +
         "; this program reads Megatron data of uint8, uint16 and int32: make it again with one of them");
   const auto sequences = index.number<std::uint64_t>(18);
-  if (sequences > kMostSequences)
+  if (sequences > kMaxSequences)
     throw base::data_error(path + ": it says " + std::to_string(sequences) + " sequences; make it again");
   MegatronIndex found{path, type.type, 0};
   if (sequences == 0) return found;

@@ -19,15 +19,15 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::int64_t kMostBlockBytes = 64 << 10, kLeastBlockBytes = 4 << 10;
+constexpr std::int64_t kMaxBlockBytes = 64 << 10, kMinBlockBytes = 4 << 10;
 constexpr std::int64_t kSampleBytes = 256 << 20;  // in all
-constexpr std::int64_t kMostPerFile = 64 << 20;
-constexpr std::int64_t kLeastBlocks = 3;  // of a file: first, middle, last
-constexpr std::int64_t kAlignment = 4;    // the widest token
+constexpr std::int64_t kMaxPerFile = 64 << 20;
+constexpr std::int64_t kMinBlocks = 3;  // of a file: first, middle, last
+constexpr std::int64_t kAlignment = 4;  // the widest token
 constexpr std::int64_t kWholeBlockBytes = 4 << 20;
 constexpr std::size_t kBlocksPerTask = 16;  // of one file, read through one descriptor
 // Fewer numbers may be 0 by chance.
-constexpr std::int64_t kLeastForHalves = 64;
+constexpr std::int64_t kMinForHalves = 64;
 
 std::int64_t aligned(std::int64_t offset) { return offset / kAlignment * kAlignment; }
 
@@ -80,9 +80,9 @@ void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t voc
 std::vector<DataBlock> sample_blocks(std::span<const std::int64_t> file_bytes) {
   const auto files = std::max<std::int64_t>(1, static_cast<std::int64_t>(file_bytes.size()));
   const std::int64_t share = kSampleBytes / files;
-  const std::int64_t block = std::clamp(aligned(share / kLeastBlocks), kLeastBlockBytes, kMostBlockBytes);
+  const std::int64_t block = std::clamp(aligned(share / kMinBlocks), kMinBlockBytes, kMaxBlockBytes);
   const std::int64_t count =
-      std::clamp(std::min(share, kMostPerFile) / block, kLeastBlocks, kMostPerFile / block);
+      std::clamp(std::min(share, kMaxPerFile) / block, kMinBlocks, kMaxPerFile / block);
   std::vector<DataBlock> blocks;
   for (std::size_t file = 0; file < file_bytes.size(); ++file) {
     const std::int64_t bytes = file_bytes[file];
@@ -184,7 +184,7 @@ std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t 
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {
   if (scan.outside > 0) return outside_text(file, scan.first_outside_id, scan.first_outside, vocab);
   const bool headerless = std::string_view(file.layout.format) == "headerless uint16";
-  if (headerless && scan.tokens >= kLeastForHalves && scan.upper_halves_zero && !scan.lower_halves_zero)
+  if (headerless && scan.tokens >= kMinForHalves && scan.upper_halves_zero && !scan.lower_halves_zero)
     return fmt::format(
         "{}: every second one of its {} ids looked at is 0: it holds int32, not uint16; set data.dtype: "
         "int32",

@@ -101,13 +101,13 @@ void Arena::release(Mark mark) {
   top_ = std::min(top_, mark);
 }
 
-std::int64_t MemoryPlan::total_bytes() const {
+std::int64_t MemoryBudget::total_bytes() const {
   std::int64_t total = 0;
   for (const Region& region : regions) total += region.bytes;
   return total;
 }
 
-std::int64_t MemoryPlan::bytes_of(const std::string& name) const {
+std::int64_t MemoryBudget::bytes_of(const std::string& name) const {
   for (const Region& region : regions)
     if (region.name == name) return region.bytes;
   throw std::logic_error("no region named " + name + " in the memory plan");

@@ -112,7 +112,7 @@ class ArenaScope {
 };
 
 /// Sizes of every region of one worker's device memory, fixed before step 0 by a dry run of the same step.
-struct MemoryPlan {
+struct MemoryBudget {
   struct Region {
     std::string name;
     std::int64_t bytes = 0;

@@ -7,11 +7,12 @@
 
 namespace trainerd::parallel {
 
-BucketPlan plan_buckets(std::span<const Section> sections, std::int64_t bucket_elements, std::int64_t parts) {
+BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t bucket_elements,
+                             std::int64_t parts) {
   base::check(bucket_elements > 0 && parts >= 1, "buckets are made of elements, for at least one rank");
   // A part begins on a cache line in every dtype.
   const std::int64_t grain = parts * kernels::kAlignment;
-  BucketPlan plan;
+  BucketLayout plan;
   plan.parts = parts;
   for (const Section& section : sections) {
     base::check(

@@ -25,7 +25,7 @@ struct Unit {
 /// How the flat arrays of one rank are cut into units, those into buckets, and each bucket into one equal
 /// part for each rank that shards. The partition is the same for every ZeRO stage: stages differ in what is
 /// kept, not in how sums are made.
-struct BucketPlan {
+struct BucketLayout {
   std::int64_t elements = 0;  ///< of the flat arrays: a multiple of the parts times the alignment
   std::int64_t parts = 1;
   std::vector<Bucket> buckets;
@@ -52,6 +52,7 @@ struct Section {
 };
 
 /// Sizes are rounded up to what can be cut; `bucket_elements` is a wish.
-BucketPlan plan_buckets(std::span<const Section> sections, std::int64_t bucket_elements, std::int64_t parts);
+BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t bucket_elements,
+                             std::int64_t parts);
 
 }  // namespace trainerd::parallel

@@ -10,7 +10,7 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
-GradReducer::GradReducer(const DataParallelGroups& groups, const BucketPlan& plan,
+GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& plan,
                          std::vector<GradUnit> units, bool sharded, DType dtype, Backend& backend,
                          Arena& persistent)
     : groups_(groups),

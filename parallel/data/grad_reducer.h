@@ -35,7 +35,7 @@ struct GradUnit {
 /// reductions of a step add up.
 class GradReducer {
  public:
-  GradReducer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<GradUnit> units,
+  GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
               bool sharded, kernels::DType dtype, kernels::Backend& backend, kernels::Arena& persistent);
 
   void begin_step();
@@ -86,7 +86,7 @@ class GradReducer {
   void add_partial_sum(kernels::Stream& stream, const PartialSum& sum);
 
   DataParallelGroups groups_;
-  BucketPlan plan_;
+  BucketLayout plan_;
   std::vector<GradUnit> units_;
   bool sharded_;
   kernels::Backend& backend_;

@@ -9,7 +9,7 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
-ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan,
+ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan,
                              std::vector<ParamUnit> units, bool sharded, DType dtype, MemoryTerm term,
                              Arena& persistent)
     : groups_(groups), plan_(plan), units_(std::move(units)), sharded_(sharded), pending_(plan.units.size()) {

@@ -33,7 +33,7 @@ class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
 
-  ParamGatherer(const DataParallelGroups& groups, const BucketPlan& plan, std::vector<ParamUnit> units,
+  ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
                 bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
 
   /// Whole parameters; undefined when they are sharded.
@@ -70,7 +70,7 @@ class ParamGatherer {
   void fetch(kernels::Stream& stream, Ring& ring, std::int64_t entry);
 
   DataParallelGroups groups_;
-  BucketPlan plan_;
+  BucketLayout plan_;
   std::vector<ParamUnit> units_;
   bool sharded_;
   kernels::Tensor flat_, parts_;

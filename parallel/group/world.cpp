@@ -12,10 +12,10 @@ std::unique_ptr<Communicator> SingleRankWorld::communicator(kernels::Backend& ba
 }
 
 std::unique_ptr<Communicator> MetaWorld::communicator(kernels::Backend&, const GroupMembers& group) {
-  std::function<void(const MetaCollective&)> tell;
+  std::function<void(const MetaCollective&)> observe;
   if (on_collective_)
-    tell = [tell = on_collective_, group = group.group](const MetaCollective& c) { tell(group, c); };
-  return make_meta_communicator(group.ranks.place(rank_).value_or(0), group.ranks.count, std::move(tell));
+    observe = [observe = on_collective_, group = group.group](const MetaCollective& c) { observe(group, c); };
+  return make_meta_communicator(group.ranks.place(rank_).value_or(0), group.ranks.count, std::move(observe));
 }
 
 }  // namespace trainerd::parallel

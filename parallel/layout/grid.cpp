@@ -24,7 +24,7 @@ bool names(const std::string& order, Axis axis) { return order.find(to_string(ax
 std::int64_t stage_ranks(const ParallelOptions& o) {
   std::int64_t ranks = 1;
   for (const std::int64_t size : {o.tp, o.cp, o.dp, o.pp})
-    if (__builtin_mul_overflow(ranks, size, &ranks) || ranks > kMostRanks) return 0;
+    if (__builtin_mul_overflow(ranks, size, &ranks) || ranks > kMaxRanks) return 0;
   return ranks / o.pp;
 }
 
@@ -140,7 +140,7 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
              to_string(sizes[index_of(axis)]) + " ranks: add it";
   const std::int64_t stage = stage_ranks(o);
   if (stage == 0)
-    return "tp x cp x dp x pp is more than " + to_string(kMostRanks) + " ranks: make an axis smaller";
+    return "tp x cp x dp x pp is more than " + to_string(kMaxRanks) + " ranks: make an axis smaller";
   if (o.ep == 1 && expert_tp == 0) return {};  // no experts, no second view to agree with
   const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
   std::int64_t unit = 0;

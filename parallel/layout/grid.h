@@ -67,6 +67,6 @@ std::string grid_problem(const ParallelOptions& options, std::int64_t expert_tp 
 GridViews make_grids(const ParallelOptions& options, std::int64_t expert_tp = 0);
 
 /// Most ranks of a job: far beyond any machine, and no product of sizes overflows below it.
-inline constexpr std::int64_t kMostRanks = 1 << 17;
+inline constexpr std::int64_t kMaxRanks = 1 << 17;
 
 }  // namespace trainerd::parallel

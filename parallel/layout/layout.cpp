@@ -64,8 +64,8 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
   return layout;
 }
 
-std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank) {
-  std::vector<StageSpan> chunks;
+std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank) {
+  std::vector<ChunkSpan> chunks;
   for (std::int64_t c = pipeline_rank; c < static_cast<std::int64_t>(layout.chunks.size());
        c += layout.options.pp)
     chunks.push_back(layout.chunks[static_cast<std::size_t>(c)]);

@@ -30,7 +30,7 @@ std::int64_t default_bucket_bytes(std::int64_t dp);
 struct Layout {
   ProcessGrid grid;
   ParallelOptions options;
-  std::vector<StageSpan> chunks;  ///< one for each (stage, virtual stage), in model order
+  std::vector<ChunkSpan> chunks;  ///< one for each (stage, virtual stage), in model order
   DataParallelLevels dp_levels;
   std::int64_t generation = 0;  ///< raised each time the layout is resolved anew
 };
@@ -49,7 +49,7 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
                       std::int64_t microbatches);
 
 /// The chunks of one pipeline rank, in model order: chunk c of the model lives on rank c % pp.
-std::vector<StageSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);
+std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);
 
 /// One line for people and manifests: "tp1 cp1 ep1 dp1 pp1 zero1 1f1b".
 std::string describe(const Layout& layout);

@@ -64,32 +64,32 @@ Placement::Placement(const ProcessGrid& grid, const Topology& topology) {
                                to_string((grid.ranks() + per_node - 1) / per_node) + ", or use fewer ranks");
   const bool alternate = alternates(grid, topology);
   const std::int64_t stride = grid.stride(Axis::pp);
-  slots_.reserve(static_cast<std::size_t>(grid.ranks()));
+  locations_.reserve(static_cast<std::size_t>(grid.ranks()));
   for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
-    Slot slot{rank / per_node, rank % per_node};
+    DeviceLocation location{rank / per_node, rank % per_node};
     const std::int64_t stages_per_node = alternate ? per_node / stride : 1;
     const std::int64_t node_of_pipeline = (rank / stride) % grid.size(Axis::pp) / stages_per_node;
     // Whole stages change places: the ranks of one stage keep their order.
     if (alternate && node_of_pipeline % 2 == 1)
-      slot.device = (stages_per_node - 1 - slot.device / stride) * stride + slot.device % stride;
-    slots_.push_back(slot);
+      location.device = (stages_per_node - 1 - location.device / stride) * stride + location.device % stride;
+    locations_.push_back(location);
   }
 }
 
-std::int64_t PlacedGrid::rail_of(const Slot& slot) const {
-  return topology.rails == 0 ? slot.device : slot.device * topology.rails / topology.devices_per_node;
+std::int64_t PlacedGrid::rail_of(const DeviceLocation& location) const {
+  return topology.rails == 0 ? location.device : location.device * topology.rails / topology.devices_per_node;
 }
 
-std::int64_t PlacedGrid::domain_of(const Slot& slot) const {
-  if (topology.nvlink_domain == 0) return slot.node;
-  return (slot.node * topology.devices_per_node + slot.device) / topology.nvlink_domain;
+std::int64_t PlacedGrid::domain_of(const DeviceLocation& location) const {
+  if (topology.nvlink_domain == 0) return location.node;
+  return (location.node * topology.devices_per_node + location.device) / topology.nvlink_domain;
 }
 
-bool PlacedGrid::together(const Slot& a, const Slot& b) const {
+bool PlacedGrid::together(const DeviceLocation& a, const DeviceLocation& b) const {
   return topology.nvlink_domain > 0 && domain_of(a) == domain_of(b);
 }
 
-Link PlacedGrid::hop(const Slot& a, const Slot& b) const {
+Link PlacedGrid::hop(const DeviceLocation& a, const DeviceLocation& b) const {
   if (together(a, b)) return Link::nvlink;
   if (a.node == b.node) return Link::shared_memory;
   return topology.rails > 0 && rail_of(a) == rail_of(b) ? Link::rail : Link::network;
@@ -99,13 +99,13 @@ Link PlacedGrid::hop(const Slot& a, const Slot& b) const {
 // holds members on the same ones.
 Link PlacedGrid::all_pairs(std::span<const std::int64_t> group) const {
   Link worst = Link::none;
-  const Slot& first = placement[group.front()];
+  const DeviceLocation& first = placement[group.front()];
   const bool wide = topology.nvlink_domain >= topology.devices_per_node;
   std::map<std::int64_t, std::set<std::int64_t>> rails_of_place;
   for (const std::int64_t rank : group) {
     worst = std::max(worst, hop(first, placement[rank]));
-    const Slot& slot = placement[rank];
-    rails_of_place[wide ? domain_of(slot) : slot.node].insert(rail_of(slot));
+    const DeviceLocation& location = placement[rank];
+    rails_of_place[wide ? domain_of(location) : location.node].insert(rail_of(location));
   }
   if (worst < Link::rail) return worst;
   const auto& rails = rails_of_place.begin()->second;

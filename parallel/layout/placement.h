@@ -11,11 +11,11 @@
 namespace trainerd::parallel {
 
 /// A device of the cluster.
-struct Slot {
+struct DeviceLocation {
   std::int64_t node = 0;
   std::int64_t device = 0;  ///< within the node
 
-  bool operator==(const Slot&) const = default;
+  bool operator==(const DeviceLocation&) const = default;
 };
 
 /// What carries a group's messages, fastest first.
@@ -36,11 +36,13 @@ class Placement {
   /// Throws CapacityError when the grid has more ranks than the topology has devices.
   Placement(const ProcessGrid& grid, const Topology& topology);
 
-  const Slot& operator[](std::int64_t rank) const { return slots_[static_cast<std::size_t>(rank)]; }
-  std::int64_t ranks() const { return static_cast<std::int64_t>(slots_.size()); }
+  const DeviceLocation& operator[](std::int64_t rank) const {
+    return locations_[static_cast<std::size_t>(rank)];
+  }
+  std::int64_t ranks() const { return static_cast<std::int64_t>(locations_.size()); }
 
  private:
-  std::vector<Slot> slots_;  // by rank
+  std::vector<DeviceLocation> locations_;  // by rank
 };
 
 /// A placed grid, so that what belongs together travels together.
@@ -61,11 +63,11 @@ struct PlacedGrid {
   std::string tp_problem() const;
 
  private:
-  bool together(const Slot& a, const Slot& b) const;
-  Link hop(const Slot& a, const Slot& b) const;
+  bool together(const DeviceLocation& a, const DeviceLocation& b) const;
+  Link hop(const DeviceLocation& a, const DeviceLocation& b) const;
   Link all_pairs(std::span<const std::int64_t> group) const;
-  std::int64_t rail_of(const Slot& slot) const;
-  std::int64_t domain_of(const Slot& slot) const;
+  std::int64_t rail_of(const DeviceLocation& location) const;
+  std::int64_t domain_of(const DeviceLocation& location) const;
 };
 
 }  // namespace trainerd::parallel

@@ -11,7 +11,7 @@ using std::to_string;
 
 // Pixels.
 constexpr std::int64_t kCellWidth = 92, kCellHeight = 46, kGap = 6, kPadding = 10, kTitle = 22, kMargin = 16;
-constexpr std::int64_t kMostCellsAcross = 8;
+constexpr std::int64_t kMaxCellsAcross = 8;
 
 struct Box {
   std::int64_t x, y, width, height;
@@ -62,18 +62,18 @@ std::string placement_svg(const PlacedGrid& placed) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> rank_at;
   std::int64_t nodes = 0;
   for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
-    const Slot& slot = placed.placement[rank];
-    rank_at[{slot.node, slot.device}] = rank;
-    nodes = std::max(nodes, slot.node + 1);
+    const DeviceLocation& location = placed.placement[rank];
+    rank_at[{location.node, location.device}] = rank;
+    nodes = std::max(nodes, location.node + 1);
   }
 
-  const std::int64_t across = std::min(per_node, kMostCellsAcross);
+  const std::int64_t across = std::min(per_node, kMaxCellsAcross);
   const std::int64_t down = (per_node + across - 1) / across;
   const std::int64_t node_width = 2 * kPadding + across * kCellWidth + (across - 1) * kGap;
   const std::int64_t node_height = kPadding + kTitle + down * kCellHeight + (down - 1) * kGap + kPadding;
   const std::int64_t stages = grid.size(Axis::pp);
-  const std::int64_t legend_rows = (stages + kMostCellsAcross - 1) / kMostCellsAcross;
-  const std::int64_t legend_columns = std::min(stages, kMostCellsAcross);
+  const std::int64_t legend_rows = (stages + kMaxCellsAcross - 1) / kMaxCellsAcross;
+  const std::int64_t legend_columns = std::min(stages, kMaxCellsAcross);
   const std::int64_t legend_width = legend_columns * (kCellWidth + kGap);
   const std::int64_t width = 2 * kMargin + std::max({node_width, legend_width, std::int64_t{420}});
   const std::int64_t top = kMargin + kTitle;
@@ -109,8 +109,8 @@ std::string placement_svg(const PlacedGrid& placed) {
     }
   }
   for (std::int64_t stage = 0; stage < stages && stages > 1; ++stage) {
-    const std::int64_t x = kMargin + stage % kMostCellsAcross * (kCellWidth + kGap);
-    const std::int64_t y = legend_top + stage / kMostCellsAcross * (kTitle + kGap);
+    const std::int64_t x = kMargin + stage % kMaxCellsAcross * (kCellWidth + kGap);
+    const std::int64_t y = legend_top + stage / kMaxCellsAcross * (kTitle + kGap);
     out += rect({x, y, 16, 16}, stage_fill(stage, stages));
     out += text(x + 22, y + 12, "page", "stage " + to_string(stage));
   }

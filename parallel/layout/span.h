@@ -6,13 +6,13 @@ namespace trainerd::parallel {
 
 /// Layers [first_layer, first_layer + layers) of one pipeline chunk, and whether it holds the embedding and
 /// the head.
-struct StageSpan {
+struct ChunkSpan {
   std::int64_t first_layer = 0;
   std::int64_t layers = 0;
   bool embedding = false;
   bool head = false;
 
-  bool operator==(const StageSpan&) const = default;
+  bool operator==(const ChunkSpan&) const = default;
 };
 
 }  // namespace trainerd::parallel

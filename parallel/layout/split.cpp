@@ -17,12 +17,12 @@ std::string split_problem(std::int64_t layers, std::int64_t chunks) {
          std::to_string(chunks - 2) + " layers";
 }
 
-std::vector<StageSpan> split_layers(std::int64_t layers, std::int64_t chunks, double layer_cost,
+std::vector<ChunkSpan> split_layers(std::int64_t layers, std::int64_t chunks, double layer_cost,
                                     double embedding_cost, double head_cost) {
   if (const std::string problem = split_problem(layers, chunks); !problem.empty())
     throw base::spec_error(problem);
   base::check(layer_cost > 0, "a layer costs something");
-  std::vector<StageSpan> spans(static_cast<std::size_t>(chunks));
+  std::vector<ChunkSpan> spans(static_cast<std::size_t>(chunks));
   spans.front().embedding = spans.back().head = true;
 
   // One layer at a time to the chunk that is cheapest with it. As every chunk's cost only grows, no other
@@ -35,7 +35,7 @@ std::vector<StageSpan> split_layers(std::int64_t layers, std::int64_t chunks, do
     }
   };
   const auto offer = [&](std::size_t chunk) {
-    const StageSpan& span = spans[chunk];
+    const ChunkSpan& span = spans[chunk];
     return Offer{static_cast<double>(span.layers + 1) * layer_cost + (span.embedding ? embedding_cost : 0) +
                      (span.head ? head_cost : 0),
                  chunk};
@@ -56,7 +56,7 @@ std::vector<StageSpan> split_layers(std::int64_t layers, std::int64_t chunks, do
     offers.push(offer(chunk));
   }
   std::int64_t first = 0;
-  for (StageSpan& span : spans) {
+  for (ChunkSpan& span : spans) {
     span.first_layer = first;
     first += span.layers;
   }

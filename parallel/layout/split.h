@@ -16,7 +16,7 @@ std::string split_problem(std::int64_t layers, std::int64_t chunks);
 /// the next ones after it too; of equal ones later chunks get more, as earlier ones hold more activations.
 /// Throws SpecError with the text of `split_problem`. Costs are in any one unit; embedding and head are on
 /// top of their chunk's layers.
-std::vector<StageSpan> split_layers(std::int64_t layers, std::int64_t chunks, double layer_cost,
+std::vector<ChunkSpan> split_layers(std::int64_t layers, std::int64_t chunks, double layer_cost,
                                     double embedding_cost, double head_cost);
 
 }  // namespace trainerd::parallel

@@ -10,7 +10,7 @@ namespace {
 
 // Pixels.
 constexpr double kWidth = 1120, kRow = 26, kRowGap = 4, kLeft = 76, kMargin = 18, kHead = 64, kDigit = 6.6;
-constexpr double kLeastUnit = 4, kMostUnit = 40;
+constexpr double kMinUnit = 4, kMaxUnit = 40;
 
 using Rgb = std::array<int, 3>;
 
@@ -140,9 +140,8 @@ std::string schedule_svg(const Timeline& timeline, const std::string& title) {
       if (!looks_of(timed.action.kind).empty()) shortest = std::min(shortest, timed.end - timed.start);
     }
   // Wide enough for the shortest computation to be seen, narrow enough for a page where that can be.
-  const double scale =
-      std::clamp((kWidth - kLeft - kMargin) / std::max(timeline.makespan, 1e-30),
-                 kLeastUnit / std::max(shortest, 1e-30), kMostUnit / std::max(shortest, 1e-30));
+  const double scale = std::clamp((kWidth - kLeft - kMargin) / std::max(timeline.makespan, 1e-30),
+                                  kMinUnit / std::max(shortest, 1e-30), kMaxUnit / std::max(shortest, 1e-30));
   const double chart = scale * timeline.makespan;
   const double width = std::max(kLeft + chart + kMargin, 640.0);
   const double height = kHead + stages * (kRow + kRowGap) + kMargin;

@@ -25,7 +25,7 @@ Cut cut(const SplitSegment& segment, std::int64_t tp, bool pad) {
 }  // namespace
 
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
-  if (spec.along != Along::split) return "";
+  if (spec.placement != TensorPlacement::shard) return "";
   for (const SplitSegment& segment : spec.segments)
     if (!cut(segment, tp, spec.pad).even)
       return std::to_string(segment.size / segment.unit) + " units of " + std::to_string(segment.unit) +
@@ -35,7 +35,7 @@ std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
 
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
   kernels::Shape shape = spec.logical;
-  if (spec.along != Along::split) return shape;
+  if (spec.placement != TensorPlacement::shard) return shape;
   std::int64_t size = 0;
   for (const SplitSegment& segment : spec.segments) size += cut(segment, tp, spec.pad).local;
   shape.sizes[static_cast<std::size_t>(spec.dim)] = size;
@@ -43,7 +43,7 @@ kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
 }
 
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank) {
-  if (spec.along != Along::split) return {{0, 0, spec.logical[0], tp_rank == 0, tp}};
+  if (spec.placement != TensorPlacement::shard) return {{0, 0, spec.logical[0], tp_rank == 0, tp}};
   base::check(shard_problem(spec, tp).empty(), "a tensor is split by a tp that fits it");
   std::vector<ShardPiece> pieces;
   std::int64_t logical = 0, local = 0;
@@ -70,7 +70,7 @@ std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::in
   const kernels::Shape local = local_shape(spec, tp);
   base::check(local.ndim == 1 || local.ndim == 2, "parameters have one or two dims");
   const bool matrix = local.ndim == 2;
-  const bool by_columns = spec.along == Along::split && spec.dim == 1;
+  const bool by_columns = spec.placement == TensorPlacement::shard && spec.dim == 1;
   base::check(!by_columns || spec.segments.size() == 1, "a tensor split by columns has one segment");
   const std::int64_t columns = matrix ? local[1] : 1;
   const std::vector<ShardPiece> pieces = shard_pieces(spec, tp, tp_rank);

@@ -9,10 +9,10 @@
 namespace trainerd::parallel {
 
 /// What tensor parallelism does to a tensor.
-enum class Along : std::uint8_t {
-  same,     ///< every rank holds all of it, and gets its whole gradient
-  split,    ///< cut along `dim`
-  partial,  ///< every rank holds all of it, but its gradient is a summand: it needs a sum over tp
+enum class TensorPlacement : std::uint8_t {
+  replicate,  ///< every rank holds all of it, and gets its whole gradient
+  shard,      ///< cut along `dim`
+  partial,    ///< every rank holds all of it, but its gradient is a summand: it needs a sum over tp
 };
 
 /// A run along the split dim that is cut evenly by itself (queries, keys, values; gate, up). `unit` is what
@@ -27,9 +27,9 @@ struct SplitSegment {
 /// initialisation, checkpoints, resharding and the norm's de-duplication. Files hold logical tensors.
 struct ShardSpec {
   kernels::Shape logical;
-  Along along = Along::same;
+  TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
-  std::vector<SplitSegment> segments;  ///< with `split`; their sizes add up to the logical size of `dim`
+  std::vector<SplitSegment> segments;  ///< with `shard`; their sizes add up to the logical size of `dim`
   bool pad = false;   ///< sizes that do not divide are padded (the vocabulary); otherwise an error
   bool owner = true;  ///< false: another pipeline stage holds it too, saves it and counts it in the norm
 };
@@ -47,7 +47,7 @@ struct ShardPiece {
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp);
 /// The rank's tensor: the logical one with the split dim cut (and padded).
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp);
-/// In rising local order. For `same` and `partial` one piece: all of dim 0.
+/// In rising local order. For `replicate` and `partial` one piece: all of dim 0.
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank);
 
 /// A box of a logical tensor in global coordinates.

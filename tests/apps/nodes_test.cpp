@@ -49,31 +49,32 @@ TEST_CASE("host lists are expanded as Slurm does", "[nodes]") {
 }
 
 TEST_CASE("a job of one node needs nobody to say so", "[nodes]") {
-  CHECK_FALSE(find_gang({}, 1, in({})).has_value());
+  CHECK_FALSE(find_membership({}, 1, in({})).has_value());
   // A batch script and a shell of salloc have these, and are no step.
-  CHECK_FALSE(find_gang({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
-                  .has_value());
+  CHECK_FALSE(
+      find_membership({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
+          .has_value());
   NodeArgs idle;
   idle.interface = "eth0";
-  CHECK_THROWS_WITH(find_gang(idle, 1, in({})), Catch::Contains("--interface has no effect"));
+  CHECK_THROWS_WITH(find_membership(idle, 1, in({})), Catch::Contains("--interface has no effect"));
 }
 
 TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]") {
-  const auto gang = find_gang({}, 3, in(kStep));
-  REQUIRE(gang.has_value());
-  CHECK(gang->nodes.nodes == 3);
-  CHECK(gang->nodes.node == 1);
-  CHECK(gang->nodes.hosts == Names{"gpu09", "gpu10", "login"});
-  CHECK(gang->rendezvous.text() == "gpu09:24711");
-  CHECK(gang->timeout_seconds == 300);
-  CHECK(find_gang({}, 3, in(with(kStep, "SLURM_STEP_ID", "1")))->rendezvous.port != 24711);
-  CHECK(find_gang({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port >= 20000);
-  CHECK(find_gang({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port < 32000);
+  const auto membership = find_membership({}, 3, in(kStep));
+  REQUIRE(membership.has_value());
+  CHECK(membership->nodes.nodes == 3);
+  CHECK(membership->nodes.node == 1);
+  CHECK(membership->nodes.hosts == Names{"gpu09", "gpu10", "login"});
+  CHECK(membership->rendezvous.text() == "gpu09:24711");
+  CHECK(membership->timeout_seconds == 300);
+  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_STEP_ID", "1")))->rendezvous.port != 24711);
+  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port >= 20000);
+  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port < 32000);
   NodeArgs elsewhere;
   elsewhere.rendezvous = "10.0.0.1:5000";
   elsewhere.timeout_seconds = 20;
   elsewhere.interface = "ib0";
-  const auto other = find_gang(elsewhere, 3, in(kStep));
+  const auto other = find_membership(elsewhere, 3, in(kStep));
   CHECK(other->rendezvous.text() == "10.0.0.1:5000");
   CHECK(other->nodes.node == 1);
   CHECK(other->timeout_seconds == 20);
@@ -83,8 +84,8 @@ TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]")
 TEST_CASE("a Slurm step that contradicts the job or itself is refused", "[nodes]") {
   const auto refused = [](std::int64_t nodes, const std::map<std::string, std::string>& variables,
                           const std::string& text) {
-    CHECK_THROWS_AS(find_gang({}, nodes, in(variables)), base::SpecError);
-    CHECK_THROWS_WITH(find_gang({}, nodes, in(variables)), Catch::Contains(text));
+    CHECK_THROWS_AS(find_membership({}, nodes, in(variables)), base::SpecError);
+    CHECK_THROWS_WITH(find_membership({}, nodes, in(variables)), Catch::Contains(text));
   };
   refused(1, kStep, "set cluster.nodes to 3");
   refused(2, kStep, "the Slurm step has 3 nodes and the job is for 2 nodes");
@@ -104,17 +105,17 @@ TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") 
   NodeArgs args;
   args.node = 2;
   args.rendezvous = "[::1]:29500";
-  const auto gang = find_gang(args, 4, in(kStep));  // of which the step has 3
-  CHECK(gang->nodes.node == 2);
-  CHECK(gang->nodes.hosts.empty());
-  CHECK(gang->rendezvous.host == "::1");
+  const auto membership = find_membership(args, 4, in(kStep));  // of which the step has 3
+  CHECK(membership->nodes.node == 2);
+  CHECK(membership->nodes.hosts.empty());
+  CHECK(membership->rendezvous.host == "::1");
   args.node = 4;
-  CHECK_THROWS_WITH(find_gang(args, 4, in({})), Catch::Contains("0 to 3"));
+  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("0 to 3"));
   args.node = -1;
-  CHECK_THROWS_WITH(find_gang(args, 4, in({})), Catch::Contains("nothing says which this one is"));
+  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("nothing says which this one is"));
   args.node = 0;
   args.rendezvous = "";
-  CHECK_THROWS_WITH(find_gang(args, 4, in({})), Catch::Contains("nothing says where they meet"));
+  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("nothing says where they meet"));
   args.rendezvous = "host:0";
-  CHECK_THROWS_WITH(find_gang(args, 4, in({})), Catch::Contains("expected host:port"));
+  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("expected host:port"));
 }

@@ -53,7 +53,7 @@ TEST_CASE("Llama 3's inputs predict the effective training time that it publishe
   const FailureScenario s = failure_scenario(job, job_failures(job, {}), kFigures);
   const GoodputReport report =
       make_goodput_report(job.name, "dgx-h100", 16384, s, {.weeks = 54.0 / 7, .runs = 100, .seed = 1});
-  CHECK(report.closed_form.doubt.empty());
+  CHECK(report.closed_form.caveat.empty());
   CHECK(report.closed_form.shares.useful > 0.90);
   CHECK(report.simulated.mean_low > 0.90);
   CHECK(report.closed_form.shares.useful == Approx(report.simulated.shares.useful).margin(0.01));

@@ -23,8 +23,8 @@ FailureScenario plain(double mtbf, double save, double down) {
   FailureScenario s;
   s.nodes = 512;
   s.step_seconds = 1;
-  s.kinds = {{"node", Loss::node, 1 / mtbf / 512}};
-  s.tiers = {{.name = "storage", .survives = Loss::several, .save_seconds = save}};
+  s.kinds = {{"node", FailureScope::node, 1 / mtbf / 512}};
+  s.tiers = {{.name = "storage", .survives = FailureScope::several, .save_seconds = save}};
   s.restart_seconds = down;
   return s;
 }
@@ -34,7 +34,7 @@ void check_agreement(const FailureScenario& s, double weeks = 26) {
   const SimulatedGoodput simulated = simulate_goodput(s, {.weeks = weeks, .runs = 40, .seed = 7});
   CHECK(sum(closed.shares) == Approx(1).epsilon(1e-9));
   CHECK(sum(simulated.shares) == Approx(1).epsilon(1e-9));
-  INFO("doubt: " << closed.doubt << "; interval " << simulated.mean_low << " to " << simulated.mean_high);
+  INFO("caveat: " << closed.caveat << "; interval " << simulated.mean_low << " to " << simulated.mean_high);
   for (const auto& named : kNamedGoodputParts) {
     INFO(named.name << ": closed form " << closed.shares.*named.part << ", simulated "
                     << simulated.shares.*named.part);
@@ -110,17 +110,17 @@ TEST_CASE("the closed form and the simulation agree over one tier", "[goodput]")
 FailureScenario three_tiers(double mtbf) {
   FailureScenario s = plain(mtbf, 60, 120);
   const double each = 1 / mtbf / 512;
-  s.kinds = {{"software", Loss::process, 0.5 * each},
-             {"gpu", Loss::node, 0.35 * each},
-             {"switch", Loss::several, 0.15 * each}};
-  s.tiers = {{.name = "memory", .survives = Loss::process, .save_seconds = 1, .restore_seconds = 5},
+  s.kinds = {{"software", FailureScope::process, 0.5 * each},
+             {"gpu", FailureScope::node, 0.35 * each},
+             {"switch", FailureScope::several, 0.15 * each}};
+  s.tiers = {{.name = "memory", .survives = FailureScope::process, .save_seconds = 1, .restore_seconds = 5},
              {.name = "partner",
-              .survives = Loss::node,
+              .survives = FailureScope::node,
               .save_seconds = 4,
               .write_seconds = 20,
               .restore_seconds = 30},
              {.name = "storage",
-              .survives = Loss::several,
+              .survives = FailureScope::several,
               .save_seconds = 30,
               .write_seconds = 100,
               .restore_seconds = 120}};
@@ -178,24 +178,24 @@ FailureScenario drawn(std::mt19937_64& bits) {
   const double mtbf = between(1800, 500000), software = between(0.1, 1), node = between(0.1, 1),
                several = between(0.03, 1);
   const double each = 1 / mtbf / static_cast<double>(s.nodes) / (software + node + several);
-  s.kinds = {{"software", Loss::process, software * each},
-             {"gpu", Loss::node, node * each},
-             {"switch", Loss::several, several * each}};
+  s.kinds = {{"software", FailureScope::process, software * each},
+             {"gpu", FailureScope::node, node * each},
+             {"switch", FailureScope::several, several * each}};
   const std::uint64_t tiers = bits() % 3;
   const double save = between(0.3, 10);
   if (tiers > 1)
     s.tiers.push_back({.name = "memory",
-                       .survives = Loss::process,
+                       .survives = FailureScope::process,
                        .save_seconds = save,
                        .restore_seconds = between(1, 60)});
   if (tiers > 0)
     s.tiers.push_back({.name = "partner",
-                       .survives = Loss::node,
+                       .survives = FailureScope::node,
                        .save_seconds = save * between(1, 4),
                        .write_seconds = between(1, 100),
                        .restore_seconds = between(1, 60)});
   s.tiers.push_back({.name = "storage",
-                     .survives = Loss::several,
+                     .survives = FailureScope::several,
                      .save_seconds = between(1, 100),
                      .write_seconds = between(1, 300),
                      .restore_seconds = between(10, 300)});
@@ -212,12 +212,12 @@ FailureScenario drawn(std::mt19937_64& bits) {
   return s;
 }
 
-TEST_CASE("the closed form and the simulation agree wherever the closed form has no doubt", "[goodput]") {
+TEST_CASE("the closed form and the simulation agree wherever the closed form has no caveat", "[goodput]") {
   std::mt19937_64 bits(5);
   int certain = 0;
   for (int i = 0; i < 60; ++i) {
     const FailureScenario s = drawn(bits);
-    if (!closed_form_goodput(s).doubt.empty()) continue;
+    if (!closed_form_goodput(s).caveat.empty()) continue;
     ++certain;
     INFO("scenario " << i);
     check_agreement(s, 20);
@@ -232,12 +232,12 @@ TEST_CASE("a job without failures or saves loses nothing", "[goodput]") {
   CHECK(simulate_goodput(s, {.weeks = 1, .runs = 2}).shares.useful == Approx(1).epsilon(1e-12));
 }
 
-TEST_CASE("the closed form says where it is in doubt", "[goodput]") {
-  CHECK(closed_form_goodput(plain(3 * kHour, 10, 10 * kMinute)).doubt.empty());
+TEST_CASE("the closed form says where it is in caveat", "[goodput]") {
+  CHECK(closed_form_goodput(plain(3 * kHour, 10, 10 * kMinute)).caveat.empty());
   FailureScenario s = three_tiers(10 * kMinute);
   s.detection_seconds = 5 * kMinute;
   const GoodputEstimate closed = closed_form_goodput(s);
-  CHECK(closed.doubt.find("near the time that one takes to mend") != std::string::npos);
+  CHECK(closed.caveat.find("near the time that one takes to mend") != std::string::npos);
   // Rightly: failures that are found together are counted one by one.
   const double simulated = simulate_goodput(s, {.weeks = 26, .runs = 20}).shares.useful;
   CHECK(std::abs(closed.shares.useful - simulated) > 0.01);

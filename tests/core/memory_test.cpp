@@ -24,7 +24,7 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   test::losses(rank.trainer(), job, 1, 2);
   const auto samples = test::skewed_samples(job, 1);
   rank.trainer().evaluate(test::reader(samples));
-  const kernels::MemoryPlan measured = rank.memory().plan();
+  const kernels::MemoryBudget measured = rank.memory().budget();
   for (const auto& region : rank.plan().memory.regions) {
     CAPTURE(region.name);
     CHECK(measured.bytes_of(region.name) == region.bytes);

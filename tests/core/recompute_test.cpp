@@ -233,7 +233,7 @@ TEST_CASE("layers are counted over the whole model, not over a rank's chunk", "[
            kept_bytes(core::dry_run(job, layout, rank, machine.device));
   };
   for (std::int64_t rank = 0; rank < 3; ++rank) {
-    const parallel::StageSpan span = parallel::chunks_of(layout, rank).front();
+    const parallel::ChunkSpan span = parallel::chunks_of(layout, rank).front();
     CAPTURE(rank, span.first_layer, span.layers);
     const auto holds = [&](std::int64_t layer) {
       return span.first_layer <= layer && layer < span.first_layer + span.layers;

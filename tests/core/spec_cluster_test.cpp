@@ -147,7 +147,7 @@ TEST_CASE("a job of a calibrated processor runs on such a processor, with its th
 TEST_CASE("the machine is a device for each rank of a local job", "[spec][cluster]") {
   const parallel::PlacedGrid placed = place_job(laid_out(parse_job(kJob, "j"), 2, 2, 1, 1));
   CHECK(placed.topology.devices() == 4);
-  CHECK(placed.placement[3] == parallel::Slot{0, 3});
+  CHECK(placed.placement[3] == parallel::DeviceLocation{0, 3});
 }
 
 TEST_CASE("the comments of a small world list its ranks and every group with its link", "[spec][cluster]") {

@@ -259,7 +259,7 @@ TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel gro
   const JobSpec two = job({"parallel.dp=4", "cluster.nodes=2"});
   CHECK(job_topology(two).nodes == 2);
   CHECK(job_topology(two).devices_per_node == 2);
-  CHECK(place_job(two).placement[2] == parallel::Slot{1, 0});
+  CHECK(place_job(two).placement[2] == parallel::DeviceLocation{1, 0});
   CHECK(parse_job(to_yaml(two), "resolved.yaml") == two);
   CHECK(problems(kJob, {"cluster.nodes=2"}) == Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp "
                                                      "x dp) cannot be divided evenly among 2 nodes (nearest "

@@ -75,7 +75,7 @@ inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& j
 
 /// Throws unless every region of a rank's memory came to its planned size.
 inline void require_as_planned(core::DeviceRank& rank) {
-  const kernels::MemoryPlan measured = rank.memory().plan();
+  const kernels::MemoryBudget measured = rank.memory().budget();
   for (const auto& region : rank.plan().memory.regions)
     if (measured.bytes_of(region.name) != region.bytes)
       throw std::logic_error("rank " + std::to_string(rank.groups().rank()) + ": region " + region.name +

@@ -50,7 +50,8 @@ std::set<Link> links(const PlacedGrid& p, Axis axis) {
 
 TEST_CASE("ranks fill node after node", "[placement]") {
   const PlacedGrid p = placed(8, 4, 1, hgx(4));
-  for (std::int64_t rank = 0; rank < 32; ++rank) CHECK(p.placement[rank] == Slot{rank / 8, rank % 8});
+  for (std::int64_t rank = 0; rank < 32; ++rank)
+    CHECK(p.placement[rank] == DeviceLocation{rank / 8, rank % 8});
 }
 
 TEST_CASE("more ranks than devices are refused with what would fit", "[placement]") {
@@ -84,14 +85,14 @@ TEST_CASE("pipeline neighbours in different nodes have the same rail, in whateve
     const PlacedGrid p = placed(tp, 1, pp, hgx(tp * pp / 8));
     std::set<std::pair<std::int64_t, std::int64_t>> used;
     for (std::int64_t rank = 0; rank < p.placement.ranks(); ++rank) {
-      const Slot& slot = p.placement[rank];
-      CHECK(slot.node == rank / 8);
-      CHECK(used.insert({slot.node, slot.device}).second);
+      const DeviceLocation& location = p.placement[rank];
+      CHECK(location.node == rank / 8);
+      CHECK(used.insert({location.node, location.device}).second);
     }
     CHECK(p.tp_problem().empty());
     for (const auto& group : p.grid.groups(Axis::pp))
       for (std::size_t i = 0; i + 1 < group.size(); ++i) {
-        const Slot &a = p.placement[group[i]], &b = p.placement[group[i + 1]];
+        const DeviceLocation &a = p.placement[group[i]], &b = p.placement[group[i + 1]];
         CHECK((a.node == b.node || a.device == b.device));
       }
     CHECK(links(p, Axis::pp) == std::set<Link>{Link::rail});

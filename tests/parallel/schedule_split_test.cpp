@@ -8,9 +8,9 @@
 #include "parallel/layout/split.h"
 
 using namespace trainerd;
+using parallel::ChunkSpan;
 using parallel::split_layers;
 using parallel::split_problem;
-using parallel::StageSpan;
 
 namespace {
 
@@ -42,9 +42,9 @@ double best(std::int64_t layers, std::size_t chunks, const Costs& costs) {
   return least;
 }
 
-std::vector<std::int64_t> counts_of(const std::vector<StageSpan>& spans) {
+std::vector<std::int64_t> counts_of(const std::vector<ChunkSpan>& spans) {
   std::vector<std::int64_t> counts;
-  for (const StageSpan& span : spans) counts.push_back(span.layers);
+  for (const ChunkSpan& span : spans) counts.push_back(span.layers);
   return counts;
 }
 
@@ -75,10 +75,10 @@ TEST_CASE("layers are split so that the largest chunk is the smallest possible",
 TEST_CASE("126 layers on 128 chunks leave the embedding and the head alone, as Llama 3 405B", "[split]") {
   const auto spans = split_layers(126, 128, 1, 0.05, 0.7);
   REQUIRE(spans.size() == 128);
-  CHECK(spans.front() == StageSpan{0, 0, true, false});
-  CHECK(spans.back() == StageSpan{126, 0, false, true});
+  CHECK(spans.front() == ChunkSpan{0, 0, true, false});
+  CHECK(spans.back() == ChunkSpan{126, 0, false, true});
   for (std::size_t i = 1; i < 127; ++i)
-    CHECK(spans[i] == StageSpan{static_cast<std::int64_t>(i) - 1, 1, false, false});
+    CHECK(spans[i] == ChunkSpan{static_cast<std::int64_t>(i) - 1, 1, false, false});
 }
 
 TEST_CASE("an even split stays even and later chunks get what is left over", "[split]") {

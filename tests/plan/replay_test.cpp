@@ -23,7 +23,8 @@ core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel:
     record.ops.push_back({kernels::Operator::add, {}, {costs.of(kind), 0}});
     const auto index = static_cast<std::int32_t>(record.ops.size()) - 1;
     for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
-      for (const core::Turn turn : {core::Turn::first, core::Turn::middle, core::Turn::last})
+      for (const core::MicrobatchRole turn :
+           {core::MicrobatchRole::first, core::MicrobatchRole::middle, core::MicrobatchRole::last})
         record.actions[{chunk, kind, turn}] = {{core::RecordedEvent::Kind::op, index, 0}};
   }
   return record;
@@ -137,7 +138,7 @@ TEST_CASE("a background collective is exposed by what is left of it when it is a
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, "reduce_scatter", "gradients", 5, true}};
   using Kind = core::RecordedEvent::Kind;
-  auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
+  auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, of which the backward's 2 hide some
   record.after = {{Kind::wait, 0, 0}};
   const core::Replay overlapped = core::replay(input_of(shape, record, 0));
@@ -173,7 +174,7 @@ TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, "all_gather", "parameters", 4, true}};
   using Kind = core::RecordedEvent::Kind;
-  auto& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
+  auto& forward = record.actions[{0, ActionKind::forward, core::MicrobatchRole::last}];
   forward.push_back({Kind::wait, 0, 0});  // a second into the step
   record.after = {{Kind::issue, 0, 0}};
   CHECK(core::replay(input_of(shape, record, 0)).step_seconds == Approx(3 + 3));
@@ -223,7 +224,7 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   const auto step = [&](const std::vector<double>& seconds, double launch) {
     core::RankRecord record;
-    core::RecordedSegment& forward = record.actions[{0, ActionKind::forward, core::Turn::last}];
+    core::RecordedSegment& forward = record.actions[{0, ActionKind::forward, core::MicrobatchRole::last}];
     for (const double s : seconds) {
       forward.push_back({core::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
       record.ops.push_back({kernels::Operator::add, {}, {s, 0}});
@@ -245,7 +246,7 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
   record.collectives = {{0, "reduce_scatter", "gradients", 5, true},
                         {1, "all_reduce", "row_linear", 2, false}};
   using Kind = core::RecordedEvent::Kind;
-  auto& backward = record.actions[{0, ActionKind::backward, core::Turn::last}];
+  auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});
   backward.push_back({Kind::issue, 1, 0}), backward.push_back({Kind::wait, 1, 0});
   record.after = {{Kind::wait, 0, 0}};

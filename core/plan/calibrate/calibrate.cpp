@@ -67,7 +67,7 @@ class TimedModel {
   TimedModel(const JobSpec& job, const parallel::Topology& topology)
       : job_(job),
         one_thread_(topology.device.kind == kernels::DeviceKind::cpu && topology.device.threads == 1),
-        rank_(job, topology, [this](const kernels::ObservedCall& call) { hear(call); }) {
+        rank_(job, topology, [this](const kernels::ObservedCall& call) { on_call(call); }) {
     rank_.trainer().initialise();
     OperatorSamples unused;
     run(unused);  // learns the order of parameters, makes primitives, touches memory
@@ -99,7 +99,7 @@ class TimedModel {
  private:
   // What other processes take of the core is not the operator's: where one thread computes, an operator has
   // taken no more than its processor time since the last one.
-  void hear(kernels::ObservedCall call) {
+  void on_call(kernels::ObservedCall call) {
     if (into_ == nullptr) return;  // it is being made
     if (one_thread_) {
       const double now = processor_seconds();

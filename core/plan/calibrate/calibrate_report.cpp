@@ -68,7 +68,7 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
       "measured:                               # seconds\n"
       "  # Products and attention: what 1, a FLOP, a byte, and an element of either operand (of attention: a "
       "score, and nothing) add.\n"
-      "  # Others: bytes and seconds in turn.\n";
+      "  # Others: bytes and seconds in role.\n";
   text += fmt::format("  operator_seconds: {:.4g}\n", rates.operator_seconds);
   text += curves_text("alone", rates.alone);
   if (!rates.crowded.empty()) text += curves_text("crowded", rates.crowded);

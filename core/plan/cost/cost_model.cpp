@@ -116,8 +116,8 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
   const Topology& t = placed.topology;
   std::map<std::int64_t, std::int64_t> members;
   for (const std::int64_t rank : ranks) {
-    const parallel::Slot& slot = placed.placement[rank];
-    const std::int64_t device = slot.node * t.devices_per_node + slot.device;
+    const parallel::DeviceLocation& location = placed.placement[rank];
+    const std::int64_t device = location.node * t.devices_per_node + location.device;
     ++members[device / std::max<std::int64_t>(1, t.nvlink_domain > 0 ? t.nvlink_domain : t.devices_per_node)];
   }
   place.per_domain = std::min_element(members.begin(), members.end(), [](const auto& a, const auto& b) {

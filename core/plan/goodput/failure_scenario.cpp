@@ -50,7 +50,8 @@ class Needs {
   std::string missing_;
 };
 
-CheckpointTier memory_tier(const char* name, Loss survives, const FailureSpec::Memory& m, Needs& needs) {
+CheckpointTier memory_tier(const char* name, FailureScope survives, const FailureSpec::Memory& m,
+                           Needs& needs) {
   return {.name = name,
           .survives = survives,
           .save_seconds = m.save_seconds,
@@ -76,7 +77,7 @@ std::int64_t storage_steps(const io::Interval& every, const FailureSpec& spec, c
 CheckpointTier storage_tier(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures,
                             Needs& needs) {
   CheckpointTier tier{.name = "storage",
-                      .survives = Loss::several,
+                      .survives = FailureScope::several,
                       .every_steps = storage_steps(job.checkpoint.every, spec, figures)};
   std::optional<double> write_seconds;
   if (figures.checkpoint_bytes && spec.storage_gb_per_second > 0)
@@ -120,11 +121,11 @@ FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, co
   s.nodes = (ranks + devices - 1) / devices;
   const auto of_node = [](double per_1000_days) { return per_1000_days / (1000 * kSecondsPerDay); };
   const double node_devices = static_cast<double>(devices);
-  s.kinds = {{"gpu", Loss::node, of_node(spec.gpu) * node_devices},
-             {"gpu_memory", Loss::node, of_node(spec.gpu_memory) * node_devices},
-             {"host", Loss::node, of_node(spec.host)},
-             {"network", Loss::several, of_node(spec.network)},
-             {"software", Loss::process, of_node(spec.software)}};
+  s.kinds = {{"gpu", FailureScope::node, of_node(spec.gpu) * node_devices},
+             {"gpu_memory", FailureScope::node, of_node(spec.gpu_memory) * node_devices},
+             {"host", FailureScope::node, of_node(spec.host)},
+             {"network", FailureScope::several, of_node(spec.network)},
+             {"software", FailureScope::process, of_node(spec.software)}};
   std::erase_if(s.kinds, [](const FailureKind& kind) { return kind.per_node_second == 0; });
   needs.require(!s.kinds.empty() || spec.planned > 0,
                 "cluster.failures: " + job.cluster.preset +
@@ -144,9 +145,9 @@ FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, co
                     " are more than the job's dp (nearest valid: " + std::to_string(dp) + ")");
   s.speed_by_missing = speeds(spec, s, devices, ranks, dp);
   if (spec.memory.save_seconds >= 0)
-    s.tiers.push_back(memory_tier("memory", Loss::process, spec.memory, needs));
+    s.tiers.push_back(memory_tier("memory", FailureScope::process, spec.memory, needs));
   if (spec.partner.save_seconds >= 0)
-    s.tiers.push_back(memory_tier("partner", Loss::node, spec.partner, needs));
+    s.tiers.push_back(memory_tier("partner", FailureScope::node, spec.partner, needs));
   s.tiers.push_back(storage_tier(job, spec, figures, needs));
   needs.throw_if_any();
   check_scenario(s);

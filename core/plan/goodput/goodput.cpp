@@ -9,9 +9,9 @@ namespace trainerd::core {
 namespace {
 
 // Beyond these the tests see the closed form leave the simulation by more than a point.
-constexpr double kMostDownPerFailure = 0.2;  // of the mean time between interruptions
-constexpr double kMostWaiting = 0.25;        // of all time
-constexpr double kLeastReplace = 10;         // of an elastic job's down time
+constexpr double kMaxDownPerFailure = 0.2;  // of the mean time between interruptions
+constexpr double kMaxWaiting = 0.25;        // of all time
+constexpr double kMinReplace = 10;          // of an elastic job's down time
 
 double sum(const GoodputShares& shares) {
   double all = 0;
@@ -23,10 +23,10 @@ void scale(GoodputShares& shares, double factor) {
   for (const auto& named : kNamedGoodputParts) shares.*named.part *= factor;
 }
 
-double rate_of_kinds(const FailureScenario& s, bool (*counts)(Loss)) {
+double rate_of_kinds(const FailureScenario& s, bool (*counts)(FailureScope)) {
   double rate = 0;
   for (const FailureKind& kind : s.kinds)
-    if (counts(kind.loss)) rate += kind.per_node_second;
+    if (counts(kind.scope)) rate += kind.per_node_second;
   return rate * static_cast<double>(s.nodes);
 }
 
@@ -82,7 +82,8 @@ struct NodeChain {
 NodeChain node_chain(const FailureScenario& s) {
   NodeChain chain;
   const double per_node =
-      rate_of_kinds(s, [](Loss loss) { return loss != Loss::process; }) / static_cast<double>(s.nodes);
+      rate_of_kinds(s, [](FailureScope scope) { return scope != FailureScope::process; }) /
+      static_cast<double>(s.nodes);
   if (s.replace_seconds <= 0 || per_node <= 0) return chain;
   const auto allowed = static_cast<std::int64_t>(s.speed_by_missing.size()) - 1;
   const auto speed = [&](std::int64_t missing) {
@@ -127,23 +128,23 @@ std::int64_t least_steps(const CheckpointTier& tier, double step_seconds) {
   return static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMaxScenarioSteps)));
 }
 
-std::string doubt_of(const FailureScenario& s, const std::vector<TierPlan>& tiers, const NodeChain& nodes) {
+std::string caveat_of(const FailureScenario& s, const std::vector<TierPlan>& tiers, const NodeChain& nodes) {
   const double rate = failures_per_second(s);
   double restore = 0;
   for (const TierPlan& level : tiers) restore = std::max(restore, level.tier.restore_seconds);
   const double down = s.detection_seconds + s.restart_seconds + restore;
-  if (rate * down > kMostDownPerFailure)
+  if (rate * down > kMaxDownPerFailure)
     return "the mean time between interruptions is near the time that one takes to mend: they overlap";
-  if (nodes.grows_per_second > 0 && s.replace_seconds < kLeastReplace * down)
+  if (nodes.grows_per_second > 0 && s.replace_seconds < kMinReplace * down)
     return "lost nodes are back about as soon as the job has started again without them";
-  if (nodes.waiting > kMostWaiting) return "the job waits for nodes much of the time: set more spares";
+  if (nodes.waiting > kMaxWaiting) return "the job waits for nodes much of the time: set more spares";
   return "";
 }
 
 }  // namespace
 
 double failures_per_second(const FailureScenario& scenario) {
-  return rate_of_kinds(scenario, [](Loss) { return true; });
+  return rate_of_kinds(scenario, [](FailureScope) { return true; });
 }
 
 double daly_interval_seconds(double save_seconds, double mtbf_seconds) {
@@ -170,7 +171,7 @@ void check_scenario(const FailureScenario& s) {
               s.speed_by_missing.back() > 0 &&
               static_cast<std::int64_t>(s.speed_by_missing.size()) <= s.nodes,
           "the speed of a job falls from 1 with its missing nodes");
-  require(!s.tiers.empty() && s.tiers.back().survives == Loss::several,
+  require(!s.tiers.empty() && s.tiers.back().survives == FailureScope::several,
           "the last tier of checkpoints must survive every interruption");
   for (std::size_t i = 0; i < s.tiers.size(); ++i) {
     const CheckpointTier& tier = s.tiers[i];
@@ -225,7 +226,7 @@ std::vector<TierPlan> plan_tiers(const FailureScenario& s) {
   for (const CheckpointTier& tier : s.tiers) plans.push_back({.tier = tier});
   for (const FailureKind& kind : s.kinds) {
     const auto survivor = std::find_if(plans.begin(), plans.end(),
-                                       [&](const TierPlan& p) { return p.tier.survives >= kind.loss; });
+                                       [&](const TierPlan& p) { return p.tier.survives >= kind.scope; });
     base::check(survivor != plans.end(), "the last tier survives everything");
     survivor->failures_per_second += kind.per_node_second * static_cast<double>(s.nodes);
   }
@@ -271,7 +272,7 @@ GoodputEstimate closed_form_goodput(const FailureScenario& s) {
   const NodeChain nodes = node_chain(s);
   for (TierPlan& level : levels) level.failures_per_second *= nodes.present;
   GoodputEstimate estimate;
-  estimate.doubt = doubt_of(s, levels, nodes);
+  estimate.caveat = caveat_of(s, levels, nodes);
 
   GoodputShares segment;
   const double first =

@@ -14,7 +14,7 @@ inline constexpr double kSecondsPerDay = 24 * 3600;
 inline constexpr std::int64_t kMaxScenarioSteps = 1'000'000'000;
 
 /// What an interruption takes away, and so which copies of the training state outlive it.
-enum class Loss : std::uint8_t {
+enum class FailureScope : std::uint8_t {
   process,  ///< a process ends; its node and the node's memory stay
   node,     ///< a node is lost, and another takes its place
   several,  ///< a node is lost, and copies in the memory of others with it
@@ -22,16 +22,16 @@ enum class Loss : std::uint8_t {
 
 struct FailureKind {
   std::string name;
-  Loss loss = Loss::process;
+  FailureScope scope = FailureScope::process;
   double per_node_second = 0;  ///< of one node of the job: a Poisson process
 };
 
 /// Copies of the state in one place, from the nearest to the safest.
 struct CheckpointTier {
   std::string name;
-  Loss survives = Loss::process;  ///< this loss and lesser ones
-  double save_seconds = 0;        ///< training stands still
-  double write_seconds = 0;       ///< from then until the copy counts; training goes on
+  FailureScope survives = FailureScope::process;  ///< this scope and lesser ones
+  double save_seconds = 0;                        ///< training stands still
+  double write_seconds = 0;                       ///< from then until the copy counts; training goes on
   double restore_seconds = 0;
   std::int64_t every_steps = 0;  ///< 0: the optimum
 };
@@ -106,7 +106,7 @@ std::vector<TierPlan> plan_tiers(const FailureScenario& scenario);
 
 struct GoodputEstimate {
   GoodputShares shares;
-  std::string doubt;  ///< why the closed form may be off by more than a point; empty where it holds
+  std::string caveat;  ///< why the closed form may be off by more than a point; empty where it holds
 };
 
 /// The steady state, by renewal theory. Tiers nest: a segment of the safer tier is many of the nearer one's,

@@ -28,9 +28,9 @@ double per_day(const FailureScenario& s, const FailureKind& kind) {
 }
 
 /// Where an interruption's work comes back from.
-std::string survivor(const std::vector<TierPlan>& plans, Loss loss) {
+std::string survivor(const std::vector<TierPlan>& plans, FailureScope scope) {
   for (const TierPlan& plan : plans)
-    if (plan.tier.survives >= loss) return plan.tier.name;
+    if (plan.tier.survives >= scope) return plan.tier.name;
   return "";
 }
 
@@ -44,7 +44,7 @@ std::string interruptions_text(const GoodputReport& r, const std::vector<TierPla
   std::string text = "  interruptions       a day   restore from\n";
   for (const FailureKind& kind : r.scenario.kinds)
     text += formatted("    %-15s %7.3f   %s\n", kind.name.c_str(), per_day(r.scenario, kind),
-                      survivor(plans, kind.loss).c_str());
+                      survivor(plans, kind.scope).c_str());
   if (r.scenario.planned_per_second > 0)
     text += formatted("    %-15s %7.3f   a save of their own\n", "planned",
                       r.scenario.planned_per_second * kSecondsPerDay);
@@ -104,7 +104,8 @@ std::string goodput_text(const GoodputReport& r) {
                         100 * m.mean_high, 100 * m.run_low, 100 * m.run_high);
     text += "\n";
   }
-  if (!r.closed_form.doubt.empty()) text += "\n  The closed form is in doubt: " + r.closed_form.doubt + ".\n";
+  if (!r.closed_form.caveat.empty())
+    text += "\n  The closed form may not hold: " + r.closed_form.caveat + ".\n";
   return text + formatted("\ngoodput %.2f %%\n", 100 * m.shares.useful);
 }
 
@@ -122,7 +123,7 @@ std::string goodput_json(const GoodputReport& r) {
   json["runs_5_to_95"] = {m.run_low, m.run_high};
   json["simulated"] = shares_json(m.shares);
   json["closed_form"] = shares_json(r.closed_form.shares);
-  json["closed_form_doubt"] = r.closed_form.doubt.empty() ? Json() : Json(r.closed_form.doubt);
+  json["closed_form_caveat"] = r.closed_form.caveat.empty() ? Json() : Json(r.closed_form.caveat);
   json["mtbf_seconds"] = rate > 0 ? Json(1 / rate) : Json();
   json["interruptions_per_run"] = m.interruptions_per_run;
   json["planned_per_run"] = m.planned_per_run;
@@ -130,7 +131,7 @@ std::string goodput_json(const GoodputReport& r) {
   json["interruptions"] = Json::array();
   for (const FailureKind& kind : s.kinds)
     json["interruptions"].push_back(
-        {{"kind", kind.name}, {"per_day", per_day(s, kind)}, {"restore_from", survivor(plans, kind.loss)}});
+        {{"kind", kind.name}, {"per_day", per_day(s, kind)}, {"restore_from", survivor(plans, kind.scope)}});
   json["checkpoints"] = Json::array();
   for (const TierPlan& plan : plans)
     json["checkpoints"].push_back({{"tier", plan.tier.name},

@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kWeek = 7 * 24 * 3600;
-constexpr double kMostWeeks = 10'000;
-constexpr std::int64_t kMostRuns = 1'000'000;
+constexpr double kMaxWeeks = 10'000;
+constexpr std::int64_t kMaxRuns = 1'000'000;
 
 /// Numbers of one run: the draw is the counter.
 class Draws {
@@ -46,7 +46,7 @@ class Run {
       : s_(s), horizon_(horizon), draws_(draws) {
     for (const TierPlan& plan : plans) tiers_.push_back({.plan = plan});
     for (const FailureKind& kind : s.kinds)
-      (kind.loss == Loss::process ? process_rate_ : node_rate_) += kind.per_node_second;
+      (kind.scope == FailureScope::process ? process_rate_ : node_rate_) += kind.per_node_second;
     patience_ = draws_.exponential();
     if (s.planned_per_second > 0) next_planned_ = draws_.exponential() / s.planned_per_second;
   }
@@ -98,21 +98,22 @@ class Run {
   void strike(bool processes_run) {
     patience_ = draws_.exponential();
     double at = draws_.uniform() * (node_rate_ + (processes_run ? process_rate_ : 0));
-    struck_ = Loss::process;
+    struck_ = FailureScope::process;
     for (const FailureKind& kind : s_.kinds) {
-      if (kind.per_node_second == 0 || (kind.loss == Loss::process && !processes_run)) continue;
-      struck_ = kind.loss;
+      if (kind.per_node_second == 0 || (kind.scope == FailureScope::process && !processes_run)) continue;
+      struck_ = kind.scope;
       if ((at -= kind.per_node_second) <= 0) break;
     }
     ++failures;
-    if (struck_ != Loss::process && s_.replace_seconds > 0) away_.push_back(now_ + s_.replace_seconds);
+    if (struck_ != FailureScope::process && s_.replace_seconds > 0)
+      away_.push_back(now_ + s_.replace_seconds);
   }
 
-  /// Back to the newest copy that outlives the loss; the seconds that reading it takes.
-  double roll_back(Loss loss) {
+  /// Back to the newest copy that outlives the scope; the seconds that reading it takes.
+  double roll_back(FailureScope scope) {
     double newest = 0, restore = s_.tiers.back().restore_seconds;
     for (auto tier = tiers_.rbegin(); tier != tiers_.rend(); ++tier) {
-      if (tier->plan.tier.survives < loss || tier->work < newest) continue;
+      if (tier->plan.tier.survives < scope || tier->work < newest) continue;
       newest = tier->work;
       restore = tier->plan.tier.restore_seconds;
     }
@@ -122,7 +123,7 @@ class Run {
     // What is read passes through every nearer tier.
     for (Copies& tier : tiers_) tier.work = std::min(tier.work, newest);
     for (Copies& tier : tiers_)
-      if (tier.plan.tier.survives < loss) tier.work = newest;
+      if (tier.plan.tier.survives < scope) tier.work = newest;
     return restore;
   }
 
@@ -139,18 +140,18 @@ class Run {
       tier.counts_at = kNever;  // what was being written ends with the job
     }
     for (;;) {
-      Loss loss = struck_;
+      FailureScope scope = struck_;
       // Failures meanwhile are found and mended with the first.
       for (double left = s_.detection_seconds; left > 0 && now_ < horizon_;) {
         const double before = now_;
         const bool another = advance(left, &GoodputShares::detection, false);
         left -= now_ - before;
-        if (another) loss = std::max(loss, struck_);
+        if (another) scope = std::max(scope, struck_);
         else break;
       }
       while (missing() > allowed() && now_ < horizon_)
-        if (advance(away_.front() - now_, &GoodputShares::waiting, false)) loss = std::max(loss, struck_);
-      const double restore = roll_back(loss);
+        if (advance(away_.front() - now_, &GoodputShares::waiting, false)) scope = std::max(scope, struck_);
+      const double restore = roll_back(scope);
       if (!start_again(restore, &GoodputShares::restart)) return;
     }
   }
@@ -247,15 +248,15 @@ class Run {
   double patience_ = 0;  // what is left of an exponential of mean 1 until the next failure
   double next_planned_ = kNever;
   std::deque<double> away_;  // when each lost node is back, in order
-  Loss struck_ = Loss::process;
+  FailureScope struck_ = FailureScope::process;
 };
 
 void check_options(const SimulationOptions& o) {
-  if (!(o.weeks > 0 && o.weeks <= kMostWeeks))
+  if (!(o.weeks > 0 && o.weeks <= kMaxWeeks))
     throw base::spec_error("--weeks: must be more than 0 and at most " +
-                           std::to_string(std::llround(kMostWeeks)));
-  if (o.runs < 2 || o.runs > kMostRuns)
-    throw base::spec_error("--runs: must be 2 to " + std::to_string(kMostRuns) +
+                           std::to_string(std::llround(kMaxWeeks)));
+  if (o.runs < 2 || o.runs > kMaxRuns)
+    throw base::spec_error("--runs: must be 2 to " + std::to_string(kMaxRuns) +
                            ", or there is no confidence interval");
 }
 

@@ -35,7 +35,7 @@ std::size_t use_of(MemoryTerm term) {
 std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const DryRun> ranks) {
   std::array<std::int64_t, kUses.size()> bytes{};
   for (const DryRun& rank : ranks)
-    for (const kernels::MemoryPlan::Region& region : rank.memory.regions) {
+    for (const kernels::MemoryBudget::Region& region : rank.memory.regions) {
       std::int64_t left = region.bytes;  // what no term has is alignment
       for (std::size_t t = 0; t < static_cast<std::size_t>(MemoryTerm::count_); ++t) {
         const auto term = static_cast<MemoryTerm>(t);

@@ -19,8 +19,8 @@ namespace trainerd::core {
 
 /// One pipeline stage: the memory of its largest rank.
 struct StagePlan {
-  std::vector<parallel::StageSpan> chunks;
-  kernels::MemoryPlan memory;  ///< by region
+  std::vector<parallel::ChunkSpan> chunks;
+  kernels::MemoryBudget memory;  ///< by region
   /// Bytes by what they are for, over all regions; with `device_overhead`.
   std::map<std::string, std::int64_t> terms;
   std::int64_t bytes = 0;  ///< all of them

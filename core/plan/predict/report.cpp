@@ -24,7 +24,7 @@ double devices_of(const Plan& plan) { return static_cast<double>(plan.job.parall
 
 std::string layers_text(const StagePlan& stage) {
   std::string text;
-  for (const parallel::StageSpan& span : stage.chunks) {
+  for (const parallel::ChunkSpan& span : stage.chunks) {
     text += text.empty() ? "" : " | ";
     if (span.embedding) text += "embedding ";
     if (span.layers > 0) text += std::to_string(span.first_layer);
@@ -74,11 +74,11 @@ std::string traffic_text(const Plan& plan) {
 std::string advice(const Plan& plan) {
   const base::TimeLedger& l = plan.time.mean;
   const parallel::ParallelOptions& p = plan.job.parallel;
-  struct Loss {
+  struct LostTime {
     double seconds;
     std::string text;
   };
-  std::vector<Loss> losses = {
+  std::vector<LostTime> losses = {
       {l[base::LedgerPart::exposed_tp],
        std::string("tensor parallelism: a smaller tp needs less of it") +
            (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
@@ -93,8 +93,9 @@ std::string advice(const Plan& plan) {
       {l[base::LedgerPart::optimizer],
        "the update: a zero of 1 or more shares it over the data-parallel ranks"},
   };
-  const auto worst = std::max_element(losses.begin(), losses.end(),
-                                      [](const Loss& a, const Loss& b) { return a.seconds < b.seconds; });
+  const auto worst = std::max_element(losses.begin(), losses.end(), [](const LostTime& a, const LostTime& b) {
+    return a.seconds < b.seconds;
+  });
   const double share = worst->seconds / plan.time.step_seconds;
   if (share < 0.02)
     return "  operators take nearly all of the step: what is left to gain is in their own efficiency\n";

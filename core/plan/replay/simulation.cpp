@@ -57,12 +57,12 @@ Replay ReplaySimulation::run() {
   return result;
 }
 
-void ReplaySimulation::tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action,
+void ReplaySimulation::emit(const Rank& rank, ReplaySlice::Kind kind, const char* name, const Action* action,
                             double start, double seconds) const {
-  tell(rank, rank.step, kind, name, action, start, seconds);
+  emit(rank, rank.step, kind, name, action, start, seconds);
 }
 
-void ReplaySimulation::tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
+void ReplaySimulation::emit(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
                             const Action* action, double start, double seconds) const {
   if (!options_.observe || step + 1 != kReplayedSteps || seconds <= 0 ||
       (kind == ReplaySlice::Kind::message && action == nullptr))
@@ -79,7 +79,7 @@ void ReplaySimulation::spend(Rank& rank, double seconds, Part part) {
   const bool work = part == base::LedgerPart::compute || part == base::LedgerPart::optimizer;
   if (work) seconds *= rank.factor;
   if (options_.observe)
-    tell(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, info(part).name, rank.action,
+    emit(rank, work ? ReplaySlice::Kind::work : ReplaySlice::Kind::stall, info(part).name, rank.action,
          rank.now, seconds);
   rank.now += seconds;
   rank.ledger[part] += seconds;
@@ -170,7 +170,7 @@ bool ReplaySimulation::act(Rank& rank) {
   if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
   enter(rank, &a);
   const auto segment =
-      rank.timed->actions.find({local(a.chunk), a.kind, turn_of(a.microbatch, in_.schedule.microbatches)});
+      rank.timed->actions.find({local(a.chunk), a.kind, role_of(a.microbatch, in_.schedule.microbatches)});
   rank.segment = segment == rank.timed->actions.end() ? nullptr : &segment->second;
   return compute(rank);
 }
@@ -183,31 +183,31 @@ bool ReplaySimulation::compute(Rank& rank) {
 }
 
 void ReplaySimulation::wake(Rank& rank) {
-  if (rank.parked) turns_.push({clock_, rank.index});
+  if (rank.parked) wakeups_.push({clock_, rank.index});
   rank.parked = false;
 }
 
 void ReplaySimulation::go() {
-  for (const Rank& rank : ranks_) turns_.push({0, rank.index});
+  for (const Rank& rank : ranks_) wakeups_.push({0, rank.index});
   for (;;) {
     const double next = links_.next();
-    if (turns_.empty() || next <= turns_.top().first) {
+    if (wakeups_.empty() || next <= wakeups_.top().first) {
       if (next == std::numeric_limits<double>::infinity()) return;
       clock_ = next;
       if (const std::size_t id = links_.step(); id != LinkSharing::kNone) finish(Owner(owners_[id]));
       continue;
     }
-    clock_ = turns_.top().first;
-    Rank& rank = ranks_[static_cast<std::size_t>(turns_.top().second)];
-    turns_.pop();
+    clock_ = wakeups_.top().first;
+    Rank& rank = ranks_[static_cast<std::size_t>(wakeups_.top().second)];
+    wakeups_.pop();
     for (bool alone = true; alone;) {
       while (rank.now <= clock_ && advance(rank)) {}
       // It goes on at once where nothing comes before.
-      alone =
-          rank.now > clock_ && rank.now < links_.next() && (turns_.empty() || rank.now < turns_.top().first);
+      alone = rank.now > clock_ && rank.now < links_.next() &&
+              (wakeups_.empty() || rank.now < wakeups_.top().first);
       if (alone) clock_ = rank.now;
     }
-    if (rank.now > clock_) turns_.push({rank.now, rank.index});
+    if (rank.now > clock_) wakeups_.push({rank.now, rank.index});
     else rank.parked = true;
   }
 }

@@ -120,9 +120,9 @@ class ReplaySimulation {
   /// Goes on to when the flight has landed; false when that is not known yet.
   bool land(Rank& rank, std::int64_t index);
   /// The second step is the one that is looked at.
-  void tell(const Rank& rank, ReplaySlice::Kind kind, const char* name, const parallel::Action* action,
+  void emit(const Rank& rank, ReplaySlice::Kind kind, const char* name, const parallel::Action* action,
             double start, double seconds) const;
-  void tell(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
+  void emit(const Rank& rank, int step, ReplaySlice::Kind kind, const char* name,
             const parallel::Action* action, double start, double seconds) const;
   /// What the rank does from now on, an action or what is before and after all.
   void enter(Rank& rank, const parallel::Action* action) const;
@@ -173,8 +173,8 @@ class ReplaySimulation {
   LinkSharing links_;
   std::vector<Owner> owners_;  // by transfer
   double clock_ = 0;
-  using Turn = std::pair<double, int>;
-  std::priority_queue<Turn, std::vector<Turn>, std::greater<Turn>> turns_;  // when ranks are to go on
+  using Wakeup = std::pair<double, int>;
+  std::priority_queue<Wakeup, std::vector<Wakeup>, std::greater<Wakeup>> wakeups_;  // when ranks are to go on
 };
 
 }  // namespace trainerd::core

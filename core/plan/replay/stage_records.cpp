@@ -15,7 +15,7 @@ namespace {
 std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
                      const SlotCounts& slots) {
   std::string key;
-  for (const parallel::StageSpan& span : parallel::chunks_of(layout, pipeline_rank))
+  for (const parallel::ChunkSpan& span : parallel::chunks_of(layout, pipeline_rank))
     key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) +
            (span.embedding ? "e" : "") + (span.head ? "h" : "") + ",";
   for (const int pool : slots.pool_of_chunk) key += std::to_string(pool) + ",";

@@ -14,7 +14,7 @@ namespace trainerd::core {
 /// The record of each pipeline rank, and its memory.
 struct StageRecords {
   std::vector<std::shared_ptr<RankRecord>> of_rank;
-  std::vector<kernels::MemoryPlan> memory;
+  std::vector<kernels::MemoryBudget> memory;
 };
 /// Pipeline ranks that do the same are recorded once. `slots` are those of count_all_slots.
 StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,

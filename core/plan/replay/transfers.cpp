@@ -62,12 +62,12 @@ bool ReplaySimulation::land(Rank& rank, std::int64_t index) {
     const ReplayMessage& m = messages_[message.id];
     const double start = std::max(m.sent, m.received);
     if (!message.sends)
-      tell(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start,
+      emit(rank, ReplaySlice::Kind::message, "message", std::exchange(message.action, nullptr), start,
            m.end - start);
   }
   if (end > rank.now) {
     if (options_.observe)
-      tell(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now,
+      emit(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now,
            end - rank.now);
     rank.ledger[base::LedgerPart::bubble] += end - rank.now;
     rank.now = end;
@@ -178,7 +178,7 @@ void ReplaySimulation::finish(const Owner& o) {
       Group& group = rank.groups[static_cast<std::size_t>(o.group)];
       Collective& c = group.issued[group.ended++];
       c.end = clock_;
-      tell(rank, c.step, ReplaySlice::Kind::collective, group.info->name, c.action, c.start, c.end - c.start);
+      emit(rank, c.step, ReplaySlice::Kind::collective, group.info->name, c.action, c.start, c.end - c.start);
       ended(o.rank);
       return go_on(rank, o.group);
     }

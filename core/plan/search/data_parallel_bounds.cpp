@@ -25,7 +25,7 @@ void add(Seconds& sum, double times, const Seconds& of) {
 
 const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp) {
   return sections_.get(tp, [&] {
-    const auto of = [&](const parallel::StageSpan& span) {
+    const auto of = [&](const parallel::ChunkSpan& span) {
       std::map<std::size_t, std::int64_t> units;
       for (const ParamInfo& info : declare_parameters(parts_.job().model, {&span, 1}, 1, false).infos)
         if (!info.vectors)
@@ -78,7 +78,7 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
   const std::int64_t parts = levels.replicas ? levels.inner : levels.size;
   const auto of = [&](const std::vector<parallel::Section>& sections, bool table) {
     Seconds s;
-    for (const parallel::Bucket& b : parallel::plan_buckets(sections, bucket / grads, parts).buckets) {
+    for (const parallel::Bucket& b : parallel::lay_out_buckets(sections, bucket / grads, parts).buckets) {
       const std::int64_t piece = b.size / levels.inner;
       const double reduce = collective_seconds("reduce_scatter", b.size * grads, inner, t);
       const double gather = collective_seconds("all_gather", b.size * params, inner, t);

@@ -15,7 +15,7 @@ namespace trainerd::core {
 struct DataParallelUnits {
   std::int64_t layers = 0;
   bool embedding = false, head = false;
-  void add(const parallel::StageSpan& span) {
+  void add(const parallel::ChunkSpan& span) {
     layers += span.layers;
     embedding = embedding || span.embedding, head = head || span.head;
   }

@@ -18,7 +18,7 @@ using parallel::ScheduleKind;
 
 constexpr int kEmbedding = 1, kHead = 2;
 
-int ends_of(const parallel::StageSpan& span) {
+int ends_of(const parallel::ChunkSpan& span) {
   return (span.embedding ? kEmbedding : 0) + (span.head ? kHead : 0);
 }
 
@@ -139,7 +139,7 @@ const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& t
 }
 
 ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp,
-                                  const parallel::StageSpan& span) {
+                                  const parallel::ChunkSpan& span) {
   const int ends = ends_of(span);
   const RecomputeOptions r = c.recompute;
   if (span.layers == 0) return probe(c, tp, RecomputeKind::none, ends, 0);
@@ -162,7 +162,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const parallel::Topology& t = parts_.topology();
   const JobSpec job = with_choice(parts_.job(), c);
   const GroupPlaces& places = parts_.places(c);
-  const std::vector<parallel::StageSpan>& chunks = parts_.chunks(c);
+  const std::vector<parallel::ChunkSpan>& chunks = parts_.chunks(c);
   const std::vector<SlotCounts>& slots = parts_.slots(c);
   const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
   const bool apart = makes_weights_apart(c);
@@ -187,7 +187,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     const SlotCounts& counts = slots[static_cast<std::size_t>(r)];
     std::vector<std::array<double, kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
-      const parallel::StageSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
+      const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
       const ChunkCosts k = costs_of(c, tp, span);
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);

@@ -56,7 +56,7 @@ class LayoutBounds {
                           std::int64_t layers);
   ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends,
                           std::int64_t layers) const;
-  ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::StageSpan& span);
+  ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::ChunkSpan& span);
   Chain chain_of(const LayoutChoice& c);
   LayoutBound bound(const LayoutChoice& c, const Chain& chain);
 

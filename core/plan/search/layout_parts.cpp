@@ -26,7 +26,7 @@ const GroupPlaces& LayoutParts::places(const LayoutChoice& c) {
   return places_.get(grid_of(c), [&] { return GroupPlaces(job_.model, layout(c), topology_); });
 }
 
-const std::vector<parallel::StageSpan>& LayoutParts::chunks(const LayoutChoice& c) {
+const std::vector<parallel::ChunkSpan>& LayoutParts::chunks(const LayoutChoice& c) {
   return chunks_.get({c.pp, c.pp * c.virtual_stages}, [&] {
     const parallel::ModelCosts costs = model_costs(job_.model);
     return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding,

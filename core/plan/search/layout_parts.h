@@ -50,7 +50,7 @@ class LayoutParts {
   parallel::Layout layout(const LayoutChoice& choice);
   const parallel::DataParallelLevels& levels(const LayoutChoice& choice) { return like(choice).dp_levels; }
   const GroupPlaces& places(const LayoutChoice& choice);
-  const std::vector<parallel::StageSpan>& chunks(const LayoutChoice& choice);
+  const std::vector<parallel::ChunkSpan>& chunks(const LayoutChoice& choice);
   const std::vector<SlotCounts>& slots(const LayoutChoice& choice);
 
  private:
@@ -67,7 +67,7 @@ class LayoutParts {
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
   // By stages, all chunks.
-  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::StageSpan>> chunks_;
+  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>> chunks_;
   SharedMemo<Shape, std::vector<SlotCounts>> slots_;
 };
 

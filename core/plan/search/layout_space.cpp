@@ -112,7 +112,7 @@ class Enumerator {
       // One stage has one order of computations, unless weights' gradients are made apart, which gains
       // nothing there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
-      if (microbatches > kMostComputations / at_.pp) continue;
+      if (microbatches > kMaxComputations / at_.pp) continue;
       if (kind != interleaved) {
         at_.virtual_stages = 1;
         states();
@@ -120,7 +120,7 @@ class Enumerator {
       }
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
         // Interleaved with one chunk is 1F1B.
-        if ((v == 1 && space_.schedule.empty()) || microbatches > kMostComputations / (at_.pp * v) ||
+        if ((v == 1 && space_.schedule.empty()) || microbatches > kMaxComputations / (at_.pp * v) ||
             (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty())
           continue;
         // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages

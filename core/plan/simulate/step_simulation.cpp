@@ -80,9 +80,9 @@ class Slowdown {
 };
 
 /// Turns what the replay tells into a timeline of actions and a trace.
-class Picture {
+class TimelineBuilder {
  public:
-  explicit Picture(const parallel::ScheduleShape& shape) {
+  explicit TimelineBuilder(const parallel::ScheduleShape& shape) {
     timeline_.ranks.resize(static_cast<std::size_t>(shape.stages));
     rows_.resize(timeline_.ranks.size());
     for (int r = 0; r < shape.stages; ++r) {
@@ -170,9 +170,9 @@ StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topol
   };
   const std::int64_t shown =
       options.stragglers.empty() ? 0 : slowdown.replica_of(options.stragglers.begin()->first);
-  Picture picture(result.shape);
-  const Replay first = run(0, shown, [&](const ReplaySlice& slice) { picture.add(slice); });
-  picture.finish(first, result.timeline, result.trace);
+  TimelineBuilder builder(result.shape);
+  const Replay first = run(0, shown, [&](const ReplaySlice& slice) { builder.add(slice); });
+  builder.finish(first, result.timeline, result.trace);
   if (options.jitter == 0 && options.stragglers.empty()) return result;
   // Replicas without a straggler or jitter of their own are alike.
   std::set<std::int64_t> replicas;

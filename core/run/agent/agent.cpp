@@ -68,26 +68,27 @@ std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& la
 
 }  // namespace
 
-Agent::Agent(const AgentOptions& options, Gang& gang)
+Agent::Agent(const AgentOptions& options, Membership& membership)
     : options_(options),
       job_(options.job),
-      gang_(gang),
-      output_(gang.leads()
+      membership_(membership),
+      output_(membership.leads()
                   ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside
                                                                : OutputDirectory::Earlier::kept)
-                  : OutputDirectory::marked(job_.output, gang.go().run,
-                                            std::min(kSharedSeconds, gang.timeout_seconds()))),
+                  : OutputDirectory::marked(job_.output, membership.go().run,
+                                            std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(job_topology(job_)),
       layout_(layout_of(job_, topology_)),
-      here_(node_ranks(layout_, topology_, gang.node())),
-      plans_(checked_plans(job_, layout_, topology_, here_, gang.leads())),
-      store_(output_.checkpoints(), options.job.checkpoint.keep, gang.go().run),
+      here_(node_ranks(layout_, topology_, membership.node())),
+      plans_(checked_plans(job_, layout_, topology_, here_, membership.leads())),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       parts_(layout_.grid.ranks()),
-      traces_(output_.traces(), here_.count, gang.alone() ? "" : "-node-" + std::to_string(gang.node())),
-      stop_(gang.stop()) {
+      traces_(output_.traces(), here_.count,
+              membership.alone() ? "" : "-node-" + std::to_string(membership.node())),
+      stop_(membership.stop()) {
   announce();
-  if (gang.leads()) plan();
+  if (membership.leads()) plan();
 }
 
 /// What the run is held against, once it trains.
@@ -105,15 +106,15 @@ void Agent::plan() {
 
 /// The leader's word to the other nodes.
 void Agent::begin() {
-  if (!gang_.leads() || gang_.alone()) return;
-  output_.mark(gang_.go().run);
-  gang_.begin({.last_good = last_good_,
-               .step = step_,
-               .cursor = start_.cursor,
-               .tokens = start_.tokens,
-               .order_start = start_.order_start,
-               .order_stream = start_.order_stream,
-               .evaluate_first = start_.evaluate_first});
+  if (!membership_.leads() || membership_.alone()) return;
+  output_.mark(membership_.go().run);
+  membership_.begin({.last_good = last_good_,
+                     .step = step_,
+                     .cursor = start_.cursor,
+                     .tokens = start_.tokens,
+                     .order_start = start_.order_start,
+                     .order_stream = start_.order_stream,
+                     .evaluate_first = start_.evaluate_first});
 }
 
 void Agent::start_workers() {
@@ -121,9 +122,9 @@ void Agent::start_workers() {
   start_.job_yaml = to_yaml(job_);
   if (job_.gemm_algorithms == GemmAlgorithms::timed && here_.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
-  if (!gang_.alone()) {
-    start_.rendezvous = gang_.store().text();
-    start_.interface = gang_.interface();
+  if (!membership_.alone()) {
+    start_.rendezvous = membership_.store().text();
+    start_.interface = membership_.interface();
   } else if (uses_nccl(job_) && here_.count > 1) {
     store_server_ = std::make_unique<parallel::StoreServer>(
         base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
@@ -132,7 +133,7 @@ void Agent::start_workers() {
   for (std::int64_t i = 0; i < here_.count; ++i) start_worker(here_.first + i);
   // Asked for while this node waited for the others.
   if (stop_)
-    for (Worker& worker : workers_) tell(worker, Stop{});
+    for (Worker& worker : workers_) send(worker, Stop{});
 }
 
 void Agent::start_worker(std::int64_t rank) {
@@ -160,7 +161,7 @@ AgentResult Agent::run() {
     return already_done();
   }
   open_sinks();
-  if (gang_.leads()) {
+  if (membership_.leads()) {
     output_.write_job(job_);
     if (stopped_before_start()) return {step_, stop_->exit_signal};
   }
@@ -172,7 +173,7 @@ AgentResult Agent::run() {
     supervise();
     drain_writer();
   } catch (const std::exception& error) {
-    gang_.finish(end_by(error));
+    membership_.finish(end_by(error));
     end_failed(error.what());
     throw;
   }
@@ -183,10 +184,10 @@ AgentResult Agent::run() {
                                              stop_->reason, step_, last_good_));
     return {step_, stop_->exit_signal};
   }
-  if (!gang_.leads()) return {step_, gang_.end()->stop_signal};
+  if (!membership_.leads()) return {step_, membership_.end()->stop_signal};
   const bool stopped = finished_.at(0).stopped;
   const int signal = stopped ? stop_->exit_signal : 0;
-  gang_.finish({.stop_signal = signal});
+  membership_.finish({.stop_signal = signal});
   if (stopped)
     record(io::NoticeKind::stop, fmt::format("stopped by {} after step {}; the last checkpoint is {}",
                                              stop_->reason, step_, last_good_));
@@ -219,8 +220,8 @@ bool Agent::workers_left() const {
 /// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it
 /// says so.
 bool Agent::working() const {
-  if (gang_.alone()) return workers_left();
-  if (!gang_.leads()) return !gang_.over();
+  if (membership_.alone()) return workers_left();
+  if (!membership_.leads()) return !membership_.over();
   return workers_left() || std::cmp_less(finished_.size(), layout_.grid.ranks()) || !parts_.none() ||
          writer_.pending() > 0;
 }
@@ -239,9 +240,9 @@ void Agent::supervise() {
     }
     const std::size_t devices = fds.size();
     fds.push_back({devices_ ? devices_->event_fd() : -1, POLLIN, 0});
-    const std::size_t gang = fds.size();
-    gang_.watch(fds);
-    const double patience = kLastWordsSeconds + (gang_.leads() ? 0 : kVerdictSeconds);
+    const std::size_t membership = fds.size();
+    membership_.watch(fds);
+    const double patience = kLastWordsSeconds + (membership_.leads() ? 0 : kVerdictSeconds);
     const auto left =
         failure_ ? std::optional(failed_at_ + patience - base::monotonic_seconds()) : time_left();
     if (failure_ && *left <= 0) break;
@@ -257,18 +258,19 @@ void Agent::supervise() {
     }
     if (fds[1].revents != 0) on_saved();
     if (fds[devices].revents != 0) on_devices();
-    for (const Gang::Event& event : gang_.take(std::span(fds).subspan(gang))) on_gang(event);
+    for (const Membership::Event& event : membership_.take(std::span(fds).subspan(membership)))
+      on_node_event(event);
     if (killed_) return;
   }
   kill_workers();
-  const bool told = !gang_.leads() && gang_.over();
-  if (told && gang_.end()->failed) {
+  const bool told = !membership_.leads() && membership_.over();
+  if (told && membership_.end()->failed) {
     drain_quietly();
-    base::throw_error(gang_.end()->kind, gang_.end()->message);
+    base::throw_error(membership_.end()->kind, membership_.end()->message);
   }
   if (told || !failure_) return;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
-  gang_.finish({.failed = true, .kind = failure_->kind, .message = with_last_checkpoint(*failure_)});
+  membership_.finish({.failed = true, .kind = failure_->kind, .message = with_last_checkpoint(*failure_)});
   drain_quietly();
   base::throw_error(failure_->kind, with_last_checkpoint(*failure_));
 }
@@ -288,11 +290,11 @@ void Agent::fail(Failure failure) {
     failed_at_ = base::monotonic_seconds();
     if (world_) parallel::abort_shm(*world_, failure.message);
   }
-  if (!gang_.leads()) gang_.tell(NodeFailed{failure.kind, failure.message, failure.weight});
+  if (!membership_.leads()) membership_.send(NodeFailed{failure.kind, failure.message, failure.weight});
   if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
 }
 
-void Agent::tell(Worker& worker, const AgentMessage& message) {
+void Agent::send(Worker& worker, const AgentMessage& message) {
   if (!worker.channel_open) return;
   try {
     worker.channel->send(encode(message));
@@ -326,7 +328,7 @@ void Agent::drain_writer() {
 /// The same where another error is on its way: what goes wrong here is told and does not take its place.
 void Agent::drain_quietly() {
   // Without the leader no checkpoint of several nodes becomes complete.
-  if (!gang_.leads()) return writer_.abandon();
+  if (!membership_.leads()) return writer_.abandon();
   writer_.end_within(kEndSeconds);
   while (writer_.pending() > 0 && !killed_) {
     try {
@@ -338,31 +340,31 @@ void Agent::drain_quietly() {
 }
 
 AgentResult run_agent(const AgentOptions& options) {
-  std::optional<Gang> gang;
-  if (options.gang) gang.emplace(*options.gang, options.job, options.signal_fd);
-  else gang.emplace();
-  if (gang->over()) return {0, gang->end()->stop_signal};
+  std::optional<Membership> membership;
+  if (options.membership) membership.emplace(*options.membership, options.job, options.signal_fd);
+  else membership.emplace();
+  if (membership->over()) return {0, membership->end()->stop_signal};
   try {
     AgentOptions here = options;
     // Of the job that workers get: where a node has less, it limits the others.
-    if (!gang->alone() && options.job.device != DeviceChoice::cuda &&
-        gang->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
-      here.job.isa = choice_of(gang->isa());
+    if (!membership->alone() && options.job.device != DeviceChoice::cuda &&
+        membership->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
+      here.job.isa = choice_of(membership->isa());
     // The other nodes leave when this one says so; a signal to one of them is passed on when it has planned.
     std::optional<EarlyStop> early;
-    if (gang->leads())
+    if (membership->leads())
       early.emplace(options.signal_fd, [&](const StopRequest& stop) {
-        gang->finish({.stop_signal = stop.exit_signal});
+        membership->finish({.stop_signal = stop.exit_signal});
         options.leave(stop);
       });
-    Agent agent(here, *gang);
+    Agent agent(here, *membership);
     agent.prepare();
     early.reset();
     const AgentResult result = agent.run();
-    gang->finish({.stop_signal = result.stop_signal});
+    membership->finish({.stop_signal = result.stop_signal});
     return result;
   } catch (const std::exception& error) {
-    gang->finish(end_by(error));
+    membership->finish(end_by(error));
     options.log->add("error", error.what());
     options.log->finish();
     throw;

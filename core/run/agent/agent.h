@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/run/nodes/gang.h"
+#include "core/run/nodes/membership.h"
 #include "core/run/stop/stop.h"
 #include "io/console/run_log.h"
 #include "io/console/screen.h"
@@ -19,11 +19,11 @@ struct AgentOptions {
   std::string executable;  ///< of this program: what workers are started from
   int signal_fd = -1;  ///< a signalfd for the signals that ask for a stop, which are blocked in every thread
   LeaveProcess leave;  ///< for a stop while the run is planned, when there is nothing to save
-  std::shared_ptr<io::Screen> screen = {};  ///< what the user sees
-  std::shared_ptr<io::RunLog> log = {};     ///< opened in the output directory
-  std::string command = {};                 ///< the command line, for the record
-  std::string commit = {};                  ///< that the program was built from
-  std::optional<GangOptions> gang;          ///< of a job over several nodes
+  std::shared_ptr<io::Screen> screen = {};      ///< what the user sees
+  std::shared_ptr<io::RunLog> log = {};         ///< opened in the output directory
+  std::string command = {};                     ///< the command line, for the record
+  std::string commit = {};                      ///< that the program was built from
+  std::optional<MembershipOptions> membership;  ///< of a job over several nodes
   /// A cluster of machines like this one, whose operator rates predict the step's time.
   std::optional<parallel::Topology> rates = {};
   std::optional<double> deadline = {};  ///< monotonic seconds: the run has saved and stopped before

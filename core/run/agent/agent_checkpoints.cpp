@@ -30,7 +30,7 @@ void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
 void Agent::save_complete_steps() {
   for (;;) {
     CheckpointWriter::Job job{
-        .part = gang_.alone() ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
+        .part = membership_.alone() ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
         .first_rank = here_.first};
     for (Worker& worker : workers_) {
       if (worker.snapshots.empty()) return;
@@ -54,7 +54,7 @@ void Agent::save_complete_steps() {
     }
     for (Worker& worker : workers_) worker.snapshots.pop_front();
     saving_[job.state.step] = {.segment = job.segment};
-    if (gang_.leads() && !gang_.alone()) parts_.begin(job.state);
+    if (membership_.leads() && !membership_.alone()) parts_.begin(job.state);
     writer_.enqueue(std::move(job));
     if (saves_fail_) delay_saves();
   }
@@ -68,7 +68,7 @@ void Agent::handle(std::int64_t rank, const Finished& m) {
   writer_.end_within(m.stopped ? kStoppedSeconds : kDoneSeconds);
 }
 
-void Agent::hear(std::int64_t, const ShardsSaved& m) {
+void Agent::on_message(std::int64_t, const ShardsSaved& m) {
   std::vector<io::WrittenShard> written;
   for (const io::ShardInfo& shard : m.shards)
     written.push_back({shard, ready_.at(m.first_rank + static_cast<std::int64_t>(written.size())).slices});
@@ -84,13 +84,13 @@ void Agent::on_saved() {
     case CheckpointWriter::Outcome::written: return on_written(*std::move(result));
     case CheckpointWriter::Outcome::failed_once: {
       const SaveFailed failed{step, result->problem, result->retry_seconds, result->failures};
-      gang_.tell(failed);
+      membership_.send(failed);
       return save_failed(failed, "");
     }
     case CheckpointWriter::Outcome::superseded:
       if (const auto saving = saving_.find(step); saving != saving_.end()) saving->second.in_use = false;
-      if (gang_.leads()) return drop_save(step);
-      gang_.tell(SaveDropped{step});
+      if (membership_.leads()) return drop_save(step);
+      membership_.send(SaveDropped{step});
       release(step);
       return delay_saves();
     case CheckpointWriter::Outcome::given_up:
@@ -132,7 +132,7 @@ void Agent::on_shards(CheckpointWriter::Result result) {
   base::check(saving != saving_.end(), "shards that were written are of a checkpoint under way");
   saving->second.in_use = false;
   if (saving->second.dropped) return release(record.step);
-  if (gang_.leads()) {
+  if (membership_.leads()) {
     auto job = parts_.add(record.step, here_.first, std::move(result.written), record.snapshot_seconds,
                           record.write_seconds);
     if (job) writer_.enqueue(*std::move(job));
@@ -140,13 +140,13 @@ void Agent::on_shards(CheckpointWriter::Result result) {
   }
   ShardsSaved message{record.step, here_.first, {}, record.snapshot_seconds, record.write_seconds};
   for (io::WrittenShard& shard : result.written) message.shards.push_back(std::move(shard.info));
-  gang_.tell(message);
+  membership_.send(message);
 }
 
 void Agent::completed(std::int64_t step, const std::string& path) {
   last_good_ = path;
   saves_fail_ = false;
-  if (gang_.leads()) gang_.tell(Completed{step, path});
+  if (membership_.leads()) membership_.send(Completed{step, path});
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
@@ -155,21 +155,21 @@ void Agent::completed(std::int64_t step, const std::string& path) {
 void Agent::delay_saves() {
   saves_fail_ = true;
   for (const auto& [step, saving] : saving_)
-    for (Worker& worker : workers_) tell(worker, SnapshotDelayed{saving.segment});
+    for (Worker& worker : workers_) send(worker, SnapshotDelayed{saving.segment});
 }
 
 /// Its segments can be filled again.
 void Agent::release(std::int64_t step) {
   const auto saved = saving_.extract(step);
   if (saved.empty()) return;
-  for (Worker& worker : workers_) tell(worker, SnapshotSaved{saved.mapped().segment});
+  for (Worker& worker : workers_) send(worker, SnapshotSaved{saved.mapped().segment});
 }
 
 /// A node could not write its shards, or the leader the rest: no node waits for this checkpoint any more.
 void Agent::drop_save(std::int64_t step) {
-  if (gang_.leads() && !gang_.alone()) {
+  if (membership_.leads() && !membership_.alone()) {
     parts_.drop(step);
-    gang_.tell(SaveDropped{step});
+    membership_.send(SaveDropped{step});
     CheckpointWriter::Job discard{.part = CheckpointWriter::Part::discard};
     discard.state.step = step;
     writer_.enqueue(std::move(discard));
@@ -193,10 +193,10 @@ void Agent::save_failed(const SaveFailed& m, const std::string& node) {
              io::duration_text(job_.checkpoint.give_up_seconds) + " (checkpoint.give_up)");
 }
 
-void Agent::hear(std::int64_t node, const SaveFailed& m) {
-  if (gang_.leads()) {
-    gang_.tell(m);
-    save_failed(m, gang_.name_of(node));
+void Agent::on_message(std::int64_t node, const SaveFailed& m) {
+  if (membership_.leads()) {
+    membership_.send(m);
+    save_failed(m, membership_.name_of(node));
   } else {
     delay_saves();
   }

@@ -29,32 +29,34 @@ void Agent::on_message(Worker& worker) {
   }
   const WorkerMessage message = decode_worker_message(*text);
   // The leader judges for all; a failure goes to it through `fail`.
-  if (!gang_.leads() && (std::holds_alternative<Ready>(message) || std::holds_alternative<Finished>(message)))
-    gang_.tell(RankSaid{worker.rank, *text});
+  if (!membership_.leads() &&
+      (std::holds_alternative<Ready>(message) || std::holds_alternative<Finished>(message)))
+    membership_.send(RankMessage{worker.rank, *text});
   std::visit([&](const auto& m) { handle(worker.rank, m); }, message);
 }
 
-void Agent::on_gang(const Gang::Event& event) {
+void Agent::on_node_event(const Membership::Event& event) {
   if (event.message) {
-    std::visit([&](const auto& message) { hear(event.node, message); }, *event.message);
-  } else if (!gang_.over()) {
+    std::visit([&](const auto& message) { on_message(event.node, message); }, *event.message);
+  } else if (!membership_.over()) {
     fail({base::ErrorKind::comm,
-          gang_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
+          membership_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
               ": its agent has ended or its host is out of reach",
           1});
   }
 }
 
-void Agent::hear(std::int64_t node, const RankSaid& m) {
+void Agent::on_message(std::int64_t node, const RankMessage& m) {
   const WorkerMessage message = decode_worker_message(m.text);
-  base::check(gang_.leads() && node == m.rank / here_.count, "a node speaks of its own ranks, to the leader");
+  base::check(membership_.leads() && node == m.rank / here_.count,
+              "a node speaks of its own ranks, to the leader");
   if (const auto* ready = std::get_if<Ready>(&message)) handle(m.rank, *ready);
   if (const auto* finished = std::get_if<Finished>(&message)) handle(m.rank, *finished);
 }
 
 /// Any rank's vote stops all: the leader learns what to call it.
-void Agent::hear(std::int64_t node, const StopAsked& m) {
-  request_stop({m.request.reason + " at " + gang_.name_of(node), m.request.exit_signal});
+void Agent::on_message(std::int64_t node, const StopAsked& m) {
+  request_stop({m.request.reason + " at " + membership_.name_of(node), m.request.exit_signal});
 }
 
 void Agent::handle(std::int64_t rank, const Ready& m) {
@@ -67,18 +69,20 @@ void Agent::handle(std::int64_t rank, const Ready& m) {
 
 void Agent::on_all_ready() {
   const Ready& first = ready_.begin()->second;
-  if (!first.gemm_algorithms.empty() && gang_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
+  if (!first.gemm_algorithms.empty() && membership_.leads())
+    output_.write_gemm_algorithms(first.gemm_algorithms);
   if (topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
-  if (!gang_.leads() && sinks_.none()) return;
+  if (!membership_.leads() && sinks_.none()) return;
   for (const auto& [rank, ready] : ready_)
     if (ready.data_fingerprint != data_text(data_.files, data_.content))
       throw base::data_error(
-          "rank " + std::to_string(rank) + " sees other data than " + gang_.name_of(gang_.node()) +
+          "rank " + std::to_string(rank) + " sees other data than " +
+          membership_.name_of(membership_.node()) +
           (here_.has(rank)
                ? ": a file changed while the run started"
                : " (" + ready.data_fingerprint + ", not " + data_text(data_.files, data_.content) +
-                     "): give " + gang_.name_of(rank / here_.count) + " the files that node 0 has"));
+                     "): give " + membership_.name_of(rank / here_.count) + " the files that node 0 has"));
   if (resumed_) {
     const std::string changed = environment_differences(resumed_->environment, first.environment);
     if (!changed.empty()) log::warn("the continuation will not be bit for bit: {}", changed);

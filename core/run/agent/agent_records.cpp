@@ -42,7 +42,8 @@ void Agent::announce() {
 std::string Agent::hosts_text() const {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
-  return gang_.alone() ? name.data() : fmt::format("{} and {} more", name.data(), gang_.nodes() - 1);
+  return membership_.alone() ? name.data()
+                             : fmt::format("{} and {} more", name.data(), membership_.nodes() - 1);
 }
 
 /// "tp1 pp1 dp2 on 2 CPU ranks".
@@ -57,7 +58,7 @@ std::string Agent::layout_text() const {
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   const std::int64_t ranks = layout_.grid.ranks();
   return fmt::format("{}on {} {} {}{}", axes, ranks, cpu ? "CPU" : "GPU", ranks == 1 ? "rank" : "ranks",
-                     gang_.alone() ? "" : fmt::format(" of {} nodes", gang_.nodes()));
+                     membership_.alone() ? "" : fmt::format(" of {} nodes", membership_.nodes()));
 }
 
 std::unique_ptr<io::ReportSink> Agent::report_sink() const {
@@ -70,20 +71,21 @@ void Agent::serve_metrics(const io::MetricsOptions& metrics) {
     log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port",
               metrics.listen);
   log::info("metrics at http://{}/metrics", prometheus->address());
-  metrics_file_.emplace(output_.metrics(gang_.node()), prometheus->address(), job_.name, gang_.node());
+  metrics_file_.emplace(output_.metrics(membership_.node()), prometheus->address(), job_.name,
+                        membership_.node());
   sinks_.add(std::move(prometheus));
 }
 
 void Agent::open_sinks() {
   // The other nodes of a job may lie on this host, where node 0 has the job's port.
-  if (gang_.leads() || !options_.metrics_listen.empty()) {
+  if (membership_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
     if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
     if (metrics.serves()) serve_metrics(metrics);
   }
-  if (!gang_.leads()) {
-    log::info("node {} of {} trains ranks {} to {}; {} reports", gang_.node(), gang_.nodes(), here_.first,
-              here_.first + here_.count - 1, gang_.name_of(0));
+  if (!membership_.leads()) {
+    log::info("node {} of {} trains ranks {} to {}; {} reports", membership_.node(), membership_.nodes(),
+              here_.first, here_.first + here_.count - 1, membership_.name_of(0));
     return;
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
@@ -151,7 +153,7 @@ void Agent::record_failure(const std::string& error) {
 /// An attempt that was refused before anything of the run was touched: one more line or two in the events of
 /// a run that has some.
 void Agent::record_refused(const std::string& error) {
-  if (!gang_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
+  if (!membership_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
   try {
     sinks_.add(
         std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));

@@ -16,7 +16,7 @@
 namespace trainerd::core {
 
 void Agent::prepare() {
-  options_.log->open(output_.log(gang_.node()));
+  options_.log->open(output_.log(membership_.node()));
   try {
     resume();
     if (!already_trained()) check_data();
@@ -30,8 +30,8 @@ void Agent::prepare() {
 bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
 
 void Agent::resume() {
-  if (!gang_.leads()) {
-    const Go& go = gang_.go();
+  if (!membership_.leads()) {
+    const Go& go = membership_.go();
     if (go.last_good != "none") start_.resume_path = go.last_good;
     last_good_ = go.last_good;
     start_.step = step_ = go.step;
@@ -95,7 +95,7 @@ void Agent::check_data() {
 /// A run that was killed after its last checkpoint and before its report gets the report now.
 AgentResult Agent::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
-  if (gang_.leads() && !output_.report_is_current()) {
+  if (membership_.leads() && !output_.report_is_current()) {
     io::RunInfo info = run_info();
     info.device = resumed_->environment["processor"];
     info.threads = std::atoi(resumed_->environment["threads"].c_str());

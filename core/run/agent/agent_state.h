@@ -19,7 +19,7 @@
 #include "core/run/agent/output_directory.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/agent/trace_files.h"
-#include "core/run/nodes/gang.h"
+#include "core/run/nodes/membership.h"
 #include "core/run/stop/time_limit.h"
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
@@ -58,7 +58,7 @@ struct Failure {
 
 class Agent {
  public:
-  Agent(const AgentOptions& options, Gang& gang);
+  Agent(const AgentOptions& options, Membership& membership);
   /// Opens the log, finds the checkpoint to go on from, and looks at the data.
   void prepare();
   AgentResult run();
@@ -93,7 +93,7 @@ class Agent {
   void on_saved();
   void on_devices();
   void on_worker_end(Worker& worker);
-  void on_gang(const Gang::Event& event);
+  void on_node_event(const Membership::Event& event);
   // Of any rank.
   void handle(std::int64_t rank, const Ready& m);
   void handle(std::int64_t, const Failed& m);
@@ -113,17 +113,17 @@ class Agent {
   void handle(std::int64_t rank, const MemoryUsed& m);
   void compare_with_plan();
   // Of another node.
-  void hear(std::int64_t, const RankSaid& m);
-  void hear(std::int64_t, const ShardsSaved& m);
-  void hear(std::int64_t node, const NodeFailed& m) {
-    fail({m.kind, gang_.name_of(node) + ": " + m.message, m.weight});
+  void on_message(std::int64_t, const RankMessage& m);
+  void on_message(std::int64_t, const ShardsSaved& m);
+  void on_message(std::int64_t node, const NodeFailed& m) {
+    fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight});
   }
-  void hear(std::int64_t node, const StopAsked& m);
-  void hear(std::int64_t, const Completed& m) { completed(m.step, m.path); }
-  void hear(std::int64_t, const SaveDropped& m) { drop_save(m.step); }
-  void hear(std::int64_t node, const SaveFailed& m);
-  void hear(std::int64_t, const Go&) {}
-  void hear(std::int64_t, const End&) {}  // what it says is the gang's to keep
+  void on_message(std::int64_t node, const StopAsked& m);
+  void on_message(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+  void on_message(std::int64_t, const SaveDropped& m) { drop_save(m.step); }
+  void on_message(std::int64_t node, const SaveFailed& m);
+  void on_message(std::int64_t, const Go&) {}
+  void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   void on_all_ready();
   void watch_devices();
   void save_complete_steps();
@@ -136,12 +136,12 @@ class Agent {
   void completed(std::int64_t step, const std::string& path);
   void fail(Failure failure);
   std::string with_last_checkpoint(const Failure& failure) const;
-  void tell(Worker& worker, const AgentMessage& message);
+  void send(Worker& worker, const AgentMessage& message);
   void kill_workers();
   bool working() const;
   bool workers_left() const;
   bool all_ready() const {
-    return std::cmp_equal(ready_.size(), gang_.leads() ? layout_.grid.ranks() : here_.count);
+    return std::cmp_equal(ready_.size(), membership_.leads() ? layout_.grid.ranks() : here_.count);
   }
   void drain_writer();
   void drain_quietly();
@@ -158,7 +158,7 @@ class Agent {
 
   const AgentOptions& options_;
   const JobSpec& job_;
-  Gang& gang_;
+  Membership& membership_;
   double begin_ = base::monotonic_seconds();
   OutputDirectory output_;
   parallel::Topology topology_;

@@ -26,12 +26,12 @@ void Agent::request_stop(const StopRequest& request) {
     return;
   }
   stop_ = request;
-  if (!gang_.leads()) gang_.tell(StopAsked{request});
+  if (!membership_.leads()) membership_.send(StopAsked{request});
   // A rank that is not ready may be minutes away from its first vote.
-  if (gang_.leads() && !all_ready())
+  if (membership_.leads() && !all_ready())
     return stop_at_once(request, request.reason + " before training began: stopping");
   log::info("{}: finishing the step, saving, stopping", request.reason);
-  for (Worker& worker : workers_) tell(worker, Stop{});
+  for (Worker& worker : workers_) send(worker, Stop{});
 }
 
 /// Waits for nothing: no step, no save, no other node.
@@ -41,10 +41,11 @@ void Agent::stop_at_once(const StopRequest& request, const std::string& message)
   log::warn("{}; the last checkpoint is {}", message, last_good_);
   kill_workers();
   writer_.abandon();
-  if (gang_.leads()) gang_.finish({.stop_signal = request.exit_signal});
+  if (membership_.leads()) membership_.finish({.stop_signal = request.exit_signal});
   else
-    gang_.finish({.failed = true,
-                  .message = gang_.name_of(gang_.node()) + " was stopped at once by " + request.reason});
+    membership_.finish(
+        {.failed = true,
+         .message = membership_.name_of(membership_.node()) + " was stopped at once by " + request.reason});
 }
 
 void Agent::on_signal() {
@@ -66,14 +67,14 @@ void Agent::on_signal() {
 /// Verifying a checkpoint and planning take a while; a stop that came meanwhile is not answered with a step.
 bool Agent::stopped_before_start() {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}};
-  gang_.watch(fds);
+  membership_.watch(fds);
   ::poll(fds.data(), fds.size(), 0);
   if (fds[0].revents != 0)
     if (const int signal = read_signal(options_.signal_fd); signal != 0) stop_ = stop_request(signal);
-  for (const Gang::Event& event : gang_.take(std::span(fds).subspan(1)))
+  for (const Membership::Event& event : membership_.take(std::span(fds).subspan(1)))
     if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr)
       stop_ = asked->request;
-    else on_gang(event);
+    else on_node_event(event);
   if (!stop_) return false;
   log::info("{} before training began: stopping", stop_->reason);
   record_begin();
@@ -86,7 +87,8 @@ void Agent::begin_time_limit() {
   const std::int64_t bytes =
       std::accumulate(plans_.begin(), plans_.end(), std::int64_t{0},
                       [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
-  const auto nodes = static_cast<double>(gang_.leads() ? gang_.nodes() : 1);  // whose plans these are
+  const auto nodes =
+      static_cast<double>(membership_.leads() ? membership_.nodes() : 1);  // whose plans these are
   time_limit_.emplace(
       TimeLimit::Options{.deadline = *options_.deadline,
                          .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,

@@ -22,7 +22,7 @@ namespace trainerd::core {
 namespace {
 
 // Between two tries when training has ended: somebody waits.
-constexpr double kMostAtEndSeconds = 1;
+constexpr double kMaxAtEndSeconds = 1;
 
 }  // namespace
 
@@ -129,7 +129,7 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
       // The last try is at the time to give up, not before it.
       const double last_try = std::min(end, failing_since + retries.give_up_seconds);
       const double most =
-          std::isfinite(end) ? std::min(retries.most_seconds, kMostAtEndSeconds) : retries.most_seconds;
+          std::isfinite(end) ? std::min(retries.most_seconds, kMaxAtEndSeconds) : retries.most_seconds;
       const double wait = std::min(std::ldexp(retries.first_seconds, std::min(failures - 1, 40)), most);
       next_try = std::min(now + wait, std::max(last_try, now));
       if (stop || now >= last_try) result.outcome = Outcome::given_up;

@@ -22,7 +22,7 @@ struct DeviceWatch::State {
   bool stop = false, ended = false;
   Taken latest;
 
-  void tell(Taken taken) {
+  void post(Taken taken) {
     const std::lock_guard lock(mutex);
     latest = std::move(taken);
     const std::uint64_t one = 1;
@@ -39,10 +39,10 @@ struct DeviceWatch::State {
       do {
         Taken taken;
         for (const std::string& device : devices) taken.readings.push_back(nvml.read(device));
-        tell(std::move(taken));
+        post(std::move(taken));
       } while (!sleep(every_seconds));
     } catch (const base::DeviceError& error) {
-      tell({{}, error.what()});
+      post({{}, error.what()});
     }
     const std::lock_guard lock(mutex);
     ended = true;

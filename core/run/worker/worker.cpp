@@ -52,7 +52,7 @@ class Worker {
  private:
   void build(const Start& start);
   void meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
-  void tell(const WorkerMessage& message);
+  void send(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
   void launch(std::int64_t step);
@@ -102,7 +102,7 @@ class Worker {
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
 };
 
-void Worker::tell(const WorkerMessage& message) {
+void Worker::send(const WorkerMessage& message) {
   try {
     agent_.send(encode(message));
   } catch (const base::CommError&) {
@@ -123,7 +123,7 @@ void Worker::listen(bool wait) {
     handle(decode_agent_message(*text));
     wait = false;
   }
-  if (cpu_time_is_up()) tell(StopNeeded{"SIGXCPU"});
+  if (cpu_time_is_up()) send(StopNeeded{"SIGXCPU"});
 }
 
 void Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
@@ -153,7 +153,7 @@ void Worker::build(const Start& start) {
   rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, *world_, DeviceRank::Observe{},
                                        start.gemm_algorithms);
   trainer_ = &rank_->trainer();
-  if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMostSteps - 1 : 0;
+  if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMaxSteps - 1 : 0;
   const DryRun& plan = rank_->plan();
   // A GPU's peak is its maker's; nobody prints one for a CPU.
   const bool bf16 = job_.precision.compute == kernels::DType::bf16;
@@ -191,7 +191,7 @@ void Worker::build(const Start& start) {
   ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
-  tell(ready);
+  send(ready);
 }
 
 void Worker::open_validation() {
@@ -199,7 +199,7 @@ void Worker::open_validation() {
                  io::SampleOrder::in_order, io::kValidStream);
   evaluation_batches_ = evaluation_batches(job_, valid_->samples());
   if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
-  tell(io::NoticeRecord{
+  send(io::NoticeRecord{
       io::NoticeKind::warning,
       0,
       "evaluate.batches: " + std::to_string(job_.evaluate.batches) +
@@ -291,9 +291,9 @@ bool Worker::settle(std::size_t left) {
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
-    if (reports_) tell(record);
+    if (reports_) send(record);
     if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps))
-      tell(MemoryUsed{rank_->memory().plan().total_bytes()});
+      send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     if (filled_) send_snapshot();
   }
@@ -306,7 +306,7 @@ double Worker::mfu_of(const io::StepRecord& record) {
                          static_cast<double>(rank_->layout().grid.ranks());
   const double before = peak_->flops_per_second();
   if (reports_ && peak_->raise_to(reached)) {
-    tell(io::NoticeRecord{
+    send(io::NoticeRecord{
         .kind = io::NoticeKind::warning,
         .step = record.step,
         .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
@@ -335,7 +335,7 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
 }
 
 void Worker::send_snapshot() {
-  tell(*filled_);
+  send(*filled_);
   const int segment = filled_->segment;
   filled_.reset();
   const double start = base::monotonic_seconds();
@@ -354,7 +354,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   for (std::size_t at = 0; at < slices.size(); at += kPart) {
     const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
     const std::size_t count = std::min(kPart, slices.size() - at);
-    tell(StepTrace{
+    send(StepTrace{
         record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
   }
 }
@@ -372,10 +372,10 @@ Worker::Evaluated Worker::evaluate(std::int64_t step) {
     if (stop && b + 1 < evaluation_batches_) return {.complete = false, .stop = true};
     if (!reports_ || base::monotonic_seconds() - told < kProgressSeconds) continue;
     told = base::monotonic_seconds();
-    tell(io::EvaluationProgress{step, b + 1, evaluation_batches_});
+    send(io::EvaluationProgress{step, b + 1, evaluation_batches_});
   }
   if (reports_)
-    tell(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_),
+    send(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_),
                               evaluation_batches_ * job_.tokens_per_step(),
                               base::monotonic_seconds() - start});
   return {.complete = true, .stop = stop};
@@ -412,7 +412,7 @@ void Worker::run() {
     save(step, told_already);
     send_snapshot();
   }
-  tell(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
+  send(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
   while (!segments_.all_free()) listen(true);
 }
 

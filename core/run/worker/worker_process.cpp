@@ -127,10 +127,10 @@ void leave_signals_to_agent() {
 }
 
 void name_rank(std::int64_t rank) {
-  constexpr std::size_t kMostLetters = 15;
+  constexpr std::size_t kMaxLetters = 15;
   const std::string number = std::to_string(rank);
   for (const char* front : {"trainerd:rank ", "trainerd:rank", "trainerd:r", "rank "})
-    if (const std::string name = front + number; name.size() <= kMostLetters) {
+    if (const std::string name = front + number; name.size() <= kMaxLetters) {
       ::prctl(PR_SET_NAME, name.c_str());
       return;
     }

@@ -38,16 +38,16 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 
 }  // namespace
 
-struct GemmPlan {
+struct GemmConfig {
   cublasLtMatmulDesc_t descriptor = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C lies like D
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
 
-  GemmPlan() = default;
-  GemmPlan(const GemmPlan&) = delete;
-  GemmPlan& operator=(const GemmPlan&) = delete;
-  ~GemmPlan() {
+  GemmConfig() = default;
+  GemmConfig(const GemmConfig&) = delete;
+  GemmConfig& operator=(const GemmConfig&) = delete;
+  ~GemmConfig() {
     if (d != nullptr) cublasLtMatrixLayoutDestroy(d);
     if (b != nullptr) cublasLtMatrixLayoutDestroy(b);
     if (a != nullptr) cublasLtMatrixLayoutDestroy(a);
@@ -73,8 +73,8 @@ GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(handle_);
 }
 
-std::unique_ptr<GemmPlan> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
-  auto plan = std::make_unique<GemmPlan>();
+std::unique_ptr<GemmConfig> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
+  auto plan = std::make_unique<GemmConfig>();
   // COMPUTE_32F is fp32 proper on fp32 operands: TF32 has a compute type of its own.
   check(cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
@@ -92,7 +92,7 @@ std::unique_ptr<GemmPlan> GemmLibrary::describe(const GemmProblem& p, const std:
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p,
-                                                                     const GemmPlan& plan) const {
+                                                                     const GemmConfig& plan) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "what is asked of a GEMM");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
@@ -122,7 +122,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
   return results;
 }
 
-GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
+GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
   auto plan = describe(p, bias);
   if (const auto chosen = chosen_.find(p); chosen != chosen_.end()) {
@@ -145,7 +145,7 @@ GemmPlan& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   return *plans_.emplace(p, std::move(plan)).first->second;
 }
 
-void GemmLibrary::run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const {
+void GemmLibrary::run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const {
   const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
   std::byte* workspace =
       args.scratch +
@@ -166,7 +166,7 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   p.align_c = alignment_of(p.has_c ? args.c : args.d);
   p.align_d = alignment_of(args.d);
   p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
-  GemmPlan& plan = plan_of(p, args.bias);
+  GemmConfig& plan = plan_of(p, args.bias);
   if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
   run(stream, plan, args);
 }

@@ -32,7 +32,7 @@ std::uint32_t alignment_of(const std::byte* address);
 /// "cuBLASLt 13.0.2"
 std::string gemm_library_name();
 
-struct GemmPlan;  // descriptors and the chosen algorithm of one problem
+struct GemmConfig;  // descriptors and the chosen algorithm of one problem
 
 /// cuBLASLt with its plans by problem. The algorithm is the one that was chosen by timing, where choices are
 /// used, and else the first that the library's heuristic offers within the workspace: the same in every run
@@ -59,14 +59,14 @@ class GemmLibrary {
   void use(std::span<const GemmChoice> choices);
 
  private:
-  GemmPlan& plan_of(const GemmProblem& problem, const std::byte* bias);
-  std::unique_ptr<GemmPlan> describe(const GemmProblem& problem, const std::byte* bias) const;
+  GemmConfig& plan_of(const GemmProblem& problem, const std::byte* bias);
+  std::unique_ptr<GemmConfig> describe(const GemmProblem& problem, const std::byte* bias) const;
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem,
-                                                          const GemmPlan& plan) const;
-  void run(cudaStream_t stream, const GemmPlan& plan, const GemmArguments& args) const;
+                                                          const GemmConfig& plan) const;
+  void run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;
   cublasLtHandle_t handle_ = nullptr;
   std::map<GemmProblem, GemmChoice> chosen_;
-  std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;
+  std::map<GemmProblem, std::unique_ptr<GemmConfig>> plans_;
 };
 
 }  // namespace trainerd::kernels::cuda

@@ -112,7 +112,7 @@ void embedding_backward(const Launch& where, const EmbeddingBackward& a) {
           "embedding: clearing the gradient");
   if (tokens == 0 || held == 0 || d == 0) return;
   const SortedTokens sorted =
-      sort_tokens(where, a.rows_T.as<std::int32_t>(), a.first_row, held, SortPlan(tokens, held));
+      sort_tokens(where, a.rows_T.as<std::int32_t>(), a.first_row, held, SortLayout(tokens, held));
   with_type(a.dout_TD.dtype, "embedding: fp32 or bf16", [&](auto t) {
     with_type(a.dtable_VD.dtype, "embedding: fp32 or bf16", [&](auto g) {
       using T = decltype(t);

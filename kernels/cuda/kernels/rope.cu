@@ -11,7 +11,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
+constexpr int kMaxThreads = 256;
 
 /// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs
 /// of N elements of the lower half of the head, lanes * N apart, and on their partners in the upper half.
@@ -83,7 +83,7 @@ struct RopeForward {
 
 /// One block for each token.
 template <class T, class W, int N, int V>
-__global__ void __launch_bounds__(kMostThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
+__global__ void __launch_bounds__(kMaxThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   float cosine[V][N], sine[V][N];
@@ -172,7 +172,7 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
 /// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.
 /// A block takes the tokens of its part: one token where there is no norm.
 template <class T, class W, int N, int V, bool kNorm>
-__global__ void __launch_bounds__(kMostThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
+__global__ void __launch_bounds__(kMaxThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.lanes);
   const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
   const std::int64_t begin = blockIdx.x * a.tokens_of_part,
@@ -301,7 +301,7 @@ void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
       using T = decltype(t);
       using W = decltype(w);
       with_head_shape<T>(vectors, a.heads.head_size, [&](auto n, auto v, int lanes) {
-        launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kMostThreads), "qk_norm_rope_forward",
+        launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kMaxThreads), "qk_norm_rope_forward",
                qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
                RopeForward<T, W>{.in = at<T>(a.qkv_in),
                                  .out = at<T>(a.qkv_out),
@@ -338,7 +338,7 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
       using W = decltype(w);
       with_head_shape<T>(vectors, e, [&](auto n, auto v, int lanes) {
         constexpr int N = decltype(n)::value, V = decltype(v)::value;
-        launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kMostThreads),
+        launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kMaxThreads),
                "qk_norm_rope_backward",
                norm ? qk_norm_rope_backward_kernel<T, W, N, V, true>
                     : qk_norm_rope_backward_kernel<T, W, N, V, false>,

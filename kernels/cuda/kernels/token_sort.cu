@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kSortThreads)
 }  // namespace
 
 SortedTokens sort_tokens(const Launch& where, const std::int32_t* ids, std::int64_t first_row,
-                         std::int64_t held, const SortPlan& plan) {
+                         std::int64_t held, const SortLayout& plan) {
   base::check(plan.tokens <= 0x7fffffff && held < 0x7fffffff,
               "embedding: tokens and rows are counted in 31 bits");
   const auto column = [&](int i) {

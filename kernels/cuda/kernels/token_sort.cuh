@@ -12,6 +12,6 @@ struct SortedTokens {
   const std::int32_t* tokens;
 };
 SortedTokens sort_tokens(const Launch&, const std::int32_t* ids, std::int64_t first_row, std::int64_t held,
-                         const SortPlan& plan);
+                         const SortLayout& plan);
 
 }  // namespace trainerd::kernels::cuda

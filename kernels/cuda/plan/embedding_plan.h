@@ -16,12 +16,12 @@ constexpr int kSortDigits = 256;
 
 /// A stable sort of `tokens` pairs (table row, token) by 8 bits of the row at a time. Rows not held count as
 /// row `held`.
-struct SortPlan {
+struct SortLayout {
   std::int64_t tokens, tiles;
   int passes;
   std::int64_t column_bytes, counts_bytes;
 
-  constexpr SortPlan(std::int64_t tokens_, std::int64_t held)
+  constexpr SortLayout(std::int64_t tokens_, std::int64_t held)
       : tokens(tokens_),
         tiles((tokens_ + kSortTile - 1) / kSortTile),
         passes(std::max(1, (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(held))) + 7) / 8)),

@@ -6,7 +6,7 @@
 namespace trainerd::kernels::cuda {
 
 std::int64_t kernel_scratch_bytes(const EmbeddingBackward& a, const Target&) {
-  return SortPlan(a.rows_T.numel(), a.dtable_VD.size(0)).bytes();
+  return SortLayout(a.rows_T.numel(), a.dtable_VD.size(0)).bytes();
 }
 
 std::int64_t kernel_scratch_bytes(const AddNormBackward& a, const Target&) {

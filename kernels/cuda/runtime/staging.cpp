@@ -35,7 +35,7 @@ Staging::Piece Staging::take(std::int64_t bytes) {
     return std::any_of(taken_.begin(), taken_.end(),
                        [&](const Taken& t) { return t.begin < end && begin < t.end; });
   };
-  while (taken_.size() == kMostPieces || in_the_way()) free_oldest();
+  while (taken_.size() == kMaxPieces || in_the_way()) free_oldest();
   cudaEvent_t done = nullptr;
   if (unused_.empty()) {
     check(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "an event");

@@ -16,7 +16,7 @@ class Staging {
  public:
   static constexpr std::int64_t kPiece = std::int64_t{4} << 20;  ///< most bytes of one piece
   static constexpr std::int64_t kRing = 8 * kPiece;
-  static constexpr std::size_t kMostPieces = 64;  ///< taken at a time, however small
+  static constexpr std::size_t kMaxPieces = 64;  ///< taken at a time, however small
 
   struct Piece {
     std::byte* data;

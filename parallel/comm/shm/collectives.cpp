@@ -52,12 +52,12 @@ void Collectives::meet(const Operation& op) {
   // Nobody comes to the next meeting before this one is complete, so the count tells who is last.
   if (arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == meeting * size) {
     for (std::int64_t i = 0; i < context_.size(); ++i)
-      if (i != context_.rank) ring(context_.bell(i));
+      if (i != context_.rank) notify(context_.notifier(i));
   } else {
     const auto complete = [&] { return arrivals.load(std::memory_order_acquire) >= meeting * size; };
     const double begin = base::monotonic_seconds();
     const bool in_time =
-        wait_at(context_.bell(), begin + context_.deadline_seconds, context_.spin_seconds, [&] {
+        wait_on(context_.notifier(), begin + context_.deadline_seconds, context_.spin_seconds, [&] {
           if (complete()) return true;
           mailbox_.flush();
           return context_.world.aborted();

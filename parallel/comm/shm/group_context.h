@@ -19,8 +19,8 @@ struct GroupContext {
 
   std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t world_rank(std::int64_t member) const { return ranks[static_cast<std::size_t>(member)]; }
-  Bell& bell(std::int64_t member) const { return world.bell(world_rank(member)); }
-  Bell& bell() const { return bell(rank); }
+  Notifier& notifier(std::int64_t member) const { return world.notifier(world_rank(member)); }
+  Notifier& notifier() const { return notifier(rank); }
 
   /// `all_reduce (sum) "gradients" of 8 bytes fp32 (number 7 of group dp)`
   std::string describe(const OpRecord& record) const;

@@ -70,7 +70,7 @@ bool Mailbox::send(std::int64_t to, const kernels::Tensor& x, const char* label)
   if (p.aside.empty()) {
     header_done = push(to, header.data(), kHeaderBytes);
     if (header_done == kHeaderBytes) done = push(to, x.data, x.bytes());
-    ring(context_.bell(to));
+    notify(context_.notifier(to));
   }
   if (header_done == kHeaderBytes && done == x.bytes()) return true;
   // The sender's buffer is its own again when this returns: the rest is copied.
@@ -89,7 +89,7 @@ bool Mailbox::push_aside(std::int64_t to) {
   while (!p.aside.empty()) {
     const std::vector<std::byte>& first = p.aside.front();
     const std::int64_t left = static_cast<std::int64_t>(first.size()) - p.aside_done;
-    // Asked for before the look at the room, so that room made after it rings.
+    // Asked for before the look at the room, so that room made after it notifies.
     context_.group.ring(context_.rank, to).wants_room.store(1);
     const std::int64_t n = push(to, first.data() + p.aside_done, left);
     moved = moved || n > 0;
@@ -100,7 +100,7 @@ bool Mailbox::push_aside(std::int64_t to) {
     p.aside.pop_front();
     p.aside_done = 0;
   }
-  if (moved) ring(context_.bell(to));
+  if (moved) notify(context_.notifier(to));
   if (p.aside.empty()) context_.group.ring(context_.rank, to).wants_room.store(0);
   return p.aside.empty();
 }
@@ -168,13 +168,13 @@ void Mailbox::take(std::int64_t from) {
   }
   if (read == begin) return;
   ring_from.read.store(read);
-  if (ring_from.wants_room.load() != 0) ring(context_.bell(from));
+  if (ring_from.wants_room.load() != 0) notify(context_.notifier(from));
 }
 
 void Mailbox::wait(std::span<const Ticket> receives, double deadline_seconds) {
   const double begin = base::monotonic_seconds();
   for (const Ticket& ticket : receives) {
-    const bool in_time = wait_at(context_.bell(), begin + deadline_seconds, context_.spin_seconds, [&] {
+    const bool in_time = wait_on(context_.notifier(), begin + deadline_seconds, context_.spin_seconds, [&] {
       take(ticket.peer);
       if (filled(ticket)) return true;
       flush();

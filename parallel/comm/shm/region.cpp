@@ -23,13 +23,14 @@ struct WorldRegion::Head {
 };
 
 std::int64_t WorldRegion::bytes(std::int64_t ranks) {
-  return align_up(static_cast<std::int64_t>(sizeof(Head))) + ranks * static_cast<std::int64_t>(sizeof(Bell));
+  return align_up(static_cast<std::int64_t>(sizeof(Head))) +
+         ranks * static_cast<std::int64_t>(sizeof(Notifier));
 }
 
 WorldRegion::Head& WorldRegion::head() const { return *reinterpret_cast<Head*>(base_); }
 
-Bell& WorldRegion::bell(std::int64_t rank) const {
-  return reinterpret_cast<Bell*>(base_ + align_up(static_cast<std::int64_t>(sizeof(Head))))[rank];
+Notifier& WorldRegion::notifier(std::int64_t rank) const {
+  return reinterpret_cast<Notifier*>(base_ + align_up(static_cast<std::int64_t>(sizeof(Head))))[rank];
 }
 
 bool WorldRegion::aborted() const { return head().state.load(std::memory_order_acquire) != Head::running; }
@@ -49,7 +50,7 @@ void WorldRegion::abort(std::string_view why) const {
     put_text(head().text, why);
     head().state.store(Head::ended, std::memory_order_release);
   }
-  for (std::int64_t rank = 0; rank < ranks_; ++rank) parallel::ring(bell(rank));
+  for (std::int64_t rank = 0; rank < ranks_; ++rank) parallel::notify(notifier(rank));
 }
 
 // ---- group

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "parallel/comm/op_record.h"
-#include "parallel/comm/shm/bell.h"
+#include "parallel/comm/shm/notifier.h"
 
 // The memory that the ranks of one node share: one WorldRegion, and one GroupRegion for each group. Both are
 // views over memory that someone else owns, that is aligned to 64 bytes and that started as zeros. There is
@@ -22,7 +22,7 @@ class WorldRegion {
   static std::int64_t bytes(std::int64_t ranks);
   WorldRegion(std::byte* base, std::int64_t ranks) : base_(base), ranks_(ranks) {}
 
-  Bell& bell(std::int64_t rank) const;
+  Notifier& notifier(std::int64_t rank) const;
   bool aborted() const;
   /// Why the world ended: the text of the first abort.
   std::string abort_text() const;
@@ -55,7 +55,7 @@ class GroupRegion {
   struct Ring {
     alignas(64) std::atomic<std::uint64_t> written;
     alignas(64) std::atomic<std::uint64_t> read;
-    /// The sender has more, and wants its bell rung when there is room.
+    /// The sender has more, and wants to be notified when there is room.
     std::atomic<std::uint32_t> wants_room;
   };
 

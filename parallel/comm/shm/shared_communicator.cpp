@@ -39,16 +39,16 @@ class SharedEngine {
   void drop(const MessageTicket& receive) { mailbox_.drop(receive); }
 
   bool push(const std::atomic<bool>& interrupt) {
-    // The bell rings when a receiver has made room, and by `wake`.
+    // Notified when a receiver has made room, and by `wake`.
     bool all = false;
     const double deadline = base::monotonic_seconds() + context_.deadline_seconds;
-    if (!wait_at(context_.bell(), deadline, 0, [&] { return (all = mailbox_.flush()) || interrupt; }))
+    if (!wait_on(context_.notifier(), deadline, 0, [&] { return (all = mailbox_.flush()) || interrupt; }))
       fail("messages of rank " + std::to_string(world_rank()) + " in group " + context_.name +
            " were not received for " + std::to_string(context_.deadline_seconds) +
            " s; see what became of the ranks it sends to");
     return all;
   }
-  void wake() { ring(context_.bell()); }
+  void wake() { notify(context_.notifier()); }
 
   void throw_if_ended(const OpRecord& record) const { context_.throw_if_ended(record); }
   [[noreturn]] void fail(const std::string& text) const { context_.fail(text); }

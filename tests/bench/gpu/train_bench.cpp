@@ -109,7 +109,7 @@ Json run(const core::JobSpec& job, const Args& args) {
   const kernels::Target& target = rank.backend().target();
   // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
   // from report to report.
-  const std::int64_t late = target.runs_behind_host() ? core::StepClock::kMostSteps - 1 : 0;
+  const std::int64_t late = target.runs_behind_host() ? core::StepClock::kMaxSteps - 1 : 0;
   double begin = base::monotonic_seconds();
   for (step = 1; step <= args.warmup + args.steps + late; ++step) {
     if (step <= args.warmup + args.steps) trainer.launch(step, read, {});

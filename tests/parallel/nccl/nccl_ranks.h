@@ -34,7 +34,7 @@ class MapStore final : public parallel::Store {
 /// Why the world has ended, for all its ranks.
 class End {
  public:
-  void tell(std::string_view why) {
+  void report(std::string_view why) {
     const std::lock_guard lock(mutex_);
     if (why_.empty()) why_ = why;
   }
@@ -61,7 +61,7 @@ inline void run_ranks(std::int64_t ranks, End& end, const std::function<void(std
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
-        end.tell("rank " + std::to_string(rank) + " failed: " + error.what());
+        end.report("rank " + std::to_string(rank) + " failed: " + error.what());
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -80,7 +80,7 @@ inline parallel::NcclOptions nccl_options(std::int64_t rank, std::int64_t ranks,
   options.poll_seconds = 0.01;
   options.store = store;
   options.ended = [&end] { return end.why(); };
-  options.end = [&end](std::string_view why) { end.tell(why); };
+  options.end = [&end](std::string_view why) { end.report(why); };
   return options;
 }
 

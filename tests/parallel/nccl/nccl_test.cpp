@@ -209,7 +209,7 @@ TEST_CASE("nothing starts after an end, which every rank of the world hears of",
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     comm.barrier(*m.stream, {.label = "all here"})->wait_host(60);
-    if (rank == 0) world.end.tell("the agent says so");
+    if (rank == 0) world.end.report("the agent says so");
     for (;;) comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream);
   });
   for (const std::string& text : texts)

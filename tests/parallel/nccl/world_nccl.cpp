@@ -109,6 +109,6 @@ std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, R
 void World::run(const std::function<void(std::int64_t)>& body) {
   run_ranks(state_->ranks, state_->end, body);
 }
-void World::abort(std::string_view why) { state_->end.tell(why); }
+void World::abort(std::string_view why) { state_->end.report(why); }
 
 }  // namespace trainerd::test

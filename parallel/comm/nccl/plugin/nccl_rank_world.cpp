@@ -18,7 +18,7 @@ using kernels::cuda::check;
 /// How long an end waits for NCCL's aborts, and a destructor for peers.
 constexpr double kFinishSeconds = 5;
 /// After how much of a deadline who waits leaves word, so that whoever gives up first finds it; and at most.
-constexpr double kWordPart = 0.25, kMostWordSeconds = 5;
+constexpr double kWordPart = 0.25, kMaxWordSeconds = 5;
 
 std::string names(const std::vector<std::int64_t>& ranks) {
   std::string text;
@@ -224,7 +224,7 @@ void NcclRankWorld::watchdog() {
 
 void NcclRankWorld::look_at(const NcclWait& wait, double now) {
   const double waited = now - wait.since;
-  if (waited > std::min(kMostWordSeconds, kWordPart * options_.deadline_seconds)) leave_word(wait);
+  if (waited > std::min(kMaxWordSeconds, kWordPart * options_.deadline_seconds)) leave_word(wait);
   if (waited > options_.deadline_seconds) end(late_text(wait, options_.deadline_seconds));
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/run/nodes/gang_messages.h"
+#include "core/run/nodes/node_messages.h"
 #include "core/run/wire/channel.h"
 #include "kernels/base/socket.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
@@ -18,7 +18,7 @@
 
 namespace trainerd::core {
 
-struct GangOptions {
+struct MembershipOptions {
   parallel::NodeSet nodes;
   base::Endpoint rendezvous;     ///< of node 0's agent, as every node can reach it
   double timeout_seconds = 300;  ///< until the last node has come
@@ -29,17 +29,17 @@ struct GangOptions {
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
 /// judges who belongs to the job, and hears of everything; the others hold a connection to it, whose end is
 /// the end of the node at its other side.
-class Gang {
+class Membership {
  public:
   /// A node alone.
-  Gang() = default;
+  Membership() = default;
   /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws
   /// CommError naming who did not come, SpecError naming who does not belong. A signal ends the wait
   /// (`stopped`).
-  Gang(const GangOptions& options, const JobSpec& job, int signal_fd);
-  ~Gang();
-  Gang(const Gang&) = delete;
-  Gang& operator=(const Gang&) = delete;
+  Membership(const MembershipOptions& options, const JobSpec& job, int signal_fd);
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
 
   std::int64_t node() const { return options_.nodes.node; }
   std::int64_t nodes() const { return options_.nodes.nodes; }
@@ -65,7 +65,7 @@ class Gang {
 
   struct Event {
     std::int64_t node = 0;
-    std::optional<GangMessage> message;  ///< none: the node is lost
+    std::optional<NodeMessage> message;  ///< none: the node is lost
   };
   /// Appends the descriptors to poll.
   void watch(std::vector<pollfd>& fds) const;
@@ -73,7 +73,7 @@ class Gang {
   std::vector<Event> take(std::span<const pollfd> fds);
 
   /// To the leader, or from it to all. One who is gone is noticed where it is seen.
-  void tell(const GangMessage& message);
+  void send(const NodeMessage& message);
   /// Tells the others that it is over, and gives them time to hear it.
   void finish(const End& end);
 
@@ -89,12 +89,12 @@ class Gang {
   void admit(parallel::StoreServer::Joined joined, const std::string& job_yaml);
   void refuse(const std::string& why);
   void turn_away();
-  std::vector<Event> heard(std::span<const pollfd> fds);
+  std::vector<Event> receive(std::span<const pollfd> fds);
   std::string missing() const;
   void agree_on_isa();
   std::string host_of(std::int64_t node) const;
 
-  GangOptions options_;
+  MembershipOptions options_;
   std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
   std::optional<End> end_;

@@ -67,7 +67,7 @@ struct End {
 // ---- To the leader ----
 
 /// What a worker told its agent (`WorkerMessage`), passed on.
-struct RankSaid {
+struct RankMessage {
   std::int64_t rank = 0;
   std::string text;
 };
@@ -89,14 +89,14 @@ struct StopAsked {
   StopRequest request;
 };
 
-using GangMessage =
-    std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankSaid, ShardsSaved, NodeFailed, StopAsked>;
+using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankMessage, ShardsSaved,
+                                 NodeFailed, StopAsked>;
 
 std::string encode(const Hello& hello);
-std::string encode(const GangMessage& message);
+std::string encode(const NodeMessage& message);
 /// Throws CommError on text that is none. Of another version no more than node, host and version is read.
 Hello decode_hello(const std::string& text);
 /// Throws CommError on text that is not such a message.
-GangMessage decode_gang_message(const std::string& text);
+NodeMessage decode_node_message(const std::string& text);
 
 }  // namespace trainerd::core

@@ -1,4 +1,4 @@
-#include "core/run/nodes/gang_messages.h"
+#include "core/run/nodes/node_messages.h"
 
 #include <nlohmann/json.hpp>
 
@@ -41,7 +41,7 @@ json body(const End& m) {
           {"message", m.message},
           {"signal", m.stop_signal}};
 }
-json body(const RankSaid& m) { return {{"type", "rank"}, {"rank", m.rank}, {"text", m.text}}; }
+json body(const RankMessage& m) { return {{"type", "rank"}, {"rank", m.rank}, {"text", m.text}}; }
 json body(const ShardsSaved& m) {
   json shards = json::array();
   for (const io::ShardInfo& shard : m.shards)
@@ -96,7 +96,7 @@ kernels::Isa isa_in(const json& j) {
 
 std::string encode(const Hello& hello) { return dump(body(hello)); }
 
-std::string encode(const GangMessage& message) {
+std::string encode(const NodeMessage& message) {
   return std::visit([](const auto& m) { return dump(body(m)); }, message);
 }
 
@@ -117,8 +117,8 @@ Hello decode_hello(const std::string& text) {
   });
 }
 
-GangMessage decode_gang_message(const std::string& text) {
-  return decoded(text, [](const json& j, const std::string& type) -> GangMessage {
+NodeMessage decode_node_message(const std::string& text) {
+  return decoded(text, [](const json& j, const std::string& type) -> NodeMessage {
     if (type == "go")
       return Go{j.at("run"),          j.at("last_good"), j.at("step"),
                 j.at("cursor"),       j.at("tokens"),    j.at("order_start"),
@@ -128,7 +128,7 @@ GangMessage decode_gang_message(const std::string& text) {
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
-    if (type == "rank") return RankSaid{j.at("rank"), j.at("text")};
+    if (type == "rank") return RankMessage{j.at("rank"), j.at("text")};
     if (type == "shards") {
       ShardsSaved m{j.at("step"), j.at("first"), {}, j.at("snapshot_seconds"), j.at("write_seconds")};
       for (const json& s : j.at("shards")) m.shards.push_back({s.at("file"), s.at("bytes"), s.at("xxh3")});

@@ -1,4 +1,4 @@
-#include "core/model/stage.h"
+#include "core/model/model_chunk.h"
 
 #include <array>
 #include <utility>
@@ -37,9 +37,9 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const Re
 
 }  // namespace
 
-Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, DType dtype,
-             ParamStore& params, const parallel::TensorParallel& tp, const Tensor& rope_table_SE,
-             Determinism attention)
+ModelChunk::ModelChunk(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids,
+                       DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
+                       const Tensor& rope_table_SE, Determinism attention)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
       ids_(std::move(ids)),
@@ -51,19 +51,19 @@ Stage::Stage(const ModelOptions& model, const RecomputeOptions& recompute, Chunk
       segments_(segments_of(ids_)),
       spans_(spans_of(segments_, recompute, ids_.first_layer)) {}
 
-WalkContext Stage::context(Stream& stream, const Frame& frame) const {
+WalkContext ModelChunk::context(Stream& stream, const Frame& frame) const {
   return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_, attention_};
 }
 
-const LayerParams* Stage::layer_of(std::size_t segment) const {
+const LayerParams* ModelChunk::layer_of(std::size_t segment) const {
   return ids_.layers.empty() ? nullptr : &ids_.layers[static_cast<std::size_t>(segments_[segment].layer)];
 }
 
-Tensor Stage::take_flow(const WalkContext& c, Arena& arena) const {
+Tensor ModelChunk::take_flow(const WalkContext& c, Arena& arena) const {
   return arena.take(dtype_, {tp_.flow_rows(c.batch.tokens()), model_.hidden}, MemoryTerm::activations);
 }
 
-void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
+void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
   frame.segments.assign(segments_.size(), {});
   const ArenaScope scope(c.stream.scratch());
   // One delta is enough: a segment reads the one before it into its sum before it writes its own.
@@ -73,7 +73,7 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
   Tensor passing_TD;
   Flow flow{frame.in_TD, {}};
   for (const SegmentSpan& span : spans_) {
-    const Homes homes = forward_homes(span.recompute, frame, c.stream.scratch());
+    const ActivationArenas arenas = forward_arenas(span.recompute, frame, c.stream.scratch());
     if (span.recompute == RecomputeKind::full && !passing_TD.defined())
       passing_TD = take_flow(c, c.stream.scratch());
     for (std::size_t i = span.begin; i < span.end; ++i) {
@@ -82,12 +82,12 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
       const Segment::Kind kind = segments_[i].kind;
       if (i > span.begin) state.sum_TD = passing_TD;
       switch (kind) {
-        case Segment::Kind::embedding: flow = embedding_forward(c, homes, state); break;
+        case Segment::Kind::embedding: flow = embedding_forward(c, arenas, state); break;
         case Segment::Kind::attention:
-          flow = attention_forward(c, *layer_of(i), homes, state, flow, delta_TD);
+          flow = attention_forward(c, *layer_of(i), arenas, state, flow, delta_TD);
           break;
-        case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), homes, state, flow, delta_TD); break;
-        case Segment::Kind::head: head_forward(c, homes, state, flow); break;
+        case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), arenas, state, flow, delta_TD); break;
+        case Segment::Kind::head: head_forward(c, arenas, state, flow); break;
       }
       state = kept_state(span.recompute, kind, model_, state);
     }
@@ -97,49 +97,49 @@ void Stage::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_T
   else c.backend().copy(c.stream, flow.residual_TD, out_TD);
 }
 
-void Stage::forward(Stream& stream, Frame& frame, const Tensor& out_TD) {
+void ModelChunk::forward(Stream& stream, Frame& frame, const Tensor& out_TD) {
   walk_forward(context(stream, frame), frame, out_TD);
 }
 
-void Stage::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, const LossTarget& loss) {
+void ModelChunk::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   walk_forward(c, frame, out_TD);
   if (last()) head_loss(c, frame.segments.back(), loss);
 }
 
-void Stage::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
+void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
   if (span.recompute == RecomputeKind::none) return;
-  const Homes homes = recompute_homes(frame, c.stream.scratch());
+  const ActivationArenas arenas = recompute_arenas(frame, c.stream.scratch());
   SegmentState& first = frame.segments[span.begin];
   const LayerParams& ids = *layer_of(span.begin);
   const Flow in{first.sum_TD, {}};
-  if (segments_[span.begin].kind == Segment::Kind::mlp) return mlp_recompute(c, ids, homes, first, in);
-  attention_state(c, ids, homes, first, in);
+  if (segments_[span.begin].kind == Segment::Kind::mlp) return mlp_recompute(c, ids, arenas, first, in);
+  attention_state(c, ids, arenas, first, in);
   if (span.end == span.begin + 1) return;
   // The contribution of attention is made where the sum will be: as the residual, which the norm may
   // overwrite. The two are added in the other order, which changes no bit.
   SegmentState& mlp = frame.segments[span.begin + 1];
-  mlp.sum_TD = take_flow(c, homes.sum);
+  mlp.sum_TD = take_flow(c, arenas.sum);
   attention_output(c, ids, first, mlp.sum_TD);
-  mlp_recompute(c, ids, homes, mlp, {mlp.sum_TD, first.sum_TD});
+  mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, first.sum_TD});
 }
 
-void Stage::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD,
-                           const LossTarget& loss, Walks walks) {
+void ModelChunk::input_gradient(const WalkContext& c, std::size_t segment, Frame& frame, const Tensor& dx_TD,
+                                const LossTarget& loss, BackwardMode backward) {
   SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
     case Segment::Kind::mlp:
-      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks);
+      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, mode);
       break;
     case Segment::Kind::attention:
-      attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, walks);
+      attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, mode);
       break;
     case Segment::Kind::embedding: break;
   }
 }
 
-void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame) {
+void ModelChunk::weight_gradient(const WalkContext& c, std::size_t segment, Frame& frame) {
   const SegmentState& state = frame.segments[segment];
   switch (segments_[segment].kind) {
     case Segment::Kind::head: break;
@@ -151,8 +151,8 @@ void Stage::weight_gradient(const WalkContext& c, std::size_t segment, Frame& fr
   }
 }
 
-void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
-                     const LossTarget& loss) {
+void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
+                          const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   const ArenaScope scope(*frame.grads);
   // The gradient of the flow before and after a segment: the first stays whole until the segment's weights
@@ -167,7 +167,7 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
       const ArenaScope segment_scope(*frame.grads);
       frame.segments[i].dflow_TD = dflow[0];
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
-      input_gradient(c, i, frame, dx_TD, loss, Walks::together);
+      input_gradient(c, i, frame, dx_TD, loss, BackwardMode::fused);
       if (segments_[i].kind == Segment::Kind::embedding) weight_gradient(c, i, frame);
       params_.reduce_complete_grads();
       std::swap(dflow[0], dflow[1]);
@@ -175,8 +175,8 @@ void Stage::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const 
   }
 }
 
-void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
-                           const LossTarget& loss) {
+void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
+                                const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   // What the weights' walk reads must outlive what the executor receives next: the chunk's own copy.
   Tensor dflow;
@@ -192,14 +192,14 @@ void Stage::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, 
       frame.segments[i].dflow_TD = dflow;
       if (segments_[i].kind == Segment::Kind::embedding) break;
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : take_flow(c, *frame.grads);
-      input_gradient(c, i, frame, dx_TD, loss, Walks::apart);
+      input_gradient(c, i, frame, dx_TD, loss, BackwardMode::split);
       params_.reduce_complete_grads();
       dflow = dx_TD;
     }
   }
 }
 
-void Stage::backward_weight(Stream& stream, Frame& frame) {
+void ModelChunk::backward_weight(Stream& stream, Frame& frame) {
   const WalkContext c = context(stream, frame);
   for (std::size_t i = segments_.size(); i-- > 0;) {
     weight_gradient(c, i, frame);

@@ -1,4 +1,4 @@
-#include "core/run/nodes/gang.h"
+#include "core/run/nodes/membership.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -79,7 +79,8 @@ End end_by(const std::exception& error) {
           .message = std::string("internal error: ") + error.what()};
 }
 
-Gang::Gang(const GangOptions& options, const JobSpec& job, int signal_fd) : options_(options) {
+Membership::Membership(const MembershipOptions& options, const JobSpec& job, int signal_fd)
+    : options_(options) {
   members_.resize(static_cast<std::size_t>(nodes()));
   for (std::size_t node = 0; node < members_.size() && node < options_.nodes.hosts.size(); ++node)
     members_[node].host = options_.nodes.hosts[node];
@@ -87,21 +88,21 @@ Gang::Gang(const GangOptions& options, const JobSpec& job, int signal_fd) : opti
   else follow(job, signal_fd);
 }
 
-Gang::~Gang() = default;
+Membership::~Membership() = default;
 
-std::string Gang::name_of(std::int64_t node) const {
+std::string Membership::name_of(std::int64_t node) const {
   const std::string host = host_of(node);
   return "node " + std::to_string(node) + (host.empty() ? "" : " (" + host + ")");
 }
 
-std::string Gang::host_of(std::int64_t node) const {
+std::string Membership::host_of(std::int64_t node) const {
   return node < static_cast<std::int64_t>(members_.size()) ? members_[static_cast<std::size_t>(node)].host
                                                            : "";
 }
 
 // ---- meeting
 
-void Gang::lead(const JobSpec& job, int signal_fd) {
+void Membership::lead(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
   server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous,
                                                     [](const std::string& line) { log::warn("{}", line); });
@@ -116,7 +117,7 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
     std::optional<StopRequest> stop;
     if (fds[0].revents != 0)
       if (const int signal = read_signal(signal_fd); signal != 0) stop = stop_request(signal);
-    for (const Event& event : heard(std::span(fds).subspan(2))) {
+    for (const Event& event : receive(std::span(fds).subspan(2))) {
       // A node that waits says one thing alone: that it is asked to stop.
       if (!event.message) log::warn("{} left the rendezvous", name_of(event.node));
       if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr)
@@ -140,7 +141,7 @@ void Gang::lead(const JobSpec& job, int signal_fd) {
 }
 
 /// The lowest of all nodes: results must not depend on the node that computes them.
-void Gang::agree_on_isa() {
+void Membership::agree_on_isa() {
   const auto by_isa = [](const Member& a, const Member& b) { return a.isa < b.isa; };
   const auto [lowest, highest] = std::minmax_element(members_.begin(), members_.end(), by_isa);
   go_.isa = lowest->isa;
@@ -150,7 +151,7 @@ void Gang::agree_on_isa() {
               to_string(highest->isa));
 }
 
-std::string Gang::missing() const {
+std::string Membership::missing() const {
   std::string names;
   for (std::int64_t node = 1; node < nodes(); ++node)
     if (!members_[static_cast<std::size_t>(node)].channel)
@@ -158,7 +159,7 @@ std::string Gang::missing() const {
   return names;
 }
 
-void Gang::admit(parallel::StoreServer::Joined joined, const std::string& job_yaml) {
+void Membership::admit(parallel::StoreServer::Joined joined, const std::string& job_yaml) {
   const std::string from = base::peer_address(joined.socket.get());
   base::watch_peer(joined.socket.get(), kMessageSeconds);
   Channel channel(std::move(joined.socket));
@@ -193,12 +194,12 @@ void Gang::admit(parallel::StoreServer::Joined joined, const std::string& job_ya
   members_[static_cast<std::size_t>(hello.node)] = {hello.host, std::move(channel), hello.isa};
 }
 
-void Gang::refuse(const std::string& why) {
+void Membership::refuse(const std::string& why) {
   finish({.failed = true, .kind = base::ErrorKind::spec, .message = why});
   throw base::spec_error(why);
 }
 
-void Gang::follow(const JobSpec& job, int signal_fd) {
+void Membership::follow(const JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
   const Hello hello{node(), nodes(), version(), this_host(), shared_job(job), isa_here(job)};
   members_[static_cast<std::size_t>(node())].host = hello.host;
@@ -230,7 +231,7 @@ void Gang::follow(const JobSpec& job, int signal_fd) {
 }
 
 // The leader's deadline is for all: it says when to give up, or is gone.
-void Gang::await_go(int signal_fd) {
+void Membership::await_go(int signal_fd) {
   StopSignals signals;
   for (;;) {
     std::array<pollfd, 2> fds{pollfd{signal_fd, POLLIN, 0}, pollfd{members_[0].channel->fd(), POLLIN, 0}};
@@ -244,14 +245,14 @@ void Gang::await_go(int signal_fd) {
         }
         if (meaning == StopSignals::Meaning::stop) {
           stop_ = stop_request(signal);
-          tell(StopAsked{*stop_});
+          send(StopAsked{*stop_});
         }
       }
     if (fds[1].revents == 0) continue;
     const auto text = members_[0].channel->receive();
     if (!text)
       throw base::comm_error(name_of(0) + " was lost before training began; see what became of its agent");
-    const GangMessage message = decode_gang_message(*text);
+    const NodeMessage message = decode_node_message(*text);
     if (const auto* end = std::get_if<End>(&message)) {
       end_ = *end;
       finished_ = true;
@@ -265,22 +266,22 @@ void Gang::await_go(int signal_fd) {
   }
 }
 
-void Gang::begin(Go go) {
+void Membership::begin(Go go) {
   go.run = go_.run;
   go.isa = go_.isa;
   go_ = std::move(go);
-  if (!alone()) tell(go_);
+  if (!alone()) send(go_);
 }
 
 // ---- where workers meet
 
-base::Endpoint Gang::store() const {
+base::Endpoint Membership::store() const {
   if (!leads()) return options_.rendezvous;
   // The server's own host need not know itself by the name that others use.
   return {options_.rendezvous.host == "::1" ? "::1" : "127.0.0.1", options_.rendezvous.port};
 }
 
-std::string Gang::interface() const {
+std::string Membership::interface() const {
   if (!options_.interface.empty()) return options_.interface;
   std::string address = "127.0.0.1";
   for (const Member& member : members_) {
@@ -293,21 +294,21 @@ std::string Gang::interface() const {
 
 // ---- talking
 
-void Gang::watch(std::vector<pollfd>& fds) const {
+void Membership::watch(std::vector<pollfd>& fds) const {
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
   for (const Member& member : members_)
     fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
 }
 
 /// Whoever comes to a run that has begun.
-void Gang::turn_away() {
+void Membership::turn_away() {
   while (auto joined = server_->take_joined()) {
     log::warn("an agent at {} wants to join a job that runs already: it is turned away",
               base::peer_address(joined->socket.get()));
     base::watch_peer(joined->socket.get(), 1);
     try {
       Channel(std::move(joined->socket))
-          .send(encode(GangMessage{End{
+          .send(encode(NodeMessage{End{
               .failed = true,
               .kind = base::ErrorKind::comm,
               .message =
@@ -317,18 +318,18 @@ void Gang::turn_away() {
   }
 }
 
-std::vector<Gang::Event> Gang::take(std::span<const pollfd> fds) {
+std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
   if (fds[0].revents != 0) turn_away();
-  return heard(fds.subspan(1));
+  return receive(fds.subspan(1));
 }
 
-std::vector<Gang::Event> Gang::heard(std::span<const pollfd> fds) {
+std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) {
   std::vector<Event> events;
   for (std::size_t node = 0; node < members_.size(); ++node) {
     if (fds[node].revents == 0 || !members_[node].channel) continue;
     Event event{static_cast<std::int64_t>(node), std::nullopt};
     try {
-      if (const auto text = members_[node].channel->receive()) event.message = decode_gang_message(*text);
+      if (const auto text = members_[node].channel->receive()) event.message = decode_node_message(*text);
     } catch (const base::CommError& error) {
       log::error("{}: {}", name_of(event.node), error.what());
     }
@@ -343,7 +344,7 @@ std::vector<Gang::Event> Gang::heard(std::span<const pollfd> fds) {
   return events;
 }
 
-void Gang::tell(const GangMessage& message) {
+void Membership::send(const NodeMessage& message) {
   const std::string text = encode(message);
   for (Member& member : members_) {
     if (!member.channel) continue;
@@ -357,12 +358,12 @@ void Gang::tell(const GangMessage& message) {
 
 // A connection that is closed with bytes unread takes with it what was sent last: so they are read until the
 // other side has closed.
-void Gang::finish(const End& end) {
+void Membership::finish(const End& end) {
   end_ = end;
   if (finished_) return;
   finished_ = true;
-  if (leads()) tell(end);
-  else if (end.failed) tell(NodeFailed{end.kind, end.message, 2});
+  if (leads()) send(end);
+  else if (end.failed) send(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;
   for (Member& member : members_)
     if (member.channel) ::shutdown(member.channel->fd(), SHUT_WR);

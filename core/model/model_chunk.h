@@ -24,7 +24,7 @@ struct Flow {
 
 /// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that
 /// they share what is gathered and hide what is sent; or leaves them to a walk of their own.
-enum class Walks : std::uint8_t { together, apart };
+enum class BackwardMode : std::uint8_t { fused, split };
 
 /// What every segment's operators are issued with.
 struct WalkContext {
@@ -57,12 +57,13 @@ struct SegmentSpan {
 /// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in
 /// its Frame. Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism
 /// this rank's rows of it), and back its gradient.
-class Stage {
+class ModelChunk {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
-  Stage(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids, kernels::DType dtype,
-        ParamStore& params, const parallel::TensorParallel& tp, const kernels::Tensor& rope_table_SE,
-        kernels::Determinism attention = kernels::Determinism::deterministic);
+  ModelChunk(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids,
+             kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
+             const kernels::Tensor& rope_table_SE,
+             kernels::Determinism attention = kernels::Determinism::deterministic);
 
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
@@ -81,7 +82,7 @@ class Stage {
   /// here, beside its gradient: see `parallel::HeadLoss`.
   void backward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
                 const kernels::Tensor& din_TD, const LossTarget& loss);
-  /// The same in two walks (zero bubble): first the gradients of inputs, norms and of the head, which never
+  /// The same in two mode (zero bubble): first the gradients of inputs, norms and of the head, which never
   /// exists twice; ...
   void backward_input(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
                       const kernels::Tensor& din_TD, const LossTarget& loss);
@@ -94,7 +95,7 @@ class Stage {
   /// Makes again what the forward pass did not keep of a span, in `frame.grads` and scratch.
   void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD,
-                      const LossTarget&, Walks);
+                      const LossTarget&, BackwardMode);
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;

@@ -11,26 +11,26 @@ namespace trainerd::parallel {
 /// Where the threads of one rank sleep until something they wait for may have happened. Lies in memory that
 /// ranks share: threads of one process or processes. All zeros is its initial state, and a process that dies
 /// at any point leaves it usable.
-struct alignas(64) Bell {
-  std::atomic<std::uint32_t> rings;
+struct alignas(64) Notifier {
+  std::atomic<std::uint32_t> count;  ///< of notifications
   std::atomic<std::uint32_t> sleepers;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Wakes all who sleep at the bell. Call it after the change they wait for.
-void ring(Bell& bell);
-/// Sleeps until the bell rings, unless it has rung since `seen` was read, or until `seconds` have passed.
-void sleep_at(Bell& bell, std::uint32_t seen, double seconds);
+/// Wakes every thread that sleeps on the notifier. Call it after the change they wait for.
+void notify(Notifier& notifier);
+/// Sleeps until it is notified, unless it was since `seen` was read, or until `seconds` have passed.
+void sleep_on(Notifier& notifier, std::uint32_t seen, double seconds);
 /// A hint to the core inside a spin.
 void relax();
 
 /// Waits until `ready()`; false when it is not by `deadline` (base::monotonic_seconds). Polls for
 /// `spin_seconds` first. No sleep is longer than kLongestSleepSeconds: a peer killed between its change and
-/// its ring delays, but cannot lose us.
+/// its notification delays this rank, but no wake-up is lost.
 constexpr double kLongestSleepSeconds = 0.05;
 template <class Ready>
-bool wait_at(Bell& bell, double deadline, double spin_seconds, Ready&& ready) {
+bool wait_on(Notifier& notifier, double deadline, double spin_seconds, Ready&& ready) {
   if (ready()) return true;
   if (spin_seconds > 0) {
     const double end = base::monotonic_seconds() + spin_seconds;
@@ -40,11 +40,11 @@ bool wait_at(Bell& bell, double deadline, double spin_seconds, Ready&& ready) {
     } while (base::monotonic_seconds() < end);
   }
   for (;;) {
-    const std::uint32_t seen = bell.rings.load();
+    const std::uint32_t seen = notifier.count.load();
     if (ready()) return true;
     const double left = deadline - base::monotonic_seconds();
     if (left <= 0) return false;
-    sleep_at(bell, seen, std::min(left, kLongestSleepSeconds));
+    sleep_on(notifier, seen, std::min(left, kLongestSleepSeconds));
   }
 }
 

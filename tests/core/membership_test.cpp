@@ -1,6 +1,6 @@
-// The agents' messages, who is let into a gang, and what it keeps of checkpoints.
+// The agents' messages, who is let into a membership, and what it keeps of checkpoints.
 
-#include "core/run/nodes/gang.h"
+#include "core/run/nodes/membership.h"
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ JobSpec some_job() {
 std::string leader_meets(const std::string& text) {
   // The port is free when the leader takes it.
   const std::uint16_t port = base::local_port(base::listen_at({"127.0.0.1", 0}).get());
-  GangOptions options;
+  MembershipOptions options;
   options.nodes.nodes = 2;
   options.rendezvous = {"127.0.0.1", port};
   options.timeout_seconds = 2;
@@ -48,7 +48,7 @@ std::string leader_meets(const std::string& text) {
   const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
   std::string said = "all have met";
   try {
-    const Gang gang(options, some_job(), no_signal.get());
+    const Membership membership(options, some_job(), no_signal.get());
   } catch (const base::Error& error) {
     said = std::string(base::to_string(error.kind())) + ": " + error.what();
   }
@@ -67,13 +67,13 @@ Hello good_hello() { return {1, 2, version(), "gpu7", shared_job(some_job())}; }
 
 }  // namespace
 
-TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
+TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   const Hello hello = decode_hello(encode(good_hello()));
   CHECK(hello.node == 1);
   CHECK(hello.nodes == 2);
   CHECK(hello.host == "gpu7");
   CHECK(hello.job_yaml == shared_job(some_job()));
-  const auto crossed = [](const GangMessage& message) { return decode_gang_message(encode(message)); };
+  const auto crossed = [](const NodeMessage& message) { return decode_node_message(encode(message)); };
   const Go go = std::get<Go>(
       crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
@@ -89,7 +89,7 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
   CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].bytes == 99 &&
          shards.shards[0].xxh3 == "ab"));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
-  CHECK(std::get<RankSaid>(crossed(RankSaid{3, "{}"})).rank == 3);
+  CHECK(std::get<RankMessage>(crossed(RankMessage{3, "{}"})).rank == 3);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   const StopRequest stop = std::get<StopAsked>(crossed(StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
@@ -100,18 +100,18 @@ TEST_CASE("what agents say to each other arrives as it was", "[gang]") {
          failed.failures == 3));
 }
 
-TEST_CASE("text that is no message of an agent is a communication error", "[gang]") {
+TEST_CASE("text that is no message of an agent is a communication error", "[membership]") {
   for (const std::string text :
        {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
         R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})",
         R"({"type":"shards","step":1,"first":0,"shards":[{}]})"}) {
     INFO(text);
-    CHECK_THROWS_AS(decode_gang_message(text), base::CommError);
+    CHECK_THROWS_AS(decode_node_message(text), base::CommError);
     CHECK_THROWS_AS(decode_hello(text), base::CommError);
   }
 }
 
-TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[gang]") {
+TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[membership]") {
   CHECK(leader_meets(encode(good_hello())) == "all have met");
   // The same files may lie elsewhere on another node.
   JobSpec elsewhere = some_job();
@@ -145,7 +145,7 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
 }
 
 TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there",
-          "[gang]") {
+          "[membership]") {
   CheckpointParts parts(3);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
   CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());
@@ -165,7 +165,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   CHECK(parts.none());
 }
 
-TEST_CASE("a node sees whether it shares the leader's output directory", "[gang]") {
+TEST_CASE("a node sees whether it shares the leader's output directory", "[membership]") {
   const test::TempDir dir;
   const OutputDirectory leader(dir / "run");
   CHECK_THROWS_AS(OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
