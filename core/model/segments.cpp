@@ -1,7 +1,8 @@
 #include "core/model/segments.h"
 
 #include <cmath>
-#include <optional>
+
+#include "core/model/linear.h"
 
 namespace trainerd::core {
 namespace {
@@ -40,6 +41,13 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.loss_T = loss.loss_T;
   return a;
 }
+
+Linear qkv_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.qkv, LinearSplit::column}; }
+Linear attn_out_of(const WalkContext& c, const LayerParams& ids) {
+  return {c, ids.attn_out, LinearSplit::row};
+}
+Linear up_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.up, LinearSplit::column}; }
+Linear down_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.down, LinearSplit::row}; }
 
 }  // namespace
 
@@ -83,20 +91,7 @@ void norm_backward(const WalkContext& c, const LinearParams& norm, const Segment
                                            .mode = mode});
 }
 
-LinearWgrad weight_gradient(const WalkContext& c, const LinearParams& linear, const Tensor& dy_TN,
-                            const Tensor& x_TC) {
-  const WriteMode mode = c.params.grad_mode(linear.weight);
-  if (linear.bias != kNoParam)
-    base::check(c.params.grad_mode(linear.bias) == mode, "a weight and its bias get gradients together");
-  return {.dy_TN = dy_TN,
-          .x_TC = x_TC,
-          .dweight_NC = c.params.grad(linear.weight),
-          .dbias_N = c.params.grad(linear.bias),
-          .mode = mode};
-}
-
 // ---- Embedding
-// -------------------------------------------------------------------------------------------------
 
 Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentState& state) {
   state.sum_TD = flow(c, arenas.sum);
@@ -129,7 +124,6 @@ void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
 }
 
 // ---- Attention
-// -------------------------------------------------------------------------------------------------
 
 void attention_state(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                      SegmentState& state, const Flow& in) {
@@ -137,17 +131,10 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   if (!state.y_TD.defined()) norm_forward(c, ids.attn_norm, arenas, state, in);
   if (!state.projected.defined()) {
     state.projected = activation(c, arenas.gemms_to_backward, heads.columns());
-    const Lease weight = c.params.use(ids.qkv.weight, WeightForm::fprop, c.stream);
-    const Lease bias = c.params.use(ids.qkv.bias, WeightForm::plain, c.stream);
-    parallel::column_linear(c.tp, c.stream,
-                            {.x_TC = state.y_TD,
-                             .weight = weight.weight(),
-                             .bias_N = bias.tensor(),
-                             .addend_TN = {},
-                             .y_TN = state.projected});
+    qkv_of(c, ids).forward(state.y_TD, state.projected);
   }
   if (!state.qkv.defined()) {
-    // The heads' norm forgets its input, so its output lies beside it; rotation alone is done in place.
+    // qk_norm is not invertible, so its input must be kept; rotation alone is done in place.
     state.qkv = c.model.qk_norm ? activation(c, arenas.cheap_to_backward, heads.columns()) : state.projected;
     if (c.rope_table_SE.defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
@@ -179,14 +166,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
 
 void attention_output(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                       const Tensor& delta_TD) {
-  const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::fprop, c.stream);
-  const Lease bias = c.params.use(ids.attn_out.bias, WeightForm::plain, c.stream);
-  parallel::row_linear(c.tp, c.stream,
-                       {.x_TC = state.attended,
-                        .weight = weight.weight(),
-                        .bias_N = bias.tensor(),
-                        .addend_TN = {},
-                        .y_TN = delta_TD});
+  attn_out_of(c, ids).forward(state.attended, delta_TD);
 }
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
@@ -196,25 +176,6 @@ Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Activ
   return {state.sum_TD, delta_TD};
 }
 
-namespace {
-
-/// Of the projection that closes a segment, where the weights' walk is not apart.
-std::optional<LinearWgrad> closing_wgrad(const WalkContext& c, const LinearParams& ids,
-                                         const Tensor& dflow_TD, const Tensor& x_TC, BackwardMode backward) {
-  if (backward == BackwardMode::split) return std::nullopt;
-  return weight_gradient(c, ids, dflow_TD, x_TC);
-}
-
-/// Of the projection that opens a segment, likewise.
-void opening_backward(const WalkContext& c, const LinearParams& ids, const LinearDgrad& dgrad,
-                      const Tensor& x_TC, BackwardMode backward) {
-  if (backward == BackwardMode::split) parallel::column_linear_dgrad(c.tp, c.stream, dgrad);
-  else
-    parallel::column_linear_backward(c.tp, c.stream, dgrad, weight_gradient(c, ids, dgrad.dy_TN.data, x_TC));
-}
-
-}  // namespace
-
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                               const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   const HeadGeometry heads = heads_of(c);
@@ -222,10 +183,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
   {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
-    const Lease weight = c.params.use(ids.attn_out.weight, WeightForm::dgrad, c.stream);
-    parallel::row_linear_dgrad(c.tp, c.stream,
-                               {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dattended},
-                               closing_wgrad(c, ids.attn_out, dflow_TD, state.attended, backward));
+    attn_out_of(c, ids).backward_input(dflow_TD, state.attended, dattended, backward);
     c.backend().attention_backward(c.stream, {.heads = heads,
                                               .mask = MaskKind::causal,
                                               .scale = attention_scale(c.model),
@@ -259,20 +217,17 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .dk_weight_E = c.params.grad(ids.k_norm),
                                                  .mode = mode});
   }
-  const Lease weight = c.params.use(ids.qkv.weight, WeightForm::dgrad, c.stream);
-  opening_backward(c, ids.qkv, {.dy_TN = state.dqkv, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD,
-                   backward);
+  qkv_of(c, ids).backward_input(state.dqkv, state.y_TD, dx_TD, backward);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
 void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                                const Tensor& dflow_TD) {
-  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.attn_out, dflow_TD, state.attended));
-  parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.qkv, state.dqkv, state.y_TD));
+  attn_out_of(c, ids).backward_weight(dflow_TD, state.attended);
+  qkv_of(c, ids).backward_weight(state.dqkv, state.y_TD);
 }
 
 // ---- MLP
-// -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -284,22 +239,8 @@ void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas
   const bool fresh = !state.up.defined();
   if (fresh) state.up = activation(c, arenas.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
   state.act = activation(c, swiglu ? c.stream.scratch() : arenas.cheap_to_weight, c.local.ffn);
-  if (fresh) {
-    const Lease weight = c.params.use(ids.up.weight, WeightForm::fprop, c.stream);
-    const Lease bias = c.params.use(ids.up.bias, WeightForm::plain, c.stream);
-    if (swiglu && ids.up.bias == kNoParam) {
-      parallel::column_linear_swiglu(
-          c.tp, c.stream,
-          {.x_TC = state.y_TD, .weight = weight.weight(), .gate_up_T2F = state.up, .act_TF = state.act});
-      return;
-    }
-    parallel::column_linear(c.tp, c.stream,
-                            {.x_TC = state.y_TD,
-                             .weight = weight.weight(),
-                             .bias_N = bias.tensor(),
-                             .addend_TN = {},
-                             .y_TN = state.up});
-  }
+  if (fresh && swiglu) return up_of(c, ids).forward_swiglu(state.y_TD, state.up, state.act);
+  if (fresh) up_of(c, ids).forward(state.y_TD, state.up);
   if (swiglu) c.backend().glu_forward(c.stream, {.gate_up_T2F = state.up, .act_TF = state.act});
   else c.backend().gelu_forward(c.stream, {.x_TF = state.up, .act_TF = state.act});
 }
@@ -311,14 +252,7 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationA
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
-  const Lease weight = c.params.use(ids.down.weight, WeightForm::fprop, c.stream);
-  const Lease bias = c.params.use(ids.down.bias, WeightForm::plain, c.stream);
-  parallel::row_linear(c.tp, c.stream,
-                       {.x_TC = state.act,
-                        .weight = weight.weight(),
-                        .bias_N = bias.tensor(),
-                        .addend_TN = {},
-                        .y_TN = delta_TD});
+  down_of(c, ids).forward(state.act, delta_TD);
   return {state.sum_TD, delta_TD};
 }
 
@@ -333,40 +267,26 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Activatio
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                         const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
-  {
-    const Lease weight = c.params.use(ids.down.weight, WeightForm::dgrad, c.stream);
-    if (c.model.mlp == Mlp::swiglu) {
-      state.act = activation(c, *frame.grads, c.local.ffn);
-      parallel::row_linear_dgrad_swiglu(c.tp, c.stream,
-                                        {.dy_TD = dflow_TD,
-                                         .weight = weight.weight(),
-                                         .gate_up_T2F = state.up,
-                                         .dgate_up_T2F = state.up,
-                                         .act_TF = state.act},
-                                        closing_wgrad(c, ids.down, dflow_TD, state.act, backward));
-    } else {
-      const ArenaScope scope(c.stream.scratch());
-      const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
-      parallel::row_linear_dgrad(c.tp, c.stream,
-                                 {.dy_TN = dflow_TD, .weight = weight.weight(), .dx_TC = dact},
-                                 closing_wgrad(c, ids.down, dflow_TD, state.act, backward));
-      c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
-    }
+  if (c.model.mlp == Mlp::swiglu) {
+    state.act = activation(c, *frame.grads, c.local.ffn);
+    down_of(c, ids).backward_input_swiglu(dflow_TD, state.up, state.up, state.act, backward);
+  } else {
+    const ArenaScope scope(c.stream.scratch());
+    const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
+    down_of(c, ids).backward_input(dflow_TD, state.act, dact, backward);
+    c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
   }
-  const Lease weight = c.params.use(ids.up.weight, WeightForm::dgrad, c.stream);
-  opening_backward(c, ids.up, {.dy_TN = state.up, .weight = weight.weight(), .dx_TC = dx_TD}, state.y_TD,
-                   backward);
+  up_of(c, ids).backward_input(state.up, state.y_TD, dx_TD, backward);
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
 void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                          const Tensor& dflow_TD) {
-  parallel::row_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.down, dflow_TD, state.act));
-  parallel::column_linear_wgrad(c.tp, c.stream, weight_gradient(c, ids.up, state.up, state.y_TD));
+  down_of(c, ids).backward_weight(dflow_TD, state.act);
+  up_of(c, ids).backward_weight(state.up, state.y_TD);
 }
 
 // ---- Head
-// ------------------------------------------------------------------------------------------------------
 
 void head_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentState& state, const Flow& in) {
   norm_forward(c, c.ids.final_norm, arenas, state, in);

@@ -1,9 +1,9 @@
 #pragma once
 
-// The three mode of each kind of segment. `backward_input` gives the gradient of the segment's input; what
-// the weight gradients need stays in the state and `dflow`. Norm and bias-free parts of the split: norm
-// gradients finish in backward_input; GEMM weights and their biases, and embeddings, in backward_weight, but
-// with BackwardMode::fused.
+// The walks over each kind of segment: forward, backward_input, backward_weight. `backward_input` computes
+// the gradient of the segment's input and the gradients of norms; what the weight gradients need stays in the
+// state and `dflow`. `backward_weight` computes the gradients of GEMM weights, their biases and embeddings.
+// With BackwardMode::fused, `backward_input` computes those of GEMM weights too.
 
 #include "core/model/model_chunk.h"
 
@@ -52,9 +52,5 @@ void head_forward(const WalkContext&, const ActivationArenas&, SegmentState&, co
 void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
 /// Loss, the head's gradients, and the gradient of the segment's input.
 void head_backward(const WalkContext&, const SegmentState&, const LossTarget&, const kernels::Tensor& dx_TD);
-
-/// Arguments of a linear layer's weight gradient, counted as a contribution of this step.
-kernels::LinearWgrad weight_gradient(const WalkContext&, const LinearParams&, const kernels::Tensor& dy_TN,
-                                     const kernels::Tensor& x_TC);
 
 }  // namespace trainerd::core

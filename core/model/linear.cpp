@@ -1,0 +1,77 @@
+#include "core/model/linear.h"
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+using namespace kernels;
+
+void Linear::forward(const Tensor& x_TC, const Tensor& y_TN) const {
+  const Lease weight = walk_.params.use(params_.weight, WeightForm::fprop, walk_.stream);
+  const Lease bias = walk_.params.use(params_.bias, WeightForm::plain, walk_.stream);
+  const LinearFprop a{
+      .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = {}, .y_TN = y_TN};
+  if (split_ == LinearSplit::column) parallel::column_linear(walk_.tp, walk_.stream, a);
+  else parallel::row_linear(walk_.tp, walk_.stream, a);
+}
+
+void Linear::forward_swiglu(const Tensor& x_TC, const Tensor& gate_up_T2F, const Tensor& act_TF) const {
+  base::check(split_ == LinearSplit::column, "gate and up are cut by their outputs");
+  if (params_.bias != kNoParam) {
+    forward(x_TC, gate_up_T2F);
+    walk_.backend().glu_forward(walk_.stream, {.gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+    return;
+  }
+  const Lease weight = walk_.params.use(params_.weight, WeightForm::fprop, walk_.stream);
+  parallel::column_linear_swiglu(
+      walk_.tp, walk_.stream,
+      {.x_TC = x_TC, .weight = weight.weight(), .gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+}
+
+void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
+                            BackwardMode backward) const {
+  const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
+  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
+  const std::optional<LinearWgrad> wgrad = fused_gradient(dy_TN, x_TC, backward);
+  if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad);
+  else if (wgrad) parallel::column_linear_backward(walk_.tp, walk_.stream, dgrad, *wgrad);
+  else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad);
+}
+
+void Linear::backward_input_swiglu(const Tensor& dy_TD, const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F,
+                                   const Tensor& act_TF, BackwardMode backward) const {
+  base::check(split_ == LinearSplit::row, "the layer behind SwiGLU is cut by its inputs");
+  const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
+  parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream,
+                                    {.dy_TD = dy_TD,
+                                     .weight = weight.weight(),
+                                     .gate_up_T2F = gate_up_T2F,
+                                     .dgate_up_T2F = dgate_up_T2F,
+                                     .act_TF = act_TF},
+                                    fused_gradient(dy_TD, act_TF, backward));
+}
+
+void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
+  const LinearWgrad wgrad = weight_gradient(dy_TN, x_TC);
+  if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+  else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+}
+
+LinearWgrad Linear::weight_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {
+  const WriteMode mode = walk_.params.grad_mode(params_.weight);
+  if (params_.bias != kNoParam)
+    base::check(walk_.params.grad_mode(params_.bias) == mode, "a weight and its bias get gradients together");
+  return {.dy_TN = dy_TN,
+          .x_TC = x_TC,
+          .dweight_NC = walk_.params.grad(params_.weight),
+          .dbias_N = walk_.params.grad(params_.bias),
+          .mode = mode};
+}
+
+std::optional<LinearWgrad> Linear::fused_gradient(const Tensor& dy_TN, const Tensor& x_TC,
+                                                  BackwardMode backward) const {
+  if (backward == BackwardMode::split) return std::nullopt;
+  return weight_gradient(dy_TN, x_TC);
+}
+
+}  // namespace trainerd::core
