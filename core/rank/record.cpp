@@ -129,15 +129,13 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
   Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();
-  const ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) {
-    std::fill(tokens.begin(), tokens.end(), 0);
-  };
-  trainer.step(1, read, {});
+  SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+  trainer.step(1, batches, {});
   recorder.start();
-  trainer.step(2, read, {});
+  trainer.step(2, batches, {});
   recorder.stop();
   // Evaluation may need more memory than training.
-  if (job.evaluate.every > 0) trainer.evaluate(read);
+  if (job.evaluate.every > 0) trainer.evaluate(batches);
   RankRecord record = recorder.take();
   record.memory = memory.budget();
   for (const SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));

@@ -22,6 +22,7 @@ constexpr double kMaxRanks = parallel::kMaxRanks;
 constexpr double kMaxSteps = 1e12;
 constexpr double kMaxOverlapChunks = 64;
 constexpr double kMaxThreads = 4096;
+constexpr double kMaxPrefetch = 1024;
 
 class Table {
  public:
@@ -218,6 +219,9 @@ void add_data(Table& t, io::DataOptions& d) {
            "new data, whose samples follow in a "
            "new order from the start of an epoch")
       .idle_if(synthetic, no_files);
+  t.add("data.prefetch", &d.prefetch,
+        "microbatches that a thread of each rank reads ahead; 0: each is read when its step asks for it")
+      .between(0, kMaxPrefetch);
 }
 
 }  // namespace

@@ -30,26 +30,61 @@ Frame& Trainer::frame_of(const PassSchedule& schedule, const Action& action) {
                 [static_cast<std::size_t>(slot_of(schedule, action, SlotClass::forward_to_weight))];
 }
 
-void Trainer::load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read) {
-  const auto seq = static_cast<std::size_t>(job_.model.seq_len), tokens = static_cast<std::size_t>(tokens_);
-  const std::int64_t dp = layout_.options.dp, dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)];
-  const auto fill = [&](std::span<std::byte> bytes) {
-    sample_.resize(seq + 1);
-    auto* inputs = reinterpret_cast<std::int32_t*>(bytes.data());
-    std::int32_t* targets = inputs + tokens;
-    for (std::int64_t i = 0; i < job_.batch.micro; ++i) {
-      read((microbatch * dp + dp_rank) * job_.batch.micro + i, sample_);
-      // A sample's inputs are all but its last token, its targets all but its first.
-      const std::size_t at = static_cast<std::size_t>(i) * seq;
-      std::copy_n(sample_.begin(), seq, inputs + at);
-      std::copy_n(sample_.begin() + 1, seq, targets + at);
-    }
-  };
-  const std::array to{frame.batch.tokens_T, frame.batch.targets_T};
-  backend_.write_made(*compute_, to, staging_, std::ref(fill));
+BatchShape Trainer::batch_shape() const {
+  return {.seq_len = job_.model.seq_len,
+          .micro = job_.batch.micro,
+          .dp = layout_.options.dp,
+          .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)]};
 }
 
-Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, const ReadSample& read) {
+BatchRequest Trainer::request_of(const Action& action) const {
+  const ModelChunk& model = chunks_[static_cast<std::size_t>(local(action.chunk))].model;
+  return {action.microbatch, model.first() || model.last()};
+}
+
+std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass) const {
+  std::vector<BatchRequest> requests;
+  for (const Action& action : (pass == parallel::Pass::train ? train_ : evaluate_).actions)
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::forward_only)
+      requests.push_back(request_of(action));
+  return requests;
+}
+
+/// Writes the microbatch to the device. Tensors of tokens that the chunk does not read stay as they are.
+void Trainer::take_batch(Frame& frame, const Action& action, BatchSource& batches) {
+  Batch& batch = frame.batch;
+  Arena& arena = *frame.to_weight;
+  batch.tokens_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
+  batch.targets_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
+  batch.positions_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
+  batch.loss_weight_T = arena.take(DType::f32, {tokens_}, MemoryTerm::batch);
+  batch.cu_seqlens = arena.take(DType::i32, {job_.batch.micro + 1}, MemoryTerm::batch);
+  batch.sequences = job_.batch.micro;
+  batch.max_seqlen = job_.model.seq_len;
+
+  const BatchRequest request = request_of(action);
+  const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.tokens_T,
+                       batch.targets_T};
+  const auto to = std::span(all).first(request.tokens ? 5 : 3);
+  clock_.enter(*compute_, base::LedgerPart::data_wait);
+  const auto fill = [&](std::span<std::byte> bytes) {
+    const HostBatch& values = batches.next(request);
+    const auto put = [&](const auto& array) {
+      const auto from = std::as_bytes(std::span(array));
+      base::check(from.size() <= bytes.size(), "a microbatch has the size of its tensors");
+      std::copy(from.begin(), from.end(), bytes.begin());
+      bytes = bytes.subspan(from.size());
+    };
+    put(values.positions_T);
+    put(values.loss_weight_T);
+    put(values.cu_seqlens);
+    if (request.tokens) put(values.tokens_T), put(values.targets_T);
+  };
+  backend_.write_made(*compute_, to, staging_, std::ref(fill));
+  clock_.enter(*compute_, base::LedgerPart::compute);
+}
+
+Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
   const int chunk = local(action.chunk);
   const ModelChunk& model = chunks_[static_cast<std::size_t>(chunk)].model;
   Frame& frame = frame_of(schedule, action);
@@ -60,19 +95,7 @@ Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, c
   const int grads = slot_of(schedule, action, SlotClass::backward_to_weight);
   frame.grads = grads < 0 ? nullptr : &memory_.slot(chunk, SlotClass::backward_to_weight, grads);
 
-  frame.batch = Batch{};
-  frame.batch.tokens_T = frame.to_weight->take(DType::i32, {tokens_}, MemoryTerm::batch);
-  frame.batch.targets_T = frame.to_weight->take(DType::i32, {tokens_}, MemoryTerm::batch);
-  frame.batch.positions_T = positions_T_;
-  frame.batch.loss_weight_T = loss_weight_T_;
-  frame.batch.cu_seqlens = cu_seqlens_;
-  frame.batch.sequences = job_.batch.micro;
-  frame.batch.max_seqlen = job_.model.seq_len;
-  if (model.first() || model.last()) {
-    clock_.enter(*compute_, base::LedgerPart::data_wait);
-    load_samples(frame, action.microbatch, read);
-    clock_.enter(*compute_, base::LedgerPart::compute);
-  }
+  take_batch(frame, action, batches);
   frame.in_TD = {};
   if (!model.first()) {
     // What backward needs of the input must outlive the slot it was received in.
@@ -124,7 +147,7 @@ void Trainer::land(const std::byte* tensor) {
   flights_.erase(flight);
 }
 
-void Trainer::compute(const PassSchedule& schedule, const Action& action, const ReadSample& read) {
+void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
   Stream& s = *compute_;
   if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
@@ -148,9 +171,9 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, const 
     land(chunk.din.data);
   }
   switch (action.kind) {
-    case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, read), chunk.out); break;
+    case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, batches), chunk.out); break;
     case ActionKind::forward_only: {
-      Frame& frame = open_frame(schedule, action, read);
+      Frame& frame = open_frame(schedule, action, batches);
       chunk.model.forward_only(s, frame, chunk.out, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
@@ -185,7 +208,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, const 
   base::check(s.scratch().top() == 0, "scratch is empty between actions");
 }
 
-void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
+void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
   const PassSchedule& schedule = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
   backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
@@ -195,7 +218,7 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, const ReadSample& read) {
     if (observe_) observe_(next);
     if (parallel::is_send(next.front().kind) || parallel::is_receive(next.front().kind))
       transfer(schedule, next);
-    else compute(schedule, next.front(), read);
+    else compute(schedule, next.front(), batches);
     i += next.size();
   }
   clock_.act(*compute_, nullptr);

@@ -27,11 +27,6 @@ ParamPlacement placement_of(const parallel::Layout& layout, const parallel::Proc
           .bucket_bytes = layout.options.bucket_bytes};
 }
 
-template <class T>
-std::span<T> typed(std::span<std::byte> bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-
 }  // namespace
 
 Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& backend,
@@ -72,9 +67,6 @@ void Trainer::take_persistent(Arena& persistent) {
   if (job_.model.positions == Positions::rope)
     rope_table_SE_ =
         persistent.take(DType::f32, {job_.model.seq_len, job_.model.head_dim}, MemoryTerm::parameters);
-  positions_T_ = persistent.take(DType::i32, {tokens_}, MemoryTerm::batch);
-  loss_weight_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
-  cu_seqlens_ = persistent.take(DType::i32, {job_.batch.micro + 1}, MemoryTerm::batch);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   first_block_.push_back(0);
@@ -164,17 +156,6 @@ void Trainer::initialise_tables() {
   if (rope_table_SE_.defined())
     backend_.rope_table(*compute_,
                         {.theta = static_cast<float>(job_.model.rope_theta), .table_SE = rope_table_SE_});
-  const std::int64_t seq = job_.model.seq_len;
-  std::vector<std::byte> staging;
-  const auto write = [&]<class T>(const Tensor& to, const T&, auto value) {
-    backend_.write_made(*compute_, std::span(&to, 1), staging, [&](std::span<std::byte> bytes) {
-      const std::span<T> values = typed<T>(bytes);
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(static_cast<std::int64_t>(i));
-    });
-  };
-  write(positions_T_, std::int32_t{}, [&](std::int64_t i) { return static_cast<std::int32_t>(i % seq); });
-  write(loss_weight_T_, float{}, [](std::int64_t) { return 1.0f; });
-  write(cu_seqlens_, std::int32_t{}, [&](std::int64_t i) { return static_cast<std::int32_t>(i * seq); });
 }
 
 void Trainer::initialise() {
@@ -182,7 +163,7 @@ void Trainer::initialise() {
   params_.initialise(*compute_, job_.seed);
 }
 
-void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& vote) {
+void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote) {
   Stream& s = *compute_;
   clock_.start(s);
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
@@ -193,7 +174,7 @@ void Trainer::launch(std::int64_t step, const ReadSample& read, const StepVote& 
 
   clock_.enter(s, base::LedgerPart::compute);
   params_.begin_step(s);
-  run(parallel::ParamGatherer::Pass::train, read);
+  run(parallel::ParamGatherer::Pass::train, batches);
 
   params_.finish_grads(partial_sums_);
 
@@ -281,11 +262,11 @@ double Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
   return sum / static_cast<double>(job_.tokens_per_step());
 }
 
-Trainer::Evaluation Trainer::evaluate(const ReadSample& read, bool stop) {
+Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   base::check(clock_.unread() == 0, "an evaluation comes between steps");
   Stream& s = *compute_;
   const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
-  run(parallel::ParamGatherer::Pass::evaluate, read);
+  run(parallel::ParamGatherer::Pass::evaluate, batches);
   const double asked = stop ? 1 : 0;
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));
   groups_.world()

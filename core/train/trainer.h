@@ -12,6 +12,7 @@
 #include "core/model/model_chunk.h"
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
+#include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
@@ -42,9 +43,6 @@ struct StepReport {
   base::TimeLedger time;  ///< of this device's part of the step
 };
 
-/// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
-using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
-
 /// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing
 /// when it is over.
 using ObserveActions = std::function<void(std::span<const parallel::Action>)>;
@@ -67,11 +65,11 @@ class Trainer {
   /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
   /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
   /// between two.
-  void launch(std::int64_t step, const ReadSample& read, const StepVote& vote);
+  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote);
   /// The report of the oldest step on its way: waits until it is over.
   StepReport report();
-  StepReport step(std::int64_t step, const ReadSample& read, const StepVote& vote) {
-    launch(step, read, vote);
+  StepReport step(std::int64_t step, BatchSource& batches, const StepVote& vote) {
+    launch(step, batches, vote);
     return report();
   }
   struct Evaluation {
@@ -80,7 +78,7 @@ class Trainer {
   };
   /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
   /// stop.
-  Evaluation evaluate(const ReadSample& read, bool stop = false);
+  Evaluation evaluate(BatchSource& batches, bool stop = false);
 
   /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
@@ -88,6 +86,10 @@ class Trainer {
 
   /// For records of what a step does: `observe` is called from the next pass on.
   void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
+
+  /// What this rank makes its microbatches from, and which of them a pass asks for, in order.
+  BatchShape batch_shape() const;
+  std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
 
   ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
@@ -121,16 +123,17 @@ class Trainer {
   void make_frames();
   std::vector<parallel::PartialSum> partial_sums() const;
   // The executor (executor.cpp).
-  void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
-  void compute(const PassSchedule& schedule, const parallel::Action& action, const ReadSample& read);
+  void run(parallel::ParamGatherer::Pass pass, BatchSource& batches);
+  void compute(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
   void transfer(const PassSchedule& schedule, std::span<const parallel::Action> actions);
   void land(const std::byte* tensor);
   int slot_of(const PassSchedule& schedule, const parallel::Action& action, SlotClass slot_class) const;
   kernels::Tensor received(const PassSchedule& schedule, const parallel::Action& action,
                            SlotClass slot_class);
   Frame& frame_of(const PassSchedule& schedule, const parallel::Action& action);
-  Frame& open_frame(const PassSchedule& schedule, const parallel::Action& action, const ReadSample& read);
-  void load_samples(Frame& frame, std::int64_t microbatch, const ReadSample& read);
+  Frame& open_frame(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
+  BatchRequest request_of(const parallel::Action& action) const;
+  void take_batch(Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   void add_loss(const Chunk& chunk);
 
@@ -160,14 +163,13 @@ class Trainer {
   std::vector<Flight> flights_;
   ObserveActions observe_;
 
-  kernels::Tensor rope_table_SE_, positions_T_, loss_weight_T_, cu_seqlens_;
+  kernels::Tensor rope_table_SE_;
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   std::vector<std::int64_t> first_block_;
   std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
-  std::vector<std::int32_t> sample_;
-  std::vector<std::byte> staging_;  ///< a microbatch's tokens, then its targets
+  std::vector<std::byte> staging_;  ///< a microbatch's values, one array after the other
 };
 
 }  // namespace trainerd::core

@@ -25,6 +25,7 @@ struct DataOptions {
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte
   TokenType dtype = TokenType::automatic;
   DataChange on_change = DataChange::refuse;
+  std::int64_t prefetch = 16;  ///< microbatches that each rank reads ahead; 0: none
 
   bool operator==(const DataOptions&) const = default;
 };

@@ -88,12 +88,13 @@ int main(int argc, char** argv) {
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
-  const core::ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
-    for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::int32_t>(
-          kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
-          static_cast<std::uint32_t>(args.vocab));
-  };
+  core::SampleBatches batches(
+      trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+        for (std::size_t i = 0; i < tokens.size(); ++i)
+          tokens[i] = static_cast<std::int32_t>(
+              kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
+              static_cast<std::uint32_t>(args.vocab));
+      });
   double ceiling = core::measure_gemm_peak(rank.backend(), job.precision.compute);
   std::vector<double> seconds;
   std::vector<std::map<std::string, double>> parts;
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
     current.clear();
     observing = true;
     const double start = base::monotonic_seconds();
-    loss = trainer.step(step, read, {}).loss;
+    loss = trainer.step(step, batches, {}).loss;
     const double took = base::monotonic_seconds() - start;
     observing = false;
     if (step <= args.warmup) continue;

@@ -74,7 +74,8 @@ std::vector<double> run(const Golden& golden, const core::JobSpec& job, const Af
     const std::vector<std::int32_t> samples(
         tokens.begin() + static_cast<std::ptrdiff_t>((step - 1) * per_step),
         tokens.begin() + static_cast<std::ptrdiff_t>(step * per_step));
-    const core::StepReport report = trainer.step(static_cast<std::int64_t>(step), test::reader(samples), {});
+    const core::StepReport report =
+        trainer.step(static_cast<std::int64_t>(step), *test::batches(trainer, samples), {});
     losses.push_back(report.loss);
     after_step(rank, step, report);
   }

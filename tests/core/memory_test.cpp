@@ -23,7 +23,7 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   rank.trainer().initialise();
   test::losses(rank.trainer(), job, 1, 2);
   const auto samples = test::skewed_samples(job, 1);
-  rank.trainer().evaluate(test::reader(samples));
+  rank.trainer().evaluate(*test::batches(rank.trainer(), samples));
   const kernels::MemoryBudget measured = rank.memory().budget();
   for (const auto& region : rank.plan().memory.regions) {
     CAPTURE(region.name);

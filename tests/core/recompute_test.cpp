@@ -57,7 +57,7 @@ std::vector<Outcome> train(const core::JobSpec& job) {
       outcome.curve.insert(outcome.curve.end(), {report.loss, report.grad_norm});
     }
     const auto samples = test::skewed_samples(job, 1);
-    outcome.curve.push_back(cpu.trainer().evaluate(test::reader(samples)).loss);
+    outcome.curve.push_back(cpu.trainer().evaluate(*test::batches(cpu.trainer(), samples)).loss);
     test::require_as_planned(cpu);
     for (const core::StatePart& part : cpu.trainer().params().state_parts())
       for (const kernels::Tensor& t : {part.master, part.moment1, part.moment2, part.params})
@@ -202,10 +202,10 @@ TEST_CASE(
   job.model.layers = 16;
   const core::DryRun deep = plan_of(job);
   const std::int64_t tokens = 64, flow = tokens * job.model.hidden * 2;
-  // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic;
-  // and the batch.
+  // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic.
+  // The batch is tokens, targets, positions, weights, and the bounds of its one sequence.
   CHECK(deep.memory.bytes_of("forward_to_backward") == 17 * flow + 4 * tokens);
-  CHECK(deep.memory.bytes_of("forward_to_weight") == flow + 2 * 4 * tokens);
+  CHECK(deep.memory.bytes_of("forward_to_weight") == flow + 4 * 4 * tokens + kernels::align_up(2 * 4));
   for (const char* region : {"scratch", "backward_to_weight", "forward_to_weight"}) {
     CAPTURE(region);
     CHECK(deep.memory.bytes_of(region) == shallow.memory.bytes_of(region));

@@ -43,7 +43,7 @@ precision: bf16
 optimizer: {name: adamw, lr: +1.0e-3, betas: [0.8, 0.99], eps: 1e-9, weight_decay: 0, grad_clip: 0.5,
             schedule: {kind: wsd, warmup: 5, min_lr: 1.0e-5, decay: 3}}
 steps: 20
-data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens, dtype: int32, on_change: continue}
+data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens, dtype: int32, on_change: continue, prefetch: 4}
 checkpoint: {every: 5, keep: 2, async: FALSE}
 evaluate: {every: 10, batches: 4}
 metrics: {listen: "[::1]:0"}
@@ -80,6 +80,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.data.format == io::DataFormat::tokens);
   CHECK(job.data.dtype == io::TokenType::int32);
   CHECK(job.data.on_change == io::DataChange::go_on);
+  CHECK(job.data.prefetch == 4);
   CHECK(job.checkpoint == io::CheckpointOptions{{.steps = 5}, 2, false});
   CHECK(job.evaluate == EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -51,18 +53,20 @@ inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::i
   return samples;
 }
 
-/// Reads samples of one step from a vector of them.
-inline core::ReadSample reader(const std::vector<std::int32_t>& samples) {
-  return [&samples](std::int64_t sample, std::span<std::int32_t> tokens) {
-    const auto begin = samples.begin() + sample * static_cast<std::ptrdiff_t>(tokens.size());
-    std::copy(begin, begin + static_cast<std::ptrdiff_t>(tokens.size()), tokens.begin());
-  };
+/// The microbatches of one step, from a vector of its samples.
+inline std::unique_ptr<core::BatchSource> batches(const core::Trainer& trainer,
+                                                  const std::vector<std::int32_t>& samples) {
+  return std::make_unique<core::SampleBatches>(
+      trainer.batch_shape(), [&samples](std::int64_t sample, std::span<std::int32_t> tokens) {
+        const auto begin = samples.begin() + sample * static_cast<std::ptrdiff_t>(tokens.size());
+        std::copy(begin, begin + static_cast<std::ptrdiff_t>(tokens.size()), tokens.begin());
+      });
 }
 
 inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job, std::int64_t step,
                                 const core::StepVote& vote = {}) {
   const std::vector<std::int32_t> samples = skewed_samples(job, step);
-  return trainer.step(step, reader(samples), vote);
+  return trainer.step(step, *batches(trainer, samples), vote);
 }
 
 /// Losses of `steps` steps from `first` on.

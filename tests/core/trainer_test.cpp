@@ -40,9 +40,10 @@ TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]"
   core::DeviceRank rank(job, test::cpu_topology(2));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
-  const double evaluated = rank.trainer().evaluate(test::reader(samples)).loss;
-  CHECK(rank.trainer().evaluate(test::reader(samples)).loss == evaluated);
-  CHECK(rank.trainer().step(1, test::reader(samples), {}).loss == Approx(evaluated).epsilon(1e-7));
+  const double evaluated = rank.trainer().evaluate(*test::batches(rank.trainer(), samples)).loss;
+  CHECK(rank.trainer().evaluate(*test::batches(rank.trainer(), samples)).loss == evaluated);
+  CHECK(rank.trainer().step(1, *test::batches(rank.trainer(), samples), {}).loss ==
+        Approx(evaluated).epsilon(1e-7));
 }
 
 TEST_CASE("a gradient that is not finite is named and nothing is updated", "[trainer]") {
@@ -110,7 +111,7 @@ TEST_CASE("a step reported after the next was launched reports what it would hav
     trainer.initialise();
     for (std::int64_t step = 1; step <= 5; ++step) {
       const auto samples = test::skewed_samples(job, step);
-      trainer.launch(step, test::reader(samples), {.stop = step == 3, .checkpoint = step == 4});
+      trainer.launch(step, *test::batches(trainer, samples), {.stop = step == 3, .checkpoint = step == 4});
       if (reports == &prompt || step > 1) reports->push_back(trainer.report());
     }
     if (reports == &late) reports->push_back(trainer.report());
@@ -133,8 +134,8 @@ TEST_CASE("no more steps are launched than can be reported, and none during an e
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
   const auto samples = test::skewed_samples(job, 1);
-  trainer.launch(1, test::reader(samples), {});
-  CHECK_THROWS_AS(trainer.evaluate(test::reader(samples)), std::logic_error);
-  trainer.launch(2, test::reader(samples), {});
-  CHECK_THROWS_AS(trainer.launch(3, test::reader(samples), {}), std::logic_error);
+  trainer.launch(1, *test::batches(trainer, samples), {});
+  CHECK_THROWS_AS(trainer.evaluate(*test::batches(trainer, samples)), std::logic_error);
+  trainer.launch(2, *test::batches(trainer, samples), {});
+  CHECK_THROWS_AS(trainer.launch(3, *test::batches(trainer, samples), {}), std::logic_error);
 }

@@ -59,12 +59,13 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
   core::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 2)));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
-  rank.trainer().step(1, test::reader(samples), {});
-  rank.trainer().evaluate(test::reader(samples));
+  rank.trainer().step(1, *test::batches(rank.trainer(), samples), {});
+  rank.trainer().evaluate(*test::batches(rank.trainer(), samples));
   large_allocations = largest = 0;
   armed = true;
-  for (std::int64_t step = 2; step <= 5; ++step) rank.trainer().step(step, test::reader(samples), {});
-  rank.trainer().evaluate(test::reader(samples));
+  for (std::int64_t step = 2; step <= 5; ++step)
+    rank.trainer().step(step, *test::batches(rank.trainer(), samples), {});
+  rank.trainer().evaluate(*test::batches(rank.trainer(), samples));
   armed = false;
   CAPTURE(largest.load());
   CHECK(large_allocations == 0);
@@ -102,8 +103,9 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
   for (kernels::Arena* arena : arenas)
     std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
   const auto samples = test::skewed_samples(job, 1);
-  for (std::int64_t step = 1; step <= 2; ++step) rank.trainer().step(step, test::reader(samples), {});
-  rank.trainer().evaluate(test::reader(samples));
+  for (std::int64_t step = 1; step <= 2; ++step)
+    rank.trainer().step(step, *test::batches(rank.trainer(), samples), {});
+  rank.trainer().evaluate(*test::batches(rank.trainer(), samples));
   for (kernels::Arena* arena : arenas) {
     CAPTURE(arena->name());
     std::int64_t highest = arena->capacity();

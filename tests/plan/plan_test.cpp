@@ -80,12 +80,10 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
     const core::RankGroups groups(layout, rank, job.model, world, backend);
     core::StepMemory memory(core::count_slots(job, layout, rank));
     core::Trainer trainer(job, layout, backend, groups, memory);
-    const core::ReadSample read = [](std::int64_t, std::span<std::int32_t> tokens) {
-      std::fill(tokens.begin(), tokens.end(), 0);
-    };
-    trainer.step(1, read, {});
+    core::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+    trainer.step(1, batches, {});
     counting = true;
-    trainer.step(2, read, {});
+    trainer.step(2, batches, {});
     const core::RankRecord record =
         core::record_rank(job, layout, rank, topology.device, core::count_slots(job, layout, rank));
     CHECK(record.flops(job.microbatches()) == Approx(flops).epsilon(1e-12));

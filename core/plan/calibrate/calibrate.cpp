@@ -78,16 +78,17 @@ class TimedModel {
     into.drop_step();
     ++step_;
     double reading = 0;
-    const ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
-      const double start = base::monotonic_seconds();
-      for (std::size_t i = 0; i < tokens.size(); ++i)
-        tokens[i] = static_cast<std::int32_t>(
-            kernels::philox(static_cast<std::uint64_t>(step_), i, static_cast<std::uint64_t>(sample))[0] %
-            static_cast<std::uint32_t>(job_.model.vocab));
-      reading += base::monotonic_seconds() - start;
-    };
+    SampleBatches batches(
+        rank_.trainer().batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+          const double start = base::monotonic_seconds();
+          for (std::size_t i = 0; i < tokens.size(); ++i)
+            tokens[i] = static_cast<std::int32_t>(
+                kernels::philox(static_cast<std::uint64_t>(step_), i, static_cast<std::uint64_t>(sample))[0] %
+                static_cast<std::uint32_t>(job_.model.vocab));
+          reading += base::monotonic_seconds() - start;
+        });
     const double start = base::monotonic_seconds(), start_processor = last_ = processor_seconds();
-    rank_.trainer().step(step_, read, {});
+    rank_.trainer().step(step_, batches, {});
     double took = base::monotonic_seconds() - start;
     if (one_thread_) took = std::min(took, processor_seconds() - start_processor);
     into.end_step(took - reading);

@@ -12,6 +12,7 @@
 #include "core/rank/gemm_peak.h"
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
+#include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_world.h"
@@ -73,7 +74,6 @@ class Worker {
   };
   Evaluated evaluate(std::int64_t step);
   void open_validation();
-  ReadSample reader(io::TokenSource& source, std::int64_t cursor) const;
 
   Channel& agent_;
   SnapshotSegments segments_;
@@ -93,9 +93,10 @@ class Worker {
   std::unique_ptr<DeviceRank> rank_;
   Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<Snapshot> snapshot_;
-  std::optional<io::TokenSource> train_, valid_;
-  std::deque<Launched> launched_;  ///< not reported yet
-  double begin_ = 0;               ///< of the step that is reported next
+  std::shared_ptr<io::TokenSource> train_, valid_;  ///< a loader's thread may outlive the worker
+  std::unique_ptr<BatchLoader> batches_;            ///< of training
+  std::deque<Launched> launched_;                   ///< not reported yet
+  double begin_ = 0;                                ///< of the step that is reported next
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
@@ -163,8 +164,8 @@ void Worker::build(const Start& start) {
   snapshot_ = std::make_unique<Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
 
-  train_.emplace(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
-                 io::SampleOrder::shuffled);
+  train_ = std::make_shared<io::TokenSource>(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab,
+                                             job_.seed, io::SampleOrder::shuffled);
   train_->start_order(start.order_start, start.order_stream);
   if (job_.evaluate.every > 0) open_validation();
 
@@ -177,6 +178,7 @@ void Worker::build(const Start& start) {
     trainer_->publish();
   }
   cursor_ = start.cursor;
+  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
   tokens_ = start.tokens;
 
   Ready ready;
@@ -195,8 +197,8 @@ void Worker::build(const Start& start) {
 }
 
 void Worker::open_validation() {
-  valid_.emplace(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab, job_.seed,
-                 io::SampleOrder::in_order, io::kValidStream);
+  valid_ = std::make_shared<io::TokenSource>(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab,
+                                             job_.seed, io::SampleOrder::in_order, io::kValidStream);
   evaluation_batches_ = evaluation_batches(job_, valid_->samples());
   if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
   send(io::NoticeRecord{
@@ -212,12 +214,6 @@ void Worker::open_validation() {
 bool Worker::time_to_save() const {
   return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 &&
          base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
-}
-
-ReadSample Worker::reader(io::TokenSource& source, std::int64_t cursor) const {
-  return [&source, cursor](std::int64_t sample, std::span<std::int32_t> tokens) {
-    source.read(cursor + sample, tokens);
-  };
 }
 
 bool Worker::traces(std::int64_t step) const {
@@ -238,8 +234,7 @@ void Worker::launch(std::int64_t step) {
                                   .start_seconds = begin_,
                                   .seconds = launched.carried_stall});
   trainer_->keep_trace(launched.traced);
-  trainer_->launch(step, reader(*train_, cursor_),
-                   {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
+  trainer_->launch(step, *batches_, {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
   launched_.push_back(launched);
@@ -361,11 +356,12 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
 
 Worker::Evaluated Worker::evaluate(std::int64_t step) {
   const double start = base::monotonic_seconds();
+  const auto batches = make_loader(job_, *trainer_, valid_, parallel::Pass::evaluate, evaluation_batches_, 0);
   double sum = 0, told = start;
   bool stop = false;
   for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
     listen(false);
-    const Trainer::Evaluation batch = trainer_->evaluate(reader(*valid_, b * job_.batch.global), stop_asked_);
+    const Trainer::Evaluation batch = trainer_->evaluate(*batches, stop_asked_);
     world_->require_alive();
     sum += batch.loss;
     stop = batch.stop;

@@ -97,14 +97,15 @@ Json run(const core::JobSpec& job, const Args& args) {
   core::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
-  const core::ReadSample read = [&](std::int64_t sample, std::span<std::int32_t> tokens) {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const std::uint32_t bits =
-          kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
-      const double u = static_cast<double>(bits >> 8) * 0x1p-24;
-      tokens[i] = static_cast<std::int32_t>(static_cast<double>(job.model.vocab) * (u * u * u));
-    }
-  };
+  core::SampleBatches batches(
+      trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+          const std::uint32_t bits =
+              kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
+          const double u = static_cast<double>(bits >> 8) * 0x1p-24;
+          tokens[i] = static_cast<std::int32_t>(static_cast<double>(job.model.vocab) * (u * u * u));
+        }
+      });
   std::vector<double> seconds, optimizer, losses;
   const kernels::Target& target = rank.backend().target();
   // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
@@ -112,7 +113,7 @@ Json run(const core::JobSpec& job, const Args& args) {
   const std::int64_t late = target.runs_behind_host() ? core::StepClock::kMaxSteps - 1 : 0;
   double begin = base::monotonic_seconds();
   for (step = 1; step <= args.warmup + args.steps + late; ++step) {
-    if (step <= args.warmup + args.steps) trainer.launch(step, read, {});
+    if (step <= args.warmup + args.steps) trainer.launch(step, batches, {});
     const std::int64_t reported = step - late;
     if (reported < 1) continue;
     const core::StepReport report = trainer.report();

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/job/job.h"
+#include "core/train/batch_loader.h"
+#include "core/train/trainer.h"
+#include "io/tokens/token_source.h"
+
+namespace trainerd::core {
+
+/// Makes the microbatches of `passes` passes from `source`, whose sample `cursor` is the first, and reads
+/// `data.prefetch` of them ahead. The loader shares `source`: its thread may outlive it.
+std::unique_ptr<BatchLoader> make_loader(const JobSpec& job, const Trainer& trainer,
+                                         std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
+                                         std::int64_t passes, std::int64_t cursor);
+
+}  // namespace trainerd::core

@@ -1,0 +1,115 @@
+#include "core/train/batch_loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+constexpr std::chrono::seconds kPatience{1};
+
+}  // namespace
+
+struct BatchLoader::State {
+  struct Slot {
+    HostBatch batch;
+    std::exception_ptr error;
+  };
+
+  Options options;
+  ReadSample read;
+  std::vector<Slot> slots;
+  std::int64_t total = 0;  ///< microbatches of all passes
+
+  std::vector<std::int32_t> sample_S1;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::int64_t made = 0, taken = 0;  ///< microbatches since the first pass
+  bool stop = false, ended = false;
+
+  Slot& slot(std::int64_t i) {
+    return slots[static_cast<std::size_t>(i % static_cast<std::int64_t>(slots.size()))];
+  }
+  const BatchRequest& request(std::int64_t i) const {
+    return options.requests[static_cast<std::size_t>(i % static_cast<std::int64_t>(options.requests.size()))];
+  }
+  /// Makes microbatch `i` in its slot.
+  void make(std::int64_t i) {
+    const std::int64_t pass = i / static_cast<std::int64_t>(options.requests.size());
+    Slot& to = slot(i);
+    to.error = nullptr;
+    try {
+      make_batch(
+          options.shape, request(i),
+          [&](std::int64_t sample, std::span<std::int32_t> tokens_S1) {
+            read(pass * options.samples_per_pass + sample, tokens_S1);
+          },
+          sample_S1, to.batch);
+    } catch (...) {
+      to.error = std::current_exception();
+    }
+  }
+};
+
+BatchLoader::BatchLoader(Options options, ReadSample read) : state_(std::make_shared<State>()) {
+  State& state = *state_;
+  state.total = options.passes * static_cast<std::int64_t>(options.requests.size());
+  // One more than what is read ahead: the microbatch in use.
+  state.slots.resize(static_cast<std::size_t>(std::min(options.ahead, state.total) + 1));
+  state.options = std::move(options);
+  state.read = std::move(read);
+  state.ended = state.options.ahead == 0 || state.total == 0;
+  if (!state.ended) std::thread([shared = state_] { fill(*shared); }).detach();
+}
+
+BatchLoader::~BatchLoader() {
+  std::unique_lock lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, kPatience, [this] { return state_->ended; });
+}
+
+void BatchLoader::fill(State& state) {
+  std::unique_lock lock(state.mutex);
+  const auto room = [&] { return state.stop || state.made - state.taken < state.options.ahead; };
+  while (state.made < state.total) {
+    state.changed.wait(lock, room);
+    if (state.stop) break;
+    lock.unlock();
+    state.make(state.made);
+    lock.lock();
+    ++state.made;
+    state.changed.notify_all();
+  }
+  state.ended = true;
+  state.changed.notify_all();
+}
+
+const HostBatch& BatchLoader::next(const BatchRequest& request) {
+  State& state = *state_;
+  const std::int64_t i = state.taken;
+  base::check(i < state.total && state.request(i) == request,
+              "microbatches are asked for in the order of a pass");
+  if (state.options.ahead == 0) {
+    state.make(i);
+    ++state.taken;
+  } else {
+    std::unique_lock lock(state.mutex);
+    state.changed.wait(lock, [&] { return state.made > i; });
+    ++state.taken;
+    state.changed.notify_all();
+  }
+  if (state.slot(i).error) std::rethrow_exception(state.slot(i).error);
+  return state.slot(i).batch;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,30 @@
+#include "core/train/batch_source.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace trainerd::core {
+
+void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
+                std::vector<std::int32_t>& sample_S1, HostBatch& batch) {
+  const auto seq = static_cast<std::size_t>(shape.seq_len);
+  const auto tokens = static_cast<std::size_t>(shape.tokens());
+  batch.tokens_T.resize(request.tokens ? tokens : 0);
+  batch.targets_T.resize(request.tokens ? tokens : 0);
+  batch.positions_T.resize(tokens);
+  batch.loss_weight_T.assign(tokens, 1.0f);
+  batch.cu_seqlens.resize(static_cast<std::size_t>(shape.micro) + 1);
+  sample_S1.resize(seq + 1);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.micro); ++i) {
+    const std::size_t at = i * seq;
+    for (std::size_t s = 0; s < seq; ++s) batch.positions_T[at + s] = static_cast<std::int32_t>(s);
+    batch.cu_seqlens[i + 1] = static_cast<std::int32_t>(at + seq);
+    if (!request.tokens) continue;
+    read(shape.first_sample(request.microbatch) + static_cast<std::int64_t>(i), sample_S1);
+    // A sample's inputs are all but its last token, its targets all but its first.
+    std::copy_n(sample_S1.begin(), seq, batch.tokens_T.begin() + static_cast<std::ptrdiff_t>(at));
+    std::copy_n(sample_S1.begin() + 1, seq, batch.targets_T.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace trainerd::core {
+
+/// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
+using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
+
+/// What one rank makes its microbatches from.
+struct BatchShape {
+  std::int64_t seq_len = 0;
+  std::int64_t micro = 0;  ///< sequences of a microbatch
+  std::int64_t dp = 1, dp_rank = 0;
+
+  std::int64_t tokens() const { return micro * seq_len; }
+  /// Of microbatch `m`, within the global batch.
+  std::int64_t first_sample(std::int64_t m) const { return (m * dp + dp_rank) * micro; }
+};
+
+/// A microbatch that a chunk's forward asks for. Chunks between the first and the last read no tokens.
+struct BatchRequest {
+  std::int64_t microbatch = 0;
+  bool tokens = true;
+
+  bool operator==(const BatchRequest&) const = default;
+};
+
+/// A microbatch in host memory, token-flat: the values of a Batch.
+struct HostBatch {
+  std::vector<std::int32_t> tokens_T, targets_T;  ///< empty where the request leaves them out
+  std::vector<std::int32_t> positions_T;          ///< within their sequences
+  std::vector<float> loss_weight_T;
+  std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
+};
+
+/// Makes a microbatch. `sample_S1` is scratch.
+void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
+                std::vector<std::int32_t>& sample_S1, HostBatch& batch);
+
+/// Where a rank's passes get their microbatches.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// The requests of a pass come in the order of Trainer::batch_requests. Valid until the next call. Throws
+  /// what reading throws.
+  virtual const HostBatch& next(const BatchRequest& request) = 0;
+};
+
+/// Reads each microbatch when it is asked for, in any order.
+class SampleBatches final : public BatchSource {
+ public:
+  SampleBatches(const BatchShape& shape, ReadSample read) : shape_(shape), read_(std::move(read)) {}
+  const HostBatch& next(const BatchRequest& request) override {
+    make_batch(shape_, request, read_, sample_S1_, batch_);
+    return batch_;
+  }
+
+ private:
+  BatchShape shape_;
+  ReadSample read_;
+  std::vector<std::int32_t> sample_S1_;
+  HostBatch batch_;
+};
+
+}  // namespace trainerd::core
