@@ -32,19 +32,19 @@ std::size_t use_of(MemoryTerm term) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const DryRun> ranks) {
+std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const RankClass> classes) {
   std::array<std::int64_t, kUses.size()> bytes{};
-  for (const DryRun& rank : ranks)
-    for (const kernels::MemoryBudget::Region& region : rank.memory.regions) {
+  for (const RankClass& c : classes)
+    for (const kernels::MemoryBudget::Region& region : c.plan.memory.regions) {
       std::int64_t left = region.bytes;  // what no term has is alignment
       for (std::size_t t = 0; t < static_cast<std::size_t>(MemoryTerm::count_); ++t) {
         const auto term = static_cast<MemoryTerm>(t);
         const auto found = region.terms.find(kernels::to_string(term));
         if (found == region.terms.end()) continue;
-        bytes[use_of(term)] += found->second;
+        bytes[use_of(term)] += c.ranks * found->second;
         left -= found->second;
       }
-      bytes[kOther] += left;
+      bytes[kOther] += c.ranks * left;
     }
   std::vector<std::pair<std::string, std::int64_t>> uses;
   for (std::size_t i = 0; i < bytes.size(); ++i)

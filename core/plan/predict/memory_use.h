@@ -10,9 +10,15 @@
 
 namespace trainerd::core {
 
+/// Ranks that plan the same.
+struct RankClass {
+  DryRun plan;
+  std::int64_t ranks = 1;
+};
+
 /// The planned memory of ranks by what is kept there: parameters, gradients, optimizer (master weights and
 /// moments), activations (logits included), workspace, other. The sum is that of the regions; a use without a
 /// byte is left out.
-std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const DryRun> ranks);
+std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const RankClass> classes);
 
 }  // namespace trainerd::core

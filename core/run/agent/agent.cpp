@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <new>
 #include <span>
-#include <stdexcept>
 
 #include "core/plan/cost/units.h"
 #include "core/plan/predict/plan.h"
-#include "core/plan/search/search.h"
 #include "core/rank/device_rank.h"
 #include "core/rank/dry_run.h"
 #include "core/run/agent/agent_state.h"
@@ -38,34 +35,6 @@ constexpr double kEndSeconds = 20.0;
 // A shared file system may show another node's file late: NFS remembers what is not there.
 constexpr double kSharedSeconds = 30.0;
 
-std::vector<DryRun> checked_plans(const JobSpec& job, const parallel::Layout& layout,
-                                  const parallel::Topology& topology, const NodeRanks& here, bool leads) {
-  const auto too_large = [] {
-    return base::capacity_error(
-        "the job does not fit: planning it takes more memory than this host has; make the model, the "
-        "batch or model.seq_len smaller");
-  };
-  try {
-    require_room_for_ranks(job, topology);
-    std::vector<DryRun> plans;
-    const std::int64_t end = leads ? layout.grid.ranks() : here.first + here.count;
-    for (std::int64_t rank = here.first; rank < end; ++rank)
-      plans.push_back(dry_run(job, layout, rank, topology.device));
-    try {
-      require_fits(std::span(plans).first(static_cast<std::size_t>(here.count)), job, topology, kSnapshots,
-                   here.first);
-    } catch (const base::CapacityError& e) {
-      throw base::capacity_error(e.what() +
-                                 ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
-    }
-    return plans;
-  } catch (const std::bad_alloc&) {
-    throw too_large();
-  } catch (const std::length_error&) {
-    throw too_large();
-  }
-}
-
 }  // namespace
 
 Agent::Agent(const AgentOptions& options, Membership& membership)
@@ -80,7 +49,7 @@ Agent::Agent(const AgentOptions& options, Membership& membership)
       topology_(job_topology(job_)),
       layout_(layout_of(job_, topology_)),
       here_(node_ranks(layout_, topology_, membership.node())),
-      plans_(checked_plans(job_, layout_, topology_, here_, membership.leads())),
+      plans_(plan_ranks(job_, layout_, topology_, here_, membership.leads())),
       store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       parts_(layout_.grid.ranks()),
@@ -95,7 +64,7 @@ Agent::Agent(const AgentOptions& options, Membership& membership)
 void Agent::plan() {
   Planned planned;
   for (std::int64_t rank = here_.first; rank < here_.first + here_.count; ++rank)
-    planned.bytes[rank] = plans_[static_cast<std::size_t>(rank - here_.first)].memory.total_bytes();
+    planned.bytes[rank] = plans_.here[static_cast<std::size_t>(rank - here_.first)].memory.total_bytes();
   if (options_.rates) {
     const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
@@ -142,8 +111,8 @@ void Agent::start_worker(std::int64_t rank) {
   std::vector<int> fds;
   for (int i = 0; i < kSnapshots; ++i) {
     const std::string name = "trainerd-snapshot-" + std::to_string(rank) + "-" + std::to_string(i);
-    worker.segments.push_back(std::make_shared<base::Segment>(
-        base::Segment::create(name, plans_[static_cast<std::size_t>(rank - here_.first)].snapshot_bytes)));
+    worker.segments.push_back(std::make_shared<base::Segment>(base::Segment::create(
+        name, plans_.here[static_cast<std::size_t>(rank - here_.first)].snapshot_bytes)));
     fds.push_back(worker.segments.back()->fd());
   }
   auto [ours, theirs] = Channel::make_pair();

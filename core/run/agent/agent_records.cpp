@@ -178,12 +178,12 @@ io::RunInfo Agent::run_info() const {
   info.flops_per_token = flops_per_token(job_.model);
   info.precision = job_.precision.name;
   std::map<std::string, std::int64_t> regions;  // of all ranks
-  for (const DryRun& plan : plans_) {
-    info.memory_planned_bytes += plan.memory.total_bytes();
-    for (const auto& region : plan.memory.regions) regions[region.name] += region.bytes;
+  for (const auto& [plan, ranks] : plans_.known) {
+    info.memory_planned_bytes += ranks * plan.memory.total_bytes();
+    for (const auto& region : plan.memory.regions) regions[region.name] += ranks * region.bytes;
   }
   info.memory_regions.assign(regions.begin(), regions.end());
-  info.memory_uses = memory_by_use(plans_);
+  info.memory_uses = memory_by_use(plans_.known);
   info.version = version();
   info.commit = options_.commit;
   info.command = options_.command;

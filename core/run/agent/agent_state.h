@@ -10,13 +10,13 @@
 #include <variant>
 #include <vector>
 
-#include "core/rank/dry_run.h"
 #include "core/run/agent/agent.h"
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/device_watch.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/output_directory.h"
+#include "core/run/agent/planned_ranks.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/agent/trace_files.h"
 #include "core/run/nodes/membership.h"
@@ -164,7 +164,7 @@ class Agent {
   parallel::Topology topology_;
   parallel::Layout layout_;
   NodeRanks here_;
-  std::vector<DryRun> plans_;            ///< of the node's ranks; the leader's of all
+  PlannedRanks plans_;
   std::optional<Planned> planned_;       ///< by the leader
   std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
   io::CheckpointStore store_;

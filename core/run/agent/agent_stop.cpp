@@ -85,14 +85,12 @@ bool Agent::stopped_before_start() {
 void Agent::begin_time_limit() {
   if (!options_.deadline) return;
   const std::int64_t bytes =
-      std::accumulate(plans_.begin(), plans_.end(), std::int64_t{0},
+      std::accumulate(plans_.here.begin(), plans_.here.end(), std::int64_t{0},
                       [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
-  const auto nodes =
-      static_cast<double>(membership_.leads() ? membership_.nodes() : 1);  // whose plans these are
   time_limit_.emplace(
       TimeLimit::Options{.deadline = *options_.deadline,
                          .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
-                         .first_save_seconds = static_cast<double>(bytes) / nodes / kGuessedBytesPerSecond});
+                         .first_save_seconds = static_cast<double>(bytes) / kGuessedBytesPerSecond});
 }
 
 /// Seconds until the time limit asks for a stop; none when nothing will.

@@ -1,0 +1,67 @@
+#include "core/run/agent/planned_ranks.h"
+
+#include <cstddef>
+#include <new>
+#include <span>
+#include <stdexcept>
+
+#include "core/plan/cost/group_places.h"
+#include "core/plan/replay/stage_records.h"
+#include "core/plan/search/search.h"
+#include "core/train/rank_schedule.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+/// The ranks of the other nodes: those of a pipeline rank are alike but for who saves what several hold.
+void add_others(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+                const NodeRanks& here, std::vector<RankClass>& known) {
+  const std::int64_t pp = layout.options.pp;
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(pp), layout.grid.ranks() / pp);
+  for (std::int64_t rank = here.first; rank < here.first + here.count; ++rank)
+    --ranks[static_cast<std::size_t>(
+        layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)])];
+  const StageRecords records = record_all(job, layout, topology.device, count_all_slots(job, layout));
+  for (std::size_t p = 0; p < ranks.size(); ++p) {
+    const std::int64_t who = representative(layout, static_cast<std::int64_t>(p));
+    if (ranks[p] > 0)
+      known.push_back({{records.memory[p], records.of_rank[p]->snapshot_bytes,
+                        records.of_rank[p]->flops(job.microbatches()), staging_bytes(job, layout, who),
+                        overhead_bytes(job, layout, who)},
+                       ranks[p]});
+  }
+}
+
+}  // namespace
+
+PlannedRanks plan_ranks(const JobSpec& job, const parallel::Layout& layout,
+                        const parallel::Topology& topology, const NodeRanks& here, bool leads) {
+  const auto too_large = [] {
+    return base::capacity_error(
+        "the job does not fit: planning it takes more memory than this host has; make the model, the "
+        "batch or model.seq_len smaller");
+  };
+  try {
+    require_room_for_ranks(job, topology);
+    PlannedRanks plans;
+    for (std::int64_t rank = here.first; rank < here.first + here.count; ++rank) {
+      plans.here.push_back(dry_run(job, layout, rank, topology.device));
+      plans.known.push_back({plans.here.back(), 1});
+    }
+    try {
+      require_fits(plans.here, job, topology, kSnapshots, here.first);
+    } catch (const base::CapacityError& e) {
+      throw base::capacity_error(e.what() +
+                                 ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
+    }
+    if (leads && here.count < layout.grid.ranks()) add_others(job, layout, topology, here, plans.known);
+    return plans;
+  } catch (const std::bad_alloc&) {
+    throw too_large();
+  } catch (const std::length_error&) {
+    throw too_large();
+  }
+}
+
+}  // namespace trainerd::core
