@@ -58,6 +58,8 @@ struct LayoutBounds::Stage {
 
 struct LayoutBounds::Chain {
   std::vector<Stage> stages;
+  double trip =
+      0;  ///< seconds of a microbatch through all chunks and back, and of the others on the last chunk
 };
 
 LayoutBounds::LayoutBounds(LayoutParts& parts)
@@ -176,6 +178,12 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   }
   Chain chain;
   double filled = 0, drained = 0;
+  // Chunks follow each other over all ranks; the last rank sends to the first.
+  for (std::int64_t chunk = 1; timed_ && c.pp > 1 && chunk < c.pp * c.virtual_stages; ++chunk) {
+    const std::int64_t from = (chunk - 1) % c.pp, to = chunk % c.pp;
+    chain.trip += message_seconds(flow_bytes(job), places.link(from, to), t) +
+                  message_seconds(flow_bytes(job), places.link(to, from), t);
+  }
   for (std::int64_t r = 0; r < c.pp; ++r) {
     Stage& s = chain.stages.emplace_back();
     if (timed_ && r > 0) {
@@ -191,6 +199,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       const ChunkCosts k = costs_of(c, tp, span);
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
+      chain.trip += (span.head ? m : 1) * (k.forward + (apart ? k.backward_input : k.backward));
       s.update += k.update, s.norm += k.norm, s.elements += k.elements;
       top_backward = backward, all_backward += backward;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
@@ -228,7 +237,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const double m = static_cast<double>(parts_.microbatches(c));
   const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
   LayoutBound bound;
-  double end = 0, stream = 0, least_after = -1;
+  double end = chain.trip, stream = 0, least_after = -1;
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
     const auto bytes =

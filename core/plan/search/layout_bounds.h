@@ -32,6 +32,7 @@ struct ChunkCosts {
 /// what a chunk computes, keeps and sends to its tensor-parallel peers grows by the same with each layer, and
 /// depends on none of dp, zero, buckets and schedule but on whether the schedule makes weights' gradients
 /// apart. Seconds are the longest of the paths
+///   - all chunks' forwards, every microbatch on the last one, all chunks' backwards,
 ///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
 ///   through them),
 ///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
