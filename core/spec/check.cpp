@@ -237,7 +237,7 @@ class Checker {
 
   static std::string shown_value(const Field& field) {
     if (const auto* text = std::get_if<std::string*>(&field.storage)) return show(**text);
-    if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->words.at(*choice->value);
+    if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->word();
     if (const auto* size = std::get_if<std::int64_t*>(&field.storage)) return to_string(**size);
     return "true";
   }

@@ -51,11 +51,16 @@ std::vector<Field> fields_of(ClusterFile& f) {
   const auto add = [&](const std::string& key, Storage storage, const char* meaning) -> Field& {
     return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
   };
-  add("kind", Choice{reinterpret_cast<std::uint8_t*>(&f.kind), {"cpu", "cuda"}}, "of the devices")
+  add("kind", Choice(f.kind, {{"cpu", kernels::DeviceKind::cpu}, {"cuda", kernels::DeviceKind::cuda}}),
+      "of the devices")
       .or_else("cuda");
   add("device", &f.device, "name of the GPU or processor").needed();
   add("threads", &f.threads, "of a device that is cores of a processor").between(1, kMaxDevices);
-  add("isa", Choice{reinterpret_cast<std::uint8_t*>(&f.isa), {"portable", "avx2", "avx512", "avx512_bf16"}},
+  add("isa",
+      Choice(f.isa, {{"portable", kernels::Isa::portable},
+                     {"avx2", kernels::Isa::avx2},
+                     {"avx512", kernels::Isa::avx512},
+                     {"avx512_bf16", kernels::Isa::avx512_bf16}}),
       "its vector kernels");
   add("bf16_gemm", &f.bf16_gemm, "bf16 products run on its own instructions");
   add("amx", &f.amx, "those instructions are AMX's");

@@ -1,5 +1,9 @@
 #include "core/spec/fields.h"
 
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
 
 namespace trainerd::core {
@@ -30,10 +34,9 @@ class Table {
     return fields_.emplace_back(Field{std::move(path), std::move(storage), std::move(meaning)});
   }
   template <class Enum>
-  Field& choice(std::string path, Enum& value, std::vector<std::string> words, std::string meaning) {
-    static_assert(sizeof(Enum) == 1);
-    return add(std::move(path), Choice{reinterpret_cast<std::uint8_t*>(&value), std::move(words)},
-               std::move(meaning));
+  Field& choice(std::string path, Enum& value,
+                std::initializer_list<EnumWord<std::type_identity_t<Enum>>> words, std::string meaning) {
+    return add(std::move(path), Choice(value, words), std::move(meaning));
   }
   std::vector<Field> take() { return std::move(fields_); }
 
@@ -59,13 +62,15 @@ void add_model(Table& t, ModelOptions& m) {
   t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMaxFfn).needed();
   t.add("model.vocab", &m.vocab, "token ids").between(1, kMaxVocab).needed();
   t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMaxSeqLen).needed();
-  t.choice("model.norm", m.norm, {"rms", "layer"}, "RMSNorm, or LayerNorm with weight and bias");
-  t.choice("model.positions", m.positions, {"rope", "learned"},
+  t.choice("model.norm", m.norm, {{"rms", Norm::rms}, {"layer", Norm::layer}},
+           "RMSNorm, or LayerNorm with weight and bias");
+  t.choice("model.positions", m.positions, {{"rope", Positions::rope}, {"learned", Positions::learned}},
            "rotary embedding, or a learned table of `seq_len` rows");
   t.add("model.rope_theta", &m.rope_theta, "base of the rotary angles")
       .above(0)
       .idle_if(!rope, "positions: learned has no rotary angles");
-  t.choice("model.mlp", m.mlp, {"swiglu", "gelu"}, "gated SiLU (three matrices), or GELU (two)");
+  t.choice("model.mlp", m.mlp, {{"swiglu", Mlp::swiglu}, {"gelu", Mlp::gelu}},
+           "gated SiLU (three matrices), or GELU (two)");
   t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies `qkv_bias`");
   t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
   t.add("model.qk_norm", &m.qk_norm, "RMSNorm of each query and key head (Qwen3)");
@@ -87,8 +92,8 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "or on CPUs cores / `threads`, on "
         "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
       .between(1, kMaxRanks);
-  axis("cp", p.cp, "context-parallel ranks").only_if(p.cp == 1, "1", "set it to 1");
-  axis("ep", p.ep, "expert-parallel ranks").only_if(p.ep == 1, "1", "set it to 1");
+  axis("cp", p.cp, "context-parallel ranks").reserved(p.cp == 1, "1");
+  axis("ep", p.ep, "expert-parallel ranks").reserved(p.ep == 1, "1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
   t.add("parallel.tp_overlap_chunks", &p.tp_overlap_chunks,
@@ -122,7 +127,12 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
       .idle_if(p.pp == 1, "pp: 1 has no messages");
   t.add("parallel.overlap_param_gather", &p.overlap_param_gather,
         "gather sharded parameters in the background, a layer ahead of their use");
-  t.choice("parallel.schedule", p.schedule, {"gpipe", "1f1b", "interleaved", "zb-h1"}, "pipeline schedule");
+  t.choice("parallel.schedule", p.schedule,
+           {{"gpipe", parallel::ScheduleKind::gpipe},
+            {"1f1b", parallel::ScheduleKind::one_f_one_b},
+            {"interleaved", parallel::ScheduleKind::interleaved},
+            {"zb-h1", parallel::ScheduleKind::zb_h1}},
+           "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages, "chunks of layers on each pipeline stage")
       .between(1, kMaxLayers);
   t.add("parallel.order", &p.order,
@@ -133,7 +143,8 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
 
 void add_recompute(Table& t, RecomputeOptions& r) {
   t.choice(
-      "recompute.kind", r.kind, {"none", "selective", "full"},
+      "recompute.kind", r.kind,
+      {{"none", RecomputeKind::none}, {"selective", RecomputeKind::selective}, {"full", RecomputeKind::full}},
       "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
       "full: all of a layer but its input");
   t.add("recompute.every", &r.every, "recompute every n-th layer, from the first, and keep the others whole")
@@ -147,7 +158,8 @@ void add_precision(Table& t, PrecisionRecipe& r) {
         "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
         "master weights and moments), or a map of the keys below");
   const auto format = [&](const char* key, DType& dtype, const char* meaning) -> Field& {
-    Field& field = t.choice(std::string("precision.") + key, dtype, {"fp32", "bf16"}, meaning);
+    Field& field = t.choice(std::string("precision.") + key, dtype,
+                            {{"fp32", DType::f32}, {"bf16", DType::bf16}}, meaning);
     return field.idle_if(named, "the recipe is given by name");
   };
   format("compute", r.compute, "activations and GEMM operands").or_else("`fp32`");
@@ -156,14 +168,15 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .or_else("`compute`");
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
   format("reduce", r.reduce, "gradients on the wire")
-      .only_if(r.reduce == DType::f32, "`fp32`", "set it to fp32")
+      .reserved(r.reduce == DType::f32, "fp32")
       .or_else("`fp32`");
   format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
       .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",
                "set it to fp32")
       .or_else("`fp32`");
   format("moments", r.moments, "the optimizer's moments").or_else("`fp32`");
-  t.choice("precision.rounding", r.rounding, {"nearest", "stochastic"},
+  t.choice("precision.rounding", r.rounding,
+           {{"nearest", kernels::Rounding::nearest}, {"stochastic", kernels::Rounding::stochastic}},
            "of master weights and second moments in bf16; stochastic: up or down by chance, so that small "
            "updates are not lost")
       .idle_if(named, "the recipe is given by name");
@@ -174,8 +187,7 @@ void add_precision(Table& t, PrecisionRecipe& r) {
 
 void add_optimizer(Table& t, OptimizerOptions& o) {
   LrSchedule& s = o.schedule;
-  t.add("optimizer.name", &o.name, "the update rule")
-      .only_if(o.name == "adamw", "`adamw`", "set it to adamw");
+  t.add("optimizer.name", &o.name, "the update rule").reserved(o.name == "adamw", "adamw");
   t.add("optimizer.lr", &o.lr, "peak learning rate").above(0);
   t.add("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, "decay of the first and second moment")
       .from_below(0, 1);
@@ -183,7 +195,11 @@ void add_optimizer(Table& t, OptimizerOptions& o) {
   t.add("optimizer.weight_decay", &o.weight_decay, "decoupled decay of matrices; norms and biases get none")
       .at_least(0);
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
-  t.choice("optimizer.schedule.kind", s.kind, {"constant", "cosine", "linear", "wsd"},
+  t.choice("optimizer.schedule.kind", s.kind,
+           {{"constant", LrKind::constant},
+            {"cosine", LrKind::cosine},
+            {"linear", LrKind::linear},
+            {"wsd", LrKind::wsd}},
            "course of the learning rate after the warm-up; wsd: constant, then linear over the last `decay` "
            "steps");
   t.add("optimizer.schedule.warmup", &s.warmup, "steps of linear warm-up").between(0, kMaxSteps);
@@ -204,17 +220,26 @@ void add_data(Table& t, io::DataOptions& d) {
       .or_else("required unless synthetic")
       .idle_if(synthetic, no_files);
   t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
-  t.choice("data.format", d.format, {"text", "tokens", "synthetic"},
+  t.choice("data.format", d.format,
+           {{"text", io::DataFormat::text},
+            {"tokens", io::DataFormat::tokens},
+            {"synthetic", io::DataFormat::synthetic}},
            "raw text, token files (own, llm.c's, Megatron's `.bin` with its `.idx`, or plain arrays), or "
            "random tokens");
   t.add("data.tokenizer", &d.tokenizer, "how text becomes tokens; bytes: one token a byte")
-      .only_if(d.tokenizer == "bytes", "`bytes`", "set it to bytes, or give token files with format: tokens")
+      .reserved(d.tokenizer == "bytes", "bytes", ", or give token files with format: tokens")
       .idle_if(d.format != io::DataFormat::text, "only format: text is tokenized");
-  t.choice("data.dtype", d.dtype, {"auto", "uint8", "uint16", "int32", "uint32"},
+  t.choice("data.dtype", d.dtype,
+           {{"auto", io::TokenType::automatic},
+            {"uint8", io::TokenType::uint8},
+            {"uint16", io::TokenType::uint16},
+            {"int32", io::TokenType::int32},
+            {"uint32", io::TokenType::uint32}},
            "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files "
            "without either are refused")
       .idle_if(d.format != io::DataFormat::tokens, "only format: tokens has numbers in its files");
-  t.choice("data.on_change", d.on_change, {"refuse", "continue"},
+  t.choice("data.on_change", d.on_change,
+           {{"refuse", io::DataChange::refuse}, {"continue", io::DataChange::go_on}},
            "when a resumed run finds other training data than its checkpoint's: refuse, or go on with the "
            "new data, whose samples follow in a "
            "new order from the start of an epoch")
@@ -226,26 +251,40 @@ void add_data(Table& t, io::DataOptions& d) {
 
 }  // namespace
 
+const std::string& Choice::word() const {
+  const auto at = std::find(values.begin(), values.end(), *value);
+  base::check(at != values.end(), "every value of a key has a word");
+  return words[static_cast<std::size_t>(at - values.begin())];
+}
+
 std::vector<Field> fields_of(JobSpec& job) {
   Table t;
   t.add("name", &job.name, "name of the run: letters, digits, `.`, `_`, `-`");
   t.add("seed", &job.seed, "of initial weights and data order");
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
       .or_else("`runs/<name>`");
-  t.choice("device", job.device, {"auto", "cpu", "cuda"},
+  t.choice("device", job.device,
+           {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
            "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
   t.choice(
-       "attention", job.attention, {"deterministic", "fast"},
+       "attention", job.attention,
+       {{"deterministic", kernels::Determinism::deterministic}, {"fast", kernels::Determinism::fast}},
        "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
       .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
                "on a CPU it is always deterministic");
-  t.choice("gemm_algorithms", job.gemm_algorithms, {"first", "timed"},
+  t.choice("gemm_algorithms", job.gemm_algorithms,
+           {{"first", GemmAlgorithms::first}, {"timed", GemmAlgorithms::timed}},
            "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before "
            "the first step, all use its "
            "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go "
            "on there")
       .idle_if(job.device != DeviceChoice::cuda, "a CPU has no choice of them");
-  t.choice("isa", job.isa, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+  t.choice("isa", job.isa,
+           {{"auto", IsaChoice::automatic},
+            {"portable", IsaChoice::portable},
+            {"avx2", IsaChoice::avx2},
+            {"avx512", IsaChoice::avx512},
+            {"avx512_bf16", IsaChoice::avx512_bf16}},
            "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, "
            "avx512_bf16 also BF16 and VBMI; "
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
@@ -300,7 +339,10 @@ std::vector<Field> fields_of(JobSpec& job) {
         "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
       .between(1, kMaxRanks)
       .or_else("1; of a preset as many as the ranks need");
-  t.choice("cluster.communication", job.cluster.communication, {"auto", "nccl", "staged"},
+  t.choice("cluster.communication", job.cluster.communication,
+           {{"auto", parallel::Communication::automatic},
+            {"nccl", parallel::Communication::nccl},
+            {"staged", parallel::Communication::staged}},
            "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through "
            "host memory, slowly, so "
            "that several may share a device; auto: nccl")

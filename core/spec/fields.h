@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <variant>
@@ -11,10 +12,29 @@
 
 namespace trainerd::core {
 
-/// An enum whose enumerators are 0, 1, ... in the order of `words`.
+/// A value of an enum and its word in a job.
+template <class Enum>
+struct EnumWord {
+  const char* word;
+  Enum value;
+};
+/// An enum of one byte, by words: `values[i]` is the enumerator that `words[i]` names.
 struct Choice {
+  template <class Enum>
+  Choice(Enum& held, std::initializer_list<EnumWord<Enum>> list)
+      : value(reinterpret_cast<std::uint8_t*>(&held)) {
+    static_assert(sizeof(Enum) == 1);
+    for (const EnumWord<Enum>& known : list) {
+      words.emplace_back(known.word);
+      values.push_back(static_cast<std::uint8_t>(known.value));
+    }
+  }
+  /// Of the value held now.
+  const std::string& word() const;
+
   std::uint8_t* value;
   std::vector<std::string> words;
+  std::vector<std::uint8_t> values;
 };
 struct NumberPair {
   double* first;
@@ -75,6 +95,7 @@ struct Field {
   std::string only = {};      ///< the values honoured so far, in words, where they are not all
   bool honoured = true;       ///< of the value held now
   std::string remedy = {};    ///< what to do instead of a value that is not honoured
+  bool settable = true;       ///< false: one value so far, and no place in the reference
   std::string idle = {};      ///< why the key has no effect in this job; empty when it has one
 
   Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
@@ -90,6 +111,11 @@ struct Field {
   /// Values other than `words` are known but no code honours them yet.
   Field& only_if(bool condition, std::string words, std::string instead) {
     return only = std::move(words), honoured = condition, remedy = std::move(instead), *this;
+  }
+  /// `value` is the only one so far.
+  Field& reserved(bool held, const std::string& value, const std::string& or_else_do = {}) {
+    settable = false;
+    return only_if(held, "`" + value + "`", "set it to " + value + or_else_do);
   }
   Field& idle_if(bool condition, std::string why) {
     return idle = condition ? std::move(why) : std::string(), *this;

@@ -123,7 +123,7 @@ class Reader {
                    [&](std::vector<double>* value) { reals(field, node, *value); },
                    [&](const Choice& choice) {
                      if (const auto index = word(field, node, choice.words))
-                       *choice.value = static_cast<std::uint8_t>(*index);
+                       *choice.value = choice.values[*index];
                    },
                    [&](const NumberPair& pair) { numbers(field, node, pair); },
                    [&](const IntegerOrAuto& i) { integer_or_auto(field, node, *i.value); },

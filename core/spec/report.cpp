@@ -78,7 +78,7 @@ Json value_json(const Field& field) {
           [](const std::vector<std::string>* v) { return v->empty() ? Json() : Json(*v); },
           [](const std::vector<std::int64_t>* v) { return v->empty() ? Json() : Json(*v); },
           [](const std::vector<double>* v) { return v->empty() ? Json() : Json(*v); },
-          [](const Choice& c) { return Json(c.words.at(*c.value)); },
+          [](const Choice& c) { return Json(c.word()); },
           [](const IntegerOrAuto& i) { return Json(*i.value); },
           [](const NumberPair& p) {
             return Json::array({*p.first, *p.second});

@@ -75,7 +75,7 @@ std::string value_yaml(const Field& field) {
           [](const std::vector<std::string>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<std::int64_t>* v) { return v->empty() ? std::string() : list_yaml(*v); },
           [](const std::vector<double>* v) { return v->empty() ? std::string() : list_yaml(*v); },
-          [](const Choice& c) { return c.words.at(*c.value); },
+          [](const Choice& c) { return c.word(); },
           [](const IntegerOrAuto& i) {
             return *i.value == parallel::kAutomatic ? std::string("auto") : std::to_string(*i.value);
           },
@@ -134,8 +134,8 @@ std::string type_markdown(const Field& field) {
                      [&](const Duration&) { return std::string("duration"); },
                      [&](const StepsOrDuration&) { return "integer" + limits + ", or duration"; },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
-                     [&](const FixedWord& f) { return code(f.word); },
-                     [&](const NotYet&) { return std::string("not available yet"); },
+                     [&](const FixedWord&) { return std::string(); },
+                     [&](const NotYet&) { return std::string(); },
                  },
                  field.storage);
   if (!field.only.empty()) out += " (only " + field.only + " so far)";
@@ -145,7 +145,6 @@ std::string type_markdown(const Field& field) {
 std::string default_markdown(const Field& field) {
   if (field.required) return "required";
   if (!field.fallback.empty()) return field.fallback;
-  if (const auto* fixed = std::get_if<FixedWord>(&field.storage)) return code(fixed->word);
   const std::string value = value_yaml(field);
   return value.empty() ? "" : code(value);
 }
@@ -195,11 +194,11 @@ std::string reference_markdown() {
   std::string out;
   std::string section = "?";
   for (const Field& field : fields_of(defaults)) {
-    // A key that is also a section (`precision`) heads its own table; a whole section that is one key does
-    // too.
-    const bool top = field.path.find('.') == std::string::npos;
-    const bool own_table = std::holds_alternative<RecipeName>(field.storage) ||
-                           (top && std::holds_alternative<NotYet>(field.storage));
+    if (!field.settable || std::holds_alternative<FixedWord>(field.storage) ||
+        std::holds_alternative<NotYet>(field.storage))
+      continue;
+    // A key that is also a section (`precision`) heads its own table.
+    const bool own_table = std::holds_alternative<RecipeName>(field.storage);
     const std::string group = own_table ? field.path : section_of(field.path);
     if (group != section) {
       out += std::string(out.empty() ? "" : "\n") + (group.empty() ? "Top level" : code(group)) +
