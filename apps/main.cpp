@@ -6,7 +6,6 @@
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
-#include "apps/commit.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "core/spec/problems.h"
@@ -20,7 +19,7 @@ namespace {
 class CommandLine {
  public:
   CommandLine() {
-    app_.set_version_flag("--version", "trainerd " + core::version() + " (" + commit() + ")");
+    app_.set_version_flag("--version", "trainerd " + core::release() + " (" + core::commit() + ")");
     app_.require_subcommand(1);
 
     CLI::App* run =

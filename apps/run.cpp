@@ -10,7 +10,6 @@
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
-#include "apps/commit.h"
 #include "apps/descriptors.h"
 #include "apps/job_file.h"
 #include "core/job/job.h"
@@ -112,7 +111,6 @@ int run_command(const RunArgs& args) {
        .screen = screen,
        .log = log,
        .command = args.command,
-       .commit = commit(),
        .membership = membership,
        .rates = rates,
        .deadline = end,

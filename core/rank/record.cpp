@@ -130,7 +130,8 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();
   SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
-  // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are alike.
+  // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are
+  // alike.
   if (layout.options.zero == 3) trainer.step(1, batches, {});
   recorder.start();
   trainer.step(2, batches, {});

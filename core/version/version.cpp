@@ -2,6 +2,8 @@
 
 namespace trainerd::core {
 
-std::string version() { return TRAINERD_VERSION; }
+std::string release() { return TRAINERD_VERSION; }
+
+std::string version() { return release() + "+" + commit(); }
 
 }  // namespace trainerd::core

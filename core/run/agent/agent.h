@@ -22,7 +22,6 @@ struct AgentOptions {
   std::shared_ptr<io::Screen> screen = {};      ///< what the user sees
   std::shared_ptr<io::RunLog> log = {};         ///< opened in the output directory
   std::string command = {};                     ///< the command line, for the record
-  std::string commit = {};                      ///< that the program was built from
   std::optional<MembershipOptions> membership;  ///< of a job over several nodes
   /// A cluster of machines like this one, whose operator rates predict the step's time.
   std::optional<parallel::Topology> rates = {};

@@ -31,9 +31,8 @@ std::string data_text(const io::DataOptions& data) {
 /// The first line of a run is about the run.
 void Agent::announce() {
   const ModelOptions& m = job_.model;
-  log::info("trainerd {}{}: {}: {}, {} parameters, {}, {} steps of {} tokens", version(),
-            options_.commit.empty() ? "" : " (" + options_.commit + ")", job_.name,
-            m.preset.empty() ? "transformer" : m.preset,
+  log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::release(), commit(),
+            job_.name, m.preset.empty() ? "transformer" : m.preset,
             io::short_number(static_cast<double>(count_parameters(m).total)), layout_text(), job_.steps,
             io::with_commas(job_.tokens_per_step()));
 }
@@ -184,8 +183,8 @@ io::RunInfo Agent::run_info() const {
   }
   info.memory_regions.assign(regions.begin(), regions.end());
   info.memory_uses = memory_by_use(plans_.known);
-  info.version = version();
-  info.commit = options_.commit;
+  info.version = core::release();
+  info.commit = commit();
   info.command = options_.command;
   info.layout = layout_text();
   info.host = hosts_text();
