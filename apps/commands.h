@@ -45,7 +45,7 @@ struct SimulateArgs {
   std::vector<std::string> stragglers;  ///< "RANK=FACTOR"
   int steps = 20;                       ///< sampled with jitter
   bool failures = false;
-  std::optional<double> step_seconds, checkpoint_bytes, save_seconds;  ///< what a plan would tell
+  std::optional<double> step_seconds, checkpoint_bytes, save_seconds;  ///< in place of the plan's
   double weeks = 8;
   std::int64_t runs = 100;
   std::uint64_t seed = 0;

@@ -143,7 +143,7 @@ std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
   membership.interface = args.interface;
   membership.nodes.nodes = nodes;
-  // Who says which node it is needs no scheduler.
+  // With --node given, no scheduler is asked.
   const std::optional<SlurmStep> step = args.node < 0 ? slurm_step(environment) : std::nullopt;
   if (step && step->nodes != nodes)
     throw base::spec_error("the Slurm step has " + std::to_string(step->nodes) + " nodes and " + several +

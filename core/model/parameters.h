@@ -49,8 +49,9 @@ struct DeclaredParams {
 /// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints:
 /// embed.weight, positions.weight,
 /// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
-/// final_norm.{weight,bias}, head.weight. `microbatch_tokens` tells the GEMM weights what they will meet;
-/// with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are summands.
+/// final_norm.{weight,bias}, head.weight. `microbatch_tokens`: rows of the activations that the GEMM weights
+/// will meet; with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are
+/// summands.
 DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel);
 

@@ -17,7 +17,7 @@ class DeviceRank {
  public:
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `world` outlives this. `observe`, when given, is told of every operator (and slows each by a wait).
+  /// `world` outlives this. `observe`, when given, is called with every operator (and slows each by a wait).
   /// `gemm_algorithms`: the choices of an earlier run, where the job asks for timed ones.
   DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
              std::int64_t rank, parallel::World& world, Observe observe = {},

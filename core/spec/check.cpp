@@ -285,7 +285,7 @@ class Checker {
     const std::int64_t per_node = cluster->devices_per_node;
     if (!given("cluster.nodes")) job_.cluster.nodes = (grid.ranks() + per_node - 1) / per_node;
     cluster->nodes = job_.cluster.nodes;
-    // Too few devices are for whoever places the ranks to refuse: the job itself may be right.
+    // Too few devices are refused when the ranks are placed: the job itself may be right.
     if (p.allow_tp_across_nodes || grid.ranks() > cluster->devices()) return;
     what = parallel::PlacedGrid(grid, *cluster).tp_problem();
     if (!what.empty()) problem("parallel.tp", what);

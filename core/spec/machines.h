@@ -11,7 +11,7 @@
 
 namespace trainerd::core {
 
-/// A built-in cluster or one of a YAML file, for whoever asks. Throws SpecError.
+/// A built-in cluster, or the one of a YAML file. Throws SpecError.
 parallel::Topology named_cluster(const std::string& name, const std::string& asked_by);
 
 /// What this process may compute on. GPUs are counted by NVML (`nvml` is its library), which makes no CUDA

@@ -9,7 +9,7 @@
 namespace trainerd::core {
 namespace {
 
-// A file that is not a job at all could have a problem on every line; nobody reads more than this.
+// A file that is not a job at all could have a problem on every line; a user reads no more than this.
 constexpr std::size_t kMaxLines = 200;
 constexpr std::size_t kLongestWord = 48;
 

@@ -16,7 +16,7 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-/// Collects everything that is wrong with a job, so that one SpecError can tell it all.
+/// Collects all problems of a job for one SpecError.
 class Problems {
  public:
   enum class SourceKind { file, argument };

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using parallel::Axis;
 
-// Beyond this a table of ranks is read by nobody.
+// A longer table of ranks is of no use to a reader.
 constexpr std::int64_t kLargestTable = 64;
 constexpr std::size_t kMaxShown = 16;  // ranks of a group
 

@@ -17,7 +17,7 @@ struct Machine {
   std::string no_cuda = {};  ///< of GPUs that are there and cannot be used: how many, and why, in one line
 };
 
-/// What the text of a job does not tell. Each is asked only where a value needs it.
+/// What a job's value may depend on beside its text. Each is called only where a value needs it.
 struct Surroundings {
   Environment environment = {};  ///< for ${NAME} and ~; empty: no variable is set
   std::function<Machine()> machine =
@@ -26,7 +26,8 @@ struct Surroundings {
   std::function<std::optional<std::int64_t>(const std::string& output)> trained_dp = {};
   /// Of the job's file: relative data paths that exist there are taken from there.
   std::string directory = {};
-  std::function<void(const std::string& line)> remark = {};  ///< told what was chosen and may surprise
+  std::function<void(const std::string& line)> remark =
+      {};  ///< called with choices that may surprise the user
 };
 
 }  // namespace trainerd::core

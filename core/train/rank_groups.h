@@ -29,7 +29,7 @@ class RankGroups {
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *find(parallel::Group::tp); }
-  /// The data-parallel ranks, in the levels that the layout tells.
+  /// The data-parallel ranks, in the levels of the layout.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
   parallel::Communicator& pp() const { return *find(parallel::Group::pp); }
   parallel::Communicator& world() const { return *find(parallel::Group::world); }

@@ -122,7 +122,7 @@ std::unique_ptr<prometheus::Exposer> listen_near(ListenAddress& address, const s
                          ": set metrics: {listen: off}");
 }
 
-// civetweb looks at its stop flag every two seconds only, or when somebody connects.
+// civetweb looks at its stop flag every two seconds only, or when a client connects.
 void wake_listener(const ListenAddress& address) {
   const Resolved to(address);
   if (to.list == nullptr) return;

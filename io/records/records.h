@@ -41,7 +41,7 @@ struct EvaluationRecord {
   double wall_time = 0;
 };
 
-/// How far an evaluation is that takes a while; told of several times before its record.
+/// Progress of a long evaluation; sent several times before its record.
 struct EvaluationProgress {
   std::int64_t step = 0;  ///< that it follows
   std::int64_t done = 0;  ///< global batches

@@ -20,7 +20,7 @@ struct ObservedCall {
   OpClass what;
 };
 
-/// A backend that times each operator of another and tells an observer. Waits for every operator: for traces
+/// A backend that times each operator of another and calls an observer. Waits for every operator: for traces
 /// and benchmarks, not for training.
 class ObservedBackend : public Backend {
  public:

@@ -42,7 +42,7 @@ struct DataError : Error {
 struct CheckpointError : Error {
   using Error::Error;
 };
-/// A peer is gone or late: who, at which collective.
+/// A peer has failed or is late: the message names the rank and the collective.
 struct CommError : Error {
   using Error::Error;
 };

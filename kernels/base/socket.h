@@ -21,8 +21,8 @@ struct Endpoint {
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
 /// A non-blocking socket that listens on `at.port` of every interface, or of loopback alone when `at.host` is
-/// a loopback address that nobody outside could mean: other nodes may know this host by another address than
-/// it does itself. Port 0: any free one (see `local_port`). Throws CommError.
+/// a loopback address, which means another host elsewhere: other nodes may know this host by another address
+/// than it does itself. Port 0: any free one (see `local_port`). Throws CommError.
 UniqueFd listen_at(const Endpoint& at);
 std::uint16_t local_port(int fd);
 

@@ -21,7 +21,7 @@ struct BlockSquareSums {
 /// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with
 /// a sum that is not finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more
 /// entry for the end. `flag`, when given, is `flag_value` where a sum is not finite and 0 where all are:
-/// ranks tell each other by its maximum.
+/// ranks exchange it by its maximum.
 struct TotalSquareSum {
   Tensor sums;  ///< f64
   std::span<const std::int64_t> first_block;

@@ -14,7 +14,7 @@ enum class ReduceOp : std::uint8_t { sum, max };
 /// `fixed`: the order of summands is the same in every run: in rank order, or, of a communicator that says so
 /// (NCCL's), in one that the machines and libraries determine.
 enum class ReduceOrder : std::uint8_t { fast, fixed };
-/// Who runs a collective on a device that has no streams of its own. `caller`: the call itself, which is
+/// Which thread runs a collective on a device without streams. `caller`: the call itself, which is
 /// quickest when the result is awaited next. `background`: a thread of the communicator, while the caller
 /// goes on.
 enum class Progress : std::uint8_t { caller, background };
@@ -33,7 +33,8 @@ class Work {
   virtual ~Work() = default;
   /// What `stream` does next happens after the operation.
   virtual void wait(kernels::Stream& stream) = 0;
-  /// Blocks the host; throws CommError when `deadline_seconds` pass first, naming who did not arrive.
+  /// Blocks the host; throws CommError when `deadline_seconds` pass first, naming the ranks that did not
+  /// arrive.
   virtual void wait_host(double deadline_seconds) = 0;
 };
 

@@ -20,7 +20,7 @@ struct CommCall {
 using ObserveComm = std::function<void(kernels::Stream&, CommMoment, const CommCall&)>;
 
 /// A communicator that tells `observe` before and after every call of another, and every wait of a stream for
-/// its operations, so that a clock can charge the stalls; who calls it knows of neither. `inner` and what
+/// its operations, so that a clock can charge the stalls; its caller sees neither. `inner` and what
 /// `observe` refers to outlive it and its Works. An operation that throws has no `done`: the world is at its
 /// end.
 std::unique_ptr<Communicator> make_observed(Communicator& inner, ObserveComm observe);

@@ -44,8 +44,8 @@ struct BucketLayout {
   std::int64_t shard_begin(std::size_t b) const { return buckets[b].begin / parts; }
 };
 
-/// A run of elements that is cut into parts by itself, so that ranks which hold it in different company cut
-/// it alike.
+/// A run of elements that is cut into parts by itself, so that ranks that hold it next to other
+/// parameters cut it alike.
 struct Section {
   std::size_t unit = 0;  ///< rising: sections of a unit follow each other
   std::int64_t elements = 0;

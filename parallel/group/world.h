@@ -34,7 +34,7 @@ class SingleRankWorld final : public World {
   std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const GroupMembers& group) override;
 };
 
-/// Nothing is moved; every call is told of.
+/// Moves nothing; reports every call.
 class MetaWorld final : public World {
  public:
   using OnCollective = std::function<void(Group group, const MetaCollective& collective)>;

@@ -99,7 +99,7 @@ Topology detect_cuda_topology(std::int64_t ranks = 1, Devices devices = Devices:
 /// How many ranks compute on each of `count` devices at most, as above.
 std::int64_t ranks_per_device(std::int64_t ranks, std::int64_t count, Devices devices);
 
-/// Where this process stands among the nodes of a job. A scheduler tells in the environment, which apps/
+/// Where this process stands among the nodes of a job. A scheduler sets it in the environment, which apps/
 /// reads.
 struct NodeSet {
   std::int64_t nodes = 1;

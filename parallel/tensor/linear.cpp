@@ -115,8 +115,8 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
   return a;
 }
 
-/// This rank's rows need nobody: their GEMM runs while the first chunk of the others' comes, and each chunk's
-/// while the next comes.
+/// This rank's rows need no other rank's: their GEMM runs while the first chunk of the others' comes, and
+/// each chunk's while the next comes.
 template <class Args>
 void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
                             const char* label, void (Backend::*run)(Stream&, const Args&)) {

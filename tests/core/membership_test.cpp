@@ -1,4 +1,4 @@
-// The agents' messages, who is let into a membership, and what it keeps of checkpoints.
+// Messages between agents, which nodes the leader admits, and the parts of checkpoints that it keeps.
 
 #include "core/run/nodes/membership.h"
 

@@ -87,7 +87,7 @@ TEST_CASE(
 }
 
 TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") {
-  // One contribution a rank, so that the stages of ZeRO sum alike: what differs is who updates which
+  // One contribution a rank, so that the stages of ZeRO sum alike: what differs is which rank updates which
   // elements.
   core::JobSpec job = narrow_job("stochastic");
   job.parallel.dp = 2;

@@ -96,7 +96,7 @@ TEST_CASE("the parts of a step's ledger are not negative and none is missing", "
   for (const base::LedgerPartInfo& part : base::kLedgerParts) {
     CAPTURE(part.name);
     CHECK(report.time[part.part] >= 0);
-    if (*part.axis != 0) CHECK(report.time[part.part] == 0);  // a rank alone awaits nobody
+    if (*part.axis != 0) CHECK(report.time[part.part] == 0);  // a single rank waits for no other
   }
   CHECK(report.time[base::LedgerPart::compute] > 0);
   CHECK(report.time[base::LedgerPart::optimizer] > 0);

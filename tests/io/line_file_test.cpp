@@ -15,7 +15,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// A file that is full when nobody reads: a pipe of one page that does not block.
+/// A file that is full until it is read: a non-blocking pipe of one page.
 struct SmallDisk {
   UniqueFd read_end, write_end;
   SmallDisk() {

@@ -22,7 +22,7 @@ namespace {
 
 const std::uintptr_t kPage = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
 
-/// Pages that nobody has touched yet: the first touch of one is a fault, which opens it.
+/// Pages that no code has touched yet: the first touch of one is a fault, which opens it.
 struct Watched {
   std::atomic<std::uintptr_t> begin{0}, end{0};  // of whole pages
   std::atomic<std::uintptr_t> highest{0};        // end of the highest page touched

@@ -46,7 +46,7 @@ inline constexpr std::size_t kPorts = 3;
 /// each of its ports.
 struct TransferCost {
   double latency = 0, bandwidth = 0;    ///< seconds
-  std::array<double, kPorts> shares{};  ///< by port: 0 not at all, 1 all that it carries
+  std::array<double, kPorts> shares{};  ///< by port, of its capacity: 0 to 1
   double seconds() const { return latency + bandwidth; }
 };
 

@@ -27,7 +27,7 @@ GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layo
     for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(model))) {
       if (group.group == parallel::Group::pp) continue;
       const auto at = static_cast<std::size_t>(group.group);
-      // All ranks are one group, whoever asks.
+      // All ranks are one group, the same for every rank.
       if (group.group == parallel::Group::world && r > 0) mine[at] = places_.front()[at];
       else mine[at] = place_of(placed_, group.ranks.list());
     }

@@ -10,7 +10,7 @@
 
 namespace trainerd::core {
 
-/// What a plan tells of a job's run, or options in its place.
+/// Figures of a job's run from its plan, or from options.
 struct RunFigures {
   std::optional<double> step_seconds = {};
   std::optional<double> checkpoint_bytes = {};  ///< of all ranks

@@ -43,7 +43,7 @@ struct ReplaySlice {
   double start = 0, seconds = 0;             ///< the earliest is the beginning of the step
 };
 
-/// What a replay may be told beside the plan.
+/// Options of a replay.
 struct ReplayOptions {
   /// What a rank's work in an action (null: before and after all actions) takes, as a multiple of the plan;
   /// none: 1. Asked more than once of an action.

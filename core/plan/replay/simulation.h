@@ -34,7 +34,7 @@ struct Flight {
   struct Message {
     std::size_t id;
     bool sends;
-    const parallel::Action* action;  ///< none: told of already
+    const parallel::Action* action;  ///< none: emitted already
   };
   std::vector<Message> messages;
   bool begun = false;  ///< messages in order: those before it are through

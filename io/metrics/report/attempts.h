@@ -11,7 +11,7 @@ namespace trainerd::io {
 /// One process's part of a run, from its start or resume to its end.
 struct Attempt {
   double begin = 0;             ///< Unix seconds
-  double end = 0;               ///< 0: it still runs, or nobody knows
+  double end = 0;               ///< 0: it still runs, or its end was not recorded
   std::int64_t start_step = 0;  ///< steps done before
   std::int64_t last_step = 0;
   std::int64_t lost_steps = 0;  ///< done again by the next attempt

@@ -7,8 +7,8 @@
 
 namespace trainerd::io {
 
-/// Writes a page to a file, again and again, on a thread of its own: a disk that is slow or gone holds nobody
-/// up but the last page. A reader sees one whole page or another.
+/// Writes a page to a file, again and again, on a thread of its own: a disk that is slow or gone delays no
+/// caller but the last page. A reader sees one whole page or another.
 class PageWriter {
  public:
   explicit PageWriter(std::string path);

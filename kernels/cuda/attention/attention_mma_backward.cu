@@ -91,7 +91,7 @@ __device__ inline void copy_queries(const MmaShape& p, const MmaGradients& g, co
 }
 
 // Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing.
-// Keys past it are rows that nobody stores.
+// Keys past it are rows that are not stored.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape p, MmaGradients g) {
   using P = typename Tile::P;

@@ -28,9 +28,10 @@ std::chrono::milliseconds gloo_timeout(double deadline);
 /// The engine over Gloo's point-to-point messages (EngineCommunicator says what an engine does).
 ///
 /// Every collective begins with a frame of a fixed size from each member to each other: what it is about to
-/// do, and all of the data of a small all_reduce. It shows who has not come and who does something else,
-/// before any buffer of a size that the other side might not mean is posted (Gloo ends the process on one).
-/// Large data goes straight between each two members: the volume of a ring, and the summands in rank order.
+/// do, and all of the data of a small all_reduce. It shows which ranks are missing and which do something
+/// else, before any buffer of a size that the other side might not mean is posted (Gloo ends the process on
+/// one). Large data goes straight between each two members: the volume of a ring, and the summands in rank
+/// order.
 class GlooEngine {
  public:
   GlooEngine(GlooWorld::Links& links, std::shared_ptr<gloo::Context> context, std::string name,
@@ -52,7 +53,7 @@ class GlooEngine {
   bool send(std::int64_t to, const kernels::Tensor& x, const char* label);
   MessageTicket post_receive(std::int64_t from, const kernels::Tensor& x, const char* label);
   void wait(std::span<const MessageTicket> receives, double deadline_seconds);
-  /// Ends the world unless the receive is filled: its sender cannot be told otherwise.
+  /// Ends the world unless the receive is filled: its sender has no other sign.
   void drop(const MessageTicket& receive);
   /// Sends follow by themselves.
   bool push(const std::atomic<bool>&) { return true; }
@@ -64,9 +65,9 @@ class GlooEngine {
 
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-  /// A message of one size from each member to each other. Who has received all of round k + 1 knows that all
-  /// have received its round k: two buffers to send from, taken in turn, are free without a wait that a death
-  /// could prolong.
+  /// A message of one size from each member to each other. A rank that has received all of round k + 1 knows
+  /// that all have received its round k: two buffers to send from, taken in turn, are free without a wait
+  /// that a death could prolong.
   struct Round {
     std::int64_t bytes = 0;
     std::uint64_t count = 0;

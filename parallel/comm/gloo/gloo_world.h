@@ -32,7 +32,7 @@ class GlooWorld {
   GlooWorld(const GlooWorld&) = delete;
   GlooWorld& operator=(const GlooWorld&) = delete;
 
-  /// Made by all members at a time. Throws CommError naming who did not come to the rendezvous.
+  /// Made by all members at a time. Throws CommError naming the ranks that did not join.
   std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
                                              const std::vector<std::int64_t>& group_ranks,
                                              const std::string& name, FlightRecorder* recorder = nullptr);

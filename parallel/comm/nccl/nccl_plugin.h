@@ -11,7 +11,7 @@ namespace trainerd::parallel {
 /// DeviceError in a build without NCCL, and CommError.
 struct NcclPlugin {
   const char* interface_hash = "";
-  /// Of a world that is about to be made: any rank's, told to all.
+  /// Of a new world: made by one rank, given to all.
   std::string (*unique_id)() = nullptr;
   /// Returns when all ranks have come. The calling thread's CUDA device is NcclOptions::device from then on.
   std::unique_ptr<NcclWorld> (*make_world)(NcclOptions options) = nullptr;

@@ -28,8 +28,8 @@ struct NcclOptions {
   double start_seconds = 300;     ///< until all ranks have joined
   double deadline_seconds = 300;  ///< longest time that an operation takes from its turn on the device
   double poll_seconds = 0.05;     ///< between two looks of the watchdog
-  /// Where ranks that wait leave word, so that those who did not come can be named; a world that is made anew
-  /// has another. Null: NCCL cannot tell who is missing. Its calls block for seconds at most.
+  /// Where ranks that wait leave word, so that the missing ranks can be named; a world that is made anew
+  /// has another. Null: missing ranks cannot be named. Its calls block for seconds at most.
   Store* store = nullptr;
   /// What this rank's world shares with others beside NCCL: why it has ended (empty: it goes on), and word of
   /// its end. From any thread; either may be empty.
@@ -54,8 +54,8 @@ struct NcclOptions {
 ///   the same from run to run, other than in rank order, and all_reduce need not have the bits of
 ///   reduce_scatter and all_gather.
 /// - A maximum passes over a NaN that is not in all summands.
-/// - Ranks that call different operations are not told so: they wait until the deadline. all_to_all is not in
-/// place. A Work
+/// - Ranks that call different operations are not detected: they wait until the deadline. all_to_all is not
+/// in place. A Work
 ///   destroyed unwaited gives up nothing: its receives are filled.
 /// - A watchdog looks for errors and deadlines, ends the world (ncclCommAbort) and names the operation. What
 /// was on the device's streams
@@ -73,7 +73,7 @@ class NcclWorld {
                                                      const std::vector<std::int64_t>& group_ranks,
                                                      const std::string& name,
                                                      FlightRecorder* recorder = nullptr) = 0;
-  /// Ends every operation of this rank, from any thread, and tells NcclOptions::end.
+  /// Ends every operation of this rank, from any thread, and reports to NcclOptions::end.
   virtual void abort(std::string_view why) = 0;
   /// Throws CommError when the world has ended.
   virtual void throw_if_ended() const = 0;

@@ -21,7 +21,7 @@ class Store {
 std::string wait_for(Store& store, const std::string& key, double deadline_seconds);
 
 /// Returns when members 0 to size - 1 have all met under `name`. Throws CommError after `deadline_seconds`,
-/// naming those who did not come.
+/// naming the ranks that did not join.
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
           double deadline_seconds);
 

@@ -178,7 +178,7 @@ bool StoreServer::State::answer_value(Connection& c, std::string_view key, bool 
   return true;
 }
 
-/// Tells those who wait for it. False when the store is full.
+/// Answers the clients that wait for it. False when the store is full.
 bool StoreServer::State::put(std::string_view key, std::string value) {
   const auto found = values.find(key);
   const std::size_t before = found == values.end() ? 0 : key.size() + found->second.size();

@@ -77,7 +77,7 @@ class TcpStore final : public Store {
   std::vector<base::UniqueFd> idle_;
 };
 
-/// Hands the connection over to whoever holds the server, with `text`: it is no client's from then on. One
+/// Hands the connection over to the owner of the server, with `text`: it is no longer a client's. One
 /// attempt: an empty descriptor, and `why`, when no store answers within `seconds`.
 base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds,
                           std::string& why);

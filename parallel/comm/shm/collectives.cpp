@@ -49,7 +49,7 @@ void Collectives::meet(const Operation& op) {
   meeting_.store(meeting, std::memory_order_relaxed);
   std::atomic<std::uint64_t>& arrivals = context_.group.arrivals();
   context_.group.member(context_.rank).arrived.store(meeting, std::memory_order_relaxed);
-  // Nobody comes to the next meeting before this one is complete, so the count tells who is last.
+  // No rank enters the next meeting before this one is complete, so the count shows which rank is last.
   if (arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == meeting * size) {
     for (std::int64_t i = 0; i < context_.size(); ++i)
       if (i != context_.rank) notify(context_.notifier(i));
@@ -73,7 +73,7 @@ void Collectives::meet(const Operation& op) {
   if (!compared_) compare_records(op.record);
 }
 
-// Each rank compares with all others, so that everyone sees a disagreement, and no one waits for who has
+// Each rank compares with all others, so that every rank sees a disagreement, and none waits for one that has
 // left.
 void Collectives::compare_records(const OpRecord& mine) {
   for (std::int64_t i = 0; i < context_.size(); ++i) {

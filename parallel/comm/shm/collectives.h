@@ -12,9 +12,9 @@ namespace trainerd::parallel {
 /// The collectives of one rank in one group, run to their end in the calling thread; one thread at a time.
 ///
 /// Data passes in chunks through the members' slots. A step is: fill my slot, meet (all slots are filled),
-/// read the others'. Steps take the two slots in turn: who fills a slot again has met the others in the step
-/// between, and they came to that meeting after they had read it. So one meeting a step is enough. Summands
-/// are added in rank order whichever rank adds them: all_reduce has the bits of reduce_scatter and
+/// read the others'. Steps take the two slots in turn: a rank that fills a slot again has met the others in
+/// the step between, and they entered that meeting after they had read it. So one meeting per step is enough.
+/// Summands are added in rank order whichever rank adds them: all_reduce has the bits of reduce_scatter and
 /// all_gather.
 class Collectives {
  public:

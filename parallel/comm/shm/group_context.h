@@ -7,7 +7,7 @@
 
 namespace trainerd::parallel {
 
-/// One rank's view of one group: the shared memory, who is who, and how long to wait.
+/// One rank's view of one group: its shared memory, the world ranks of its members, and its deadlines.
 struct GroupContext {
   WorldRegion world;
   GroupRegion group;

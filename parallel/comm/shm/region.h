@@ -11,7 +11,7 @@
 #include "parallel/comm/shm/notifier.h"
 
 // The memory that the ranks of one node share: one WorldRegion, and one GroupRegion for each group. Both are
-// views over memory that someone else owns, that is aligned to 64 bytes and that started as zeros. There is
+// views over memory that another object owns, aligned to 64 bytes and zero at the start. There is
 // no lock in them, so a rank that dies at any moment leaves nothing locked.
 
 namespace trainerd::parallel {
@@ -47,7 +47,7 @@ struct GroupShape {
 class GroupRegion {
  public:
   struct alignas(64) Member {
-    std::atomic<std::uint64_t> arrived;  ///< meetings this rank has come to: says who is missing
+    std::atomic<std::uint64_t> arrived;  ///< meetings that this rank has entered: shows which rank is missing
     std::atomic<std::uint32_t> taken;    ///< the rank has made its communicator
     std::array<OpRecord, 2> posted;      ///< by parity of the sequence: one is read while the next is written
   };

@@ -13,7 +13,7 @@
 
 namespace trainerd::parallel {
 
-/// One group of a world in shared memory. Its members name it alike; groups are told apart by name and ranks.
+/// One group of a world in shared memory. Its members name it alike; groups differ by name or ranks.
 struct ShmGroup {
   std::string name;
   std::vector<std::int64_t> ranks;  ///< of the world, in the group's order

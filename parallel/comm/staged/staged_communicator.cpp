@@ -150,8 +150,8 @@ class StagedCommunicator final : public Communicator {
     void come_to_host(double deadline_seconds) {
       if (!receives_.empty()) {
         ticket_ = owner_.receive(op_, std::exchange(receives_, {}), deadline_seconds);
-        deadline_seconds +=
-            kFinishSeconds;  // what waits for a message keeps the deadline, and names who did not send
+        deadline_seconds += kFinishSeconds;  // what waits for a message keeps the deadline, and names the
+                                             // rank that did not send
       }
       owner_.await(*op_, ticket_, deadline_seconds);
     }
@@ -403,7 +403,7 @@ void StagedCommunicator::fill(const StagedReceive& r, double deadline) {
         const Transfer part{r.peer, piece(slot, r.tensor.dtype, length(i))};
         const std::unique_ptr<Work> work = inner_->exchange(host_, {}, {&part, 1}, r.op->options);
         const double left = deadline - base::monotonic_seconds();
-        // Who waits for ever waits as long as `inner` does.
+        // Without a deadline it waits as long as `inner` does.
         if (left > kForever / 2) work->wait(host_);
         else work->wait_host(std::max(left, 0.0));
       },

@@ -93,7 +93,7 @@ TEST_CASE(
         const std::int64_t foreseen = kernels::cuda::backward_workspace(
             s.sequences, s.heads, s.kv_heads, s.tokens, s.head_size, determinism, target);
         CHECK(graph->workspace_bytes() <= foreseen);
-        // Foreseen, not guessed: memory that nobody takes is memory lost to the batch.
+        // Foreseen, not guessed: unused memory is lost to the batch.
         if (s.tokens >= 1024 && d.sm_version == 90) CHECK(foreseen <= graph->workspace_bytes() + 8192);
       }
   }

@@ -123,7 +123,7 @@ TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") 
   CHECK(
       ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // its source is not aligned
   alignas(16) static const float source[4] = {};
-  CHECK(ends([&] { copy_async_16(0, source, true); }));  // nobody waits
+  CHECK(ends([&] { copy_async_16(0, source, true); }));  // no thread waits
   CHECK(ends([&] {
     if (threadIdx.x == 3) return;
     load_matrices(x, 0);

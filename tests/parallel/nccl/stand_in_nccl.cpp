@@ -247,7 +247,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   s->in_progress = kTimesInProgress;
   s->joined = [&split, n = s->group->size] { return split.asked == n; };
   *made = nullptr;
-  // Who its peers are is known when all have asked: the communicator is there then.
+  // Its peers are known once all have asked: then the communicator exists.
   s->launch = [=, &split] {
     if (color == NCCL_SPLIT_NOCOLOR) return;
     std::vector<std::pair<int, int>> members;  // key, rank

@@ -17,7 +17,7 @@ namespace trainerd::parallel {
 
 class NcclRankWorld;
 
-/// An operation on its way. Its events are used again when nobody holds it any more.
+/// An operation on its way. Its events are reused once it is destroyed.
 struct NcclFlight {
   OpRecord record;
   std::vector<std::int64_t> peers;  ///< world ranks of an exchange

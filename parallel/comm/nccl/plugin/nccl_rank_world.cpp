@@ -17,7 +17,8 @@ using kernels::cuda::check;
 
 /// How long an end waits for NCCL's aborts, and a destructor for peers.
 constexpr double kFinishSeconds = 5;
-/// After how much of a deadline who waits leaves word, so that whoever gives up first finds it; and at most.
+/// A waiting rank leaves word after this part of its deadline, at most after these seconds: before any rank's
+/// deadline passes, and so in time for the first that gives up.
 constexpr double kWordPart = 0.25, kMaxWordSeconds = 5;
 
 std::string names(const std::vector<std::int64_t>& ranks) {
@@ -176,7 +177,7 @@ void NcclRankWorld::end(std::string_view why) {
         if (--aborts->left == 0) aborts->none.notify_all();
       }).detach();
   }
-  // Whoever comes second may free what operations under way read: it waits as well.
+  // The second caller may free what running operations read, so it waits too.
   std::unique_lock lock(aborts->mutex);
   aborts->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds),
                         [&] { return aborts->left == 0; });
@@ -210,7 +211,7 @@ void NcclRankWorld::watchdog() {
     } catch (const base::Error& failure) {
       error = failure.what();
     }
-    // Words go over the network: nobody waits for them.
+    // Words go over the network and are not waited for.
     lock.unlock();
     if (!error.empty() && !waits.empty()) error = waits.front().what + ": " + error;
     if (error.empty() && options_.ended) error = options_.ended();
@@ -244,7 +245,7 @@ void NcclRankWorld::leave_word(const NcclWait& wait) {
   }
 }
 
-/// Who has not come, by the words that the others left.
+/// The ranks that have not arrived, by the words that the others left.
 std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
   std::string text = wait.what + " was not done in " + std::to_string(seconds) + " s";
   if (wait.since == 0) return text + ": it is behind others";
