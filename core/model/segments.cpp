@@ -15,6 +15,11 @@ HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_
 
 float attention_scale(const ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
 
+/// The batch's sequences, each whole.
+AttentionBlock attention_block(const WalkContext& c) {
+  return whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
+}
+
 Tensor activation(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {c.batch.tokens(), columns}, MemoryTerm::activations);
 }
@@ -153,14 +158,11 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   state.attended = activation(c, arenas.cheap_to_weight, heads.heads * heads.head_size);
   state.lse_HT =
       arenas.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
-  c.backend().attention_forward(c.stream, {.heads = heads,
-                                           .mask = MaskKind::causal,
-                                           .scale = attention_scale(c.model),
-                                           .sequences = c.batch.sequences,
-                                           .max_seqlen = c.batch.max_seqlen,
-                                           .cu_seqlens = c.batch.cu_seqlens,
-                                           .qkv = state.qkv,
-                                           .out_THE = state.attended,
+  c.backend().attention_forward(c.stream, {.block = attention_block(c),
+                                           .q_THE = heads.queries_of(state.qkv),
+                                           .k_TKE = heads.keys_of(state.qkv),
+                                           .v_TKE = heads.values_of(state.qkv),
+                                           .out_THE = heads.outputs_of(state.attended),
                                            .lse_HT = state.lse_HT});
 }
 
@@ -184,18 +186,17 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
     attn_out_of(c, ids).backward_input(dflow_TD, state.attended, dattended, backward);
-    c.backend().attention_backward(c.stream, {.heads = heads,
-                                              .mask = MaskKind::causal,
-                                              .scale = attention_scale(c.model),
+    c.backend().attention_backward(c.stream, {.block = attention_block(c),
                                               .determinism = c.attention,
-                                              .sequences = c.batch.sequences,
-                                              .max_seqlen = c.batch.max_seqlen,
-                                              .cu_seqlens = c.batch.cu_seqlens,
-                                              .qkv = state.qkv,
-                                              .out_THE = state.attended,
+                                              .q_THE = heads.queries_of(state.qkv),
+                                              .k_TKE = heads.keys_of(state.qkv),
+                                              .v_TKE = heads.values_of(state.qkv),
+                                              .out_THE = heads.outputs_of(state.attended),
                                               .lse_HT = state.lse_HT,
-                                              .dout_THE = dattended,
-                                              .dqkv = state.dqkv});
+                                              .dout_THE = heads.outputs_of(dattended),
+                                              .dq_THE = heads.queries_of(state.dqkv),
+                                              .dk_TKE = heads.keys_of(state.dqkv),
+                                              .dv_TKE = heads.values_of(state.dqkv)});
   }
   if (c.rope_table_SE.defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);

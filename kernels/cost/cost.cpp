@@ -1,5 +1,7 @@
 #include "kernels/cost/cost.h"
 
+#include <algorithm>
+
 namespace trainerd::kernels {
 namespace {
 
@@ -18,12 +20,50 @@ double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-/// Score entries per head that the mask leaves, for sequences of equal length: s^2 / 2 each when causal, the
-/// convention of `flops_per_token`.
-double score_entries(std::int64_t tokens, std::int64_t sequences, MaskKind mask) {
-  if (sequences == 0) return 0;
-  const double t = static_cast<double>(tokens), full = t * t / static_cast<double>(sequences);
-  return mask == MaskKind::causal ? full / 2 : full;
+/// Written or added to, without what lies between the heads.
+double written(const HeadView& x, WriteMode mode) {
+  return (mode == WriteMode::accumulate ? 2.0 : 1.0) * static_cast<double>(x.bytes());
+}
+
+/// Area under the diagonal that is `offset` to the left, over `queries` x `keys`: the integral of
+/// min(max(x + offset, 0), keys) over x from 0 to `queries`.
+double area_below(double queries, double keys, double offset) {
+  const auto ramp = [&](double x) {
+    return x <= 0 ? 0 : x <= keys ? x * x / 2 : keys * keys / 2 + keys * (x - keys);
+  };
+  return ramp(queries + offset) - ramp(offset);
+}
+
+/// Score entries per head that the mask leaves: its area, s^2 / 2 for a whole causal sequence of s, which is
+/// the convention of `flops_per_token`; so the entries of blocks add up to those of the whole. The rows count
+/// as sequences of the longest's length, which is more than shorter documents have. Positions that are known
+/// on the device alone (`first_B`) count as if all keys were before all queries: the most that can be.
+double score_entries(const AttentionBlock& b, std::int64_t rows) {
+  const double queries = static_cast<double>(b.queries.max_seqlen),
+               keys = static_cast<double>(b.keys.max_seqlen), window = static_cast<double>(b.window);
+  if (b.queries.max_seqlen == 0) return 0;
+  double entries = queries * keys;
+  if (b.queries.first_B.defined() || b.keys.first_B.defined()) {
+    if (b.window > 0) entries = queries * std::min(keys, window);
+  } else if (b.mask == MaskKind::causal) {
+    const double offset = static_cast<double>(b.queries.first - b.keys.first);
+    entries = area_below(queries, keys, offset);
+    if (b.window > 0) entries -= area_below(queries, keys, offset - window);
+  }
+  return entries * static_cast<double>(rows) / queries;
+}
+
+template <class Args>
+double attention_flops(const Args& a, double products) {
+  const HeadGeometry& heads = a.block.heads;
+  return 2 * products * score_entries(a.block, a.q_THE.rows) * static_cast<double>(heads.heads) *
+         static_cast<double>(heads.head_size);
+}
+
+/// What both passes read.
+template <class Args>
+double attention_bytes(const Args& a) {
+  return static_cast<double>(a.q_THE.bytes() + a.k_TKE.bytes() + a.v_TKE.bytes());
 }
 
 double numel(const Tensor& t) { return static_cast<double>(t.numel()); }
@@ -105,17 +145,15 @@ Cost cost(const QkNormRopeBackward& a, const Target&) {
 }
 
 Cost cost(const AttentionForward& a, const Target&) {
-  const double entries =
-      score_entries(a.out_THE.size(0), a.sequences, a.mask) * static_cast<double>(a.heads.heads);
-  return {4 * entries * static_cast<double>(a.heads.head_size), sum_bytes({&a.qkv, &a.out_THE, &a.lse_HT})};
+  return {attention_flops(a, 2), attention_bytes(a) + written(a.out_THE, a.mode) + written(a.lse_HT, a.mode)};
 }
 
 Cost cost(const AttentionBackward& a, const Target&) {
   // Five products against the forward's two: the scores are made again.
-  const double entries =
-      score_entries(a.out_THE.size(0), a.sequences, a.mask) * static_cast<double>(a.heads.heads);
-  return {10 * entries * static_cast<double>(a.heads.head_size),
-          sum_bytes({&a.qkv, &a.out_THE, &a.lse_HT, &a.dout_THE, &a.dqkv})};
+  return {attention_flops(a, 5), attention_bytes(a) + sum_bytes({&a.lse_HT}) +
+                                     static_cast<double>(a.out_THE.bytes() + a.dout_THE.bytes()) +
+                                     written(a.dq_THE, a.dq_mode) + written(a.dk_TKE, a.dkv_mode) +
+                                     written(a.dv_TKE, a.dkv_mode)};
 }
 
 Cost cost(const CeStats& a, const Target&) {

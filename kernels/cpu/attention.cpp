@@ -5,55 +5,67 @@
 namespace trainerd::kernels {
 namespace {
 
-/// Runs `unit(begin, length, kv_head, scratch)` for every sequence and key/value head, each in one thread.
-template <class Args, class Unit>
-void for_each_unit(base::ThreadPool& pool, const Args& a, AttentionPass pass, std::byte* memory,
-                   const Unit& unit) {
-  const std::int64_t heads = a.heads.kv_heads;
-  const std::int32_t* cu_seqlens = a.cu_seqlens.template as<std::int32_t>();
-  base::check(a.cu_seqlens.numel() == a.sequences + 1, "attention: one more bound than sequences");
-  base::check(heads > 0 && a.heads.heads % heads == 0,
-              "attention: query heads are a multiple of the key heads");
-  for (std::int64_t b = 0; b < a.sequences; ++b) {
-    const std::int64_t length = cu_seqlens[b + 1] - cu_seqlens[b];
-    base::check(
-        length >= 0 && length <= a.max_seqlen && cu_seqlens[b] >= 0 && cu_seqlens[b + 1] <= a.qkv.size(0),
-        "attention: a sequence lies outside the tokens or is longer than max_seqlen");
+/// One side's bounds and first positions, read here and now.
+struct Sequences {
+  const std::int32_t* bounds;
+  const std::int32_t* first_B;
+  std::int64_t first;
+
+  Sequences(const AttentionRows& x, std::int64_t sequences, std::int64_t rows)
+      : bounds(x.cu_seqlens.as<std::int32_t>()),
+        first_B(x.first_B.defined() ? x.first_B.as<std::int32_t>() : nullptr),
+        first(x.first) {
+    base::check(bounds[0] == 0 && bounds[sequences] == rows, "attention: the sequences are all rows");
+    for (std::int64_t b = 0; b < sequences; ++b)
+      base::check(length(b) >= 0 && length(b) <= x.max_seqlen,
+                  "attention: a sequence is longer than max_seqlen, or its bounds decrease");
   }
-  pool.run(a.sequences * heads, [&](std::int64_t block, int thread) {
-    const std::int64_t b = block / heads;
+  std::int64_t length(std::int64_t b) const { return bounds[b + 1] - bounds[b]; }
+  std::int64_t position(std::int64_t b) const { return first + (first_B != nullptr ? first_B[b] : 0); }
+};
+
+/// Runs `run(args, unit, scratch)` for every sequence and key/value head, each in one thread.
+template <class Args>
+void for_each_unit(base::ThreadPool& pool, const Args& a, AttentionPass pass, std::byte* memory,
+                   void (*run)(const Args&, const AttentionUnit&, const AttentionScratch&)) {
+  const AttentionBlock& block = a.block;
+  const std::int64_t heads = block.heads.kv_heads;
+  const Sequences queries(block.queries, block.sequences, a.q_THE.rows),
+      keys(block.keys, block.sequences, a.k_TKE.rows);
+  pool.run(block.sequences * heads, [&](std::int64_t i, int thread) {
+    const std::int64_t b = i / heads;
+    const auto lay_out = [&](std::byte* base, AttentionScratch& scratch) {
+      return lay_out_attention(pass, a.q_THE.dtype, block.keys.max_seqlen, block.heads.head_size, base,
+                               scratch);
+    };
     AttentionScratch scratch;
-    const std::int64_t bytes =
-        lay_out_attention(pass, a.qkv.dtype, a.max_seqlen, a.heads.head_size, memory, scratch);
-    lay_out_attention(pass, a.qkv.dtype, a.max_seqlen, a.heads.head_size, memory + thread * bytes, scratch);
-    unit(cu_seqlens[b], cu_seqlens[b + 1] - cu_seqlens[b], block % heads, scratch);
+    const std::int64_t bytes = lay_out(nullptr, scratch);
+    lay_out(memory + thread * bytes, scratch);
+    run(a,
+        {.first_query = queries.bounds[b],
+         .queries = queries.length(b),
+         .first_key = keys.bounds[b],
+         .keys = keys.length(b),
+         .offset = queries.position(b) - keys.position(b),
+         .kv_head = i % heads},
+        scratch);
   });
 }
 
 }  // namespace
 
 void CpuBackend::attention_forward(Stream& stream, const AttentionForward& args) {
+  check_args(args);
   const ArenaScope scope(stream.scratch());
   std::byte* memory = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  base::check(args.out_THE.dtype == args.qkv.dtype, "attention: activations are of one dtype");
-  for_each_unit(
-      pool_, args, AttentionPass::forward, memory,
-      [&](std::int64_t begin, std::int64_t length, std::int64_t kv_head, const AttentionScratch& scratch) {
-        attention_.forward(args, begin, length, kv_head, scratch);
-      });
+  for_each_unit(pool_, args, AttentionPass::forward, memory, attention_.forward);
 }
 
 void CpuBackend::attention_backward(Stream& stream, const AttentionBackward& args) {
+  check_args(args);
   const ArenaScope scope(stream.scratch());
   std::byte* memory = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  base::check(args.out_THE.dtype == args.qkv.dtype && args.dout_THE.dtype == args.qkv.dtype &&
-                  args.dqkv.dtype == args.qkv.dtype,
-              "attention: activations are of one dtype");
-  for_each_unit(
-      pool_, args, AttentionPass::backward, memory,
-      [&](std::int64_t begin, std::int64_t length, std::int64_t kv_head, const AttentionScratch& scratch) {
-        attention_.backward(args, begin, length, kv_head, scratch);
-      });
+  for_each_unit(pool_, args, AttentionPass::backward, memory, attention_.backward);
 }
 
 }  // namespace trainerd::kernels

@@ -56,6 +56,7 @@ class MetaBackend final : public Backend {
  private:
   template <class Args>
   void call(Stream& stream, Operator op, const Args& args) {
+    check_args(args);
     const std::int64_t scratch = scratch_bytes(args, target_);
     const ArenaScope scope(stream.scratch());
     if (scratch > 0) stream.scratch().take_bytes(scratch, MemoryTerm::workspace);

@@ -2,20 +2,13 @@
 
 // Arguments of operators: attention. See ops.h.
 
+#include <algorithm>
 #include <cstdint>
 
+#include "kernels/ops/head_view.h"
 #include "kernels/ops/op_class.h"
 
 namespace trainerd::kernels {
-
-/// Heads of a merged projection: a row of `qkv` is H query heads, then K key heads, then K value heads, E
-/// each. H is a multiple of K; query head h uses key head h / (H / K).
-struct HeadGeometry {
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_size = 0;
-  std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
-};
 
 /// Writes cos and sin of position * theta^(-2i/E) for i < E/2: table[s] = (cos_0 .. cos_{E/2-1}, sin_0 ..).
 struct RopeTable {
@@ -54,53 +47,112 @@ enum class MaskKind : std::uint8_t { causal, none };
 /// Whether sums may be added in an order that depends on timing, where that is faster.
 enum class Determinism : std::uint8_t { deterministic, fast };
 
-/// Sequences are rows [cu_seqlens[b], cu_seqlens[b + 1]) of the token dimension, each at most `max_seqlen`
-/// long. out = softmax(scale q k^T + mask) v; lse is the natural log of the sum of exponentials of the scaled
-/// scores.
+/// The queries or the keys of a call. Row i of sequence b is at position first + first_B[b] + i of its
+/// document; an absent `first_B` is zeros. Values of `cu_seqlens` and `first_B` may differ from call to call:
+/// they are read where the operator runs, never where it is planned.
+struct AttentionRows {
+  Tensor cu_seqlens;            ///< i32 [sequences + 1]: sequence b is rows [cu[b], cu[b + 1]); 0 to all rows
+  std::int64_t max_seqlen = 0;  ///< no sequence is longer
+  std::int64_t first = 0;
+  Tensor first_B = {};  ///< optional, i32 [sequences]
+};
+
+/// Queries of some sequences against keys of the same: whole sequences, or blocks of longer ones. A sequence
+/// may have no queries or no keys. With positions p of a query and j of a key, the mask leaves j <= p when
+/// causal, of those p - window < j when `window` is not 0, and all pairs of a sequence when there is none.
+struct AttentionBlock {
+  HeadGeometry heads;
+  MaskKind mask = MaskKind::causal;
+  std::int64_t window = 0;  ///< causal only: keys that a query sees, its own position included; 0: all
+  float scale = 1.0f;
+  std::int64_t sequences = 0;
+  AttentionRows queries;
+  AttentionRows keys;
+};
+
+/// out = softmax(scale q k^T + mask) v; lse is the natural log of the sum of exponentials of the scaled
+/// scores. A query that sees no key has out 0 and lse -infinity. `accumulate` merges: `out` and `lse` hold
+/// those of the same queries over other keys, and become those over all keys. A query that sees no key here
+/// keeps both bit for bit; one that saw none before gets what `assign` would write. So any split into blocks,
+/// in any order, gives the whole to rounding. Outputs are of the activations' dtype or f32: blocks of bf16
+/// merge in f32 to round once.
 struct AttentionForward {
-  HeadGeometry heads;
-  MaskKind mask = MaskKind::causal;
-  float scale = 1.0f;
-  std::int64_t sequences = 0;
-  std::int64_t max_seqlen = 0;
-  Tensor cu_seqlens;  ///< i32 [sequences + 1]
-  Tensor qkv;         ///< [T, columns]
-  Tensor out_THE;     ///< [T, H * E]
-  Tensor lse_HT;      ///< f32
+  AttentionBlock block;
+  HeadView q_THE;
+  HeadView k_TKE;  ///< T of the keys
+  HeadView v_TKE;
+  HeadView out_THE;
+  Tensor lse_HT;  ///< f32, T of the queries
+  WriteMode mode = WriteMode::assign;
 };
-/// (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2.)
+
+/// `out` and `lse` are those over all keys of the queries, whatever part of the keys this block has. dq sums
+/// over blocks of keys, dk and dv over blocks of queries: each is assigned or added to. Of the activations'
+/// dtype or f32. (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2.)
 struct AttentionBackward {
-  HeadGeometry heads;
-  MaskKind mask = MaskKind::causal;
-  float scale = 1.0f;
+  AttentionBlock block;
   Determinism determinism = Determinism::deterministic;
-  std::int64_t sequences = 0;
-  std::int64_t max_seqlen = 0;
-  Tensor cu_seqlens;
-  Tensor qkv;
-  Tensor out_THE;
+  HeadView q_THE;
+  HeadView k_TKE;
+  HeadView v_TKE;
+  HeadView out_THE;
   Tensor lse_HT;
-  Tensor dout_THE;
-  Tensor dqkv;  ///< [T, columns]
+  HeadView dout_THE;
+  HeadView dq_THE;
+  HeadView dk_TKE;
+  HeadView dv_TKE;
+  WriteMode dq_mode = WriteMode::assign;
+  WriteMode dkv_mode = WriteMode::assign;
 };
+
+/// Whole sequences of `max_seqlen` rows at most, each against itself, causal.
+inline AttentionBlock whole_sequences(const HeadGeometry& heads, float scale, const Tensor& cu_seqlens,
+                                      std::int64_t max_seqlen) {
+  const AttentionRows rows{.cu_seqlens = cu_seqlens, .max_seqlen = max_seqlen};
+  return {.heads = heads, .scale = scale, .sequences = cu_seqlens.numel() - 1, .queries = rows, .keys = rows};
+}
+
+// Throw std::logic_error where shapes, dtypes or strides do not fit: attention.cpp.
+enum class DTypes : std::uint8_t { its_own, its_own_or_f32 };
+void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v);
+void check_like(const HeadView& x, const HeadView& like, DTypes dtypes);
+void check_sums(const Tensor& lse_HT, const HeadView& q);
+
+/// Every world calls it, the meta world too.
+inline void check_args(const AttentionForward& a) {
+  check_block(a.block, a.q_THE, a.k_TKE, a.v_TKE);
+  check_like(a.out_THE, a.q_THE, DTypes::its_own_or_f32);
+  check_sums(a.lse_HT, a.q_THE);
+}
+inline void check_args(const AttentionBackward& a) {
+  check_block(a.block, a.q_THE, a.k_TKE, a.v_TKE);
+  check_like(a.out_THE, a.q_THE, DTypes::its_own_or_f32);
+  check_like(a.dout_THE, a.q_THE, DTypes::its_own);
+  check_like(a.dq_THE, a.q_THE, DTypes::its_own_or_f32);
+  check_like(a.dk_TKE, a.k_TKE, DTypes::its_own_or_f32);
+  check_like(a.dv_TKE, a.k_TKE, DTypes::its_own_or_f32);
+  check_sums(a.lse_HT, a.q_THE);
+}
 
 inline OpClass op_class(const QkNormRopeForward& a) { return memory_class(a.qkv_out); }
 inline OpClass op_class(const QkNormRopeBackward& a) { return memory_class(a.dqkv); }
+
+/// Sequences are counted as if all were of the longest's length.
+inline OpClass attention_class(OpClass::Kind kind, const AttentionBlock& b, const HeadView& q_THE) {
+  const std::int64_t longest = b.queries.max_seqlen, keys = b.keys.max_seqlen;
+  return {.kind = kind,
+          .dtype = q_THE.dtype,
+          .length = longest,
+          .key_length = b.window > 0 ? std::min(keys, b.window) : keys,
+          .heads = b.heads.heads,
+          .head_size = b.heads.head_size,
+          .sequences = longest > 0 ? (q_THE.rows + longest - 1) / longest : 0};
+}
 inline OpClass op_class(const AttentionForward& a) {
-  return {.kind = OpClass::Kind::attention_forward,
-          .dtype = a.qkv.dtype,
-          .length = a.max_seqlen,
-          .heads = a.heads.heads,
-          .head_size = a.heads.head_size,
-          .sequences = a.sequences};
+  return attention_class(OpClass::Kind::attention_forward, a.block, a.q_THE);
 }
 inline OpClass op_class(const AttentionBackward& a) {
-  return {.kind = OpClass::Kind::attention_backward,
-          .dtype = a.qkv.dtype,
-          .length = a.max_seqlen,
-          .heads = a.heads.heads,
-          .head_size = a.heads.head_size,
-          .sequences = a.sequences};
+  return attention_class(OpClass::Kind::attention_backward, a.block, a.q_THE);
 }
 
 }  // namespace trainerd::kernels

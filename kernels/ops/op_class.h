@@ -20,7 +20,8 @@ struct OpClass {
   GemmRole role = GemmRole::fprop;
   DType out = DType::f32;           ///< of a GEMM's output
   bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; a bias
-  std::int64_t length = 0;          ///< of attention: the longest sequence
+  std::int64_t length = 0;          ///< of attention: queries of the longest sequence
+  std::int64_t key_length = 0;      ///< and its keys, or those of the mask's window
   std::int64_t heads = 0, head_size = 0, sequences = 0;
 
   auto operator<=>(const OpClass&) const = default;

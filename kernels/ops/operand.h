@@ -11,6 +11,11 @@ namespace trainerd::kernels {
 /// Whether an output is overwritten or added to.
 enum class WriteMode : std::uint8_t { assign, accumulate };
 
+/// Throws std::logic_error where the arguments of an operator do not fit each other. Worlds check more where
+/// they run it; the meta world does this much.
+template <class Args>
+void check_args(const Args&) {}
+
 /// How a GEMM operand is scaled. Only `none` exists until a low-precision recipe does.
 enum class ScaleMode : std::uint8_t { none };
 

@@ -4,11 +4,11 @@
 
 namespace trainerd::kernels {
 
-std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_seqlen,
-                               std::int64_t head_size, std::byte* base, AttentionScratch& s) {
+std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_keys, std::int64_t head_size,
+                               std::byte* base, AttentionScratch& s) {
   const bool backward = pass == AttentionPass::backward;
   const std::int64_t per_word = 4 / size_of(dtype);
-  const std::int64_t S = align_up(max_seqlen, 64), E16 = align_up(head_size, 16);
+  const std::int64_t S = align_up(max_keys, 64), E16 = align_up(head_size, 16);
   const std::int64_t head_words = (head_size + per_word - 1) / per_word, panels = align_up(head_size, 64);
   ScratchLayout layout;
   const auto words = [&](std::uint32_t*& p, std::int64_t count) {
@@ -48,15 +48,15 @@ std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max
 std::int64_t scratch_bytes(const AttentionForward& a, const Target& target) {
   if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
   AttentionScratch unused;
-  return target.threads * lay_out_attention(AttentionPass::forward, a.qkv.dtype, a.max_seqlen,
-                                            a.heads.head_size, nullptr, unused);
+  return target.threads * lay_out_attention(AttentionPass::forward, a.q_THE.dtype, a.block.keys.max_seqlen,
+                                            a.block.heads.head_size, nullptr, unused);
 }
 
 std::int64_t scratch_bytes(const AttentionBackward& a, const Target& target) {
   if (target.kind == DeviceKind::cuda) return cuda::attention_scratch_bytes(a, target);
   AttentionScratch unused;
-  return target.threads * lay_out_attention(AttentionPass::backward, a.qkv.dtype, a.max_seqlen,
-                                            a.heads.head_size, nullptr, unused);
+  return target.threads * lay_out_attention(AttentionPass::backward, a.q_THE.dtype, a.block.keys.max_seqlen,
+                                            a.block.heads.head_size, nullptr, unused);
 }
 
 }  // namespace trainerd::kernels

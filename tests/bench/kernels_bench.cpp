@@ -222,13 +222,22 @@ class Table {
       const Tensor bounds = arena_.take(DType::i32, {sequences + 1}, MemoryTerm::batch);
       for (std::int64_t b = 0; b <= sequences; ++b)
         bounds.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * length);
-      const AttentionForward f{heads, MaskKind::causal, 0.125f, sequences, length, bounds, qkv, out, lse};
-      const AttentionBackward b{heads,     MaskKind::causal,
-                                0.125f,    Determinism::deterministic,
-                                sequences, length,
-                                bounds,    qkv,
-                                out,       lse,
-                                dout,      dqkv};
+      const AttentionForward f{.block = whole_sequences(heads, 0.125f, bounds, length),
+                               .q_THE = heads.queries_of(qkv),
+                               .k_TKE = heads.keys_of(qkv),
+                               .v_TKE = heads.values_of(qkv),
+                               .out_THE = heads.outputs_of(out),
+                               .lse_HT = lse};
+      const AttentionBackward b{.block = f.block,
+                                .q_THE = f.q_THE,
+                                .k_TKE = f.k_TKE,
+                                .v_TKE = f.v_TKE,
+                                .out_THE = f.out_THE,
+                                .lse_HT = lse,
+                                .dout_THE = heads.outputs_of(dout),
+                                .dq_THE = heads.queries_of(dqkv),
+                                .dk_TKE = heads.keys_of(dqkv),
+                                .dv_TKE = heads.values_of(dqkv)};
       const std::string name = " causal S " + std::to_string(length) + " E 64";
       add("attention forward" + name, cost(f, target_).flops, false,
           [=, this] { backend_.attention_forward(*stream_, f); });

@@ -48,7 +48,7 @@ double attention_seconds(const RecordedOp& op, const Topology& t) {
   const double start = forward ? rates.forward_start : rates.backward_start;
   const double reached =
       (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
-  const double scores = real(a.sequences) * real(a.heads) * real(a.length) * real(a.length);
+  const double scores = real(a.sequences) * real(a.heads) * real(a.length) * real(a.key_length);
   // Backward reads and writes scores and their gradients.
   const double traffic = scores * rates.score_bytes * (forward ? 1 : 2);
   return op.cost.flops / (peak_flops(t, a.dtype) * reached) +

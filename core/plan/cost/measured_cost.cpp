@@ -46,7 +46,7 @@ std::array<double, kShapeTerms> shape_terms(const OpClass& what, const kernels::
   if (what.kind == OpClass::Kind::gemm)
     return {1, cost.flops, cost.bytes, real(what.m) * real(what.k), real(what.n) * real(what.k), beyond};
   return {1,          cost.flops,
-          cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.length),
+          cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.key_length),
           0,          beyond};
 }
 

@@ -3,105 +3,25 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/simd/tile.h"
+#include "kernels/cpu/simd/attention_unit.h"
 
 // Attention in blocks of kQueryBlock queries by kKeyBlock keys (Dao, FlashAttention-2, arXiv 2307.08691).
 // Inside a block six query rows at a time are scored against the keys that they see, so that little is
-// computed above the diagonal. Letters: E head size, Ew its words, S keys of the sequence.
+// computed above the diagonal.
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
 static_assert(kQueryBlock % kTileRows == 0 && kTileRows % 2 == 0 && kKeyBlock % kPanel == 0);
 
-std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// One sequence and key/value head of a call: strides and counts that the passes share.
-struct Unit {
-  std::int64_t E = 0, head_words = 0, E16 = 0;
-  std::int64_t length = 0;
-  std::int64_t stride = 0;      ///< elements between tokens of qkv
-  std::int64_t out_stride = 0;  ///< and of out
-  std::int64_t key_words = 0;   ///< words of S keys in a packed panel
-  MaskKind mask = MaskKind::causal;
-
-  /// Keys that query row `q` sees.
-  std::int64_t keys_of(std::int64_t q) const {
-    return mask == MaskKind::causal ? smaller(q + 1, length) : length;
-  }
-};
-
-template <class T, class Args>
-Unit unit_of(const Args& a, std::int64_t length, const AttentionScratch& s) {
-  Unit u;
-  u.E = a.heads.head_size;
-  u.head_words = words_of<T>(u.E);
-  u.E16 = round_up(u.E, kLanes);
-  u.length = length;
-  u.stride = a.heads.columns();
-  u.out_stride = a.heads.heads * u.E;
-  u.key_words = s.max_keys / kPerWord<T>;
-  u.mask = a.mask;
-  return u;
-}
-
-/// K or V by head: word k of key j is word k of row j.
-template <class T>
-void pack_by_head(const Unit& u, const T* in, Word* out) {
-  for (std::int64_t key = 0; key < u.length; key += kPanel)
-    pack_transposed(in + key * u.stride, u.stride, smaller(kPanel, u.length - key), u.E,
-                    out + key * u.head_words, u.head_words);
-}
-
-/// K or V to be reduced over keys; rows up to a multiple of 64 keys are zero.
-template <class T>
-void pack_by_key(const Unit& u, const T* in, Word* out) {
-  pack_rows(in, u.stride, u.length, u.E, kPanel, out, u.key_words * kPanel);
-  const std::int64_t used = words_of<T>(u.length), end = words_of<T>(round_up(u.length, kPanel));
-  for (std::int64_t panel = 0; panel < panels_of(u.E); ++panel)
-    std::memset(out + (panel * u.key_words + used) * kPanel, 0,
-                static_cast<std::size_t>((end - used) * kPanel) * sizeof(Word));
-}
-
-/// Rows of a block as left operands: whole words, and zero rows up to a whole tile.
-template <class T>
-void copy_rows(const Unit& u, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
-  const std::int64_t width = u.head_words * kPerWord<T>;
-  T* to = reinterpret_cast<T*>(out);
-  for (std::int64_t row = 0; row < round_up(rows, kTileRows); ++row, to += width) {
-    const std::int64_t count = row < rows ? u.E : 0;
-    std::memcpy(to, in + row * stride, static_cast<std::size_t>(count) * sizeof(T));
-    std::memset(static_cast<void*>(to + count), 0, static_cast<std::size_t>(width - count) * sizeof(T));
-  }
-}
-
-/// scores[i][j] = row i . key (first + j), for six rows and `keys` keys.
-template <class T>
-void score(const Unit& u, const Word* rows, const Word* keys_by_head, std::int64_t first, std::int64_t keys,
-           float* scores) {
-  for (std::int64_t j = 0; j < keys; j += kPanel)
-    tile<T>(rows, {u.head_words, 1}, keys_by_head + (first + j) * u.head_words, u.head_words, scores + j,
-            kKeyBlock, kTileRows, smaller(kPanel, keys - j), WriteMode::assign);
-}
-
-/// out[i] (+)= weights[i] . packed, for `rows` <= 6 rows and E columns, over `words` words from word `first`.
-template <class T>
-void combine(const Unit& u, const Word* weights, LeftStrides strides, const Word* packed,
-             std::int64_t panel_words, std::int64_t first, std::int64_t words, float* out, std::int64_t rows,
-             WriteMode mode) {
-  for (std::int64_t e = 0; e < u.E; e += kPanel)
-    tile<T>(weights, strides, packed + (e / kPanel * panel_words + first) * kPanel, words, out + e, u.E16,
-            rows, smaller(kPanel, u.E - e), mode);
-}
-
-/// Lanes of vector j (keys 16 j ..) that a row with `valid` keys sees.
-inline Mask seen(std::int64_t valid, std::int64_t j) {
-  const std::int64_t left = valid - j;
-  return first_lanes(left < 0 ? 0 : left > kLanes ? kLanes : left);
-}
-
 constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+/// `yes` in the lanes of vector j (keys 16 j ..) that are of keys [begin, end), else `no`.
+inline Vec where_seen(std::int64_t begin, std::int64_t end, std::int64_t j, Vec yes, Vec no) {
+  const Vec before_end = select(first_lanes(clamped(end - j, kLanes)), yes, no);
+  return begin > j ? select(first_lanes(clamped(begin - j, kLanes)), no, before_end) : before_end;
+}
 
 /// 2^x for x <= 1 or so: x = n + r, 2^r for |r| <= 1/2 by its Taylor series, whose remainder is below 6e-9
 /// relative.
@@ -120,30 +40,38 @@ inline Vec exp2(Vec x) {
 }
 
 /// One row of a key block: online softmax of scores times `scale`, in powers of two (`scale` holds log2 e,
-/// and so does `row_max`). Writes probabilities (unnormalised) for `width` keys, zero from `valid` on;
+/// and so does `row_max`). Writes probabilities (unnormalised) for `width` keys, zero outside [begin, end);
 /// returns what earlier sums are multiplied by.
 template <class T>
-float soften(const float* scores, float scale, std::int64_t valid, std::int64_t width, float& row_max,
-             float& row_sum, T* probs) {
+float soften(const float* scores, float scale, std::int64_t begin, std::int64_t end, std::int64_t width,
+             float& row_max, float& row_sum, T* probs) {
   const Vec lowest = broadcast(kLowest), factor = broadcast(scale);
-  const std::int64_t whole = valid < 0 ? 0 : valid / kLanes * kLanes;
-  Vec largest = whole < valid ? select(seen(valid, whole), load(scores + whole) * factor, lowest) : lowest;
-  for (std::int64_t j = 0; j < whole; j += kLanes) largest = max(largest, load(scores + j) * factor);
+  // Vectors [open, whole) are seen as a whole.
+  const std::int64_t whole = end < 0 ? 0 : end / kLanes * kLanes;
+  const std::int64_t open = begin <= 0 ? 0 : smaller(round_up(begin, kLanes), width);
+  Vec largest = whole < end ? where_seen(begin, end, whole, load(scores + whole) * factor, lowest) : lowest;
+  for (std::int64_t j = 0; j < smaller(open, whole); j += kLanes)
+    largest = max(largest, where_seen(begin, end, j, load(scores + j) * factor, lowest));
+  for (std::int64_t j = open; j < whole; j += kLanes) largest = max(largest, load(scores + j) * factor);
   const float old_max = row_max, new_max = max_of(largest);
   row_max = old_max > new_max ? old_max : new_max;
   const Vec shift = broadcast(-row_max);
   Vec sums = zero();
   std::int64_t j = 0;
+  const auto weigh_seen = [&](std::int64_t until) {
+    for (; j < until; j += kLanes) {
+      const Vec p = where_seen(begin, end, j, exp2(fma(load(scores + j), factor, shift)), zero());
+      sums += p;
+      store(probs + j, p);
+    }
+  };
+  weigh_seen(open);
   for (; j < whole; j += kLanes) {
     const Vec p = exp2(fma(load(scores + j), factor, shift));
     sums += p;
     store(probs + j, p);
   }
-  for (; j < width; j += kLanes) {
-    const Vec p = select(seen(valid, j), exp2(fma(load(scores + j), factor, shift)), zero());
-    sums += p;
-    store(probs + j, p);
-  }
+  weigh_seen(width);
   const float correction = old_max == kLowest   ? 0.0f
                            : old_max == row_max ? 1.0f
                                                 : std::exp2(old_max - row_max);
@@ -151,76 +79,109 @@ float soften(const float* scores, float scale, std::int64_t valid, std::int64_t 
   return correction;
 }
 
+/// One block of queries of one head: unnormalised outputs into s.sums, with s.row_max and s.row_sum. Of a row
+/// that sees no key the sum is 0.
 template <class T>
 void forward_block(const AttentionForward& a, const Unit& u, const AttentionScratch& s,
                    std::int64_t first_query, std::int64_t queries) {
   const std::int64_t stride = kKeyStride / kPerWord<T>;
-  const std::int64_t last_keys = u.keys_of(first_query + queries - 1);
+  const std::int64_t end = u.end_of(first_query + queries - 1);
   for (std::int64_t i = 0; i < queries; ++i) {
     s.row_max[i] = kLowest;
     s.row_sum[i] = 0;
   }
-  for (std::int64_t first = 0; first < last_keys; first += kKeyBlock)
+  for (std::int64_t first = u.begin_of(first_query) / kPanel * kPanel; first < end; first += kKeyBlock)
     for (std::int64_t i = 0; i < queries; i += kTileRows) {
-      const std::int64_t rows = smaller(kTileRows, queries - i);
-      const std::int64_t keys = smaller(kKeyBlock, u.keys_of(first_query + i + rows - 1) - first);
-      if (keys <= 0) continue;
+      const std::int64_t rows = smaller(kTileRows, queries - i), query = first_query + i;
+      const std::int64_t begin = u.begin_of(query);  // no row of the six sees an earlier key
+      const std::int64_t keys = smaller(kKeyBlock, u.end_of(query + rows - 1) - first);
+      if (keys <= 0 || begin >= first + kKeyBlock) continue;
+      const bool opens = begin >= first;  // the first keys of these rows
       const std::int64_t width = round_up(keys, kLanes);
       score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
       for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t valid = smaller(keys, u.keys_of(first_query + i + r) - first);
         const float correction =
-            soften(s.scores + r * kKeyBlock, a.scale * kLog2E, valid, width, s.row_max[i + r],
-                   s.row_sum[i + r], reinterpret_cast<T*>(s.probs + r * stride));
-        if (first > 0 && correction != 1.0f) {
+            soften(s.scores + r * kKeyBlock, a.block.scale * kLog2E, u.begin_of(query + r) - first,
+                   smaller(keys, u.end_of(query + r) - first), width, s.row_max[i + r], s.row_sum[i + r],
+                   reinterpret_cast<T*>(s.probs + r * stride));
+        if (!opens && correction != 1.0f) {
           float* sums = s.sums + (i + r) * u.E16;
           for (std::int64_t e = 0; e < u.E16; e += kLanes)
             store(sums + e, load(sums + e) * broadcast(correction));
         }
       }
       combine<T>(u, s.probs, {stride, 1}, s.values, u.key_words, words_of<T>(first), words_of<T>(width),
-                 s.sums + i * u.E16, rows, first > 0 ? WriteMode::accumulate : WriteMode::assign);
+                 s.sums + i * u.E16, rows, opens ? WriteMode::assign : WriteMode::accumulate);
     }
+}
+
+/// Writes one row's output and log-sum-exp, or merges them into what is there: with l' = log(e^l + e^l0) the
+/// output is e^(l - l') out + e^(l0 - l') out0 (as blocks of keys in arXiv 2307.08691, section 3.1).
+template <class T>
+void finish_row(WriteMode mode, std::int64_t E, const float* sums, float row_max, float row_sum, T* out,
+                float* lse) {
+  const bool sees = row_sum != 0.0f, empty = mode == WriteMode::assign || *lse == kLowest;
+  if (!sees && mode == WriteMode::accumulate) return;
+  if (!sees) {
+    for_each_vec(E, [&](auto, auto store) { store(out, zero()); });
+    *lse = kLowest;
+    return;
+  }
+  const Vec inverse = broadcast(1.0f / row_sum);
+  const float log_sum = row_max * kLn2 + std::log(row_sum);
+  if (empty) {
+    for_each_vec(E, [&](auto load, auto store) { store(out, load(sums) * inverse); });
+    *lse = log_sum;
+    return;
+  }
+  const float above = log_sum - *lse, ratio = std::exp(above > 0 ? -above : above), whole = 1.0f + ratio;
+  const Vec added = broadcast((above > 0 ? 1.0f : ratio) / whole) * inverse,
+            kept = broadcast((above > 0 ? ratio : 1.0f) / whole);
+  for_each_vec(E, [&](auto load, auto store) { store(out, load(out) * kept + load(sums) * added); });
+  *lse = (above > 0 ? log_sum : *lse) + std::log1p(ratio);
 }
 
 template <class T>
-void forward(const AttentionForward& a, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-             const AttentionScratch& s) {
-  const Unit u = unit_of<T>(a, length, s);
-  const T* qkv = reinterpret_cast<const T*>(a.qkv.data) + begin * u.stride;
-  const std::int64_t group = a.heads.heads / a.heads.kv_heads, tokens = a.qkv.shape[0];
-  pack_by_head(u, qkv + (a.heads.heads + kv_head) * u.E, s.keys_by_head);
-  pack_by_key(u, qkv + (a.heads.heads + a.heads.kv_heads + kv_head) * u.E, s.values);
-  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (std::int64_t query = 0; query < length; query += kQueryBlock) {
-      const std::int64_t queries = smaller(kQueryBlock, length - query);
-      copy_rows(u, qkv + query * u.stride + head * u.E, u.stride, queries, s.queries);
-      T* out = reinterpret_cast<T*>(a.out_THE.data) + (begin + query) * u.out_stride + head * u.E;
+void forward(const AttentionForward& a, const AttentionUnit& unit, const AttentionScratch& s) {
+  const Unit u = unit_of<T>(a.block, unit, s);
+  const HeadGeometry& heads = a.block.heads;
+  const std::int64_t group = heads.heads / heads.kv_heads, tokens = a.lse_HT.shape[1],
+                     key = unit.first_key + u.first_key;
+  pack_by_head(u, at<const T>(a.k_TKE, key, unit.kv_head), a.k_TKE.row_stride, s.keys_by_head);
+  pack_by_key(u, at<const T>(a.v_TKE, key, unit.kv_head), a.v_TKE.row_stride, s.values);
+  for (std::int64_t head = unit.kv_head * group; head < (unit.kv_head + 1) * group; ++head)
+    for (std::int64_t query = 0; query < u.queries; query += kQueryBlock) {
+      const std::int64_t queries = smaller(kQueryBlock, u.queries - query), row = unit.first_query + query;
+      copy_rows(u, at<const T>(a.q_THE, row, head), a.q_THE.row_stride, queries, s.queries);
       forward_block<T>(a, u, s, query, queries);
-      float* lse = reinterpret_cast<float*>(a.lse_HT.data) + head * tokens + begin + query;
-      for (std::int64_t i = 0; i < queries; ++i, out += u.out_stride) {
-        const Vec inverse = broadcast(1.0f / s.row_sum[i]);
-        const float* sums = s.sums + i * u.E16;
-        for_each_vec(u.E, [&](auto load, auto store) { store(out, load(sums) * inverse); });
-        lse[i] = s.row_max[i] * kLn2 + std::log(s.row_sum[i]);
-      }
+      float* lse = reinterpret_cast<float*>(a.lse_HT.data) + head * tokens + row;
+      with_type(a.out_THE.dtype, [&]<class O>(O) {
+        O* out = at<O>(a.out_THE, row, head);
+        for (std::int64_t i = 0; i < queries; ++i, out += a.out_THE.row_stride)
+          finish_row(a.mode, u.E, s.sums + i * u.E16, s.row_max[i], s.row_sum[i], out, lse + i);
+      });
     }
 }
 
-/// Probabilities and gradients of scores of two query rows, for `width` keys; rows from `rows` on, and keys
-/// from a row's `valid` on, are zero.
+/// Keys [begin, end) of a block.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// Probabilities and gradients of scores of two query rows, for `width` keys; those outside a row's `seen`
+/// are zero.
 template <class T>
 void differentiate(const AttentionBackward& a, const AttentionScratch& s, std::int64_t i, std::int64_t r,
-                   const std::int64_t valid[2], std::int64_t width) {
-  const Vec factor = broadcast(a.scale), power = broadcast(a.scale * kLog2E);
+                   const KeyRange seen[2], std::int64_t width) {
+  const Vec factor = broadcast(a.block.scale), power = broadcast(a.block.scale * kLog2E);
   const auto row = [&](std::int64_t k, std::int64_t j, Vec& p, Vec& ds) {
     const Vec score = load(s.scores + (r + k) * kKeyBlock + j),
               dprob = load(s.dprobs + (r + k) * kKeyBlock + j);
     p = exp2(fma(score, power, broadcast(-s.row_max[i + k])));
     ds = p * (dprob - broadcast(s.row_sum[i + k])) * factor;
-    if (valid[k] - j < kLanes) {
-      p = select(seen(valid[k], j), p, zero());
-      ds = select(seen(valid[k], j), ds, zero());
+    if (seen[k].end - j < kLanes || seen[k].begin > j) {
+      p = where_seen(seen[k].begin, seen[k].end, j, p, zero());
+      ds = where_seen(seen[k].begin, seen[k].end, j, ds, zero());
     }
   };
   for (std::int64_t j = 0; j < width; j += kLanes) {
@@ -248,39 +209,44 @@ void differentiate(const AttentionBackward& a, const AttentionScratch& s, std::i
 template <class T>
 void backward_block(const AttentionBackward& a, const Unit& u, const AttentionScratch& s,
                     std::int64_t first_query, std::int64_t queries) {
-  const bool causal = u.mask == MaskKind::causal;
   const std::int64_t query_words = kQueryBlock / kPerWord<T>;
   const Word* paired = kPerWord<T> == 2 ? s.dscores_paired : s.dscores;
-  const std::int64_t last_keys = u.keys_of(first_query + queries - 1);
-  for (std::int64_t first = 0; first < last_keys; first += kKeyBlock) {
+  const std::int64_t end = u.end_of(first_query + queries - 1);
+  for (std::int64_t i = 0; i < queries; i += kTileRows) {
+    const std::int64_t rows = smaller(kTileRows, queries - i), query = first_query + i;
+    if (u.end_of(query + rows - 1) <= u.begin_of(query))
+      std::memset(s.sums + i * u.E16, 0, static_cast<std::size_t>(rows * u.E16) * sizeof(float));
+  }
+  for (std::int64_t first = u.begin_of(first_query) / kPanel * kPanel; first < end; first += kKeyBlock) {
     for (std::int64_t i = 0; i < queries; i += kTileRows) {
-      const std::int64_t rows = smaller(kTileRows, queries - i);
-      const std::int64_t most = u.keys_of(first_query + i + rows - 1) - first;
-      const std::int64_t keys = smaller(kKeyBlock, most < 0 ? 0 : most);
+      const std::int64_t rows = smaller(kTileRows, queries - i), query = first_query + i;
+      const std::int64_t begin = u.begin_of(query);  // no row of the six sees an earlier key
+      const std::int64_t keys = smaller(kKeyBlock, u.end_of(query + rows - 1) - first);
+      if (keys <= 0 || begin >= first + kKeyBlock) continue;
       // dk and dv take six keys at a time, so that five beyond the last one seen must read as zero.
       const std::int64_t width = smaller(kKeyBlock, round_up(keys + kTileRows - 1, kLanes));
       score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
       score<T>(u, s.douts + i * u.head_words, s.values_by_head, first, keys, s.dprobs);
       for (std::int64_t r = 0; r < rows; r += 2) {
-        std::int64_t valid[2];
-        for (std::int64_t k = 0; k < 2; ++k)
-          valid[k] = r + k < rows ? smaller(keys, u.keys_of(first_query + i + r + k) - first) : 0;
-        differentiate<T>(a, s, i + r, r, valid, width);
+        KeyRange seen[2];
+        for (std::int64_t k = 0; k < 2 && r + k < rows; ++k)
+          seen[k] = {u.begin_of(query + r + k) - first, smaller(keys, u.end_of(query + r + k) - first)};
+        differentiate<T>(a, s, i + r, r, seen, width);
       }
-      if (keys > 0)
-        combine<T>(u, s.dscores + i * kKeyStride / kPerWord<T>, {kKeyStride / kPerWord<T>, 1}, s.keys,
-                   u.key_words, words_of<T>(first), words_of<T>(smaller(round_up(keys, kLanes), kKeyBlock)),
-                   s.sums + i * u.E16, rows, first > 0 ? WriteMode::accumulate : WriteMode::assign);
+      combine<T>(u, s.dscores + i * kKeyStride / kPerWord<T>, {kKeyStride / kPerWord<T>, 1}, s.keys,
+                 u.key_words, words_of<T>(first), words_of<T>(smaller(round_up(keys, kLanes), kKeyBlock)),
+                 s.sums + i * u.E16, rows, begin >= first ? WriteMode::assign : WriteMode::accumulate);
     }
-    const std::int64_t keys = smaller(kKeyBlock, last_keys - first);
+    const std::int64_t keys = smaller(kKeyBlock, end - first);
     for (std::int64_t j = 0; j < keys; j += kTileRows) {
-      const std::int64_t rows = smaller(kTileRows, keys - j);
-      // Under a causal mask no earlier query sees key j.
-      const std::int64_t unseen =
-          causal && first + j > first_query ? (first + j - first_query) / kPerWord<T> : 0;
-      const std::int64_t words = words_of<T>(queries) - unseen;
-      float* dv = s.dvalues + (first + j) * u.E16;
-      float* dk = s.dkeys + (first + j) * u.E16;
+      const std::int64_t rows = smaller(kTileRows, keys - j), key = first + j;
+      // Rows of the block before `from` see none of these keys yet, and rows from `to` on none any more.
+      const std::int64_t from = larger(0, key - u.end_shift + 1 - first_query),
+                         to = smaller(queries, key + rows - u.begin_shift - first_query);
+      const std::int64_t unseen = from / kPerWord<T>, words = words_of<T>(to) - unseen;
+      if (to <= from) continue;
+      float* dv = s.dvalues + key * u.E16;
+      float* dk = s.dkeys + key * u.E16;
       combine<T>(u, s.probs + unseen * kKeyStride + j, {1, kKeyStride}, s.douts_packed, query_words, unseen,
                  words, dv, rows, WriteMode::accumulate);
       combine<T>(u, paired + unseen * kKeyStride + j, {1, kKeyStride}, s.queries_packed, query_words, unseen,
@@ -289,53 +255,80 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
   }
 }
 
+/// `count` rows of a head from row `row` on, from fp32 rows of E16.
+void write_rows(const HeadView& x, std::int64_t row, std::int64_t head, const float* rows, std::int64_t count,
+                WriteMode mode) {
+  with_type(x.dtype, [&]<class O>(O) {
+    O* out = at<O>(x, row, head);
+    for (std::int64_t i = 0; i < count; ++i, out += x.row_stride, rows += round_up(x.head_size, kLanes))
+      for_each_vec(x.head_size, [&](auto load, auto store) {
+        store(out, mode == WriteMode::accumulate ? load(out) + load(rows) : load(rows));
+      });
+  });
+}
+
+void zero_rows(const HeadView& x, std::int64_t row, std::int64_t head, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memset(x.data + ((row + i) * x.row_stride + head * x.head_size) * size_of(x.dtype), 0,
+                static_cast<std::size_t>(x.head_size * size_of(x.dtype)));
+}
+
+/// dk or dv of a sequence; what no query sees has no gradient.
+void write_keys(const HeadView& x, const Unit& u, const AttentionUnit& unit, const float* rows,
+                WriteMode mode) {
+  const std::int64_t first = unit.first_key + u.first_key;
+  write_rows(x, first, unit.kv_head, rows, u.keys, mode);
+  if (mode == WriteMode::accumulate) return;
+  zero_rows(x, unit.first_key, unit.kv_head, u.first_key);
+  zero_rows(x, first + u.keys, unit.kv_head, unit.keys - u.first_key - u.keys);
+}
+
+/// Sum of dout * out, and the log-sum-exp, of a block's rows; zeros up to a whole pair.
 template <class T>
-void write_rows(const Unit& u, const float* rows, std::int64_t count, T* out) {
-  for (std::int64_t i = 0; i < count; ++i, rows += u.E16, out += u.stride)
-    for_each_vec(u.E, [&](auto load, auto store) { store(out, load(rows)); });
+void row_numbers(const AttentionBackward& a, const Unit& u, const AttentionScratch& s, std::int64_t row,
+                 std::int64_t head, std::int64_t queries) {
+  const float* lse = reinterpret_cast<const float*>(a.lse_HT.data) + head * a.lse_HT.shape[1] + row;
+  const T* dout = at<const T>(a.dout_THE, row, head);
+  with_type(a.out_THE.dtype, [&]<class O>(O) {
+    const O* out = at<const O>(a.out_THE, row, head);
+    for (std::int64_t i = 0; i < round_up(queries, 2); ++i) {
+      Vec product = zero();
+      if (i < queries)
+        for_each_vec(u.E, [&](auto load, auto) {
+          product += load(dout + i * a.dout_THE.row_stride) * load(out + i * a.out_THE.row_stride);
+        });
+      s.row_sum[i] = sum(product);
+      s.row_max[i] = i < queries ? lse[i] * kLog2E : 0.0f;
+    }
+  });
 }
 
 template <class T>
-void backward(const AttentionBackward& a, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-              const AttentionScratch& s) {
-  const Unit u = unit_of<T>(a, length, s);
-  const T* qkv = reinterpret_cast<const T*>(a.qkv.data) + begin * u.stride;
-  T* dqkv = reinterpret_cast<T*>(a.dqkv.data) + begin * u.stride;
-  const std::int64_t group = a.heads.heads / a.heads.kv_heads, tokens = a.qkv.shape[0];
-  const std::int64_t key_column = (a.heads.heads + kv_head) * u.E;
-  const std::int64_t value_column = (a.heads.heads + a.heads.kv_heads + kv_head) * u.E;
+void backward(const AttentionBackward& a, const AttentionUnit& unit, const AttentionScratch& s) {
+  const Unit u = unit_of<T>(a.block, unit, s);
+  const HeadGeometry& heads = a.block.heads;
+  const std::int64_t group = heads.heads / heads.kv_heads, key = unit.first_key + u.first_key;
   const std::int64_t panel_words = kQueryBlock / kPerWord<T> * kPanel;
-  pack_by_head(u, qkv + key_column, s.keys_by_head);
-  pack_by_head(u, qkv + value_column, s.values_by_head);
-  pack_by_key(u, qkv + key_column, s.keys);
+  const T *k = at<const T>(a.k_TKE, key, unit.kv_head), *v = at<const T>(a.v_TKE, key, unit.kv_head);
+  pack_by_head(u, k, a.k_TKE.row_stride, s.keys_by_head);
+  pack_by_head(u, v, a.v_TKE.row_stride, s.values_by_head);
+  pack_by_key(u, k, a.k_TKE.row_stride, s.keys);
   for (float* sums : {s.dkeys, s.dvalues})
-    std::memset(sums, 0, static_cast<std::size_t>(length * u.E16) * sizeof(float));
-  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (std::int64_t query = 0; query < length; query += kQueryBlock) {
-      const std::int64_t queries = smaller(kQueryBlock, length - query);
-      const std::int64_t row = (begin + query) * u.out_stride + head * u.E;
-      const T* q = qkv + query * u.stride + head * u.E;
-      const T* dout = reinterpret_cast<const T*>(a.dout_THE.data) + row;
-      const T* out = reinterpret_cast<const T*>(a.out_THE.data) + row;
-      const float* lse = reinterpret_cast<const float*>(a.lse_HT.data) + head * tokens + begin + query;
-      copy_rows(u, q, u.stride, queries, s.queries);
-      copy_rows(u, dout, u.out_stride, queries, s.douts);
-      pack_rows(q, u.stride, queries, u.E, kPanel, s.queries_packed, panel_words);
-      pack_rows(dout, u.out_stride, queries, u.E, kPanel, s.douts_packed, panel_words);
-      for (std::int64_t i = 0; i < round_up(queries, 2); ++i) {
-        Vec product = zero();
-        if (i < queries)
-          for_each_vec(u.E, [&](auto load, auto) {
-            product += load(dout + i * u.out_stride) * load(out + i * u.out_stride);
-          });
-        s.row_sum[i] = sum(product);
-        s.row_max[i] = i < queries ? lse[i] * kLog2E : 0.0f;
-      }
+    std::memset(sums, 0, static_cast<std::size_t>(u.keys * u.E16) * sizeof(float));
+  for (std::int64_t head = unit.kv_head * group; head < (unit.kv_head + 1) * group; ++head)
+    for (std::int64_t query = 0; query < u.queries; query += kQueryBlock) {
+      const std::int64_t queries = smaller(kQueryBlock, u.queries - query), row = unit.first_query + query;
+      const T *q = at<const T>(a.q_THE, row, head), *dout = at<const T>(a.dout_THE, row, head);
+      copy_rows(u, q, a.q_THE.row_stride, queries, s.queries);
+      copy_rows(u, dout, a.dout_THE.row_stride, queries, s.douts);
+      pack_rows(q, a.q_THE.row_stride, queries, u.E, kPanel, s.queries_packed, panel_words);
+      pack_rows(dout, a.dout_THE.row_stride, queries, u.E, kPanel, s.douts_packed, panel_words);
+      row_numbers<T>(a, u, s, row, head, queries);
       backward_block<T>(a, u, s, query, queries);
-      write_rows(u, s.sums, queries, dqkv + query * u.stride + head * u.E);
+      write_rows(a.dq_THE, row, head, s.sums, queries, a.dq_mode);
     }
-  write_rows(u, s.dkeys, length, dqkv + key_column);
-  write_rows(u, s.dvalues, length, dqkv + value_column);
+  write_keys(a.dk_TKE, u, unit, s.dkeys, a.dkv_mode);
+  write_keys(a.dv_TKE, u, unit, s.dvalues, a.dkv_mode);
 }
 
 }  // namespace
@@ -343,16 +336,12 @@ void backward(const AttentionBackward& a, std::int64_t begin, std::int64_t lengt
 const AttentionKernels& attention_kernels() {
   static constexpr AttentionKernels kKernels{
       .forward =
-          [](const AttentionForward& a, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-             const AttentionScratch& s) {
-            a.qkv.dtype == DType::bf16 ? forward<Bf16>(a, begin, length, kv_head, s)
-                                       : forward<float>(a, begin, length, kv_head, s);
+          [](const AttentionForward& a, const AttentionUnit& unit, const AttentionScratch& s) {
+            a.q_THE.dtype == DType::bf16 ? forward<Bf16>(a, unit, s) : forward<float>(a, unit, s);
           },
       .backward =
-          [](const AttentionBackward& a, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-             const AttentionScratch& s) {
-            a.qkv.dtype == DType::bf16 ? backward<Bf16>(a, begin, length, kv_head, s)
-                                       : backward<float>(a, begin, length, kv_head, s);
+          [](const AttentionBackward& a, const AttentionUnit& unit, const AttentionScratch& s) {
+            a.q_THE.dtype == DType::bf16 ? backward<Bf16>(a, unit, s) : backward<float>(a, unit, s);
           },
   };
   return kKernels;

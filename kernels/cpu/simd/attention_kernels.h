@@ -41,14 +41,19 @@ struct AttentionScratch {
   std::int64_t max_keys = 0;                ///< S
 };
 
-/// The attention kernels of one instruction set. A unit of work is one sequence (tokens [begin, begin +
-/// length)) and one key/value head with all its query heads: what one thread does alone, in a fixed order.
-/// They hold no state and allocate nothing.
+/// One sequence and one key/value head with all its query heads: what one thread does alone, in a fixed
+/// order.
+struct AttentionUnit {
+  std::int64_t first_query = 0, queries = 0;  ///< rows of the views
+  std::int64_t first_key = 0, keys = 0;
+  std::int64_t offset = 0;  ///< position of the first query less that of the first key
+  std::int64_t kv_head = 0;
+};
+
+/// The attention kernels of one instruction set. They hold no state and allocate nothing.
 struct AttentionKernels {
-  void (*forward)(const AttentionForward&, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-                  const AttentionScratch&);
-  void (*backward)(const AttentionBackward&, std::int64_t begin, std::int64_t length, std::int64_t kv_head,
-                   const AttentionScratch&);
+  void (*forward)(const AttentionForward&, const AttentionUnit&, const AttentionScratch&);
+  void (*backward)(const AttentionBackward&, const AttentionUnit&, const AttentionScratch&);
 };
 
 namespace portable {

@@ -11,49 +11,48 @@ namespace {
 // no more: for sm_100a the compiler would spill to fit others.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
-    forward_kernel(AttentionShape p, const T* qkv, T* out, float* lse) {
+    forward_kernel(AttentionShape p, Heads<const T> q, Heads<const T> k, Heads<const T> v, OutHeads out,
+                   float* lse) {
   __shared__ typename Tile::Floats queries, keys_or_values;
   __shared__ typename Tile::Scores weights;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const BlockPlace at(p, R);
-  if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
-            lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(),
-                     query = at.first + row;
-  const T* rows = qkv + at.begin * columns;
-  const T *k = rows + (p.heads + kv_head) * E, *v = rows + (p.heads + p.kv_heads + kv_head) * E;
-  load_tile<Tile>(queries, rows + head * E, at.first, at.length, columns, E);
+  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
+  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  if (first >= at.queries) return;
+  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
+            column = head / p.group * E, query = first + row;
+  load_tile<Tile>(queries, q.at(at.query_begin, head * E), first, at.queries, q.stride, E);
 
   float sums[Tile::kEach] = {};
   float row_max = -INFINITY, row_sum = 0.0f;
-  const std::int64_t end = p.causal && at.first + R < at.length ? at.first + R : at.length;
-  for (std::int64_t key0 = 0; key0 < end; key0 += R) {
+  const int end = at.end_key(first + R - 1);
+  for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
     __syncthreads();  // the values of the tile before have been read
-    load_tile<Tile>(keys_or_values, k, key0, at.length, columns, E);
+    load_tile<Tile>(keys_or_values, k.at(at.key_begin, column), key0, at.keys, k.stride, E);
     __syncthreads();
-    // A row's first tile has a key that the mask leaves (key 0), so its maximum is finite from there on.
     float scores[(R + kPerRow - 1) / kPerRow], tile_max = -INFINITY;
 #pragma unroll
     for (int i = 0; i < (R + kPerRow - 1) / kPerRow; ++i) {
       const int j = lane + i * kPerRow;
-      const bool seen = j < R && key0 + j < at.length && (!p.causal || key0 + j <= query);
-      scores[i] = seen ? p.scale * dot_rows(queries[row], keys_or_values[j], E) : -INFINITY;
+      scores[i] = j < R && at.sees(query, key0 + j) ? p.scale * dot_rows(queries[row], keys_or_values[j], E)
+                                                    : -INFINITY;
       tile_max = fmaxf(tile_max, scores[i]);
     }
+    // Without a key so far the weights are 0, whatever they are taken to be relative to.
     const float new_max = fmaxf(row_max, row_reduce<kPerRow>(tile_max, Max{})),
-                shrink = expf(row_max - new_max);
+                base = new_max == -INFINITY ? 0.0f : new_max, shrink = expf(row_max - base);
     float tile_sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < (R + kPerRow - 1) / kPerRow; ++i) {
-      const float weight = expf(scores[i] - new_max);
+      const float weight = expf(scores[i] - base);
       tile_sum += weight;
       if (lane + i * kPerRow < R) weights[row][lane + i * kPerRow] = weight;
     }
     row_sum = row_sum * shrink + row_reduce<kPerRow>(tile_sum, Plus{});
     row_max = new_max;
     __syncthreads();
-    load_tile<Tile>(keys_or_values, v, key0, at.length, columns, E);
+    load_tile<Tile>(keys_or_values, v.at(at.key_begin, column), key0, at.keys, v.stride, E);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Tile::kEach; ++i) {
@@ -65,12 +64,15 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
       sums[i] = sum;
     }
   }
-  if (query >= at.length) return;
-  T* to = out + ((at.begin + query) * p.heads + head) * E;
-#pragma unroll
-  for (int i = 0; i < Tile::kEach; ++i)
-    if (lane + i * kPerRow < E) to[lane + i * kPerRow] = narrow<T>(sums[i] / row_sum);
-  if (lane == 0) lse[head * p.tokens + at.begin + query] = row_max + logf(row_sum);
+  float* const to_lse = lse + head * p.tokens + at.query_begin + query;
+  const bool inside = query < at.queries;
+  const RowMerge merge =
+      merge_row(row_sum, row_max + logf(row_sum), out.adds, inside && out.adds ? *to_lse : 0.0f);
+  __syncwarp();  // a row's threads have read its lse
+  if (!inside) return;
+  if (lane == 0) *to_lse = merge.lse;
+  store_row<Tile>(out, at.query_begin + query, head * E, sums, row_sum == 0.0f ? 1.0f : row_sum, merge.added,
+                  merge.kept, lane, E);
 }
 
 constexpr int kSwapThreads = 256;
@@ -88,13 +90,14 @@ __global__ void __launch_bounds__(kSwapThreads)
 
 void attention_forward(const Launch& where, const AttentionForward& a) {
   if (mma_attention_forward(where, a)) return;
-  with_tile(a.heads.head_size, [&](auto tile) {
+  with_tile(a.block.heads.head_size, [&](auto tile) {
     using Tile = decltype(tile);
-    const AttentionShape shape = shape_of(a, Tile::kRows);
-    with_type(a.qkv.dtype, "attention: fp32 or bf16", [&](auto t) {
+    const AttentionShape shape = shape_of(a, Side::queries, Tile::kRows);
+    with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
-      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_forward",
-             forward_kernel<Tile, T>, shape, at<T>(a.qkv), at<T>(a.out_THE), a.lse_HT.as<float>());
+      launch(where, {shape.tiles * a.block.sequences, shape.heads}, kAttentionThreads, "attention_forward",
+             forward_kernel<Tile, T>, shape, heads_at<const T>(a.q_THE), heads_at<const T>(a.k_TKE),
+             heads_at<const T>(a.v_TKE), out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
     });
   });
 }

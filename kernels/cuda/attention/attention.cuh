@@ -23,36 +23,135 @@ struct AttentionTile {
   using Scores = float[Rows][Rows + 1];
 };
 
-/// The part of a problem that every kernel reads.
-struct AttentionShape {
-  const std::int32_t* cu_seqlens;
-  std::int64_t tokens, heads, kv_heads, head_size, tiles;
-  bool causal;
-  float scale;
-  __host__ __device__ std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
+/// Heads in device memory: head h of row t begins at data[t * stride + h * head_size].
+template <class T>
+struct Heads {
+  T* data;
+  int stride;
+  __device__ T* at(std::int64_t row, int column) const { return data + row * stride + column; }
 };
+template <class T>
+Heads<T> heads_at(const HeadView& x) {
+  base::check(x.row_stride <= 0x7fffffff, "attention on CUDA: rows of at most 2^31 elements");
+  return {reinterpret_cast<T*>(x.data), static_cast<int>(x.row_stride)};
+}
 
-/// The block's sequence and its first row there. `length` is 0 or less past `first` when there is nothing to
-/// do.
-struct BlockPlace {
-  std::int64_t begin, length, first;
-  __device__ BlockPlace(const AttentionShape& p, int rows) {
-    const std::int64_t b = blockIdx.x / p.tiles;
-    begin = p.cu_seqlens[b];
-    length = p.cu_seqlens[b + 1] - begin;
-    first = (blockIdx.x % p.tiles) * rows;
+/// Heads that a kernel writes or adds to, of bf16 or fp32.
+struct OutHeads {
+  std::byte* data;
+  int stride;
+  bool fp32, adds;
+  template <class T>
+  __device__ Heads<T> as() const {
+    return {reinterpret_cast<T*>(data), stride};
   }
-  __device__ bool empty() const { return first >= length; }
+};
+inline OutHeads out_heads(const HeadView& x, WriteMode mode) {
+  return {x.data, heads_at<std::byte>(x).stride, x.dtype == DType::f32, mode == WriteMode::accumulate};
+}
+
+/// Where the sequences lie and which keys a query sees.
+struct SequencesShape {
+  const std::int32_t *query_bounds, *key_bounds;
+  const std::int32_t *query_first, *key_first;  // may be null
+  std::int64_t offset, window;                  // of the first query over the first key; 0: none
+  bool causal;
+};
+inline SequencesShape sequences_of(const AttentionBlock& b) {
+  return {.query_bounds = b.queries.cu_seqlens.as<std::int32_t>(),
+          .key_bounds = b.keys.cu_seqlens.as<std::int32_t>(),
+          .query_first = at<std::int32_t>(b.queries.first_B),
+          .key_first = at<std::int32_t>(b.keys.first_B),
+          .offset = b.queries.first - b.keys.first,
+          .window = b.window,
+          .causal = b.mask == MaskKind::causal};
+}
+
+/// One sequence: its rows, and that query q of it sees keys [q + begin_shift, q + end_shift), as far as they
+/// are there. Neither decreases with q.
+struct SequencePlace {
+  int query_begin = 0, key_begin = 0, queries = 0, keys = 0, begin_shift = 0, end_shift = 0;
+
+  __device__ SequencePlace(const SequencesShape& p, std::int64_t b)
+      : query_begin(p.query_bounds[b]),
+        key_begin(p.key_bounds[b]),
+        queries(p.query_bounds[b + 1] - p.query_bounds[b]),
+        keys(p.key_bounds[b + 1] - p.key_bounds[b]),
+        begin_shift(-queries),
+        end_shift(keys) {
+    if (!p.causal) return;
+    const std::int64_t offset = p.offset + (p.query_first != nullptr ? p.query_first[b] : 0) -
+                                (p.key_first != nullptr ? p.key_first[b] : 0);
+    end_shift = clamped(offset + 1);
+    if (p.window > 0) begin_shift = clamped(offset + 1 - p.window);
+  }
+  /// Beyond these limits every query sees all keys, or none.
+  __device__ int clamped(std::int64_t shift) const {
+    return static_cast<int>(shift < -queries ? -queries : shift > keys ? keys : shift);
+  }
+  __device__ bool sees(int query, int key) const {
+    return key >= query + begin_shift && key < query + end_shift && key < keys;
+  }
+  /// Keys [first_key, end_key) that queries [first, last] see between them, and the same for queries.
+  __device__ int first_key(int first) const { return max(0, first + begin_shift); }
+  __device__ int end_key(int last) const { return min(keys, last + end_shift); }
+  __device__ int first_query(int first) const { return max(0, first - end_shift + 1); }
+  __device__ int end_query(int last) const { return min(queries, last - begin_shift + 1); }
 };
 
-/// tile[r][e] = x[(first + r) * columns + e] for rows before `length`, else 0. `x` is at the head's first
-/// element.
+/// The part of a problem that every kernel reads. `tiles` of a sequence of the side that blocks own.
+struct AttentionShape {
+  SequencesShape sequences;
+  std::int64_t tokens;  // queries of all sequences
+  int heads, kv_heads, group, head_size, tiles;
+  float scale;
+};
+
+enum class Side : std::uint8_t { queries, keys };
+
+template <class Args>
+AttentionShape shape_of(const Args& a, Side own, int rows) {
+  const HeadGeometry& h = a.block.heads;
+  const AttentionRows& side = own == Side::queries ? a.block.queries : a.block.keys;
+  return {.sequences = sequences_of(a.block),
+          .tokens = a.q_THE.rows,
+          .heads = static_cast<int>(h.heads),
+          .kv_heads = static_cast<int>(h.kv_heads),
+          .group = static_cast<int>(h.heads / h.kv_heads),
+          .head_size = static_cast<int>(h.head_size),
+          .tiles = static_cast<int>(ceil_div(side.max_seqlen, rows)),
+          .scale = a.block.scale};
+}
+
+/// How a row's out and lse over these keys, its `sum` of weights being 0 where it sees none, and the earlier
+/// ones become one: out' = added * out + kept * earlier out (as blocks of keys in arXiv 2307.08691, section
+/// 3.1).
+struct RowMerge {
+  float added, kept, lse;
+};
+__device__ inline RowMerge merge_row(float sum, float lse, bool merges, float earlier) {
+  if (sum == 0.0f) return {0.0f, merges ? 1.0f : 0.0f, merges ? earlier : -INFINITY};
+  if (!merges || earlier == -INFINITY) return {1.0f, 0.0f, lse};
+  const float above = lse - earlier, ratio = expf(-fabsf(above)), whole = 1.0f + ratio;
+  return {(above > 0.0f ? 1.0f : ratio) / whole, (above > 0.0f ? ratio : 1.0f) / whole,
+          fmaxf(lse, earlier) + log1pf(ratio)};
+}
+
+/// added * x + kept * old. A factor of 0 leaves the other part as it is, whatever this one holds.
+template <class T>
+__device__ inline float blended(float added, float x, float kept, const T& old) {
+  if (kept == 0.0f) return added * x;
+  return added == 0.0f ? kept * widen(old) : added * x + kept * widen(old);
+}
+
+/// tile[r][e] = x[(first + r) * stride + e] for rows before `length`, else 0. `x` is at the head's first
+/// element of row 0.
 template <class Tile, class T>
-__device__ inline void load_tile(typename Tile::Floats& tile, const T* x, std::int64_t first,
-                                 std::int64_t length, std::int64_t columns, int head_size) {
+__device__ inline void load_tile(typename Tile::Floats& tile, const T* x, int first, int length, int stride,
+                                 int head_size) {
   for (int i = static_cast<int>(threadIdx.x); i < Tile::kRows * head_size; i += kAttentionThreads) {
     const int r = i / head_size, e = i % head_size;
-    tile[r][e] = first + r < length ? widen(x[(first + r) * columns + e]) : 0.0f;
+    tile[r][e] = first + r < length ? widen(x[static_cast<std::int64_t>(first + r) * stride + e]) : 0.0f;
   }
 }
 
@@ -70,16 +169,22 @@ __device__ inline float row_reduce(float x, Op op) {
   return x;
 }
 
-template <class Args>
-AttentionShape shape_of(const Args& a, int rows) {
-  return {a.cu_seqlens.template as<std::int32_t>(),
-          a.qkv.size(0),
-          a.heads.heads,
-          a.heads.kv_heads,
-          a.heads.head_size,
-          ceil_div(a.max_seqlen, rows),
-          a.mask == MaskKind::causal,
-          a.scale};
+/// The lane's elements lane, lane + kPerRow, .. of a row: added * (sums / divisor) + kept * what is there.
+template <class Tile>
+__device__ inline void store_row(const OutHeads& out, std::int64_t row, int column,
+                                 const float (&sums)[Tile::kEach], float divisor, float added, float kept,
+                                 int lane, int E) {
+  const auto store = [&](auto heads) {
+    auto* to = heads.at(row, column);
+    using O = std::remove_pointer_t<decltype(to)>;
+#pragma unroll
+    for (int i = 0; i < Tile::kEach; ++i) {
+      const int e = lane + i * Tile::kPerRow;
+      if (e < E) to[e] = narrow<O>(blended(added, sums[i] / divisor, kept, to[e]));
+    }
+  };
+  if (out.fp32) store(out.as<float>());
+  else store(out.as<Bf16>());
 }
 
 /// Calls `f` with the tile that holds a head of this size.
@@ -87,10 +192,8 @@ template <class F>
 void with_tile(std::int64_t head_size, const F& f) {
   if (head_size <= 64) return f(AttentionTile<16, 64>{});
   if (head_size <= 128) return f(AttentionTile<16, 128>{});
-  if (head_size <= kLargestCudaHead) return f(AttentionTile<8, kLargestCudaHead>{});
-  throw base::device_error("attention on CUDA takes heads of at most " + std::to_string(kLargestCudaHead) +
-                           " elements, not " + std::to_string(head_size) +
-                           ": choose more heads, or device: cpu");
+  base::check(head_size <= kLargestCudaHead, "attention: a head is larger than was planned");
+  f(AttentionTile<8, kLargestCudaHead>{});
 }
 
 }  // namespace trainerd::kernels::cuda

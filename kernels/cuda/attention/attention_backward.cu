@@ -9,14 +9,17 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 /// One warp for each head of a token.
-template <class T>
+template <class O, class T>
 __global__ void __launch_bounds__(kAttentionThreads)
-    row_sums_kernel(const T* out, const T* dout, float* sums_HT, std::int64_t tokens, std::int64_t heads,
+    row_sums_kernel(Heads<const O> out, Heads<const T> dout, float* sums_HT, std::int64_t tokens, int heads,
                     int E) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * (kAttentionThreads / 32) + warp_id();
   if (i >= tokens * heads) return;
+  const int column = static_cast<int>(i % heads) * E;
+  const O* o = out.at(i / heads, column);
+  const T* d = dout.at(i / heads, column);
   float sum = 0.0f;
-  for (int e = lane_id(); e < E; e += 32) sum += widen(out[i * E + e]) * widen(dout[i * E + e]);
+  for (int e = lane_id(); e < E; e += 32) sum += widen(o[e]) * widen(d[e]);
   sum = warp_reduce(sum, Plus{});
   if (lane_id() == 0) sums_HT[i % heads * tokens + i / heads] = sum;
 }
@@ -24,30 +27,29 @@ __global__ void __launch_bounds__(kAttentionThreads)
 /// What both gradient kernels read and write.
 template <class T>
 struct Gradients {
-  const T* qkv;
-  const T* dout;
+  Heads<const T> q, k, v, dout;
   const float* lse_HT;
   const float* row_sums_HT;
-  T* dqkv;
+  OutHeads dq, dk, dv;
 };
 
 /// Weights and gradients of the scores of a tile of queries and one of keys, a row of queries by kPerRow
 /// threads.
 template <class Tile, class T>
-__device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& g, const BlockPlace& at,
-                                   std::int64_t head, std::int64_t query0, std::int64_t key0,
-                                   const typename Tile::Floats& q, const typename Tile::Floats& k,
-                                   const typename Tile::Floats& v, const typename Tile::Floats& dout,
-                                   typename Tile::Scores& weights, typename Tile::Scores& dscores) {
+__device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& g, const SequencePlace& at,
+                                   int head, int query0, int key0, const typename Tile::Floats& q,
+                                   const typename Tile::Floats& k, const typename Tile::Floats& v,
+                                   const typename Tile::Floats& dout, typename Tile::Scores& weights,
+                                   typename Tile::Scores& dscores) {
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
   const int row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow,
-            E = static_cast<int>(p.head_size);
-  const std::int64_t query = query0 + row, place = head * p.tokens + at.begin + query;
-  const bool inside = query < at.length;
+            E = p.head_size, query = query0 + row;
+  const std::int64_t place = head * p.tokens + at.query_begin + query;
+  const bool inside = query < at.queries;
   const float lse = inside ? g.lse_HT[place] : 0.0f, row_sum = inside ? g.row_sums_HT[place] : 0.0f;
   for (int j = lane; j < R; j += kPerRow) {
     float weight = 0.0f, dscore = 0.0f;
-    if (inside && key0 + j < at.length && (!p.causal || key0 + j <= query)) {
+    if (inside && at.sees(query, key0 + j)) {
       weight = expf(p.scale * dot_rows(q[row], k[j], E) - lse);
       dscore = weight * (dot_rows(dout[row], v[j], E) - row_sum) * p.scale;
     }
@@ -56,30 +58,29 @@ __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& 
   }
 }
 
+// One block of an SM is promised and no more, as for the forward.
 template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads) key_value_kernel(AttentionShape p, Gradients<T> g) {
+__global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(AttentionShape p, Gradients<T> g) {
   __shared__ typename Tile::Floats q, k, v, dout;
   __shared__ typename Tile::Scores weights, dscores;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const BlockPlace at(p, R);
-  if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
-            lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t kv_head = blockIdx.y, group = p.heads / p.kv_heads, columns = p.columns(),
-                     out_columns = p.heads * p.head_size;
-  const std::int64_t first_row = at.begin * columns, key_column = (p.heads + kv_head) * E,
-                     value_column = (p.heads + p.kv_heads + kv_head) * E;
-  load_tile<Tile>(k, g.qkv + first_row + key_column, at.first, at.length, columns, E);
-  load_tile<Tile>(v, g.qkv + first_row + value_column, at.first, at.length, columns, E);
+  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
+  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  if (first >= at.keys) return;
+  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow, kv_head = static_cast<int>(blockIdx.y);
+  load_tile<Tile>(k, g.k.at(at.key_begin, kv_head * E), first, at.keys, g.k.stride, E);
+  load_tile<Tile>(v, g.v.at(at.key_begin, kv_head * E), first, at.keys, g.v.stride, E);
 
   float dk[Tile::kEach] = {}, dv[Tile::kEach] = {};
-  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (std::int64_t query0 = p.causal ? at.first : 0; query0 < at.length; query0 += R) {
+  const int start = at.first_query(first), end = at.end_query(first + R - 1);
+  for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head)
+    for (int query0 = start; query0 < end; query0 += R) {
       __syncthreads();  // the tiles before have been read
-      load_tile<Tile>(q, g.qkv + first_row + head * E, query0, at.length, columns, E);
-      load_tile<Tile>(dout, g.dout + at.begin * out_columns + head * E, query0, at.length, out_columns, E);
+      load_tile<Tile>(q, g.q.at(at.query_begin, head * E), query0, at.queries, g.q.stride, E);
+      load_tile<Tile>(dout, g.dout.at(at.query_begin, head * E), query0, at.queries, g.dout.stride, E);
       __syncthreads();
-      tile_scores<Tile>(p, g, at, head, query0, at.first, q, k, v, dout, weights, dscores);
+      tile_scores<Tile>(p, g, at, head, query0, first, q, k, v, dout, weights, dscores);
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < Tile::kEach; ++i) {
@@ -92,15 +93,10 @@ __global__ void __launch_bounds__(kAttentionThreads) key_value_kernel(AttentionS
         }
       }
     }
-  if (at.first + row >= at.length) return;
-  T* to = g.dqkv + first_row + (at.first + row) * columns;
-#pragma unroll
-  for (int i = 0; i < Tile::kEach; ++i) {
-    const int e = lane + i * kPerRow;
-    if (e >= E) break;
-    to[key_column + e] = narrow<T>(dk[i]);
-    to[value_column + e] = narrow<T>(dv[i]);
-  }
+  if (first + row >= at.keys) return;
+  const std::int64_t to = at.key_begin + first + row;
+  store_row<Tile>(g.dk, to, kv_head * E, dk, 1.0f, 1.0f, g.dk.adds ? 1.0f : 0.0f, lane, E);
+  store_row<Tile>(g.dv, to, kv_head * E, dv, 1.0f, 1.0f, g.dv.adds ? 1.0f : 0.0f, lane, E);
 }
 
 template <class Tile, class T>
@@ -108,24 +104,23 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
   __shared__ typename Tile::Floats q, k, v, dout;
   __shared__ typename Tile::Scores weights, dscores;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const BlockPlace at(p, R);
-  if (at.empty()) return;
-  const int E = static_cast<int>(p.head_size), row = static_cast<int>(threadIdx.x) / kPerRow,
-            lane = static_cast<int>(threadIdx.x) % kPerRow;
-  const std::int64_t head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads), columns = p.columns(),
-                     out_columns = p.heads * p.head_size;
-  const T* rows = g.qkv + at.begin * columns;
-  load_tile<Tile>(q, rows + head * E, at.first, at.length, columns, E);
-  load_tile<Tile>(dout, g.dout + at.begin * out_columns + head * E, at.first, at.length, out_columns, E);
+  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
+  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  if (first >= at.queries) return;
+  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+            lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
+            column = head / p.group * E;
+  load_tile<Tile>(q, g.q.at(at.query_begin, head * E), first, at.queries, g.q.stride, E);
+  load_tile<Tile>(dout, g.dout.at(at.query_begin, head * E), first, at.queries, g.dout.stride, E);
 
   float dq[Tile::kEach] = {};
-  const std::int64_t end = p.causal && at.first + R < at.length ? at.first + R : at.length;
-  for (std::int64_t key0 = 0; key0 < end; key0 += R) {
+  const int end = at.end_key(first + R - 1);
+  for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
     __syncthreads();  // the tiles before have been read
-    load_tile<Tile>(k, rows + (p.heads + kv_head) * E, key0, at.length, columns, E);
-    load_tile<Tile>(v, rows + (p.heads + p.kv_heads + kv_head) * E, key0, at.length, columns, E);
+    load_tile<Tile>(k, g.k.at(at.key_begin, column), key0, at.keys, g.k.stride, E);
+    load_tile<Tile>(v, g.v.at(at.key_begin, column), key0, at.keys, g.v.stride, E);
     __syncthreads();
-    tile_scores<Tile>(p, g, at, head, at.first, key0, q, k, v, dout, weights, dscores);
+    tile_scores<Tile>(p, g, at, head, first, key0, q, k, v, dout, weights, dscores);
     __syncwarp();  // a row's scores are made and read by one warp
 #pragma unroll
     for (int i = 0; i < Tile::kEach; ++i) {
@@ -135,11 +130,9 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
       for (int j = 0; j < R; ++j) dq[i] += dscores[row][j] * k[j][e];
     }
   }
-  if (at.first + row >= at.length) return;
-  T* to = g.dqkv + (at.begin + at.first + row) * columns + head * E;
-#pragma unroll
-  for (int i = 0; i < Tile::kEach; ++i)
-    if (lane + i * kPerRow < E) to[lane + i * kPerRow] = narrow<T>(dq[i]);
+  if (first + row >= at.queries) return;
+  store_row<Tile>(g.dq, at.query_begin + first + row, head * E, dq, 1.0f, 1.0f, g.dq.adds ? 1.0f : 0.0f, lane,
+                  E);
 }
 
 }  // namespace
@@ -147,19 +140,31 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
 void attention_backward(const Launch& where, const AttentionBackward& a) {
   if (mma_attention_backward(where, a)) return;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
-  with_tile(a.heads.head_size, [&](auto tile) {
+  with_tile(a.block.heads.head_size, [&](auto tile) {
     using Tile = decltype(tile);
-    const AttentionShape shape = shape_of(a, Tile::kRows);
-    with_type(a.qkv.dtype, "attention: fp32 or bf16", [&](auto t) {
+    const AttentionShape by_queries = shape_of(a, Side::queries, Tile::kRows),
+                         by_keys = shape_of(a, Side::keys, Tile::kRows);
+    with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
-      const Gradients<T> g{at<T>(a.qkv), at<T>(a.dout_THE), a.lse_HT.as<float>(), row_sums, at<T>(a.dqkv)};
-      launch(where, {ceil_div(shape.tokens * shape.heads, kAttentionThreads / 32)}, kAttentionThreads,
-             "attention_row_sums", row_sums_kernel<T>, at<T>(a.out_THE), at<T>(a.dout_THE), row_sums,
-             shape.tokens, shape.heads, static_cast<int>(shape.head_size));
-      launch(where, {shape.tiles * a.sequences, shape.kv_heads}, kAttentionThreads, "attention_key_value",
-             key_value_kernel<Tile, T>, shape, g);
-      launch(where, {shape.tiles * a.sequences, shape.heads}, kAttentionThreads, "attention_query",
-             query_kernel<Tile, T>, shape, g);
+      const Gradients<T> g{.q = heads_at<const T>(a.q_THE),
+                           .k = heads_at<const T>(a.k_TKE),
+                           .v = heads_at<const T>(a.v_TKE),
+                           .dout = heads_at<const T>(a.dout_THE),
+                           .lse_HT = a.lse_HT.as<float>(),
+                           .row_sums_HT = row_sums,
+                           .dq = out_heads(a.dq_THE, a.dq_mode),
+                           .dk = out_heads(a.dk_TKE, a.dkv_mode),
+                           .dv = out_heads(a.dv_TKE, a.dkv_mode)};
+      with_type(a.out_THE.dtype, "attention: fp32 or bf16", [&](auto o) {
+        using O = decltype(o);
+        launch(where, {ceil_div(by_queries.tokens * by_queries.heads, kAttentionThreads / 32)},
+               kAttentionThreads, "attention_row_sums", row_sums_kernel<O, T>, heads_at<const O>(a.out_THE),
+               g.dout, row_sums, by_queries.tokens, by_queries.heads, by_queries.head_size);
+      });
+      launch(where, {by_keys.tiles * a.block.sequences, by_keys.kv_heads}, kAttentionThreads,
+             "attention_key_value", key_value_kernel<Tile, T>, by_keys, g);
+      launch(where, {by_queries.tiles * a.block.sequences, by_queries.heads}, kAttentionThreads,
+             "attention_query", query_kernel<Tile, T>, by_queries, g);
     });
   });
 }

@@ -24,20 +24,6 @@ struct ForwardTile {
   static constexpr int kBytes = P::bytes(kQueries + 2 * kKeys);
 };
 
-/// Scores of keys that are not there or that the mask hides become -inf. `row`, `key`: of scores[0][0][0].
-template <int M, int N>
-__device__ inline void mask_scores(float (&scores)[M][N][4], int row, int key, int length, bool causal) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int j = key + n * 8 + i % 2;
-        if (j >= length || (causal && j > row + m * 16 + i / 2 * 8)) scores[m][n][i] = -INFINITY;
-      }
-}
-
 /// Weights 2^(c s - c max) of scores s, narrowed, c = scale / ln 2; what was summed by an older maximum
 /// shrinks. row_sum is of the thread's own columns.
 template <int M, int N, int C>
@@ -52,7 +38,9 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
 #pragma unroll
       for (int n = 0; n < N; ++n) most = fmaxf(most, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
       most = row_reduce<4>(most, Max{});
-      const float shrink = exp2_fast((row_max[m][h] - most) * c), shift = most * c;
+      // Without a key so far the weights are 0, whatever they are taken to be relative to.
+      const float base = most == -INFINITY ? 0.0f : most, shrink = exp2_fast((row_max[m][h] - base) * c),
+                  shift = base * c;
       row_max[m][h] = most;
       row_sum[m][h] *= shrink;
 #pragma unroll
@@ -71,17 +59,19 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
-    mma_forward_kernel(MmaShape p, const Bf16* qkv, Bf16* out, float* lse) {
+    mma_forward_kernel(AttentionShape p, Heads<const Bf16> q, Heads<const Bf16> k, Heads<const Bf16> v,
+                       OutHeads out, float* lse) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kKeys, Q = Tile::kQueries;
-  const MmaPlace at(p, p.heads, Q, p.causal);
-  if (at.empty()) return;
+  const MmaPlace at(p, p.heads, Q, p.sequences.causal);
+  if (at.first >= at.queries) return;
   const int E = p.head_size;
   const SharedAddress queries = dynamic_shared(), keys = queries + P::bytes(Q), values = keys + P::bytes(N);
-  const Bf16* rows = row_of(qkv, at, 0, p.columns);
-  const Bf16 *k = rows + p.key_column(at.head / p.group), *v = k + p.value_offset();
-  copy_rows<P, Q, Tile::kThreads>(queries, rows + at.head * E, at.first, at.length, p.columns, E);
-  copy_rows<P, N, Tile::kThreads>(keys, k, 0, at.length, p.columns, E);
+  const int column = at.head / p.group * E, start = at.first_key(at.first) / N * N,
+            end = at.end_key(at.first + Q - 1);
+  copy_rows<P, Q, Tile::kThreads>(queries, q.at(at.query_begin, at.head * E), at.first, at.queries, q.stride,
+                                  E);
+  copy_rows<P, N, Tile::kThreads>(keys, k.at(at.key_begin, column), start, at.keys, k.stride, E);
 
   float sums[M][P::kColumns / 8][4], row_max[M][2], row_sum[M][2];
   clear(sums);
@@ -93,58 +83,67 @@ __global__ void __launch_bounds__(Tile::kThreads)
       row_sum[m][h] = 0.0f;
     }
   const float c = p.scale * kLog2e;
-  const int end = p.causal ? min(at.length, at.first + Q) : at.length;
-  for (int key0 = 0; key0 < end; key0 += N) {
+  for (int key0 = start; key0 < end; key0 += N) {
     const FragmentPlace<M> fragment;
-    const int warp_first = at.first + fragment.warp_row;
-    // A row's first tile has a key that the mask leaves (key 0), so its maximum is finite from there on.
-    const bool seen = !p.causal || key0 < warp_first + 16 * M;
+    const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1;
+    const bool seen = key0 < at.end_key(warp_last) && key0 + N > at.first_key(warp_first);
     float scores[M][N / 8][4];
     wait_copies();
     __syncthreads();  // these keys are here, and the values before have been read
-    copy_rows<P, N, Tile::kThreads>(values, v, key0, at.length, p.columns, E);
+    // Addresses are made where they are used: what each tile carries over would take the registers of the
+    // sums.
+    copy_rows<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), column), key0, at.keys, v.stride, E);
     if (seen) {
       clear(scores);
       multiply_rows<P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(), keys + P::lane());
     }
     wait_copies();
     __syncthreads();  // these values are here, and the keys have been read
-    if (key0 + N < end) copy_rows<P, N, Tile::kThreads>(keys, k, key0 + N, at.length, p.columns, E);
+    if (key0 + N < end)
+      copy_rows<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), column), key0 + N, at.keys, k.stride,
+                                      E);
     if (seen) {
-      if (key0 + N > at.length || (p.causal && key0 + N > warp_first + 1))
-        mask_scores(scores, warp_first + fragment.row, key0 + fragment.column, at.length, p.causal);
+      if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
+        hide<Rows::queries>(scores, warp_first + fragment.row, key0 + fragment.column, at, -INFINITY);
       std::uint32_t weights[M][N / 16][4];
       weigh(weights, scores, sums, row_max, row_sum, c);
       multiply_fragments<P>(sums, weights, values + P::lane());
     }
   }
+  if (start >= end) settle_copies();
   const FragmentPlace<M> fragment;
   const int warp_first = at.first + fragment.warp_row;
+  float kept[M][2];
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float sum = row_reduce<4>(row_sum[m][h], Plus{});
       const int query = warp_first + fragment.row + m * 16 + h * 8;
-      if (fragment.column == 0 && query < at.length)
-        lse[at.head * p.tokens + at.begin + query] = (row_max[m][h] * c + log2f(sum)) * kLn2;
-      row_sum[m][h] = 1.0f / sum;
+      float* const to_lse = lse + at.head * p.tokens + at.query_begin + query;
+      const bool inside = query < at.queries;
+      const RowMerge merge = merge_row(sum, (row_max[m][h] * c + log2f(sum)) * kLn2, out.adds,
+                                       inside && out.adds ? *to_lse : 0.0f);
+      __syncwarp();  // a row's threads have read its lse
+      if (inside && fragment.column == 0) *to_lse = merge.lse;
+      row_sum[m][h] = sum == 0.0f ? 0.0f : merge.added / sum;
+      kept[m][h] = merge.kept;
     }
-  store_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum,
-                row_of(out, at, warp_first, p.heads * E) + at.head * E, at.length - warp_first, p.heads * E,
-                E);
+  put_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum, kept, out, at.query_begin + warp_first,
+              at.head * E, at.queries - warp_first, E);
 }
 
 }  // namespace
 
 bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
   if (!mma_serves(where, a, 128)) return false;
-  with_columns(a.heads.head_size, [&](auto columns) {
+  with_columns(a.block.heads.head_size, [&](auto columns) {
     using Tile = ForwardTile<decltype(columns)::value>;
-    const MmaShape shape = mma_shape(a, Tile::kQueries);
-    launch(where, {.x = shape.tiles * a.sequences * shape.heads, .shared_bytes = Tile::kBytes},
-           Tile::kThreads, "mma_attention_forward", mma_forward_kernel<Tile>, shape, at<Bf16>(a.qkv),
-           at<Bf16>(a.out_THE), a.lse_HT.as<float>());
+    const AttentionShape shape = shape_of(a, Side::queries, Tile::kQueries);
+    launch(where, {.x = shape.tiles * a.block.sequences * shape.heads, .shared_bytes = Tile::kBytes},
+           Tile::kThreads, "mma_attention_forward", mma_forward_kernel<Tile>, shape,
+           heads_at<const Bf16>(a.q_THE), heads_at<const Bf16>(a.k_TKE), heads_at<const Bf16>(a.v_TKE),
+           out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
   });
   return true;
 }

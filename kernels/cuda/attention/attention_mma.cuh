@@ -10,60 +10,31 @@ namespace trainerd::kernels::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// Whether 16-byte chunks make up the heads, for heads of at most `largest` elements.
-template <class Args, class... Tensors>
-bool mma_serves(const Launch& where, const Args& a, std::int64_t largest, const Tensors&... tensors) {
-  return where.target.sm_version >= 80 && a.qkv.dtype == DType::bf16 && a.scale > 0.0f &&
-         a.heads.head_size % 8 == 0 && a.heads.head_size <= largest && aligned(a.qkv, a.out_THE, tensors...);
+/// Whether rows of heads are 16-byte chunks.
+inline bool in_chunks(const HeadView& x) {
+  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.row_stride * size_of(x.dtype) % 16 == 0;
 }
 
-/// The part of a problem that every kernel reads. `tiles` of a sequence, `columns` of a row of qkv.
-struct MmaShape {
-  const std::int32_t* cu_seqlens;
-  std::int64_t tokens;
-  int heads, kv_heads, group, head_size, columns, tiles;
-  bool causal;
-  float scale;
-  /// Elements of a row of qkv before a key head, and from there to its values.
-  __device__ int key_column(int kv_head) const { return (heads + kv_head) * head_size; }
-  __device__ int value_offset() const { return kv_heads * head_size; }
-};
-
-template <class Args>
-MmaShape mma_shape(const Args& a, int rows) {
-  return {.cu_seqlens = a.cu_seqlens.template as<std::int32_t>(),
-          .tokens = a.qkv.size(0),
-          .heads = static_cast<int>(a.heads.heads),
-          .kv_heads = static_cast<int>(a.heads.kv_heads),
-          .group = static_cast<int>(a.heads.heads / a.heads.kv_heads),
-          .head_size = static_cast<int>(a.heads.head_size),
-          .columns = static_cast<int>(a.heads.columns()),
-          .tiles = static_cast<int>(ceil_div(a.max_seqlen, rows)),
-          .causal = a.mask == MaskKind::causal,
-          .scale = a.scale};
+/// Whether 16-byte chunks make up the heads, for heads of at most `largest` elements.
+template <class Args, class... Views>
+bool mma_serves(const Launch& where, const Args& a, std::int64_t largest, const Views&... views) {
+  return where.target.sm_version >= 80 && a.q_THE.dtype == DType::bf16 && a.block.scale > 0.0f &&
+         a.block.heads.head_size % 8 == 0 && a.block.heads.head_size <= largest && in_chunks(a.q_THE) &&
+         in_chunks(a.k_TKE) && in_chunks(a.v_TKE) && in_chunks(a.out_THE) && (in_chunks(views) && ...);
 }
 
 /// A block's head, sequence and first row. Blocks go by sequence, tile of rows, head: neighbours share keys
 /// and values in L2. `reversed` puts the last rows first: with a causal mask they see the most keys, and the
 /// light blocks fill the end.
-struct MmaPlace {
-  std::int64_t begin = 0;
-  int head = 0, length = 0, first = 0;
-  __device__ MmaPlace(const MmaShape& p, int heads, int rows, bool reversed) {
-    const int at = static_cast<int>(blockIdx.x) / heads, tile = at % p.tiles, sequence = at / p.tiles;
+struct MmaPlace : SequencePlace {
+  int head = 0, first = 0;
+  __device__ MmaPlace(const AttentionShape& p, int heads, int rows, bool reversed)
+      : SequencePlace(p.sequences, static_cast<int>(blockIdx.x) / heads / p.tiles) {
+    const int tile = static_cast<int>(blockIdx.x) / heads % p.tiles;
     head = static_cast<int>(blockIdx.x) % heads;
-    begin = p.cu_seqlens[sequence];
-    length = p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence];
     first = (reversed ? p.tiles - 1 - tile : tile) * rows;
   }
-  __device__ bool empty() const { return first >= length; }
 };
-
-/// Row `row` of the block's sequence in a tensor with rows of `row_elements`.
-template <class T>
-__device__ inline T* row_of(T* x, const MmaPlace& at, int row, int row_elements) {
-  return x + (at.begin + row) * row_elements;
-}
 
 /// The lane's first row and column of C (mma.cuh) and its warp's first row among those of the block, M
 /// fragments a warp.
@@ -77,6 +48,102 @@ struct FragmentPlace {
     warp_row = (thread >> 5) * 16 * M;
   }
 };
+
+/// Where a block sees nothing of the other side: its own rows are all here, and their memory may be written.
+__device__ inline void settle_copies() {
+  wait_copies();
+  __syncthreads();
+}
+
+__device__ inline void load_pair(const float* p, float (&x)[2]) {
+  const uint2 w = *reinterpret_cast<const uint2*>(p);
+  x[0] = std::bit_cast<float>(w.x);
+  x[1] = std::bit_cast<float>(w.y);
+}
+__device__ inline void load_pair(const Bf16* p, float (&x)[2]) {
+  const std::uint32_t w = *reinterpret_cast<const std::uint32_t*>(p);
+  x[0] = std::bit_cast<float>(w << 16);
+  x[1] = std::bit_cast<float>(w & 0xffff0000u);
+}
+__device__ inline void store_pair(float* p, float x, float y) {
+  store_words(p, std::bit_cast<std::uint32_t>(x), std::bit_cast<std::uint32_t>(y));
+}
+
+/// The first `left` of the warp's rows of `out`, from `row` on, become factor * sums, or factor * sums + kept
+/// * what they were. As store_rows does; fp32 goes from the registers, 32 bytes of a row at a time.
+template <class P, int M>
+__device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4],
+                                float (&factor)[M][2], const float (&kept)[M][2], const OutHeads& out,
+                                std::int64_t row, int column, int left, int width) {
+  const FragmentPlace<M> fragment;
+  const auto each = [&](const auto& body) {
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int r = m * 16 + h * 8 + fragment.row;
+        if (r >= left) continue;
+#pragma unroll
+        for (int n = 0; n < P::kColumns / 8; ++n)
+          if (n * 8 < width) body(m, h, n, r, n * 8 + fragment.column);
+      }
+  };
+  if (out.adds) {
+    each([&](int m, int h, int n, int r, int c) {
+      float* const x = sums[m][n] + 2 * h;
+      float old[2];
+      if (out.fp32) load_pair(out.as<float>().at(row + r, column + c), old);
+      else load_pair(out.as<Bf16>().at(row + r, column + c), old);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) x[i] = blended(factor[m][h], x[i], kept[m][h], old[i]);
+    });
+#pragma unroll
+    for (int m = 0; m < M; ++m) factor[m][0] = factor[m][1] = 1.0f;
+  }
+  if (out.fp32)
+    each([&](int m, int h, int n, int r, int c) {
+      store_pair(out.as<float>().at(row + r, column + c), factor[m][h] * sums[m][n][2 * h],
+                 factor[m][h] * sums[m][n][2 * h + 1]);
+    });
+  else store_rows<P>(tile, sums, factor, out.as<Bf16>().at(row, column), left, out.stride, width);
+}
+
+/// For gradients: scale * sums, assigned or added.
+template <class P, int M>
+__device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4], float scale,
+                                       const OutHeads& out, std::int64_t row, int column, int left,
+                                       int width) {
+  float factor[M][2], kept[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    factor[m][0] = factor[m][1] = scale;
+    kept[m][0] = kept[m][1] = 1.0f;
+  }
+  put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
+}
+
+/// What the rows of a fragment are; its columns are the other side.
+enum class Rows : std::uint8_t { queries, keys };
+
+/// Elements of a query and a key that it does not see become `value`. `row`, `column`: of x[0][0][0].
+template <Rows kRows, int M, int N>
+__device__ inline void hide(float (&x)[M][N][4], int row, int column, const SequencePlace& at, float value) {
+  constexpr int kSign = kRows == Rows::queries ? 1 : -1;
+  // Keys from the first that a query sees on, unsigned: one before it is a large number.
+  const int place = kSign * (column - row) - at.begin_shift,
+            left = kRows == Rows::queries ? at.keys - column : 0;
+  const auto seen = static_cast<unsigned>(at.end_shift - at.begin_shift);
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = m * 16 + i / 2 * 8, c = n * 8 + i % 2;
+        if (static_cast<unsigned>(place + kSign * (c - r)) >= seen || (kRows == Rows::queries && c >= left))
+          x[m][n][i] = value;
+      }
+}
 
 /// Calls `f` with the columns of the smallest panel that holds a head, as a constant.
 template <class F>

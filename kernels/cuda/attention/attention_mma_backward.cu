@@ -27,15 +27,19 @@ namespace {
 /// bandwidth.
 template <int Lanes>
 __global__ void __launch_bounds__(kAttentionThreads)
-    mma_row_sums_kernel(const Bf16* out, const Bf16* dout, float* sums_HT, std::int64_t tokens,
-                        std::int64_t heads, int E) {
+    mma_row_sums_kernel(Heads<const Bf16> out, Heads<const Bf16> dout, bool fp32_out, float* sums_HT,
+                        std::int64_t tokens, int heads, int E) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / Lanes;
   const int e = static_cast<int>(threadIdx.x) % Lanes * 8;
   float sum = 0.0f;
   if (i < tokens * heads && e < E) {
+    const int column = static_cast<int>(i % heads) * E + e;
     float o[8], d[8];
-    load<8>(out + i * E + e, o);
-    load<8>(dout + i * E + e, d);
+    if (fp32_out)
+      load<8>(Heads<const float>{reinterpret_cast<const float*>(out.data), out.stride}.at(i / heads, column),
+              o);
+    else load<8>(out.at(i / heads, column), o);
+    load<8>(dout.at(i / heads, column), d);
 #pragma unroll
     for (int j = 0; j < 8; ++j) sum += o[j] * d[j];
   }
@@ -44,11 +48,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
 }
 
 struct MmaGradients {
-  const Bf16* qkv;
-  const Bf16* dout;
+  Heads<const Bf16> q, k, v, dout;
   const float* lse_HT;
   const float* row_sums_HT;
-  Bf16* dqkv;
+  OutHeads dq, dk, dv;
 };
 
 /// A block's own two tiles of rows, then the two tiles of the other side twice, then its numbers a row twice.
@@ -75,57 +78,57 @@ using QueryTile = BackwardTile<Columns, 2, 4, 0>;
 
 /// The queries' side of one step of a block that owns keys.
 template <class Tile>
-__device__ inline void copy_queries(const MmaShape& p, const MmaGradients& g, const MmaPlace& at, int stage,
-                                    int head, int query0) {
+__device__ inline void copy_queries(const AttentionShape& p, const MmaGradients& g, const MmaPlace& at,
+                                    int stage, int head, int query0) {
   using P = typename Tile::P;
   constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
-  const int E = p.head_size, out_columns = p.heads * E, i = thread_now();
-  copy_rows<P, N, kThreads>(Tile::other(stage, 0), row_of(g.qkv, at, 0, p.columns) + head * E, query0,
-                            at.length, p.columns, E);
-  copy_rows<P, N, kThreads>(Tile::other(stage, 1), row_of(g.dout, at, 0, out_columns) + head * E, query0,
-                            at.length, out_columns, E);
+  const int E = p.head_size, i = thread_now();
+  copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.q.at(at.query_begin, head * E), query0, at.queries,
+                            g.q.stride, E);
+  copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.dout.at(at.query_begin, head * E), query0, at.queries,
+                            g.dout.stride, E);
   if (i >= 2 * N) return;
   const int row = query0 + i % N;
   copy_async_4(Tile::numbers(stage, i / N, i % N),
-               (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.begin + row, row < at.length);
+               (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.query_begin + row, row < at.queries);
 }
 
 // Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing.
 // Keys past it are rows that are not stored.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape p, MmaGradients g) {
+__global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(AttentionShape p, MmaGradients g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
   const MmaPlace at(p, p.kv_heads, Tile::kOwn, false);
-  if (at.empty()) return;
+  if (at.first >= at.keys) return;
   const int E = p.head_size;
-  const Bf16* k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head);
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), k, at.first, at.length, p.columns, E);
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), k + p.value_offset(), at.first, at.length, p.columns,
-                                           E);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), g.k.at(at.key_begin, at.head * E), at.first, at.keys,
+                                           g.k.stride, E);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), g.v.at(at.key_begin, at.head * E), at.first, at.keys,
+                                           g.v.stride, E);
 
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
   clear(dv);
   const float c = p.scale * kLog2e;
-  const int start = p.causal ? at.first : 0;
+  const int start = at.first_query(at.first), end = at.end_query(at.first + Tile::kOwn - 1);
   int head = at.head * p.group;
-  const int heads_end = head + p.group;
-  copy_queries<Tile>(p, g, at, 0, head, start);
+  const int heads_end = start < end ? head + p.group : head;
+  if (start < end) copy_queries<Tile>(p, g, at, 0, head, start);
   for (int stage = 0, query0 = start; head < heads_end; stage ^= 1) {
-    const bool last = query0 + N >= at.length;
+    const bool last = query0 + N >= end;
     const int next_head = last ? head + 1 : head, next_query0 = last ? start : query0 + N;
     wait_copies();
     __syncthreads();  // these queries are here, and the tile before has been read
     if (next_head < heads_end) copy_queries<Tile>(p, g, at, stage ^ 1, next_head, next_query0);
     const FragmentPlace<M> fragment;
-    const int warp_first = at.first + fragment.warp_row;
-    if (!p.causal || query0 + N > warp_first) {
+    const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1,
+              query_last = query0 + N - 1;
+    if (query_last + at.end_shift > warp_first && query0 + at.begin_shift <= warp_last) {
       const SharedAddress q = Tile::other(stage, 0) + P::lane(), dout = Tile::other(stage, 1) + P::lane();
       float weights[M][N / 8][4], dweights[M][N / 8][4];
       clear(weights);
       multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), q);
-      const bool masked = p.causal && query0 < warp_first + 16 * M - 1;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         float lse[2];
@@ -133,13 +136,11 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape 
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int key = warp_first + m * 16 + fragment.row + i / 2 * 8,
-                      query = query0 + n * 8 + fragment.column + i % 2;
-            const float weight = exp2_fast(fmaf(weights[m][n][i], c, -kLog2e * lse[i % 2]));
-            weights[m][n][i] = masked && key > query ? 0.0f : weight;
-          }
+          for (int i = 0; i < 4; ++i)
+            weights[m][n][i] = exp2_fast(fmaf(weights[m][n][i], c, -kLog2e * lse[i % 2]));
       }
+      if (query0 + at.end_shift <= warp_last || query_last + at.begin_shift > warp_first)
+        hide<Rows::keys>(weights, warp_first + fragment.row, query0 + fragment.column, at, 0.0f);
       std::uint32_t narrowed[M][N / 16][4];
       narrow_fragments(narrowed, weights);
       multiply_fragments<P>(dv, narrowed, dout);
@@ -161,32 +162,34 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(MmaShape 
     head = next_head;
     query0 = next_query0;
   }
-  const FragmentPlace<M> fragment;
-  const int warp_row = fragment.warp_row, warp_first = at.first + warp_row;
-  float scale[M][2], one[M][2];
-#pragma unroll
-  for (int m = 0; m < M; ++m) scale[m][0] = scale[m][1] = p.scale, one[m][0] = one[m][1] = 1.0f;
-  Bf16* const to = row_of(g.dqkv, at, warp_first, p.columns) + p.key_column(at.head);
-  store_rows<P>(Tile::own(0, warp_row), dk, scale, to, at.length - warp_first, p.columns, E);
-  store_rows<P>(Tile::own(1, warp_row), dv, one, to + p.value_offset(), at.length - warp_first, p.columns, E);
+  if (start >= end) settle_copies();
+  const int warp_row = FragmentPlace<M>().warp_row, warp_first = at.first + warp_row,
+            left = at.keys - warp_first;
+  put_scaled_rows<P>(Tile::own(0, warp_row), dk, p.scale, g.dk, at.key_begin + warp_first, at.head * E, left,
+                     E);
+  put_scaled_rows<P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * E, left, E);
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, MmaGradients g) {
+__global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShape p, MmaGradients g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
-  const MmaPlace at(p, p.heads, Tile::kOwn, p.causal);
-  if (at.empty()) return;
+  const MmaPlace at(p, p.heads, Tile::kOwn, p.sequences.causal);
+  if (at.first >= at.queries) return;
   constexpr int kThreads = Tile::kThreads;
-  const int E = p.head_size, out_columns = p.heads * E;
-  const Bf16 *q = row_of(g.qkv, at, 0, p.columns) + at.head * E,
-             *dout = row_of(g.dout, at, 0, out_columns) + at.head * E;
-  const Bf16 *k = row_of(g.qkv, at, 0, p.columns) + p.key_column(at.head / p.group),
-             *v = k + p.value_offset();
-  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), q, at.first, at.length, p.columns, E);
-  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), dout, at.first, at.length, out_columns, E);
-  copy_rows<P, N, kThreads>(Tile::other(0, 0), k, 0, at.length, p.columns, E);
-  copy_rows<P, N, kThreads>(Tile::other(0, 1), v, 0, at.length, p.columns, E);
+  const int E = p.head_size, start = at.first_key(at.first) / N * N;
+  const auto end = [&] { return at.end_key(opaque(at.first) + Tile::kOwn - 1); };
+  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), g.q.at(at.query_begin, at.head * E), at.first, at.queries,
+                                     g.q.stride, E);
+  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * E), at.first,
+                                     at.queries, g.dout.stride, E);
+  // Addresses are made where they are used: what each tile carries over would take the registers of the sums.
+  const auto copy_keys = [&](int stage, int key0) {
+    const int begin = opaque(at.key_begin), column = opaque(at.head) / p.group * E;
+    copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, column), key0, at.keys, g.k.stride, E);
+    copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.v.at(begin, column), key0, at.keys, g.v.stride, E);
+  };
+  copy_keys(0, start);
 
   float dq[M][P::kColumns / 8][4], shift[M][2], row_sum[M][2];
   clear(dq);
@@ -196,72 +199,72 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(MmaShape p, M
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int query = first_row + m * 16 + h * 8;
-      const std::int64_t number = at.head * p.tokens + at.begin + query;
-      shift[m][h] = query < at.length ? kLog2e * g.lse_HT[number] : 0.0f;
-      row_sum[m][h] = query < at.length ? g.row_sums_HT[number] : 0.0f;
+      const std::int64_t number = at.head * p.tokens + at.query_begin + query;
+      shift[m][h] = query < at.queries ? kLog2e * g.lse_HT[number] : 0.0f;
+      row_sum[m][h] = query < at.queries ? g.row_sums_HT[number] : 0.0f;
     }
   const float c = p.scale * kLog2e;
-  const int end = p.causal ? min(at.length, at.first + Tile::kOwn) : at.length;
-  for (int stage = 0, key0 = 0; key0 < end; key0 += N, stage ^= 1) {
+  for (int stage = 0, key0 = start; key0 < end(); key0 += N, stage ^= 1) {
     wait_copies();
     __syncthreads();  // these keys are here, and the tile before has been read
-    if (key0 + N < end) {
-      copy_rows<P, N, kThreads>(Tile::other(stage ^ 1, 0), k, key0 + N, at.length, p.columns, E);
-      copy_rows<P, N, kThreads>(Tile::other(stage ^ 1, 1), v, key0 + N, at.length, p.columns, E);
-    }
+    if (key0 + N < end()) copy_keys(stage ^ 1, key0 + N);
     const FragmentPlace<M> fragment;
-    const int warp_first = at.first + fragment.warp_row;
-    if (p.causal && key0 >= warp_first + 16 * M) continue;
+    const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1;
+    if (key0 >= at.end_key(warp_last) || key0 + N <= at.first_key(warp_first)) continue;
     float weights[M][N / 8][4], dweights[M][N / 8][4];
     clear(weights);
     multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), Tile::other(stage, 0) + P::lane());
     clear(dweights);
     multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
                      Tile::other(stage, 1) + P::lane());
-    const bool masked = key0 + N > at.length || (p.causal && key0 + N > warp_first + 1);
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int query = warp_first + fragment.row + m * 16 + i / 2 * 8,
-                    key = key0 + n * 8 + fragment.column + i % 2;
           const float weight = exp2_fast(fmaf(weights[m][n][i], c, -shift[m][i / 2]));
-          const bool hidden = masked && (key >= at.length || (p.causal && key > query));
-          dweights[m][n][i] = hidden ? 0.0f : weight * (dweights[m][n][i] - row_sum[m][i / 2]);
+          dweights[m][n][i] = weight * (dweights[m][n][i] - row_sum[m][i / 2]);
         }
+    if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
+      hide<Rows::queries>(dweights, warp_first + fragment.row, key0 + fragment.column, at, 0.0f);
     std::uint32_t narrowed[M][N / 16][4];
     narrow_fragments(narrowed, dweights);
     multiply_fragments<P>(dq, narrowed, Tile::other(stage, 0) + P::lane());
   }
+  if (start >= end()) settle_copies();
   const int warp_row = FragmentPlace<M>().warp_row, warp_first = at.first + warp_row;
-  float scale[M][2];
-#pragma unroll
-  for (int m = 0; m < M; ++m) scale[m][0] = scale[m][1] = p.scale;
-  store_rows<P>(Tile::own(0, warp_row), dq, scale, row_of(g.dqkv, at, warp_first, p.columns) + at.head * E,
-                at.length - warp_first, p.columns, E);
+  put_scaled_rows<P>(Tile::own(0, warp_row), dq, p.scale, g.dq, at.query_begin + warp_first, at.head * E,
+                     at.queries - warp_first, E);
 }
 
 }  // namespace
 
 bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
-  if (!mma_serves(where, a, 128, a.dout_THE, a.dqkv)) return false;
+  if (!mma_serves(where, a, 128, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE)) return false;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
-  const MmaGradients g{at<Bf16>(a.qkv), at<Bf16>(a.dout_THE), a.lse_HT.as<float>(), row_sums,
-                       at<Bf16>(a.dqkv)};
-  with_columns(a.heads.head_size, [&](auto columns) {
+  const MmaGradients g{.q = heads_at<const Bf16>(a.q_THE),
+                       .k = heads_at<const Bf16>(a.k_TKE),
+                       .v = heads_at<const Bf16>(a.v_TKE),
+                       .dout = heads_at<const Bf16>(a.dout_THE),
+                       .lse_HT = a.lse_HT.as<float>(),
+                       .row_sums_HT = row_sums,
+                       .dq = out_heads(a.dq_THE, a.dq_mode),
+                       .dk = out_heads(a.dk_TKE, a.dkv_mode),
+                       .dv = out_heads(a.dv_TKE, a.dkv_mode)};
+  with_columns(a.block.heads.head_size, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
     using Keys = KeyTile<kColumns>;
     using Queries = QueryTile<kColumns>;
-    const MmaShape by_keys = mma_shape(a, Keys::kOwn), by_queries = mma_shape(a, Queries::kOwn);
-    const std::int64_t tokens = by_keys.tokens, heads = by_keys.heads;
+    const AttentionShape by_keys = shape_of(a, Side::keys, Keys::kOwn),
+                         by_queries = shape_of(a, Side::queries, Queries::kOwn);
+    const std::int64_t tokens = by_queries.tokens, heads = by_queries.heads, sequences = a.block.sequences;
     launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
-           "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, at<Bf16>(a.out_THE), at<Bf16>(a.dout_THE),
-           row_sums, tokens, heads, by_keys.head_size);
-    launch(where, {.x = by_keys.tiles * a.sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
+           "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, heads_at<const Bf16>(a.out_THE), g.dout,
+           a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.head_size);
+    launch(where, {.x = by_keys.tiles * sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
            Keys::kThreads, "mma_attention_key_value", mma_key_value_kernel<Keys>, by_keys, g);
-    launch(where, {.x = by_queries.tiles * a.sequences * heads, .shared_bytes = Queries::kBytes},
+    launch(where, {.x = by_queries.tiles * sequences * heads, .shared_bytes = Queries::kBytes},
            Queries::kThreads, "mma_attention_query", mma_query_kernel<Queries>, by_queries, g);
   });
   return true;

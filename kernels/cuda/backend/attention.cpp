@@ -5,31 +5,26 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-template <class Args>
-void check_args(const Args& a) {
-  base::check(a.heads.kv_heads > 0 && a.heads.heads % a.heads.kv_heads == 0,
-              "attention: query heads are a multiple of the key heads");
-  base::check(a.cu_seqlens.numel() == a.sequences + 1, "attention: one more bound than sequences");
-  base::check(a.qkv.size(1) == a.heads.columns() && a.out_THE.size(1) == a.heads.heads * a.heads.head_size,
-              "attention: columns of the merged projection and of the output");
-  base::check(a.out_THE.dtype == a.qkv.dtype, "attention: activations are of one dtype");
-  base::check(a.lse_HT.shape == Shape{a.heads.heads, a.qkv.size(0)},
-              "attention: a log-sum-exp for each head and token");
-}
-
+/// All sequences and heads.
 template <class Args>
 AttentionProblem problem_of(const Args& a) {
   AttentionProblem p;
-  p.causal = a.mask == MaskKind::causal;
-  p.sequences = a.sequences;
-  p.heads = a.heads.heads;
-  p.kv_heads = a.heads.kv_heads;
-  p.tokens = a.max_seqlen;
-  p.head_size = a.heads.head_size;
-  p.qkv_columns = a.heads.columns();
-  p.out_columns = a.heads.heads * a.heads.head_size;
-  p.scale = a.scale;
+  p.causal = a.block.mask == MaskKind::causal;
+  p.sequences = a.block.sequences;
+  p.heads = a.block.heads.heads;
+  p.kv_heads = a.block.heads.kv_heads;
+  p.tokens = a.block.queries.max_seqlen;
+  p.head_size = a.block.heads.head_size;
+  p.strides = {
+      .q = a.q_THE.row_stride, .k = a.k_TKE.row_stride, .v = a.v_TKE.row_stride, .out = a.out_THE.row_stride};
+  p.scale = a.block.scale;
   return p;
+}
+
+/// cuDNN reads and writes 16 bytes at a time. Where memory lies is not known when the scratch is planned.
+template <class... Views>
+bool in_chunks(const Views&... views) {
+  return ((reinterpret_cast<std::uintptr_t>(views.data) % 16 == 0) && ...);
 }
 
 /// The same numbers by [sequence, head, token], as cuDNN has them, and by [head, sequence, token]: with one
@@ -43,22 +38,19 @@ Tensor by_sequence(const Tensor& lse_HT, std::byte* scratch, std::int64_t sequen
 
 void CudaBackend::attention_forward(Stream& stream, const AttentionForward& a) {
   check_args(a);
-  if (a.qkv.size(0) == 0) return;
+  if (a.q_THE.rows == 0) return;
   const ArenaScope scope(stream.scratch());
   const AttentionScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
-  if (attention_ && library_serves(a, target_)) {
-    const Tensor stats = by_sequence(a.lse_HT, scratch, a.sequences);
-    const std::int64_t E2 = a.heads.head_size * 2;  // bytes of a head
-    const AttentionPointers pointers{.q = a.qkv.data,
-                                     .k = a.qkv.data + a.heads.heads * E2,
-                                     .v = a.qkv.data + (a.heads.heads + a.heads.kv_heads) * E2,
-                                     .out = a.out_THE.data,
-                                     .stats = stats.data};
+  if (attention_ && library_serves(a, target_) && in_chunks(a.q_THE, a.k_TKE, a.v_TKE, a.out_THE)) {
+    const std::int64_t sequences = a.block.sequences;
+    const Tensor stats = by_sequence(a.lse_HT, scratch, sequences);
+    const AttentionPointers pointers{
+        .q = a.q_THE.data, .k = a.k_TKE.data, .v = a.v_TKE.data, .out = a.out_THE.data, .stats = stats.data};
     if (attention_->run(launch.stream, problem_of(a), pointers, scratch + plan.workspace,
                         kForwardWorkspace)) {
-      if (a.sequences > 1) swap_leading(launch, {.x_ABC = stats, .out_BAC = a.lse_HT});
+      if (sequences > 1) swap_leading(launch, {.x_ABC = stats, .out_BAC = a.lse_HT});
       return;
     }
   }
@@ -68,15 +60,14 @@ void CudaBackend::attention_forward(Stream& stream, const AttentionForward& a) {
 
 void CudaBackend::attention_backward(Stream& stream, const AttentionBackward& a) {
   check_args(a);
-  base::check(a.dout_THE.dtype == a.qkv.dtype && a.dqkv.dtype == a.qkv.dtype,
-              "attention: activations are of one dtype");
-  base::check(a.dout_THE.shape == a.out_THE.shape && a.dqkv.shape == a.qkv.shape,
-              "attention: gradients are like what they are of");
-  if (a.qkv.size(0) == 0) return;
+  if (a.q_THE.rows == 0 && a.k_TKE.rows == 0) return;
   const ArenaScope scope(stream.scratch());
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
-  if (attention_ && library_serves(a, target_) && run_library_backward(launch, a)) return;
+  if (attention_ && library_serves(a, target_) &&
+      in_chunks(a.q_THE, a.k_TKE, a.v_TKE, a.out_THE, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE) &&
+      run_library_backward(launch, a))
+    return;
   ++counters_.own_attention;
   cuda::attention_backward(launch, a);
 }
@@ -86,31 +77,35 @@ void CudaBackend::attention_backward(Stream& stream, const AttentionBackward& a)
 bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBackward& a) {
   const AttentionScratch plan(a, target_);
   const AttentionPieces pieces = backward_pieces(a, target_);
-  const std::int64_t S = a.max_seqlen, H = a.heads.heads, K = a.heads.kv_heads, group = H / K,
-                     E2 = a.heads.head_size * 2;
-  const Tensor stats = by_sequence(a.lse_HT, launch.scratch, a.sequences);
-  if (a.sequences > 1)
-    swap_leading(launch, {.x_ABC = a.lse_HT.reshaped({H, a.sequences, S}), .out_BAC = stats});
-  for (std::int64_t b = 0; b < a.sequences; b += pieces.sequences)
+  const std::int64_t sequences = a.block.sequences, S = a.block.queries.max_seqlen, H = a.block.heads.heads,
+                     K = a.block.heads.kv_heads, group = H / K;
+  const Tensor stats = by_sequence(a.lse_HT, launch.scratch, sequences);
+  if (sequences > 1) swap_leading(launch, {.x_ABC = a.lse_HT.reshaped({H, sequences, S}), .out_BAC = stats});
+  AttentionProblem p = problem_of(a);
+  p.backward = true;
+  p.deterministic = a.determinism == Determinism::deterministic;
+  p.strides.dout = a.dout_THE.row_stride;
+  p.strides.dq = a.dq_THE.row_stride;
+  p.strides.dk = a.dk_TKE.row_stride;
+  p.strides.dv = a.dv_TKE.row_stride;
+  for (std::int64_t b = 0; b < sequences; b += pieces.sequences)
     for (std::int64_t k = 0; k < K; k += pieces.kv_heads) {
-      AttentionProblem p = problem_of(a);
-      p.backward = true;
-      p.deterministic = a.determinism == Determinism::deterministic;
-      p.sequences = std::min(pieces.sequences, a.sequences - b);
+      p.sequences = std::min(pieces.sequences, sequences - b);
       p.kv_heads = std::min(pieces.kv_heads, K - k);
       p.heads = p.kv_heads * group;
-      // Offsets in bytes of the piece's first query, key and value heads, and of its rows of the output.
-      const std::int64_t row = b * S * p.qkv_columns * 2, q = row + k * group * E2, key = row + (H + k) * E2,
-                         value = row + (H + K + k) * E2, out = b * S * p.out_columns * 2 + k * group * E2;
-      const AttentionPointers pointers{.q = a.qkv.data + q,
-                                       .k = a.qkv.data + key,
-                                       .v = a.qkv.data + value,
-                                       .out = a.out_THE.data + out,
+      // The piece's first row and head.
+      const auto at = [&](const HeadView& x, std::int64_t head) {
+        return x.data + (b * S * x.row_stride + head * x.head_size) * size_of(x.dtype);
+      };
+      const AttentionPointers pointers{.q = at(a.q_THE, k * group),
+                                       .k = at(a.k_TKE, k),
+                                       .v = at(a.v_TKE, k),
+                                       .out = at(a.out_THE, k * group),
                                        .stats = stats.data + (b * H + k * group) * S * 4,
-                                       .dout = a.dout_THE.data + out,
-                                       .dq = a.dqkv.data + q,
-                                       .dk = a.dqkv.data + key,
-                                       .dv = a.dqkv.data + value};
+                                       .dout = at(a.dout_THE, k * group),
+                                       .dq = at(a.dq_THE, k * group),
+                                       .dk = at(a.dk_TKE, k),
+                                       .dv = at(a.dv_TKE, k)};
       if (!attention_->run(launch.stream, p, pointers, launch.scratch + plan.workspace, pieces.workspace))
         return false;
     }

@@ -11,14 +11,20 @@ struct cudnnContext;
 
 namespace trainerd::kernels::cuda {
 
-/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece. A token's
-/// row of qkv has `qkv_columns` elements and one of the output `out_columns`, of the whole merged projection.
+/// Elements from row to row of each tensor, which may be those of a merged projection.
+struct AttentionStrides {
+  std::int64_t q = 0, k = 0, v = 0, out = 0;
+  std::int64_t dout = 0, dq = 0, dk = 0, dv = 0;  ///< backward
+  auto operator<=>(const AttentionStrides&) const = default;
+};
+
+/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece.
 struct AttentionProblem {
   bool backward = false;
   bool causal = true;
   bool deterministic = true;
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
-  std::int64_t qkv_columns = 0, out_columns = 0;
+  AttentionStrides strides;
   float scale = 1.0f;
   auto operator<=>(const AttentionProblem&) const = default;
 };

@@ -13,13 +13,27 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Whether cuDNN is asked: bf16, sequences of one length, heads of a size its kernels know. What it then
-/// refuses, and all else, our own kernels do.
-template <class Args>
-bool library_serves(const Args& a, const Target& target) {
-  return !target.attention_library.empty() && a.qkv.dtype == DType::bf16 && a.sequences > 0 &&
-         a.qkv.size(0) == a.sequences * a.max_seqlen && a.heads.head_size % 8 == 0 &&
-         a.heads.head_size <= 128;
+/// Whether cuDNN can be asked of a call: bf16 throughout, whole sequences of one length, each against itself
+/// (the rows of both sides are full of sequences of `max_seqlen`, from one position on), causal or unmasked,
+/// assigned, in heads of a size its kernels know and rows of 16-byte chunks. What it then refuses, and all
+/// else (packed documents, blocks at other positions, windows, merges, outputs in fp32), our own kernels do.
+template <class Args, class... Outputs>
+bool library_can(const Args& a, const Target& target, const Outputs&... outputs) {
+  const AttentionBlock& b = a.block;
+  const auto fits = [](const HeadView& x) { return x.dtype == DType::bf16 && x.row_stride % 8 == 0; };
+  return !target.attention_library.empty() && fits(a.q_THE) && fits(a.k_TKE) && fits(a.v_TKE) &&
+         fits(a.out_THE) && (fits(outputs) && ...) && b.window == 0 && b.sequences > 0 &&
+         b.queries.max_seqlen == b.keys.max_seqlen && b.queries.first == b.keys.first &&
+         !b.queries.first_B.defined() && !b.keys.first_B.defined() &&
+         a.q_THE.rows == b.sequences * b.queries.max_seqlen && a.k_TKE.rows == a.q_THE.rows &&
+         b.heads.head_size % 8 == 0 && b.heads.head_size <= 128;
+}
+inline bool library_serves(const AttentionForward& a, const Target& target) {
+  return a.mode == WriteMode::assign && library_can(a, target);
+}
+inline bool library_serves(const AttentionBackward& a, const Target& target) {
+  return a.dq_mode == WriteMode::assign && a.dkv_mode == WriteMode::assign &&
+         library_can(a, target, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE);
 }
 
 /// cuDNN's workspace that one call of the backward takes, as its plans ask for on each architecture (measured
@@ -52,19 +66,20 @@ struct AttentionPieces {
 /// heads as fit.
 inline AttentionPieces backward_pieces(const AttentionBackward& a, const Target& target) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  const std::int64_t group = a.heads.heads / a.heads.kv_heads;
+  const HeadGeometry& heads = a.block.heads;
+  const std::int64_t group = heads.heads / heads.kv_heads, all = a.block.sequences;
   const auto bytes = [&](std::int64_t sequences, std::int64_t kv_heads) {
-    return backward_workspace(sequences, kv_heads * group, kv_heads, a.max_seqlen, a.heads.head_size,
-                              a.determinism, target);
+    return backward_workspace(sequences, kv_heads * group, kv_heads, a.block.queries.max_seqlen,
+                              heads.head_size, a.determinism, target);
   };
-  const auto even = [](std::int64_t all, std::int64_t most) {
-    const std::int64_t pieces = (all + most - 1) / most;
-    return (all + pieces - 1) / pieces;
+  const auto even = [](std::int64_t count, std::int64_t most) {
+    const std::int64_t pieces = (count + most - 1) / most;
+    return (count + pieces - 1) / pieces;
   };
-  AttentionPieces p{1, a.heads.kv_heads, 0};
-  if (bytes(1, a.heads.kv_heads) <= kMost)
-    p.sequences = even(a.sequences, std::max<std::int64_t>(1, kMost / bytes(1, a.heads.kv_heads)));
-  else p.kv_heads = even(a.heads.kv_heads, std::max<std::int64_t>(1, kMost / bytes(1, 1)));
+  AttentionPieces p{1, heads.kv_heads, 0};
+  if (bytes(1, heads.kv_heads) <= kMost)
+    p.sequences = even(all, std::max<std::int64_t>(1, kMost / bytes(1, heads.kv_heads)));
+  else p.kv_heads = even(heads.kv_heads, std::max<std::int64_t>(1, kMost / bytes(1, 1)));
   p.workspace = bytes(p.sequences, p.kv_heads);
   return p;
 }
@@ -82,11 +97,11 @@ struct AttentionScratch {
   std::int64_t workspace = 0, total = 0;
   AttentionScratch(const AttentionForward& a, const Target& target) {
     if (!library_serves(a, target)) return;
-    workspace = row_bytes(a.heads, a.qkv.size(0));
+    workspace = row_bytes(a.block.heads, a.q_THE.rows);
     total = workspace + kForwardWorkspace;
   }
   AttentionScratch(const AttentionBackward& a, const Target& target) {
-    workspace = total = row_bytes(a.heads, a.qkv.size(0));
+    workspace = total = row_bytes(a.block.heads, a.q_THE.rows);
     if (library_serves(a, target)) total += align_up(backward_pieces(a, target).workspace);
   }
 };

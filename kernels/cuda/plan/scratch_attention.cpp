@@ -1,12 +1,26 @@
 #include "kernels/cuda/plan/attention_problem.h"
 #include "kernels/cuda/plan/scratch.h"
+#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::kernels::cuda {
+namespace {
+
+/// What no kernel here does is an error of the plan already.
+void check_heads(const HeadGeometry& heads) {
+  if (heads.head_size > kLargestCudaHead)
+    throw base::device_error("attention on CUDA takes heads of at most " + std::to_string(kLargestCudaHead) +
+                             " elements, not " + std::to_string(heads.head_size) +
+                             ": choose more heads, or device: cpu");
+}
+
+}  // namespace
 
 std::int64_t attention_scratch_bytes(const AttentionForward& a, const Target& target) {
+  check_heads(a.block.heads);
   return AttentionScratch(a, target).total;
 }
 std::int64_t attention_scratch_bytes(const AttentionBackward& a, const Target& target) {
+  check_heads(a.block.heads);
   return AttentionScratch(a, target).total;
 }
 

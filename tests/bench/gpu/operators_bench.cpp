@@ -232,14 +232,27 @@ class JobShapes {
     const float scale = 1.0f / std::sqrt(static_cast<float>(m.head_dim));
     const std::string shape = by({sequences, m.seq_len}) + ", heads " + std::to_string(m.heads) + "/" +
                               std::to_string(m.kv_heads) + " of " + std::to_string(m.head_dim);
-    b.measure("attention", "attention_forward", shape,
-              AttentionForward{heads, MaskKind::causal, scale, sequences, m.seq_len, bounds, qkv, out, lse},
-              &Backend::attention_forward);
+    const AttentionForward f{.block = whole_sequences(heads, scale, bounds, m.seq_len),
+                             .q_THE = heads.queries_of(qkv),
+                             .k_TKE = heads.keys_of(qkv),
+                             .v_TKE = heads.values_of(qkv),
+                             .out_THE = heads.outputs_of(out),
+                             .lse_HT = lse};
+    b.measure("attention", "attention_forward", shape, f, &Backend::attention_forward);
     for (const Determinism determinism : {Determinism::deterministic, Determinism::fast})
       b.measure("attention",
                 determinism == Determinism::fast ? "attention_backward, fast" : "attention_backward", shape,
-                AttentionBackward{heads, MaskKind::causal, scale, determinism, sequences, m.seq_len, bounds,
-                                  qkv, out, lse, dout, dqkv},
+                AttentionBackward{.block = f.block,
+                                  .determinism = determinism,
+                                  .q_THE = f.q_THE,
+                                  .k_TKE = f.k_TKE,
+                                  .v_TKE = f.v_TKE,
+                                  .out_THE = f.out_THE,
+                                  .lse_HT = lse,
+                                  .dout_THE = heads.outputs_of(dout),
+                                  .dq_THE = heads.queries_of(dqkv),
+                                  .dk_TKE = heads.keys_of(dqkv),
+                                  .dv_TKE = heads.values_of(dqkv)},
                 &Backend::attention_backward);
     b.clear();
   }

@@ -27,28 +27,27 @@ Results run(Machine& m, const Case& k, DType dtype, const Results* forward) {
   const Tensor out = m.empty(dtype, {T, O}), lse = m.empty(DType::f32, {k.heads.heads, T}),
                dqkv = m.empty(dtype, {T, W});
   const float scale = 1.0f / std::sqrt(static_cast<float>(k.heads.head_size));
-  m.backend().attention_forward(m.stream(), {.heads = k.heads,
-                                             .scale = scale,
-                                             .sequences = k.sequences,
-                                             .max_seqlen = k.tokens,
-                                             .cu_seqlens = cu,
-                                             .qkv = qkv,
-                                             .out_THE = out,
+  const kernels::AttentionBlock block = kernels::whole_sequences(k.heads, scale, cu, k.tokens);
+  m.backend().attention_forward(m.stream(), {.block = block,
+                                             .q_THE = k.heads.queries_of(qkv),
+                                             .k_TKE = k.heads.keys_of(qkv),
+                                             .v_TKE = k.heads.values_of(qkv),
+                                             .out_THE = k.heads.outputs_of(out),
                                              .lse_HT = lse});
   Results results{Machine::read(out), Machine::read(lse), {}};
   const Results& at = forward != nullptr ? *forward : results;
-  m.backend().attention_backward(m.stream(),
-                                 {.heads = k.heads,
-                                  .scale = scale,
-                                  .determinism = k.determinism,
-                                  .sequences = k.sequences,
-                                  .max_seqlen = k.tokens,
-                                  .cu_seqlens = cu,
-                                  .qkv = qkv,
-                                  .out_THE = m.tensor(dtype, {T, O}, at.out),
-                                  .lse_HT = m.tensor(DType::f32, {k.heads.heads, T}, at.lse),
-                                  .dout_THE = m.tensor(dtype, {T, O}, normal_values(T * O, 2, DType::bf16)),
-                                  .dqkv = dqkv});
+  const Tensor dout = m.tensor(dtype, {T, O}, normal_values(T * O, 2, DType::bf16));
+  m.backend().attention_backward(m.stream(), {.block = block,
+                                              .determinism = k.determinism,
+                                              .q_THE = k.heads.queries_of(qkv),
+                                              .k_TKE = k.heads.keys_of(qkv),
+                                              .v_TKE = k.heads.values_of(qkv),
+                                              .out_THE = k.heads.outputs_of(m.tensor(dtype, {T, O}, at.out)),
+                                              .lse_HT = m.tensor(DType::f32, {k.heads.heads, T}, at.lse),
+                                              .dout_THE = k.heads.outputs_of(dout),
+                                              .dq_THE = k.heads.queries_of(dqkv),
+                                              .dk_TKE = k.heads.keys_of(dqkv),
+                                              .dv_TKE = k.heads.values_of(dqkv)});
   results.dqkv = Machine::read(dqkv);
   return results;
 }

@@ -15,6 +15,7 @@ namespace trainerd::test {
 namespace {
 
 using kernels::Determinism;
+using kernels::Tensor;
 using kernels::cuda::AttentionProblem;
 
 struct Device {
@@ -55,8 +56,8 @@ AttentionProblem problem(const Shape& s) {
   p.kv_heads = s.kv_heads;
   p.tokens = s.tokens;
   p.head_size = s.head_size;
-  p.qkv_columns = (s.heads + 2 * s.kv_heads) * s.head_size;
-  p.out_columns = s.heads * s.head_size;
+  const std::int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_size, out = s.heads * s.head_size;
+  p.strides = {.q = qkv, .k = qkv, .v = qkv, .out = out, .dout = out, .dq = qkv, .dk = qkv, .dv = qkv};
   p.scale = 0.1f;
   return p;
 }
@@ -107,10 +108,16 @@ TEST_CASE("the pieces of a long backward cover every head and stay within a gibi
   for (const Shape& s : kShapes) {
     INFO(s.name);
     kernels::AttentionBackward a;
-    a.heads = {s.heads, s.kv_heads, s.head_size};
-    a.sequences = s.sequences;
-    a.max_seqlen = s.tokens;
-    a.qkv = {nullptr, kernels::DType::bf16, {s.sequences * s.tokens, a.heads.columns()}};
+    const kernels::HeadGeometry heads{s.heads, s.kv_heads, s.head_size};
+    const std::int64_t tokens = s.sequences * s.tokens;
+    a.block =
+        kernels::whole_sequences(heads, 0.1f, {nullptr, kernels::DType::i32, {s.sequences + 1}}, s.tokens);
+    const Tensor qkv{nullptr, kernels::DType::bf16, {tokens, heads.columns()}},
+        out{nullptr, kernels::DType::bf16, {tokens, s.heads * s.head_size}};
+    a.q_THE = a.dq_THE = heads.queries_of(qkv);
+    a.k_TKE = a.dk_TKE = heads.keys_of(qkv);
+    a.v_TKE = a.dv_TKE = heads.values_of(qkv);
+    a.out_THE = a.dout_THE = heads.outputs_of(out);
     REQUIRE(kernels::cuda::library_serves(a, target));
     const kernels::cuda::AttentionPieces pieces = kernels::cuda::backward_pieces(a, target);
     CHECK(pieces.sequences >= 1);

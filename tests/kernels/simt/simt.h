@@ -102,6 +102,7 @@ inline unsigned __match_any_sync(unsigned, int value) {
   ::trainerd::test::simt::warp_barrier();
   return same;
 }
+using std::max;
 using std::min;
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline float rsqrtf(float x) { return 1.0f / ::sqrtf(x); }

@@ -1,0 +1,110 @@
+#pragma once
+
+// What one thread works on in attention: a sequence and key/value head, which keys its queries see, and their
+// rows as operands of tiles. Letters: E head size, Ew its words, S keys of the sequence.
+//
+// Every mask is two numbers: query row q sees keys [q + begin_shift, q + end_shift), as far as they are
+// there.
+
+#include "kernels/cpu/simd/attention_kernels.h"
+#include "kernels/cpu/simd/tile.h"
+
+namespace trainerd::kernels::TRAINERD_SIMD {
+
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+inline std::int64_t clamped(std::int64_t x, std::int64_t most) { return x < 0 ? 0 : smaller(x, most); }
+
+/// One sequence and key/value head of a call: strides and counts that the passes share. Its keys are those
+/// that any query may see: `first_key` of the sequence, at a multiple of a panel, and `keys` from there on.
+struct Unit {
+  std::int64_t E = 0, head_words = 0, E16 = 0;
+  std::int64_t queries = 0, first_key = 0, keys = 0;
+  std::int64_t begin_shift = 0, end_shift = 0;
+  std::int64_t key_words = 0;  ///< words of S keys in a packed panel
+
+  /// Keys [begin_of(q), end_of(q)) are those that query row `q` sees; neither decreases with q.
+  std::int64_t begin_of(std::int64_t q) const { return clamped(q + begin_shift, keys); }
+  std::int64_t end_of(std::int64_t q) const { return clamped(q + end_shift, keys); }
+};
+
+template <class T>
+Unit unit_of(const AttentionBlock& b, const AttentionUnit& at, const AttentionScratch& s) {
+  Unit u;
+  u.E = b.heads.head_size;
+  u.head_words = words_of<T>(u.E);
+  u.E16 = round_up(u.E, kLanes);
+  u.queries = at.queries;
+  u.keys = at.keys;
+  u.end_shift = b.mask == MaskKind::causal ? at.offset + 1 : at.keys;
+  u.begin_shift = b.window > 0 ? at.offset + 1 - b.window : -at.queries;
+  u.key_words = s.max_keys / kPerWord<T>;
+  const std::int64_t last = at.queries - 1, first = u.begin_of(0) / kPanel * kPanel;
+  u.first_key = first;
+  u.keys = at.queries == 0 ? 0 : larger(u.end_of(last) - first, 0);
+  u.begin_shift -= first;
+  u.end_shift -= first;
+  return u;
+}
+
+template <class T>
+T* at(const HeadView& x, std::int64_t row, std::int64_t head) {
+  return reinterpret_cast<T*>(x.data) + row * x.row_stride + head * x.head_size;
+}
+
+/// Calls `f` with a value of the type that `dtype`, f32 or bf16, names.
+template <class F>
+void with_type(DType dtype, const F& f) {
+  dtype == DType::bf16 ? f(Bf16{}) : f(float{});
+}
+
+/// K or V by head: word k of key j is word k of row j.
+template <class T>
+void pack_by_head(const Unit& u, const T* in, std::int64_t stride, Word* out) {
+  for (std::int64_t key = 0; key < u.keys; key += kPanel)
+    pack_transposed(in + key * stride, stride, smaller(kPanel, u.keys - key), u.E, out + key * u.head_words,
+                    u.head_words);
+}
+
+/// K or V to be reduced over keys; rows up to a multiple of 64 keys are zero.
+template <class T>
+void pack_by_key(const Unit& u, const T* in, std::int64_t stride, Word* out) {
+  pack_rows(in, stride, u.keys, u.E, kPanel, out, u.key_words * kPanel);
+  const std::int64_t used = words_of<T>(u.keys), end = words_of<T>(round_up(u.keys, kPanel));
+  for (std::int64_t panel = 0; panel < panels_of(u.E); ++panel)
+    std::memset(out + (panel * u.key_words + used) * kPanel, 0,
+                static_cast<std::size_t>((end - used) * kPanel) * sizeof(Word));
+}
+
+/// Rows of a block as left operands: whole words, and zero rows up to a whole tile.
+template <class T>
+void copy_rows(const Unit& u, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
+  const std::int64_t width = u.head_words * kPerWord<T>;
+  T* to = reinterpret_cast<T*>(out);
+  for (std::int64_t row = 0; row < round_up(rows, kTileRows); ++row, to += width) {
+    const std::int64_t count = row < rows ? u.E : 0;
+    std::memcpy(to, in + row * stride, static_cast<std::size_t>(count) * sizeof(T));
+    std::memset(static_cast<void*>(to + count), 0, static_cast<std::size_t>(width - count) * sizeof(T));
+  }
+}
+
+/// scores[i][j] = row i . key (first + j), for six rows and `keys` keys.
+template <class T>
+void score(const Unit& u, const Word* rows, const Word* keys_by_head, std::int64_t first, std::int64_t keys,
+           float* scores) {
+  for (std::int64_t j = 0; j < keys; j += kPanel)
+    tile<T>(rows, {u.head_words, 1}, keys_by_head + (first + j) * u.head_words, u.head_words, scores + j,
+            kKeyBlock, kTileRows, smaller(kPanel, keys - j), WriteMode::assign);
+}
+
+/// out[i] (+)= weights[i] . packed, for `rows` <= 6 rows and E columns, over `words` words from word `first`.
+template <class T>
+void combine(const Unit& u, const Word* weights, LeftStrides strides, const Word* packed,
+             std::int64_t panel_words, std::int64_t first, std::int64_t words, float* out, std::int64_t rows,
+             WriteMode mode) {
+  for (std::int64_t e = 0; e < u.E; e += kPanel)
+    tile<T>(weights, strides, packed + (e / kPanel * panel_words + first) * kPanel, words, out + e, u.E16,
+            rows, smaller(kPanel, u.E - e), mode);
+}
+
+}  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -1,0 +1,51 @@
+#pragma once
+
+// Heads of queries, keys and values: how many, and where they lie.
+
+#include <cstdint>
+
+#include "kernels/tensor/tensor.h"
+
+namespace trainerd::kernels {
+
+/// Heads that lie inside wider rows: element e of head h of row t is data[t * row_stride + h * head_size +
+/// e]. A copyable view like a tensor: a part of a merged projection, or a buffer of its own.
+struct HeadView {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, heads = 0, head_size = 0;
+  std::int64_t row_stride = 0;  ///< elements from row to row
+
+  bool defined() const { return row_stride > 0; }
+  /// Of the heads alone, without what lies between them.
+  std::int64_t bytes() const { return rows * heads * head_size * size_of(dtype); }
+};
+
+/// `heads` heads from head `first` on of the rows of `x_TC`, whose columns are heads of `head_size` elements.
+inline HeadView heads_of(const Tensor& x_TC, std::int64_t first, std::int64_t heads, std::int64_t head_size) {
+  base::check(x_TC.shape.ndim == 2 && (first + heads) * head_size <= x_TC.size(1),
+              "heads: a row is as wide as its heads");
+  return {.data = x_TC.data + first * head_size * size_of(x_TC.dtype),
+          .dtype = x_TC.dtype,
+          .rows = x_TC.size(0),
+          .heads = heads,
+          .head_size = head_size,
+          .row_stride = x_TC.size(1)};
+}
+
+/// Heads of a merged projection: a row of `qkv` is H query heads, then K key heads, then K value heads, E
+/// each. H is a multiple of K; query head h uses key head h / (H / K).
+struct HeadGeometry {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_size = 0;
+  std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
+
+  // Parts of a merged projection `qkv` [T, columns]; and the heads of `out` [T, H * E].
+  HeadView queries_of(const Tensor& qkv) const { return heads_of(qkv, 0, heads, head_size); }
+  HeadView keys_of(const Tensor& qkv) const { return heads_of(qkv, heads, kv_heads, head_size); }
+  HeadView values_of(const Tensor& qkv) const { return heads_of(qkv, heads + kv_heads, kv_heads, head_size); }
+  HeadView outputs_of(const Tensor& out_THE) const { return heads_of(out_THE, 0, heads, head_size); }
+};
+
+}  // namespace trainerd::kernels
