@@ -1,7 +1,6 @@
 #include "core/rank/record.h"
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 
 #include "core/train/snapshot.h"
@@ -60,12 +59,12 @@ class Recorder {
     const int g = group_index(group);
     if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
     // Transfers are in the schedule's lists, with their peers.
-    if (into_ == nullptr || std::strcmp(c.op, "exchange") == 0) return;
+    if (into_ == nullptr || c.kind == parallel::OpKind::exchange) return;
     if (c.moment == parallel::CommMoment::wait) {
       into_->push_back({RecordedEvent::Kind::wait, g, issued_[static_cast<std::size_t>(g)] - c.sequence});
       return;
     }
-    const RecordedCollective call{g, c.op, c.label, c.bytes, c.progress == parallel::Progress::background};
+    const RecordedCollective call{g, c.kind, c.label, c.bytes, c.progress == parallel::Progress::background};
     const auto [at, fresh] =
         collectives_.try_emplace(call, static_cast<std::int32_t>(record_.collectives.size()));
     if (fresh) record_.collectives.push_back(call);

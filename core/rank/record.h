@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
@@ -13,6 +14,7 @@
 #include "kernels/memory/memory.h"
 #include "kernels/ops/op_class.h"
 #include "kernels/ops/operators.h"
+#include "parallel/comm/communicator.h"
 #include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 
@@ -32,8 +34,8 @@ struct RecordedOp {
 /// A collective call; equal calls are one entry.
 struct RecordedCollective {
   int group = 0;  ///< index into RankRecord::groups
-  std::string op;
-  std::string label;
+  parallel::OpKind kind = parallel::OpKind::barrier;
+  std::string_view label;
   std::int64_t bytes = 0;   ///< as in parallel::MetaCollective
   bool background = false;  ///< by its progress
   auto operator<=>(const RecordedCollective&) const = default;

@@ -21,11 +21,12 @@ io::TraceSlice trace_slice(base::LedgerPart part, const StreamWork& work, double
   io::TraceSlice slice{
       .name = ledger.name, .category = ledger.name, .start_seconds = start_seconds, .seconds = seconds};
   if (part == base::LedgerPart::compute && work.action != nullptr) slice.name = work.action;
-  if (ledger.axis[0] != '\0') slice.name = std::string(ledger.axis) + " " + work.call.operation;
+  if (ledger.axis[0] != '\0' && work.call)
+    slice.name = std::string(ledger.axis) + " " + to_string(work.call->kind);
   if (work.action != nullptr) slice.numbers = {{"chunk", work.chunk}, {"microbatch", work.microbatch}};
-  if (work.call.operation[0] != '\0') {
-    slice.numbers.emplace_back("bytes", work.call.bytes);
-    slice.label = work.call.label;
+  if (work.call) {
+    slice.numbers.emplace_back("bytes", work.call->bytes);
+    slice.label = work.call->label;
   }
   return slice;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "io/records/records.h"
@@ -12,9 +13,9 @@ namespace trainerd::core {
 /// What a rank's compute stream is at, beside the part of the ledger that its time belongs to. Texts are
 /// literals.
 struct StreamWork {
-  const char* action = nullptr;   ///< of the schedule; null: none
-  int chunk = 0, microbatch = 0;  ///< of the action
-  parallel::CommCall call;        ///< that a stall issues or awaits
+  const char* action = nullptr;            ///< of the schedule; null: none
+  int chunk = 0, microbatch = 0;           ///< of the action
+  std::optional<parallel::CommCall> call;  ///< that a stall issues or awaits
 };
 
 /// The name that traces give an action, in simulated and real runs alike.

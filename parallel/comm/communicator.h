@@ -10,6 +10,17 @@
 
 namespace trainerd::parallel {
 
+/// The operations of a Communicator.
+enum class OpKind : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  barrier,
+  exchange
+};
+const char* to_string(OpKind kind);
 enum class ReduceOp : std::uint8_t { sum, max };
 /// `fixed`: the order of summands is the same in every run: in rank order, or, of a communicator that says so
 /// (NCCL's), in one that the machines and libraries determine.

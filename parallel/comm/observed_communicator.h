@@ -13,7 +13,7 @@ enum class CommMoment : std::uint8_t { issue, wait, done };
 /// The call that issues or awaits. `bytes` are of the tensor that is reduced, gathered into, scattered from
 /// or passed on; of an exchange, of all its sends and receives.
 struct CommCall {
-  const char* operation = "";
+  OpKind kind = OpKind::barrier;
   const char* label = "";
   std::int64_t bytes = 0;
 };

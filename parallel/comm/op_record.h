@@ -10,17 +10,6 @@
 
 namespace trainerd::parallel {
 
-enum class OpKind : std::uint8_t {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  broadcast,
-  barrier,
-  exchange
-};
-const char* to_string(OpKind kind);
-
 /// What a rank says it is about to do; the members of a group must say the same.
 struct OpRecord {
   /// Of the group's collectives, from 1; in a message, of those from its sender to its receiver.

@@ -29,7 +29,7 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
   kernels::MetaBackend backend(topology.device, {});
   parallel::MetaWorld world(0, [&](parallel::Group group, const parallel::MetaCollective& c) {
     if (counting && c.moment == parallel::CommMoment::issue)
-      volume[std::string(info(group).name) + "." + c.op] += c.bytes;
+      volume[std::string(info(group).name) + "." + to_string(c.kind)] += c.bytes;
   });
   const core::RankGroups groups(layout, 0, job.model, world, backend);
   core::StepMemory memory(core::count_slots(job, layout, 0));

@@ -149,19 +149,19 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
   t.rail = t.network = {10e9, 10e-6, 1, 0};
   using core::collective_seconds;
   using parallel::Link;
-  CHECK(collective_seconds("all_reduce", 800'000'000, {8, 8, Link::nvlink}, t) ==
+  CHECK(collective_seconds(parallel::OpKind::all_reduce, 800'000'000, {8, 8, Link::nvlink}, t) ==
         Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
-  CHECK(collective_seconds("all_gather", 800'000'000, {8, 8, Link::nvlink}, t) ==
+  CHECK(collective_seconds(parallel::OpKind::all_gather, 800'000'000, {8, 8, Link::nvlink}, t) ==
         Approx(7.0 / 8 * 8e-3 + 7e-6));
   // One member a node: by its own card. Eight a node: by eight cards, as fast as NVLink lets them.
-  CHECK(collective_seconds("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t) ==
+  CHECK(collective_seconds(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t) ==
         Approx(3.0 / 4 * 40e-3 + 30e-6));
-  CHECK(collective_seconds("reduce_scatter", 800'000'000, {16, 8, Link::rail}, t) ==
+  CHECK(collective_seconds(parallel::OpKind::reduce_scatter, 800'000'000, {16, 8, Link::rail}, t) ==
         Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
   // A small sum over many nodes takes a tree.
-  CHECK(collective_seconds("all_reduce", 8, {1024, 1, Link::rail}, t) ==
+  CHECK(collective_seconds(parallel::OpKind::all_reduce, 8, {1024, 1, Link::rail}, t) ==
         Approx(2 * 10 * 10e-6).epsilon(1e-3));
-  CHECK(collective_seconds("all_reduce", 8, {1, 1, Link::none}, t) == 0);
+  CHECK(collective_seconds(parallel::OpKind::all_reduce, 8, {1, 1, Link::none}, t) == 0);
 }
 
 TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
@@ -172,7 +172,7 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   using parallel::Link;
   using Shares = std::array<double, core::kPorts>;  // NVLink, network, host
   const auto shares = [&](core::GroupPlace place) {
-    return core::collective_cost("all_gather", 1 << 20, place, t).shares;
+    return core::collective_cost(parallel::OpKind::all_gather, 1 << 20, place, t).shares;
   };
   CHECK(shares({8, 8, Link::nvlink}) == Shares{1, 0, 0});
   CHECK(shares({4, 1, Link::rail}) == Shares{0, 1, 0});
@@ -186,9 +186,9 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   CHECK(core::message_cost(1 << 20, Link::nvlink, t).shares == Shares{1, 0, 0});
   CHECK(core::message_cost(1 << 20, Link::network, t).shares == Shares{0, 1, 0});
   CHECK(core::message_cost(1 << 20, Link::rail, t).latency == Approx(15e-6));
-  CHECK(core::collective_cost("reduce_scatter", 400'000'000, {4, 1, Link::rail}, t).latency ==
+  CHECK(core::collective_cost(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t).latency ==
         Approx(5e-6 + 3 * 10e-6));
-  CHECK(core::collective_cost("barrier", 0, {4, 1, Link::rail}, t).bandwidth == 0);
+  CHECK(core::collective_cost(parallel::OpKind::barrier, 0, {4, 1, Link::rail}, t).bandwidth == 0);
   // Where the host's memory joins ranks: as measured, less what no bytes take.
   t.measured.devices = 2;
   t.measured.collectives["message"] = {1e3, 10e-6, 1e6, 200e-6};

@@ -50,7 +50,7 @@ core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCos
   core::RankRecord record = record_of(shape, costs);
   // Ranks end a step together, as the gradient norm's sum has them do.
   record.groups = {parallel::Group::world};
-  record.collectives = {{0, "all_reduce", "norm", 0, false}};
+  record.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false}};
   record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
   core::ReplayInput input = input_of(shape, record, costs.transfer);
   input.messages_in_order = messages == Messages::in_order;
@@ -136,7 +136,7 @@ TEST_CASE("a background collective is exposed by what is left of it when it is a
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
-  record.collectives = {{0, "reduce_scatter", "gradients", 5, true}};
+  record.collectives = {{0, parallel::OpKind::reduce_scatter, "gradients", 5, true}};
   using Kind = core::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, of which the backward's 2 hide some
@@ -157,7 +157,8 @@ TEST_CASE("ranks of several stages meet in as many groups as there are", "[repla
   core::RankRecord inner = record_of(shape, {1, 1, 1, 0});
   using Kind = core::RecordedEvent::Kind;
   inner.groups = {parallel::Group::world, parallel::Group::tied};
-  inner.collectives = {{0, "all_reduce", "norm", 3, false}, {1, "all_reduce", "tied", 2, false}};
+  inner.collectives = {{0, parallel::OpKind::all_reduce, "norm", 3, false},
+                       {1, parallel::OpKind::all_reduce, "tied", 2, false}};
   core::RankRecord ends = inner;
   inner.groups.pop_back();
   inner.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
@@ -172,7 +173,7 @@ TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
-  record.collectives = {{0, "all_gather", "parameters", 4, true}};
+  record.collectives = {{0, parallel::OpKind::all_gather, "parameters", 4, true}};
   using Kind = core::RecordedEvent::Kind;
   auto& forward = record.actions[{0, ActionKind::forward, core::MicrobatchRole::last}];
   forward.push_back({Kind::wait, 0, 0});  // a second into the step
@@ -194,7 +195,7 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::world};
-  record.collectives = {{0, "all_reduce", "norm", 0, false}};
+  record.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false}};
   record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
   const core::Replays replays(input_of(shape, record, 0.25));
   const double even = replays.run().step_seconds;
@@ -243,8 +244,8 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp, parallel::Group::tp};
-  record.collectives = {{0, "reduce_scatter", "gradients", 5, true},
-                        {1, "all_reduce", "row_linear", 2, false}};
+  record.collectives = {{0, parallel::OpKind::reduce_scatter, "gradients", 5, true},
+                        {1, parallel::OpKind::all_reduce, "row_linear", 2, false}};
   using Kind = core::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});
@@ -288,7 +289,8 @@ TEST_CASE(
   core::RankRecord last = record_of(shape, {1, 1, 1, 0});
   using Kind = core::RecordedEvent::Kind;
   last.groups = {parallel::Group::world, parallel::Group::dp};
-  last.collectives = {{0, "all_reduce", "norm", 0, false}, {1, "all_gather", "parameters", 10, true}};
+  last.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false},
+                      {1, parallel::OpKind::all_gather, "parameters", 10, true}};
   last.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
   core::RankRecord first = last;
   first.before = {{Kind::issue, 1, 0}};

@@ -71,7 +71,7 @@ std::array<double, kPorts> share(Port port, double part) {
 }
 
 /// As measured: what it takes with no bytes is latency.
-TransferCost by_host(const std::string& op, std::int64_t bytes, std::int64_t size, const Topology& t) {
+TransferCost by_host(const char* op, std::int64_t bytes, std::int64_t size, const Topology& t) {
   const double all = measured_collective(op, bytes, size, t.measured),
                latency = std::min(all, measured_collective(op, 0, size, t.measured));
   return {latency, all - latency, share(Port::host, 1)};
@@ -126,10 +126,10 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
   return place;
 }
 
-TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& g,
+TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& g,
                              const Topology& t) {
   if (g.size == 1) return {};
-  if (g.link == Link::shared_memory) return by_host(op, bytes, g.size, t);
+  if (g.link == Link::shared_memory) return by_host(to_string(kind), bytes, g.size, t);
   const LinkSpeed& link = speed_of(g.link, t);
   const bool inside = g.link == Link::nvlink;
   const double n = real(g.size), domains = inside ? 1 : std::ceil(n / real(g.per_domain));
@@ -150,13 +150,13 @@ TransferCost collective_cost(const std::string& op, std::int64_t bytes, const Gr
       cost.shares[static_cast<std::size_t>(Port::nvlink)] =
           std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
   }
-  if (op == "all_reduce") {
+  if (kind == parallel::OpKind::all_reduce) {
     // A tree between domains, a chain inside; its bandwidth is the ring's.
     const double depth = std::ceil(std::log2(std::max(domains, 1.0))) * link.latency_seconds +
                          (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
     cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
     cost.bandwidth *= 2;
-  } else if (op == "barrier") {
+  } else if (kind == parallel::OpKind::barrier) {
     cost.latency = link.start_seconds + 2 * hops;
     cost.bandwidth = 0;
   }

@@ -54,14 +54,14 @@ struct TransferCost {
 /// with a latency for each hop; sums take trees instead where those are faster (2 log2 of the domains in
 /// latency). Between domains each member has a network card of its own, so that a group with several in a
 /// domain goes out by all of them. `bytes` as recorded.
-TransferCost collective_cost(const std::string& op, std::int64_t bytes, const GroupPlace& group,
+TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                              const parallel::Topology& topology);
 /// One message between two devices.
 TransferCost message_cost(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
 
-inline double collective_seconds(const std::string& op, std::int64_t bytes, const GroupPlace& group,
+inline double collective_seconds(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                                  const parallel::Topology& topology) {
-  return collective_cost(op, bytes, group, topology).seconds();
+  return collective_cost(kind, bytes, group, topology).seconds();
 }
 inline double message_seconds(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology) {
   return message_cost(bytes, link, topology).seconds();

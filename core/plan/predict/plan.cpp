@@ -107,7 +107,7 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
         t.calls += times;
         t.bytes += static_cast<double>(times * c.bytes);
         if (plan.timed)
-          t.seconds += static_cast<double>(times) * collective_seconds(c.op, c.bytes, place, plan.topology);
+          t.seconds += static_cast<double>(times) * collective_seconds(c.kind, c.bytes, place, plan.topology);
       }
     };
     count(record.before, 1), count(record.after, 1);

@@ -11,6 +11,8 @@
 namespace trainerd::core {
 namespace {
 
+using parallel::OpKind;
+
 /// Pipeline ranks with the same key record the same step.
 std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
                      const SlotCounts& slots) {
@@ -28,13 +30,13 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
 TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
                        const OtherSoftware& other, bool recomputed) {
   // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
-  const double times = c.op == "all_gather" && recomputed ? 1 + other.gathered_again / 2 : 1;
+  const double times = c.kind == OpKind::all_gather && recomputed ? 1 + other.gathered_again / 2 : 1;
   const double pieces = times * static_cast<double>(other.collectives_of_layer);
-  TransferCost cost = collective_cost(c.op, c.bytes / other.collectives_of_layer, place, t);
+  TransferCost cost = collective_cost(c.kind, c.bytes / other.collectives_of_layer, place, t);
   cost.latency *= pieces, cost.bandwidth *= pieces;
   if (other.part_seconds > 0) {
     // The copies read and write all of it; a gather's parts are filled with zeros before.
-    const double moved = times * static_cast<double>(c.bytes) * (c.op == "all_gather" ? 3 : 2);
+    const double moved = times * static_cast<double>(c.bytes) * (c.kind == OpKind::all_gather ? 3 : 2);
     cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds +
                     moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   }
@@ -45,9 +47,10 @@ TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, con
 TransferCost step_collective_cost(const RecordedCollective& c, const GroupPlace& place,
                                   const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
   const auto labelled = [&](const char* label) { return c.label == label; };
-  if ((labelled("parameters") && c.op == "all_gather") || (labelled("gradients") && c.op == "reduce_scatter"))
+  if ((labelled("parameters") && c.kind == OpKind::all_gather) ||
+      (labelled("gradients") && c.kind == OpKind::reduce_scatter))
     return zero_cost(c, place, t, other, recomputed);
-  return collective_cost(c.op, c.bytes, place, t);
+  return collective_cost(c.kind, c.bytes, place, t);
 }
 
 /// Each takes its ports for its part of the time, at both ends.
@@ -108,8 +111,9 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
     const parallel::Link link = groups.link(from, to);
     if (!scattered) return message_cost(bytes, link, *t);
-    return one_after_another(message_cost(bytes / tp, link, *t),
-                             collective_cost("all_gather", bytes, groups.at(to, parallel::Group::tp), *t));
+    return one_after_another(
+        message_cost(bytes / tp, link, *t),
+        collective_cost(OpKind::all_gather, bytes, groups.at(to, parallel::Group::tp), *t));
   };
   return input;
 }

@@ -80,14 +80,14 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
     Seconds s;
     for (const parallel::Bucket& b : parallel::lay_out_buckets(sections, bucket / grads, parts).buckets) {
       const std::int64_t piece = b.size / levels.inner;
-      const double reduce = collective_seconds("reduce_scatter", b.size * grads, inner, t);
-      const double gather = collective_seconds("all_gather", b.size * params, inner, t);
+      const double reduce = collective_seconds(parallel::OpKind::reduce_scatter, b.size * grads, inner, t);
+      const double gather = collective_seconds(parallel::OpKind::all_gather, b.size * params, inner, t);
       double reduce_outer = 0, gather_outer = 0;
       if (outer != nullptr && levels.replicas) {
-        reduce_outer = collective_seconds("all_reduce", piece * grads, *outer, t);
+        reduce_outer = collective_seconds(parallel::OpKind::all_reduce, piece * grads, *outer, t);
       } else if (outer != nullptr) {
-        reduce_outer = collective_seconds("reduce_scatter", piece * grads, *outer, t);
-        gather_outer = collective_seconds("all_gather", piece * params, *outer, t);
+        reduce_outer = collective_seconds(parallel::OpKind::reduce_scatter, piece * grads, *outer, t);
+        gather_outer = collective_seconds(parallel::OpKind::all_gather, piece * params, *outer, t);
       }
       const double walks = table ? 1 : 2;
       // A tied table's gradient is whole at the end of the step alone.
@@ -101,7 +101,7 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
            .gather_outer = gather_outer,
            .gather_inner_walks = walks * gather,
            .gather_outer_walks = walks * gather_outer,
-           .gather_gradients = collective_seconds("all_gather", b.size * grads, inner, t)});
+           .gather_gradients = collective_seconds(parallel::OpKind::all_gather, b.size * grads, inner, t)});
     }
     return s;
   };

@@ -114,7 +114,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
       if (e.kind != RecordedEvent::Kind::issue || only) continue;
       const RecordedCollective& call = record.collectives[i];
       if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)
-        seconds += collective_seconds(call.op, call.bytes, tp, t);
+        seconds += collective_seconds(call.kind, call.bytes, tp, t);
     }
     return seconds;
   };

@@ -17,7 +17,7 @@ class MetaWork final : public Work {
     collective_.moment = CommMoment::wait;
   }
   void wait(Stream& s) override {
-    collective_.stream = s.name();
+    collective_.stream = s.name().c_str();
     if (observe_) observe_(collective_);
   }
   void wait_host(double) override {}
@@ -35,38 +35,40 @@ class MetaCommunicator final : public Communicator {
   std::int64_t size() const override { return size_; }
 
   std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp, const CommOptions& o) override {
-    return note(s, "all_reduce", x.bytes(), o);
+    return note(s, OpKind::all_reduce, x.bytes(), o);
   }
   std::unique_ptr<Work> all_gather(Stream& s, const Tensor&, const Tensor& out,
                                    const CommOptions& o) override {
-    return note(s, "all_gather", out.bytes(), o);
+    return note(s, OpKind::all_gather, out.bytes(), o);
   }
   std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor&,
                                        const CommOptions& o) override {
-    return note(s, "reduce_scatter", x.bytes(), o);
+    return note(s, OpKind::reduce_scatter, x.bytes(), o);
   }
   std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor&, const CommOptions& o) override {
-    return note(s, "all_to_all", x.bytes(), o);
+    return note(s, OpKind::all_to_all, x.bytes(), o);
   }
   std::unique_ptr<Work> broadcast(Stream& s, const Tensor& x, std::int64_t, const CommOptions& o) override {
-    return note(s, "broadcast", x.bytes(), o);
+    return note(s, OpKind::broadcast, x.bytes(), o);
   }
-  std::unique_ptr<Work> barrier(Stream& s, const CommOptions& o) override { return note(s, "barrier", 0, o); }
+  std::unique_ptr<Work> barrier(Stream& s, const CommOptions& o) override {
+    return note(s, OpKind::barrier, 0, o);
+  }
   std::unique_ptr<Work> exchange(Stream& s, std::span<const Transfer> sends,
                                  std::span<const Transfer> receives, const CommOptions& o) override {
     std::int64_t bytes = 0;
     for (const Transfer& t : sends) bytes += t.tensor.bytes();
     for (const Transfer& t : receives) bytes += t.tensor.bytes();
-    return note(s, "exchange", bytes, o);
+    return note(s, OpKind::exchange, bytes, o);
   }
   void abort() override {}
 
  private:
-  std::unique_ptr<Work> note(const Stream& s, const char* op, std::int64_t bytes, const CommOptions& o) {
+  std::unique_ptr<Work> note(const Stream& s, OpKind kind, std::int64_t bytes, const CommOptions& o) {
     MetaCollective collective{.sequence = ++sequence_,
-                              .op = op,
+                              .kind = kind,
                               .label = o.label,
-                              .stream = s.name(),
+                              .stream = s.name().c_str(),
                               .group_size = size_,
                               .bytes = bytes,
                               .progress = o.progress};

@@ -15,9 +15,9 @@ struct MetaCollective {
   CommMoment moment = CommMoment::issue;
   std::int64_t sequence =
       0;  ///< of the communicator, from 1: what is awaited has the number it was issued with
-  const char* op = "";
-  std::string label;
-  std::string stream;
+  OpKind kind = OpKind::barrier;
+  const char* label = "";
+  const char* stream = "";
   std::int64_t group_size = 1;
   std::int64_t bytes = 0;
   Progress progress = Progress::caller;
