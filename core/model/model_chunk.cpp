@@ -130,10 +130,10 @@ void ModelChunk::input_gradient(const WalkContext& c, std::size_t segment, Frame
   switch (segments_[segment].kind) {
     case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
     case Segment::Kind::mlp:
-      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, mode);
+      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, backward);
       break;
     case Segment::Kind::attention:
-      attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, mode);
+      attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, backward);
       break;
     case Segment::Kind::embedding: break;
   }

@@ -13,6 +13,7 @@
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
 #include "core/train/clocked_groups.h"
+#include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
 #include "io/records/records.h"
@@ -119,7 +120,7 @@ class Trainer {
   void take_persistent(kernels::Arena& persistent);
   void make_chunks(kernels::Arena& persistent);
   void make_frames();
-  std::vector<parallel::PartialSum> partial_sums() const;
+  void add_partial_sums();
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, const ReadSample& read);
   void compute(const PassSchedule& schedule, const parallel::Action& action, const ReadSample& read);
@@ -153,7 +154,7 @@ class Trainer {
   DeclaredParams declared_;
   ParamStore params_;
   std::vector<Chunk> chunks_;
-  std::vector<parallel::PartialSum> partial_sums_;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< by view
   PassSchedule train_, evaluate_;
   /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
   std::vector<std::vector<Frame>> frames_;
@@ -164,8 +165,13 @@ class Trainer {
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
-  std::vector<std::int64_t> first_block_;
-  std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
+  /// Runs of all views that the norm is made of.
+  struct NormRun {
+    const ParamView* view;
+    const StateRun* run;
+  };
+  std::vector<NormRun> norm_runs_;
+  std::vector<std::int64_t> first_block_;  ///< by norm run
   std::vector<std::int32_t> sample_;
   std::vector<std::byte> staging_;  ///< a microbatch's tokens, then its targets
 };
