@@ -5,6 +5,7 @@
 #include "core/job/model_options.h"
 #include "core/model/batch.h"
 #include "core/model/frame.h"
+#include "core/model/param_store.h"
 #include "core/model/parameters.h"
 #include "parallel/tensor/linear.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/job/model_options.h"
-#include "core/model/param_store.h"
+#include "core/model/param_info.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core {

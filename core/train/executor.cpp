@@ -111,7 +111,7 @@ Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, B
 
 void Trainer::add_loss(const Chunk& chunk) {
   // Every rank of the tp group has the same loss: the first counts it.
-  if (chunk.model.last() && params_.placement().tp_rank == 0)
+  if (chunk.model.last() && params_.tp_rank() == 0)
     backend_.ordered_sum(*compute_, {.x = loss_T_,
                                      .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1),
                                      .mode = WriteMode::accumulate});

@@ -13,8 +13,6 @@ namespace {
 
 using namespace kernels;
 
-constexpr std::array<const char*, 3> kPrefixes{"", "optimizer.moment1.", "optimizer.moment2."};
-
 /// The shortest text that reads back to the same double: equal for equal numbers alone.
 std::string exact_text(double value) {
   std::array<char, 32> text{};
@@ -35,50 +33,49 @@ std::vector<std::int64_t> to_vector(const Shape& shape) {
 Snapshot::Snapshot(const ParamStore& params) {
   std::map<std::string, int> boxes;  // of each logical tensor in this file
   std::vector<io::StoredTensor> stored;
-  for (int array = 0; array < static_cast<int>(kPrefixes.size()); ++array) {
-    for (const StateRun& run : params.state_runs()) {
+  // `array_of` gives the array that a state part's elements lie in.
+  const auto add = [&](const ParamView& view, const std::string& prefix, const auto& array_of) {
+    for (const StateRun& run : view.state_runs()) {
       const ParamInfo& info = params.info(run.id);
-      Part part{run, array, {}};
-      const Tensor t = tensor(params, part);
-      const std::string name = kPrefixes[static_cast<std::size_t>(array)] + info.name;
-      part.slice = {name, t.dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
+      Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count), {}};
+      const DType dtype = part.elements.dtype;
+      const std::string name = prefix + info.name;
+      part.slice = {name, dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
       if (run.owned) {
         const int box = boxes[name]++;
         if (box > 0) part.slice.stored = name + "#" + std::to_string(box);
-        stored.push_back({part.slice.stored_name(), t.dtype, run.box.shape, 0, t.bytes()});
+        stored.push_back({part.slice.stored_name(), dtype, run.box.shape, 0, part.elements.bytes()});
         slices_.push_back(part.slice);
         saved_.push_back(parts_.size());
       }
       parts_.push_back(std::move(part));
     }
+  };
+  for (std::size_t v = 0; v < params.views(); ++v) {
+    const ParamView& view = params.view(v);
+    add(view, "", [](const StatePart& part) { return part.master; });
+    for (std::size_t s = 0; s < view.states().size(); ++s)
+      add(view, "optimizer." + view.states()[s] + ".", [s](const StatePart& part) { return part.states[s]; });
   }
   layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}});
 }
 
-Tensor Snapshot::tensor(const ParamStore& params, const Part& part) {
-  const StatePart& state = params.state_parts()[part.run.part];
-  const std::array<const Tensor*, 3> arrays{&state.master, &state.moment1, &state.moment2};
-  return arrays[static_cast<std::size_t>(part.array)]->rows(part.run.begin, part.run.count);
-}
-
-void Snapshot::fill(ParamStore& params, Backend& backend, Stream& stream,
-                    std::span<std::byte> segment) const {
+void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segment) const {
   base::check(static_cast<std::int64_t>(segment.size()) >= bytes(), "a snapshot's segment holds all of it");
   const std::int64_t data = static_cast<std::int64_t>(layout_.header.size());
   std::memcpy(segment.data(), layout_.header.data(), layout_.header.size());
   for (std::size_t i = 0; i < saved_.size(); ++i) {
     const io::StoredTensor& stored = layout_.tensors[i];
-    backend.read_back(stream, tensor(params, parts_[saved_[i]]),
+    backend.read_back(stream, parts_[saved_[i]].elements,
                       segment.subspan(static_cast<std::size_t>(data + stored.begin),
                                       static_cast<std::size_t>(stored.end - stored.begin)));
   }
 }
 
-void Snapshot::load(ParamStore& params, Backend& backend, Stream& stream,
-                    io::CheckpointReader& reader) const {
+void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
   for (const Part& part : parts_) {
-    const Tensor t = tensor(params, part);
+    const Tensor& t = part.elements;
     const std::int64_t rows = part.slice.shape[0], row_bytes = t.bytes() / std::max<std::int64_t>(1, rows);
     const std::int64_t step = std::max<std::int64_t>(1, kStagingBytes / std::max<std::int64_t>(1, row_bytes));
     for (std::int64_t row = 0; row < rows; row += step) {

@@ -13,9 +13,8 @@
 
 namespace trainerd::core {
 
-/// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's
-/// moments under optimizer.moment1.NAME and optimizer.moment2.NAME. The bytes of a snapshot are a whole
-/// safetensors file.
+/// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's states
+/// under optimizer.STATE.NAME (optimizer.moment1.NAME). The bytes of a snapshot are a whole safetensors file.
 class Snapshot {
  public:
   explicit Snapshot(const ParamStore& params);
@@ -25,20 +24,16 @@ class Snapshot {
   const std::vector<io::TensorSlice>& slices() const { return slices_; }
 
   /// Copies the state out of the device. `segment` is at least `bytes()` long.
-  void fill(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream,
-            std::span<std::byte> segment) const;
+  void fill(kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
   /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters
   /// afterwards.
-  void load(ParamStore& params, kernels::Backend& backend, kernels::Stream& stream,
-            io::CheckpointReader& reader) const;
+  void load(kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
 
  private:
   struct Part {
-    StateRun run;
-    int array;  ///< 0 master, 1 first moment, 2 second moment
+    kernels::Tensor elements;
     io::TensorSlice slice;
   };
-  static kernels::Tensor tensor(const ParamStore& params, const Part& part);
   std::vector<Part> parts_;         ///< of the whole state of this rank
   std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
   std::vector<io::TensorSlice> slices_;

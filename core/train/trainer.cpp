@@ -4,7 +4,6 @@
 #include <array>
 
 #include "core/train/learning_rate.h"
-#include "kernels/tensor/rng.h"
 
 namespace trainerd::core {
 namespace {
@@ -46,21 +45,16 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_,
                                    layout.options.sequence_parallel)),
-      params_(declared_.infos, job.precision, placement_of(layout, place_, groups_, microbatches_), backend,
-              memory.persistent()) {
+      params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
+              placement_of(layout, place_, groups_, microbatches_), backend, memory.persistent()) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
-  partial_sums_ = partial_sums();
+  add_partial_sums();
   train_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
   evaluate_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
   make_frames();
-  for (const StatePart& part : params_.state_parts()) {
-    update_ranges_.push_back(part.ranges);
-    for (UpdateRange& range : update_ranges_.back()) {
-      range.weight_decay *= static_cast<float>(job_.optimizer.weight_decay);
-      range.key = mix_keys(range.key, job_.seed);
-    }
-  }
+  for (std::size_t i = 0; i < params_.views(); ++i)
+    optimizers_.push_back(make_optimizer(job_, params_.view(i), backend_));
 }
 
 void Trainer::take_persistent(Arena& persistent) {
@@ -70,8 +64,11 @@ void Trainer::take_persistent(Arena& persistent) {
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   first_block_.push_back(0);
-  for (const StateRun& run : params_.norm_runs())
-    first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
+  for (std::size_t i = 0; i < params_.views(); ++i)
+    for (const StateRun& run : params_.view(i).norm_runs()) {
+      norm_runs_.push_back({&params_.view(i), &run});
+      first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
+    }
   square_sums_ =
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
@@ -118,38 +115,28 @@ void Trainer::make_frames() {
       frame.segments.reserve(chunks_[c].model.segments().size());
 }
 
-std::vector<parallel::PartialSum> Trainer::partial_sums() const {
-  std::vector<parallel::PartialSum> sums;
-  const auto add = [&](ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator* group,
-                       const char* label) {
-    begin += params_.flat_begin(id);
-    // Neighbours in memory are summed at once, the padding between them too.
-    if (!sums.empty() && sums.back().group == group &&
-        begin == align_up(sums.back().begin + sums.back().count))
-      sums.back().count = begin + count - sums.back().begin;
-    else sums.push_back({begin, count, group, label});
-  };
+void Trainer::add_partial_sums() {
   const LocalSizes local = local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
   for (ParamId id = 0; id < params_.count(); ++id)
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1)
-      add(id, 0, params_.info(id).shard.logical.numel(), &groups_.tp(), "norm_gradients");
+      params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(), "norm_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim,
                        count = 2 * local.kv_heads * job_.model.head_dim;
     for (const ChunkParams& chunk : declared_.chunks)
       for (const LayerParams& layer : chunk.layers) {
-        add(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden, groups_.kv(),
-            "shared_heads_gradient");
+        params_.add_partial_sum(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden,
+                                *groups_.kv(), "shared_heads_gradient");
         if (layer.qkv.bias != kNoParam)
-          add(layer.qkv.bias, first, count, groups_.kv(), "shared_heads_gradient");
+          params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
       }
   }
   if (declared_.tied_copy != kNoParam)
-    add(declared_.tied_copy, 0,
+    params_.add_partial_sum(
+        declared_.tied_copy, 0,
         parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
-        groups_.tied(), "tied_embedding_gradient");
-  return sums;
+        *groups_.tied(), "tied_embedding_gradient");
 }
 
 void Trainer::initialise_tables() {
@@ -176,7 +163,7 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   params_.begin_step(s);
   run(parallel::ParamGatherer::Pass::train, batches);
 
-  params_.finish_grads(partial_sums_);
+  params_.finish_grads();
 
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
@@ -187,12 +174,11 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 void Trainer::update(const ReportSlot& slot) {
   Stream& s = *compute_;
   clock_.enter(s, base::LedgerPart::optimizer);
-  const std::vector<StateRun>& runs = params_.norm_runs();
-  for (std::size_t i = 0; i < runs.size(); ++i) {
+  for (std::size_t i = 0; i < norm_runs_.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
     if (count > 0)
-      backend_.block_square_sums(
-          s, {.x = params_.norm_elements(runs[i]), .sums = square_sums_.rows(begin, count)});
+      backend_.block_square_sums(s, {.x = norm_runs_[i].view->norm_elements(*norm_runs_[i].run),
+                                     .sums = square_sums_.rows(begin, count)});
   }
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
   backend_.total_square_sum(s, {.sums = square_sums_,
@@ -211,22 +197,8 @@ void Trainer::update(const ReportSlot& slot) {
                             .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
-  for (std::size_t i = 0; i < params_.state_parts().size(); ++i) {
-    const StatePart& part = params_.state_parts()[i];
-    backend_.adamw_update(s, {.ranges = update_ranges_[i],
-                              .grads = part.grads,
-                              .master = part.master,
-                              .moment1 = part.moment1,
-                              .moment2 = part.moment2,
-                              .params = part.params,
-                              .control = slot.control,
-                              .lr = static_cast<float>(slot.lr),
-                              .beta1 = static_cast<float>(job_.optimizer.beta1),
-                              .beta2 = static_cast<float>(job_.optimizer.beta2),
-                              .eps = static_cast<float>(job_.optimizer.eps),
-                              .step = slot.step,
-                              .rounding = job_.precision.rounding});
-  }
+  for (const auto& optimizer : optimizers_)
+    optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
   params_.updated(s);
 }
 
@@ -251,7 +223,7 @@ StepReport Trainer::report() {
     report.nonfinite =
         values.nonfinite < 0
             ? "loss"
-            : params_.info(params_.norm_runs()[static_cast<std::size_t>(values.nonfinite)].id).name;
+            : params_.info(norm_runs_[static_cast<std::size_t>(values.nonfinite)].run->id).name;
   report.vote = {voted[0] > 0, voted[1] > 0};
   return report;
 }

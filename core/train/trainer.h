@@ -14,6 +14,7 @@
 #include "core/model/parameters.h"
 #include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
+#include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
 #include "io/records/records.h"
@@ -121,7 +122,7 @@ class Trainer {
   void take_persistent(kernels::Arena& persistent);
   void make_chunks(kernels::Arena& persistent);
   void make_frames();
-  std::vector<parallel::PartialSum> partial_sums() const;
+  void add_partial_sums();
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, BatchSource& batches);
   void compute(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
@@ -156,7 +157,7 @@ class Trainer {
   DeclaredParams declared_;
   ParamStore params_;
   std::vector<Chunk> chunks_;
-  std::vector<parallel::PartialSum> partial_sums_;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< by view
   PassSchedule train_, evaluate_;
   /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
   std::vector<std::vector<Frame>> frames_;
@@ -167,9 +168,14 @@ class Trainer {
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
-  std::vector<std::int64_t> first_block_;
-  std::vector<std::vector<kernels::UpdateRange>> update_ranges_;  ///< by state part
-  std::vector<std::byte> staging_;  ///< a microbatch's values, one array after the other
+  /// Runs of all views that the norm is made of.
+  struct NormRun {
+    const ParamView* view;
+    const StateRun* run;
+  };
+  std::vector<NormRun> norm_runs_;
+  std::vector<std::int64_t> first_block_;  ///< by norm run
+  std::vector<std::byte> staging_;         ///< a microbatch's values, one array after the other
 };
 
 }  // namespace trainerd::core

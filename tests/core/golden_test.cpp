@@ -63,8 +63,7 @@ std::vector<double> run(const Golden& golden, const core::JobSpec& job, const Af
   core::ParamStore& params = trainer.params();
   for (core::ParamId id = 0; id < params.count(); ++id) {
     const auto values = golden.get<float>("init." + params.info(id).name);
-    rank.backend().write(trainer.stream(), std::as_bytes(std::span(values)),
-                         params.part(params.flat_master(), id));
+    rank.backend().write(trainer.stream(), std::as_bytes(std::span(values)), params.master(id));
   }
   trainer.publish();
   const auto tokens = golden.get<std::int32_t>("tokens");
@@ -131,7 +130,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
                                  params.grad(id).as<float>()) < kGradient);
           if (step == 12)
             CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
-                                 params.part(params.flat_master(), id).as<float>(),
+                                 params.master(id).as<float>(),
                                  undetermined(job.model, params.info(id).name)) < kWeight);
         }
       });

@@ -59,9 +59,7 @@ std::vector<Outcome> train(const core::JobSpec& job) {
     const auto samples = test::skewed_samples(job, 1);
     outcome.curve.push_back(cpu.trainer().evaluate(*test::batches(cpu.trainer(), samples)).loss);
     test::require_as_planned(cpu);
-    for (const core::StatePart& part : cpu.trainer().params().state_parts())
-      for (const kernels::Tensor& t : {part.master, part.moment1, part.moment2, part.params})
-        outcome.state.insert(outcome.state.end(), t.data, t.data + t.bytes());
+    outcome.state = test::state_of(cpu.trainer());
   });
   return outcomes;
 }

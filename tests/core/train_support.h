@@ -69,6 +69,19 @@ inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job
   return trainer.step(step, *batches(trainer, samples), vote);
 }
 
+/// The bytes of all that a step updates.
+inline std::vector<std::byte> state_of(core::Trainer& trainer) {
+  std::vector<std::byte> bytes;
+  const auto add = [&](const kernels::Tensor& t) { bytes.insert(bytes.end(), t.data, t.data + t.bytes()); };
+  for (std::size_t v = 0; v < trainer.params().views(); ++v)
+    for (const core::StatePart& part : trainer.params().view(v).state_parts()) {
+      add(part.master);
+      for (const kernels::Tensor& state : part.states) add(state);
+      add(part.params);
+    }
+  return bytes;
+}
+
 /// Losses of `steps` steps from `first` on.
 inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first,
                                   std::int64_t steps) {

@@ -249,8 +249,8 @@ TEST_CASE(
 TEST_CASE("the meta world shows what a chunked gather and sum have beside them", "[overlap]") {
   std::vector<std::string> calls;
   const auto observe = [&](const parallel::MetaCollective& m) {
-    calls.push_back(std::string(m.moment == parallel::CommMoment::issue ? "issue " : "wait ") + to_string(m.kind) + " " +
-                    std::to_string(m.sequence) +
+    calls.push_back(std::string(m.moment == parallel::CommMoment::issue ? "issue " : "wait ") +
+                    to_string(m.kind) + " " + std::to_string(m.sequence) +
                     (m.progress == parallel::Progress::background ? " behind" : ""));
   };
   const auto group = parallel::make_meta_communicator(0, 2, observe);

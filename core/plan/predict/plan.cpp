@@ -10,6 +10,7 @@
 #include "core/plan/predict/schedule_report.h"
 #include "core/plan/replay/stage_records.h"
 #include "core/rank/dry_run.h"
+#include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/base/error.h"
 #include "parallel/schedule/schedule.h"
@@ -158,8 +159,13 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const Topology& t = plan.topology;
   constexpr double kDay = 86400;
   const PrecisionRecipe& p = plan.job.precision;
-  plan.checkpoint.bytes =
-      count_parameters(plan.job.model).total * (kernels::size_of(p.master) + 2 * kernels::size_of(p.moments));
+  const parallel::ChunkSpan whole{
+      .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
+  for (const ParamInfo& info : declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
+    plan.checkpoint.bytes += info.shard.logical.numel() *
+                             (kernels::size_of(p.master) +
+                              static_cast<std::int64_t>(optimizer_states(plan.job.optimizer, info).size()) *
+                                  kernels::size_of(p.moments));
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)

@@ -41,7 +41,7 @@ const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp
   });
 }
 
-double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements,
+double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, double states,
                                        const DataParallelUnits& units) {
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const PrecisionRecipe& p = parts_.job().precision;
@@ -60,7 +60,7 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements,
   add_largest(units.embedding && !tied, s.embedding);
   add_largest(units.head && !tied, s.head);
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
-  double bytes = (master + 2 * real(kernels::size_of(p.moments))) * (c.zero >= 1 ? shard : elements);
+  double bytes = (master * elements + states) / (c.zero >= 1 ? parts : 1);
   bytes +=
       grads * (c.zero >= 2 && parts > 1 ? ring(parts_.job().parallel.overlap_grad_reduce) + shard : elements);
   return bytes + params * (c.zero >= 3 ? shard + ring(parts_.job().parallel.overlap_param_gather) : elements);

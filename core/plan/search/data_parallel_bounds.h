@@ -37,8 +37,9 @@ class DataParallelBounds {
  public:
   explicit DataParallelBounds(LayoutParts& parts) : parts_(parts) {}
 
-  /// Parameters, gradients and the optimizer's state of a rank with so many elements.
-  double state_bytes(const LayoutChoice& c, double elements, const DataParallelUnits& units);
+  /// Parameters, gradients and the optimizer's state of a rank with so many elements and, unsharded, so many
+  /// bytes of the optimizer's states.
+  double state_bytes(const LayoutChoice& c, double elements, double states, const DataParallelUnits& units);
   DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units,
                               const GroupPlaces::ByGroup& places);
 

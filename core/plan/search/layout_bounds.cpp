@@ -26,7 +26,7 @@ bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleK
 
 constexpr std::array kSums = {
     &ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
-    &ChunkCosts::update,  &ChunkCosts::norm,     &ChunkCosts::elements};
+    &ChunkCosts::update,  &ChunkCosts::norm,     &ChunkCosts::elements,       &ChunkCosts::states};
 
 /// a + k b, but for the scratch: that is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
@@ -51,7 +51,7 @@ struct LayoutBounds::Stage {
   double tail = 0;   ///< of its own work, what may follow the start of a reduction of gradients
   double late = 0;   ///< of its own work, what does not hold up the drain
   double first_forward = 0;
-  double update = 0, norm = 0, elements = 0;
+  double update = 0, norm = 0, elements = 0, states = 0;
   double bytes = 0;                      ///< but for parameters, gradients and the optimizer's state
   DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
 };
@@ -97,9 +97,11 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   ChunkCosts costs;
   for (const auto& region : record.memory.regions) {
     if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
-    if (region.name == "persistent")
+    if (region.name == "persistent") {
       costs.elements = static_cast<double>(region.terms.at("gradients")) /
                        static_cast<double>(kernels::size_of(job.precision.grads));
+      costs.states = static_cast<double>(region.terms.at("moments"));
+    }
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       if (region.name == to_string(static_cast<SlotClass>(i)))
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
@@ -200,7 +202,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
       chain.trip += (span.head ? m : 1) * (k.forward + (apart ? k.backward_input : k.backward));
-      s.update += k.update, s.norm += k.norm, s.elements += k.elements;
+      s.update += k.update, s.norm += k.norm, s.elements += k.elements, s.states += k.states;
       top_backward = backward, all_backward += backward;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
         const int pool = shared_by_chunks(static_cast<SlotClass>(i))
@@ -241,7 +243,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
     const auto bytes =
-        static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.units));
+        static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.states, s.units));
     // Ranks that share their node's memory make up for each other.
     const bool own = parts_.topology().device_memory_bytes > 0;
     bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);

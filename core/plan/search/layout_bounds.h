@@ -26,6 +26,7 @@ struct ChunkCosts {
   std::array<double, kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
   double elements = 0;  ///< of the flat arrays
+  double states = 0;    ///< bytes of the optimizer's states
 };
 
 /// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:

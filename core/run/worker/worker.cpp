@@ -174,7 +174,7 @@ void Worker::build(const Start& start) {
   } else {
     trainer_->initialise_tables();
     io::CheckpointReader reader(start.resume_path);
-    snapshot_->load(trainer_->params(), rank_->backend(), trainer_->stream(), reader);
+    snapshot_->load(rank_->backend(), trainer_->stream(), reader);
     trainer_->publish();
   }
   cursor_ = start.cursor;
@@ -317,7 +317,7 @@ void Worker::save(std::int64_t step, io::StepRecord& record) {
   const double start = base::monotonic_seconds();
   const int segment = next_segment_;
   while (!segments_.free(segment)) listen(true);
-  snapshot_->fill(trainer_->params(), rank_->backend(), trainer_->stream(), segments_.bytes(segment));
+  snapshot_->fill(rank_->backend(), trainer_->stream(), segments_.bytes(segment));
   segments_.set_free(segment, false);
   next_segment_ = (segment + 1) % segments_.size();
   const double stall = base::monotonic_seconds() - start;

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "parallel/data/data_parallel.h"
+#include "parallel/tensor/shard.h"
+
+namespace trainerd::core {
+
+using ParamId = int;
+constexpr ParamId kNoParam = -1;
+
+/// One parameter as the model declares it.
+struct ParamInfo {
+  std::string name;
+  parallel::ShardSpec shard;
+  float init_mean = 0;
+  float init_stddev = 0;
+  bool decay = false;            ///< weight decay applies
+  bool gemm_weight = false;      ///< has prepared forms
+  std::int64_t gemm_tokens = 0;  ///< rows of the activation it will most often meet
+  /// Parameters of a unit are gathered, reduced and freed together: a layer's matrices, or the vectors of a
+  /// chunk, whose gradients are complete after the walk for input gradients. Each view cuts its own part of a
+  /// unit.
+  std::size_t unit = 0;
+  bool vectors = false;  ///< the unit's kind
+  bool cut_alone =
+      false;  ///< several pipeline ranks hold it, in different company, and cut it into the same parts
+  std::int64_t grad_uses = 1;  ///< contributions to its gradient in a microbatch: two for a tied embedding
+};
+
+/// Where this rank stands for its parameters, and what it keeps of their state.
+struct ParamPlacement {
+  std::int64_t tp = 1, tp_rank = 0;
+  parallel::DataParallelGroups dp;
+  /// What is in parts: from 1 the optimizer's state, from 2 gradients, from 3 parameters.
+  std::int64_t zero = 0;
+  std::int64_t microbatches = 1;  ///< of a step
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;
+
+  /// Whether what ZeRO shards from `stage` on is in parts here.
+  bool shards(std::int64_t stage) const { return zero >= stage && dp.parts() > 1; }
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,294 @@
+#include "core/model/param_view.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/tensor/rng.h"
+
+namespace trainerd::core {
+namespace {
+
+using namespace kernels;
+using parallel::GradUnit;
+
+// A parameter begins on a cache line in every dtype.
+constexpr std::int64_t kAlignElements = 64;
+
+GemmRole role_of(WeightForm form) { return form == WeightForm::fprop ? GemmRole::fprop : GemmRole::dgrad; }
+
+}  // namespace
+
+ParamView::ParamView(const std::vector<ParamInfo>& infos, std::vector<ParamId> ids,
+                     std::vector<std::string> states, const PrecisionRecipe& recipe,
+                     const ParamPlacement& placement, Backend& backend, Arena& persistent)
+    : infos_(infos),
+      ids_(std::move(ids)),
+      states_(std::move(states)),
+      placement_(placement),
+      params_(infos.size()),
+      backend_(backend) {
+  lay_out(recipe);
+  take_state(recipe, persistent);
+}
+
+void ParamView::lay_out(const PrecisionRecipe& recipe) {
+  // Within a unit in the order of the model.
+  std::sort(ids_.begin(), ids_.end());
+  std::stable_sort(ids_.begin(), ids_.end(),
+                   [&](ParamId a, ParamId b) { return info(a).unit < info(b).unit; });
+
+  std::vector<parallel::Section> sections;
+  std::vector<std::size_t> section_of(infos_.size());
+  ParamId before = kNoParam;
+  for (const ParamId id : ids_) {
+    Param& param = of(id);
+    const bool new_unit = before == kNoParam || info(before).unit != info(id).unit;
+    if (new_unit) unit_grads_.emplace_back();
+    param.mine = true;
+    param.unit = unit_grads_.size() - 1;
+    param.shape = parallel::local_shape(info(id).shard, placement_.tp);
+    unit_grads_.back().ids.push_back(id);
+    if (new_unit || info(id).cut_alone || info(before).cut_alone) sections.push_back({param.unit, 0});
+    param.offset = sections.back().elements;  // within the section, so far
+    section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
+    sections.back().elements += align_up(param.shape.numel(), kAlignElements);
+    before = id;
+  }
+  buckets_ = parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads),
+                                       placement_.dp.parts());
+  for (const ParamId id : ids_)
+    of(id).offset += buckets_.section_begins[section_of[static_cast<std::size_t>(id)]];
+}
+
+void ParamView::make_reducer(const PrecisionRecipe& recipe, Arena& persistent) {
+  const bool sharded = placement_.shards(2);
+  std::vector<GradUnit> units(unit_grads_.size());
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    std::int64_t uses = 0;
+    bool shared = false;
+    for (const ParamId id : unit_grads_[u].ids) {
+      uses += info(id).grad_uses;
+      shared = shared || info(id).grad_uses > 1;
+      units[u].ring = info(id).vectors ? GradUnit::Ring::vectors : GradUnit::Ring::matrices;
+    }
+    // The uses of a tied embedding are the two ends of a walk: its gradient is whole until the last one of
+    // the step.
+    if (shared) units[u].ring = GradUnit::Ring::own;
+    if (sharded && !shared) units[u].reductions = placement_.microbatches;
+    unit_grads_[u].complete = uses * placement_.microbatches / units[u].reductions;
+  }
+  reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.grads, backend_, persistent);
+}
+
+void ParamView::make_gatherer(const PrecisionRecipe& recipe, Arena& persistent) {
+  const bool sharded = placement_.shards(3);
+  std::vector<parallel::ParamUnit> units(unit_grads_.size());
+  std::vector<ParamId> by_id = ids_;
+  std::sort(by_id.begin(), by_id.end());
+  for (const ParamId id : by_id) {
+    parallel::ParamUnit& unit = units[of(id).unit];
+    unit.vectors = info(id).vectors;
+    if (!info(id).gemm_weight) continue;
+    for (const WeightForm form : {WeightForm::fprop, WeightForm::dgrad}) {
+      Prepared& prepared = of(id).prepared[form == WeightForm::dgrad];
+      prepared.size = backend_.prepared_bytes({.plain_NC = {nullptr, recipe.params, of(id).shape},
+                                               .role = role_of(form),
+                                               .tokens = info(id).gemm_tokens,
+                                               .out = {}});
+      prepared.offset = unit.extra_bytes;
+      unit.extra_bytes += align_up(prepared.size);
+    }
+  }
+  const MemoryTerm term =
+      recipe.params == recipe.master ? MemoryTerm::master_weights : MemoryTerm::parameters;
+  gatherer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.params, term, persistent);
+  if (sharded) return;
+  for (const ParamId id : by_id)
+    for (Prepared& prepared : of(id).prepared)
+      if (prepared.size > 0)
+        prepared.bytes = persistent.take(DType::u8, {prepared.size}, MemoryTerm::prepared_weights);
+}
+
+void ParamView::take_state(const PrecisionRecipe& recipe, Arena& persistent) {
+  const bool sharded = placement_.shards(1);
+  const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
+  const bool same = recipe.params == recipe.master;
+  // A master weight of the parameters' own dtype is the parameter: with a sharded state, this rank's part of
+  // them.
+  if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
+  for (std::size_t s = 0; s < states_.size(); ++s)
+    flat_states_.push_back(persistent.take(recipe.moments, {kept}, MemoryTerm::moments));
+  make_reducer(recipe, persistent);
+  make_gatherer(recipe, persistent);
+
+  const auto add_part = [&](std::int64_t flat, std::int64_t kept_at, const Tensor& params,
+                            const Tensor& grads) {
+    StatePart part;
+    const std::int64_t size = params.numel();
+    part.flat_begin = flat;
+    part.grads = grads;
+    part.master = same ? params : master_.rows(kept_at, size);
+    for (const Tensor& state : flat_states_) part.states.push_back(state.rows(kept_at, size));
+    if (!same) part.params = params;
+    list_runs(flat, size, parts_.size(), runs_);
+    parts_.push_back(std::move(part));
+  };
+  for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+    const parallel::Bucket mine = buckets_.part(b, placement_.dp.part());
+    list_runs(mine.begin, mine.size, b, norm_runs_);
+    if (sharded) add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b), reducer_->part(b));
+  }
+  if (!sharded) add_part(0, 0, gatherer_->flat(), reducer_->flat());
+  for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
+  for (StateRun& run : runs_) {
+    parts_[run.part].ranges.push_back(update_range(run));
+    // Of the data-parallel ranks that hold the same state, the first saves it.
+    run.owned = run.owned && placement_.dp.owner() && (sharded || placement_.dp.part() == 0);
+  }
+}
+
+UpdateRange ParamView::update_range(const StateRun& run) const {
+  const ParamInfo& info = this->info(run.id);
+  UpdateRange range{.begin = run.begin,
+                    .count = run.count,
+                    .weight_decay = info.decay ? 1.0f : 0.0f,
+                    .key = hash_name(info.name, 0),
+                    .first = run.box.begin.back(),
+                    .columns = run.count,
+                    .stride = run.count};
+  if (run.box.shape.size() < 2) return range;
+  range.first += run.box.begin[0] * info.shard.logical[1];
+  if (run.box.shape[0] > 1) range.columns = run.box.shape[1], range.stride = info.shard.logical[1];
+  return range;
+}
+
+void ParamView::list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
+                          std::vector<StateRun>& runs) const {
+  // From the parameter that holds the first element to the first that begins behind the last.
+  const auto behind = [&](std::int64_t at, ParamId id) { return at < of(id).offset; };
+  auto it = std::upper_bound(ids_.begin(), ids_.end(), flat_begin, behind);
+  if (it != ids_.begin()) --it;
+  for (; it != ids_.end() && of(*it).offset < flat_begin + count; ++it) {
+    const ParamId id = *it;
+    const std::int64_t offset = of(id).offset;
+    const std::int64_t begin = std::max(flat_begin, offset);
+    const std::int64_t end = std::min(flat_begin + count, offset + of(id).shape.numel());
+    if (begin >= end) continue;
+    for (parallel::LocalRun& run :
+         parallel::local_runs(info(id).shard, placement_.tp, placement_.tp_rank, begin - offset, end - begin))
+      runs.push_back({id, part, offset + run.begin - flat_begin, run.count, std::move(run.box),
+                      run.owned && info(id).shard.owner});
+  }
+}
+
+void ParamView::add_partial_sum(ParamId id, std::int64_t begin, std::int64_t count,
+                                parallel::Communicator& group, const char* label) {
+  begin += flat_begin(id);
+  std::vector<parallel::PartialSum>& sums = partial_sums_;
+  // Neighbours in memory are summed at once, the padding between them too.
+  if (!sums.empty() && sums.back().group == &group &&
+      begin == align_up(sums.back().begin + sums.back().count))
+    sums.back().count = begin + count - sums.back().begin;
+  else sums.push_back({begin, count, &group, label});
+}
+
+Tensor ParamView::master(ParamId id) const {
+  base::check(parts_.size() == 1 && parts_[0].master.numel() == buckets_.elements,
+              "the state of this rank is sharded");
+  return parts_[0].master.rows(of(id).offset, of(id).shape.numel()).reshaped(of(id).shape);
+}
+
+Tensor ParamView::norm_elements(const StateRun& run) const {
+  // `run.begin` counts from this rank's part of bucket `run.part`.
+  return reducer_->part(run.part).rows(run.begin, run.count);
+}
+
+Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
+  Param& param = of(id);
+  const parallel::GatheredUnit unit = gatherer_->use(stream, param.unit);
+  const std::int64_t begin = param.offset - buckets_.units[param.unit].begin;
+  Weight weight{unit.whole.rows(begin, param.shape.numel()).reshaped(param.shape), {}};
+  Prepared& prepared = param.prepared[form == WeightForm::dgrad];
+  if (form != WeightForm::plain && prepared.size > 0) {
+    weight.prepared = unit.extra.defined() ? unit.extra.rows(prepared.offset, prepared.size) : prepared.bytes;
+    const std::int64_t version = unit.extra.defined() ? unit.serial : version_;
+    if (prepared.version != version)
+      backend_.prepare_weight(stream, {.plain_NC = weight.plain_NC,
+                                       .role = role_of(form),
+                                       .tokens = info(id).gemm_tokens,
+                                       .out = weight.prepared});
+    prepared.version = version;
+  }
+  return {unit.leases, weight};
+}
+
+void ParamView::begin_step(Stream& stream) {
+  grads_stream_ = &stream;
+  reducer_->begin_step();
+  for (const UnitGrads& unit : unit_grads_)
+    base::check(unit.made == 0, "the gradients of the step before were reduced");
+}
+
+Tensor ParamView::grad(ParamId id) {
+  const Param& param = of(id);
+  const Tensor unit = reducer_->open(*grads_stream_, param.unit);
+  return unit.rows(param.offset - buckets_.units[param.unit].begin, param.shape.numel())
+      .reshaped(param.shape);
+}
+
+WriteMode ParamView::grad_mode(ParamId id) {
+  UnitGrads& unit = unit_grads_[of(id).unit];
+  if (++unit.made == unit.complete) complete_units_.push_back(of(id).unit);
+  return of(id).made_grads++ == 0 ? WriteMode::assign : WriteMode::accumulate;
+}
+
+void ParamView::reduce_complete_grads() {
+  for (const std::size_t u : complete_units_) {
+    reducer_->reduce(*grads_stream_, u);
+    unit_grads_[u].made = 0;
+    for (const ParamId id : unit_grads_[u].ids) of(id).made_grads = 0;
+  }
+  complete_units_.clear();
+}
+
+void ParamView::finish_grads() {
+  reducer_->finish(*grads_stream_, partial_sums_);
+  if (!placement_.shards(1)) reducer_->gather(*grads_stream_);
+  gatherer_->finish(*grads_stream_);
+}
+
+void ParamView::initialise(Stream& stream, std::uint64_t seed) {
+  for (const Tensor& flat : {reducer_->flat(), reducer_->parts()})
+    if (flat.defined()) backend_.fill_zero(stream, flat);
+  for (const Tensor& state : flat_states_) backend_.fill_zero(stream, state);
+  if (master_.defined()) backend_.fill_zero(stream, master_);
+  for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) backend_.fill_zero(stream, gatherer_->part(b));
+  for (const StateRun& run : runs_) {
+    const ParamInfo& info = this->info(run.id);
+    const bool matrix = run.box.shape.size() == 2;
+    const std::int64_t logical_columns = matrix ? info.shard.logical[1] : info.shard.logical[0];
+    backend_.init_normal(stream, {.x = parts_[run.part].master.rows(run.begin, run.count),
+                                  .key = hash_name(info.name, seed),
+                                  .stddev = info.init_stddev,
+                                  .mean = info.init_mean,
+                                  .row = matrix ? run.box.begin[0] : 0,
+                                  .column = matrix ? run.box.begin[1] : run.box.begin[0],
+                                  .rows = matrix ? run.box.shape[0] : 1,
+                                  .columns = run.box.shape.back(),
+                                  .logical_rows = matrix ? info.shard.logical[0] : 1,
+                                  .logical_columns = logical_columns});
+  }
+}
+
+void ParamView::publish(Stream& stream) {
+  for (const StatePart& part : parts_)
+    if (part.params.defined()) backend_.cast(stream, {part.master, part.params});
+  updated(stream);
+}
+
+void ParamView::updated(Stream& stream) {
+  ++version_;
+  if (placement_.shards(1)) gatherer_->updated(stream);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/train/optimizer.h"
+
+namespace trainerd::core {
+
+/// AdamW: kernels::AdamwUpdate on each part of the view.
+class AdamW final : public Optimizer {
+ public:
+  static std::vector<std::string> states() { return {"moment1", "moment2"}; }
+
+  AdamW(const JobSpec& job, ParamView& view, kernels::Backend& backend);
+  void update(kernels::Stream& stream, const UpdateStep& step) override;
+
+ private:
+  OptimizerOptions options_;
+  kernels::Rounding rounding_;
+  ParamView& view_;
+  kernels::Backend& backend_;
+  std::vector<std::vector<kernels::UpdateRange>> ranges_;  ///< by state part
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/model/param_store.h"
+#include "kernels/backend/backend.h"
+
+namespace trainerd::core {
+
+/// What an update reads beside gradients and states.
+struct UpdateStep {
+  std::int64_t step = 1;    ///< from 1
+  double lr = 0;            ///< of `learning_rate`
+  kernels::Tensor control;  ///< of kernels::StepControl: an update does nothing where it says skip
+};
+
+/// Updates the parameters of a view. What it keeps from step to step is in named states of the view, one
+/// element for each element of a parameter; checkpoints hold them as optimizer.STATE.PARAMETER. Plans and
+/// bounds count them by these names.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  /// On this rank's parts of the view. The gradients are reduced; the new parameters are gathered afterwards.
+  virtual void update(kernels::Stream& stream, const UpdateStep& step) = 0;
+};
+
+/// Names of the states that the job's optimizer keeps for a parameter.
+std::vector<std::string> optimizer_states(const OptimizerOptions& options, const ParamInfo& info);
+
+/// The views that the optimizer asks for: parameters with equal states are in one.
+std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std::vector<ParamInfo>& infos);
+
+/// The optimizer of a view of `optimizer_views`, which outlives it.
+std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, kernels::Backend& backend);
+
+}  // namespace trainerd::core
