@@ -146,11 +146,16 @@ std::vector<StoredCheckpoint> list_incomplete(const std::string& directory);
 /// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.
 Manifest verify_checkpoint(const std::string& path);
 
+/// Whether every element of `box` lies in one of `held`, of the same tensor.
+bool covers(std::span<const TensorSlice> held, const TensorSlice& box);
+
 /// Reads boxes of logical tensors from a checkpoint, whatever layout saved it, reading only the bytes it
 /// needs.
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::string path);
+  /// Of shards in memory, which outlive this; `name` is for messages. No disk is read.
+  CheckpointReader(std::string name, std::span<const ShardContent> shards);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;

@@ -86,7 +86,39 @@ void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, c
   }
 }
 
+/// A file whose bytes are in memory.
+class MemoryFile final : public StoredFile {
+ public:
+  explicit MemoryFile(std::span<const std::byte> content) : content_(content) {}
+  std::int64_t bytes() const override { return static_cast<std::int64_t>(content_.size()); }
+  void read(std::int64_t offset, std::span<std::byte> out) const override {
+    if (offset < 0 || offset > bytes() || std::cmp_greater(out.size(), bytes() - offset))
+      throw base::checkpoint_error("a snapshot in memory is shorter than its header says");
+    std::copy_n(content_.data() + offset, out.size(), out.data());
+  }
+
+ private:
+  std::span<const std::byte> content_;
+};
+
 }  // namespace
+
+bool covers(std::span<const TensorSlice> held, const TensorSlice& box) {
+  std::vector<Box> missing;
+  if (std::find(box.shape.begin(), box.shape.end(), 0) == box.shape.end()) missing.push_back(box_of(box));
+  for (const TensorSlice& slice : held) {
+    if (missing.empty()) break;
+    if (slice.name != box.name || slice.dtype != box.dtype || slice.logical_shape != box.logical_shape)
+      continue;
+    const Box has = box_of(slice);
+    std::vector<Box> rest;
+    for (Box& piece : missing)
+      if (const std::optional<Box> part = intersect(piece, has)) subtract(std::move(piece), *part, rest);
+      else rest.push_back(std::move(piece));
+    missing = std::move(rest);
+  }
+  return missing.empty();
+}
 
 struct CheckpointReader::State {
   struct Shard {
@@ -94,17 +126,34 @@ struct CheckpointReader::State {
     std::map<std::string, StoredTensor> tensors;
     std::int64_t data_offset = 0;
   };
-  std::unique_ptr<Storage> storage;
+  std::string name;                                // for messages
+  std::unique_ptr<Storage> storage;                // null: the shards are in memory
+  std::vector<std::span<const std::byte>> memory;  // of shards
   Manifest manifest;
   std::vector<Shard> shards;                               // opened when first read
   std::map<std::string, std::vector<std::size_t>> slices;  // of each tensor, as indices into the manifest
 
+  void index_slices() {
+    shards.resize(manifest.shards.size());
+    for (std::size_t i = 0; i < manifest.slices.size(); ++i)
+      slices[manifest.slices[i].second.name].push_back(i);
+  }
+
+  std::string path_of(int shard) const {
+    const std::string& file = manifest.shards[static_cast<std::size_t>(shard)].file;
+    return storage ? storage->path_of(file) : name + ": " + file;
+  }
+
+  std::unique_ptr<StoredFile> open(int shard) const {
+    if (storage) return storage->open(manifest.shards[static_cast<std::size_t>(shard)].file);
+    return std::make_unique<MemoryFile>(memory[static_cast<std::size_t>(shard)]);
+  }
+
   const Shard& shard(int index) {
     Shard& shard = shards[static_cast<std::size_t>(index)];
     if (!shard.file) {
-      const std::string& name = manifest.shards[static_cast<std::size_t>(index)].file;
-      std::unique_ptr<StoredFile> file = storage->open(name);
-      SafetensorsHeader header = read_header(*file, storage->path_of(name));
+      std::unique_ptr<StoredFile> file = open(index);
+      SafetensorsHeader header = read_header(*file, path_of(index));
       for (StoredTensor& tensor : header.tensors) shard.tensors.emplace(tensor.name, std::move(tensor));
       shard.data_offset = header.data_offset;
       shard.file = std::move(file);
@@ -118,8 +167,8 @@ struct CheckpointReader::State {
     const auto found = from.tensors.find(slice.stored_name());
     if (found == from.tensors.end() || found->second.dtype != slice.dtype ||
         found->second.shape != slice.shape)
-      throw base::checkpoint_error(storage->path_of(manifest.shards[static_cast<std::size_t>(number)].file) +
-                                   ": does not hold " + slice.name + " as the manifest says");
+      throw base::checkpoint_error(path_of(number) + ": does not hold " + slice.name +
+                                   " as the manifest says");
     copy_part(*from.file, from.data_offset + found->second.begin, box_of(slice), wanted, part,
               kernels::size_of(slice.dtype), out);
   }
@@ -127,10 +176,22 @@ struct CheckpointReader::State {
 
 CheckpointReader::CheckpointReader(std::string path) : state_(std::make_unique<State>()) {
   state_->storage = open_storage(path);
+  state_->name = state_->storage->path_of("");
   state_->manifest = read_manifest(*state_->storage);
-  state_->shards.resize(state_->manifest.shards.size());
-  for (std::size_t i = 0; i < state_->manifest.slices.size(); ++i)
-    state_->slices[state_->manifest.slices[i].second.name].push_back(i);
+  state_->index_slices();
+}
+
+CheckpointReader::CheckpointReader(std::string name, std::span<const ShardContent> shards)
+    : state_(std::make_unique<State>()) {
+  state_->name = std::move(name);
+  for (const ShardContent& shard : shards) {
+    const int index = static_cast<int>(state_->memory.size());
+    state_->memory.push_back(shard.bytes);
+    state_->manifest.shards.push_back(
+        {fmt::format("shard {}", index), static_cast<std::int64_t>(shard.bytes.size()), ""});
+    for (const TensorSlice& slice : shard.slices) state_->manifest.slices.emplace_back(index, slice);
+  }
+  state_->index_slices();
 }
 
 CheckpointReader::~CheckpointReader() = default;
@@ -138,7 +199,7 @@ CheckpointReader::~CheckpointReader() = default;
 const Manifest& CheckpointReader::manifest() const { return state_->manifest; }
 
 void CheckpointReader::read(const TensorSlice& box, std::span<std::byte> out) {
-  const std::string where = state_->storage->path_of("");
+  const std::string& where = state_->name;
   const auto found = state_->slices.find(box.name);
   if (found == state_->slices.end()) throw base::checkpoint_error(where + ": holds no tensor " + box.name);
   const TensorSlice& known = state_->manifest.slices[found->second.front()].second;

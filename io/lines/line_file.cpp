@@ -1,5 +1,6 @@
 #include "io/lines/line_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,20 +23,41 @@ void LineFile::attach(base::UniqueFd fd) {
   write_waiting();
 }
 
-void LineFile::append(const std::string& line) {
-  if (waiting_.size() + line.size() + 1 > patience_.waiting_bytes) {
-    ++record_.dropped;
-  } else {
+bool LineFile::append(const std::string& line) {
+  const bool kept = waiting_.size() + line.size() + 1 <= patience_.waiting_bytes;
+  if (kept) {
     waiting_ += line + "\n";
     ++record_.waiting;
+  } else {
+    ++record_.dropped;
   }
   if (fd_ && base::monotonic_seconds() >= next_try_) write_waiting();
+  return kept;
+}
+
+void LineFile::take_back(std::int64_t bytes) {
+  const auto unwritten = std::min(bytes, static_cast<std::int64_t>(waiting_.size()));
+  const auto end = waiting_.end() - unwritten;
+  record_.waiting -= std::count(end, waiting_.end(), '\n');
+  waiting_.erase(end, waiting_.end());
+  to_cut_ += bytes - unwritten;
+  if (fd_) write_waiting();
+}
+
+/// 0 or an errno value. What is no regular file keeps what it got.
+int LineFile::cut() {
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) return errno;
+  if (S_ISREG(status.st_mode) && ::ftruncate(fd_.get(), std::max<off_t>(0, status.st_size - to_cut_)) != 0)
+    return errno;
+  to_cut_ = 0;
+  return 0;
 }
 
 /// Whether nothing waits any more.
 bool LineFile::write_waiting() {
   std::size_t written = 0;
-  int error = 0;
+  int error = to_cut_ > 0 ? cut() : 0;
   while (written < waiting_.size() && error == 0) {
     const ssize_t n = ::write(fd_.get(), waiting_.data() + written, waiting_.size() - written);
     if (n >= 0) written += static_cast<std::size_t>(n);

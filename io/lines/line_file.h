@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <string>
 
@@ -25,7 +26,11 @@ class LineFile {
   /// `fd` appends.
   void attach(base::UniqueFd fd);
 
-  void append(const std::string& line);
+  /// False when the line was dropped.
+  bool append(const std::string& line);
+  /// Takes back the last `bytes` of what was appended, line ends included. Where the file cannot be cut, it
+  /// is tried again before the next line is written.
+  void take_back(std::int64_t bytes);
   /// Tries for as long as `seconds` until nothing waits; then what still does is dropped. False when lines
   /// were.
   bool finish(double seconds);
@@ -33,10 +38,12 @@ class LineFile {
 
  private:
   bool write_waiting();
+  int cut();
 
   Patience patience_;
   base::UniqueFd fd_;
-  std::string waiting_;  ///< the first line may have been written in part
+  std::string waiting_;      ///< the first line may have been written in part
+  std::int64_t to_cut_ = 0;  ///< bytes at the file's end that were taken back
   double pause_ = 0, next_try_ = 0;
   OutletRecord record_;
 };

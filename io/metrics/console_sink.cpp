@@ -181,6 +181,9 @@ void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
                           short_duration(record.snapshot_seconds)));
 }
 
+// The pace until then says nothing of the steps that follow.
+void ConsoleSink::on_restart(const RestartRecord&) { state_->arrivals.clear(); }
+
 std::vector<OutletRecord> ConsoleSink::outlets() const {
   const Screen::Lost lost = state_->screen.lost();
   return {{.name = "console", .dropped = lost.lines, .error = lost.reason}, state_->log.record()};

@@ -1,6 +1,10 @@
 #include "io/metrics/event_log.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <deque>
+#include <utility>
+#include <vector>
 
 #include "io/lines/line_file.h"
 #include "io/lines/log_lines.h"
@@ -16,6 +20,11 @@ namespace {
 
 std::int64_t step_of(const EventRecord& event) {
   return std::visit([](const auto& record) { return record.step; }, event);
+}
+
+bool is_evaluation_after(const EventRecord& event, std::int64_t step) {
+  const auto* evaluation = std::get_if<EvaluationRecord>(&event);
+  return evaluation != nullptr && evaluation->step > step;
 }
 
 }  // namespace
@@ -50,8 +59,21 @@ struct EventLogSink::State {
   std::string path, warning;
   double last_tries = 0;
   LineFile file{"events.jsonl"};
-  void append(const EventRecord& event) { file.append(to_json_line(event)); }
+  /// The latest of this process, from the first evaluation on that a restart may make void.
+  std::deque<std::pair<EventRecord, std::string>> latest;
+  void append(const EventRecord& event);
+  void append_line(const EventRecord& event, const std::string& line) {
+    if (file.append(line)) latest.emplace_back(event, line);
+  }
 };
+
+void EventLogSink::State::append(const EventRecord& event) {
+  // Workers never start again before a checkpoint that is complete.
+  if (const auto* checkpoint = std::get_if<CheckpointRecord>(&event))
+    while (!latest.empty() && !is_evaluation_after(latest.front().first, checkpoint->step))
+      latest.pop_front();
+  append_line(event, to_json_line(event));
+}
 
 EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double last_tries)
     : state_(std::make_unique<State>()) {
@@ -76,6 +98,23 @@ const std::string& EventLogSink::warning() const { return state_->warning; }
 void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->append(record); }
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }
 void EventLogSink::on_notice(const NoticeRecord& record) { state_->append(record); }
+
+/// Evaluations of later steps are made again. Checkpoints and notices stay.
+void EventLogSink::on_restart(const RestartRecord& record) {
+  State& s = *state_;
+  const auto first = std::find_if(s.latest.begin(), s.latest.end(), [&](const auto& entry) {
+    return is_evaluation_after(entry.first, record.step);
+  });
+  std::int64_t bytes = 0;
+  for (auto entry = first; entry != s.latest.end(); ++entry)
+    bytes += static_cast<std::int64_t>(entry->second.size()) + 1;
+  if (bytes == 0) return;
+  const std::vector<std::pair<EventRecord, std::string>> behind(first, s.latest.end());
+  s.latest.erase(first, s.latest.end());
+  s.file.take_back(bytes);
+  for (const auto& [event, line] : behind)
+    if (!is_evaluation_after(event, record.step)) s.append_line(event, line);
+}
 
 void EventLogSink::on_finish(const RunSummary&) {
   if (!state_->file.finish(state_->last_tries)) throw lost_lines(state_->path, state_->file.record());

@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
+#include <utility>
 
 #include "io/lines/line_file.h"
 #include "io/lines/log_lines.h"
@@ -69,6 +71,7 @@ struct JsonlSink::State {
   std::string path, warning;
   double last_tries = 0;
   LineFile file{"steps.jsonl"};
+  std::deque<std::pair<std::int64_t, std::int64_t>> lines;  // step and bytes of the latest of this process
 };
 
 JsonlSink::JsonlSink(std::string path, std::int64_t start_step, double last_tries)
@@ -99,7 +102,26 @@ const std::string& JsonlSink::warning() const { return state_->warning; }
 JsonlSink::~JsonlSink() = default;
 
 // One write a line: another process reading along, or a kill, never sees half of one.
-void JsonlSink::on_step(const StepRecord& record) { state_->file.append(to_json_line(record)); }
+void JsonlSink::on_step(const StepRecord& record) {
+  State& s = *state_;
+  const std::string line = to_json_line(record);
+  if (!s.file.append(line)) return;
+  s.lines.emplace_back(record.step, static_cast<std::int64_t>(line.size()) + 1);
+}
+
+// Workers never start again before a checkpoint that is complete.
+void JsonlSink::on_checkpoint(const CheckpointRecord& record) {
+  auto& lines = state_->lines;
+  while (!lines.empty() && lines.front().first <= record.step) lines.pop_front();
+}
+
+void JsonlSink::on_restart(const RestartRecord& record) {
+  State& s = *state_;
+  std::int64_t bytes = 0;
+  for (; !s.lines.empty() && s.lines.back().first > record.step; s.lines.pop_back())
+    bytes += s.lines.back().second;
+  s.file.take_back(bytes);
+}
 
 void JsonlSink::on_finish(const RunSummary&) {
   if (!state_->file.finish(state_->last_tries)) throw lost_lines(state_->path, state_->file.record());

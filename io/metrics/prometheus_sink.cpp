@@ -210,6 +210,8 @@ struct PrometheusSink::State {
               "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
   Single<Counter> checkpoints{
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
+  Single<Counter> restarts{counter(r, "trainerd_restarts_total",
+                                   "Times that this process started the workers again after one had died.")};
   Family<Counter>& checkpoint_failures =
       counter(r, "trainerd_checkpoint_failures_total",
               "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
@@ -246,6 +248,8 @@ struct PrometheusSink::State {
   ListenAddress address;
   bool moved = false;
   double tokens_before = 0;  // of the run, up to the step before
+  // Of the workers that were there before a restart: a worker counts from its own start.
+  double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0;
   std::unique_ptr<prometheus::Exposer> exposer;
 };
 
@@ -285,6 +289,7 @@ void PrometheusSink::on_start(const RunInfo& info) {
   s.tokens_before = static_cast<double>(info.start_tokens);
   s.run_tokens.get().Set(s.tokens_before);
   s.checkpoints.get();
+  s.restarts.get();
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
   s.widened.get();
@@ -303,9 +308,9 @@ void PrometheusSink::on_step(const StepRecord& record) {
   const auto tokens = static_cast<double>(record.tokens);
   s.run_tokens.get().Set(tokens);
   s.tokens.get().Increment(std::max(0.0, tokens - std::exchange(s.tokens_before, tokens)));
-  raise_to(s.widened.get(), static_cast<double>(record.widened_gemms));
-  raise_to(s.reference_gemms.get(), static_cast<double>(record.reference_gemms));
-  raise_to(s.own_attention.get(), static_cast<double>(record.own_attention));
+  raise_to(s.widened.get(), s.widened_before + static_cast<double>(record.widened_gemms));
+  raise_to(s.reference_gemms.get(), s.reference_gemms_before + static_cast<double>(record.reference_gemms));
+  raise_to(s.own_attention.get(), s.own_attention_before + static_cast<double>(record.own_attention));
   s.step_seconds.Observe(record.step_seconds);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     s.time.Add(labels_of(part)).Increment(std::max(0.0, record.time[part.part]));
@@ -361,6 +366,17 @@ void PrometheusSink::on_prediction(const PredictionRecord& record) {
     else state_->planned_seconds.Add({{"term", term.name}}).Set(term.predicted);
     state_->plan_error.Add({{"term", term.name}}).Set(term.error);
   }
+}
+
+void PrometheusSink::on_restart(const RestartRecord& record) {
+  State& s = *state_;
+  s.restarts.get().Increment();
+  s.step.get().Set(static_cast<double>(record.step));
+  s.tokens_before = static_cast<double>(record.tokens);
+  s.run_tokens.get().Set(s.tokens_before);
+  s.widened_before = s.widened.get().Value();
+  s.reference_gemms_before = s.reference_gemms.get().Value();
+  s.own_attention_before = s.own_attention.get().Value();
 }
 
 // The endpoint lives as long as the sink; a last scrape after the last step still sees everything.

@@ -34,10 +34,14 @@ struct ReportSink::State {
 
   State(const std::string& path, double tries) : last_tries(tries), writer(path) {}
 
+  std::int64_t last_step = 0;  // that is drawn
+
   void add(const StepRecord& record) {
+    report.tokens = record.tokens;
+    if (record.step <= last_step) return;  // done again after a restart: its values are drawn already
+    last_step = record.step;
     report.series.add(record);
     report.final_loss = record.loss;
-    report.tokens = record.tokens;
     speeds.push_back(record.tokens_per_second);
     if (record.mfu) mfus.push_back(*record.mfu);
   }
@@ -103,6 +107,13 @@ void ReportSink::on_checkpoint(const CheckpointRecord& record) {
 }
 
 void ReportSink::on_prediction(const PredictionRecord& record) { state_->report.prediction = record; }
+
+void ReportSink::on_restart(const RestartRecord& record) {
+  Report& report = state_->report;
+  std::erase_if(report.evaluations, [&](const EvaluationRecord& e) { return e.step > record.step; });
+  report.summary.step = record.step;
+  report.tokens = record.tokens;
+}
 
 void ReportSink::on_finish(const RunSummary& summary) {
   State& s = *state_;

@@ -19,6 +19,8 @@ class MetricsSink {
   virtual void on_device(const DeviceRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_outlet(const OutletRecord&) {}
+  /// What was told of steps after the record's is void; they will be told again.
+  virtual void on_restart(const RestartRecord&) {}
   virtual void on_finish(const RunSummary&) {}
   /// The files and streams that it writes to, as they are now.
   virtual std::vector<OutletRecord> outlets() const { return {}; }

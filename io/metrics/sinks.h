@@ -31,6 +31,7 @@ class PrometheusSink final : public MetricsSink {
   void on_device(const DeviceRecord&) override;
   void on_prediction(const PredictionRecord&) override;
   void on_outlet(const OutletRecord&) override;
+  void on_restart(const RestartRecord&) override;
   void on_finish(const RunSummary&) override;
 
  private:
@@ -51,6 +52,9 @@ class JsonlSink final : public MetricsSink {
   /// What was wrong with the file that it was opened on; empty: nothing.
   const std::string& warning() const;
   void on_step(const StepRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  /// Drops the lines of this process after the record's step.
+  void on_restart(const RestartRecord&) override;
   /// Throws SpecError when lines were lost.
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;
@@ -72,6 +76,7 @@ class EventLogSink final : public MetricsSink {
   void on_evaluation(const EvaluationRecord&) override;
   void on_checkpoint(const CheckpointRecord&) override;
   void on_notice(const NoticeRecord&) override;
+  void on_restart(const RestartRecord&) override;
   /// Throws SpecError when lines were lost.
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;
@@ -93,6 +98,7 @@ class ConsoleSink final : public MetricsSink {
   void on_evaluation(const EvaluationRecord&) override;
   void on_evaluation_progress(const EvaluationProgress&) override;
   void on_checkpoint(const CheckpointRecord&) override;
+  void on_restart(const RestartRecord&) override;
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;
 
@@ -117,6 +123,7 @@ class ReportSink final : public MetricsSink {
   void on_checkpoint(const CheckpointRecord&) override;
   void on_notice(const NoticeRecord&) override;
   void on_prediction(const PredictionRecord&) override;
+  void on_restart(const RestartRecord&) override;
   /// Throws SpecError when it cannot be written within `last_tries` seconds.
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;

@@ -78,7 +78,7 @@ struct PredictionRecord {
   std::vector<PredictionTerm> terms;
 };
 
-enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, failure, finish };
+enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, failure, finish, restart };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
 
@@ -97,7 +97,13 @@ struct NoticeRecord {
   std::string message;               ///< one line
   std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
   double wall_time = 0;
-  std::optional<EarlierAttempt> earlier = {};  ///< of a start or resume after another attempt
+  std::optional<EarlierAttempt> earlier = {};  ///< of a start, resume or restart after another attempt
+};
+
+/// The workers start again in the same run: steps after `step` are done again.
+struct RestartRecord {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  ///< trained on by then
 };
 
 /// What happens beside the steps: a line of events.jsonl.

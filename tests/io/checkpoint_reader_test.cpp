@@ -106,3 +106,35 @@ TEST_CASE("a reader refuses a checkpoint that was never completed") {
   std::filesystem::remove(path + "/COMPLETE");
   CHECK_THROWS_AS(CheckpointReader(path), CheckpointError);
 }
+
+TEST_CASE("boxes are read from shards in memory as from those on a disk") {
+  const auto w = [](std::vector<std::int64_t> begin, std::vector<std::int64_t> shape) {
+    return slice("w", {5, 6}, std::move(begin), std::move(shape));
+  };
+  const std::vector<Shard> shards{make_shard({w({0, 0}, {2, 6})}, value_of),
+                                  make_shard({w({2, 0}, {3, 6}), slice("v", {9}, {0}, {9})}, value_of)};
+  std::vector<ShardContent> contents;
+  for (const Shard& shard : shards) contents.push_back(shard.content());
+  CheckpointReader reader("the snapshots of step 5", contents);
+  for (const TensorSlice& box : {w({0, 0}, {5, 6}), w({1, 2}, {3, 3}), slice("v", {9}, {2}, {6})})
+    CHECK(read(reader, box) == expected(box));
+  CHECK_THROWS_WITH(read(reader, slice("x", {2}, {0}, {2})),
+                    Catch::Contains("the snapshots of step 5: holds no tensor x"));
+  // A shard that is cut off is no shard.
+  contents[0].bytes = contents[0].bytes.first(contents[0].bytes.size() - 1);
+  CheckpointReader cut("the snapshots of step 5", contents);
+  CHECK_THROWS_AS(read(cut, w({0, 0}, {1, 6})), CheckpointError);
+}
+
+TEST_CASE("a box is covered by boxes of its tensor that hold every element of it") {
+  const auto w = [](std::vector<std::int64_t> begin, std::vector<std::int64_t> shape) {
+    return slice("w", {5, 6}, std::move(begin), std::move(shape));
+  };
+  const std::vector<TensorSlice> held{w({0, 0}, {3, 4}), w({2, 0}, {3, 4}),
+                                      slice("v", {5, 6}, {0, 0}, {5, 6})};
+  CHECK(covers(held, w({1, 1}, {4, 3})));
+  CHECK_FALSE(covers(held, w({1, 1}, {4, 4})));
+  CHECK_FALSE(covers(held, slice("w", {5, 7}, {0, 0}, {1, 1})));  // another tensor of that name
+  CHECK_FALSE(covers({}, w({0, 0}, {1, 1})));
+  CHECK(covers({}, w({0, 0}, {0, 4})));
+}

@@ -135,3 +135,26 @@ TEST_CASE("a torn last event is dropped and a garbled one before it is set aside
   CHECK(read_file(path + ".garbled") == "garbage\n");
   CHECK(events(dir / "absent", 9).empty());
 }
+
+TEST_CASE("evaluations after a restart's step are dropped, checkpoints and notices stay") {
+  const TempDir dir;
+  const std::string path = dir / "events.jsonl";
+  EventLogSink sink(path, 0);
+  const auto notice = [&](std::int64_t n) {
+    sink.on_notice({.kind = NoticeKind::warning, .step = n, .message = "w", .details = {}});
+  };
+  notice(0);
+  sink.on_evaluation(evaluation(10));
+  sink.on_checkpoint(checkpoint(10));
+  sink.on_evaluation(evaluation(15));
+  notice(16);
+  sink.on_evaluation(evaluation(20));
+  sink.on_checkpoint(checkpoint(12));
+  sink.on_restart({.step = 15, .tokens = 1});
+  CHECK(events(path, 99) ==
+        Seen{"warning 0", "evaluation 10", "checkpoint 10", "evaluation 15", "warning 16", "checkpoint 12"});
+  sink.on_notice({.kind = NoticeKind::restart, .step = 15, .message = "r", .details = {}});
+  sink.on_evaluation(evaluation(20));
+  CHECK(events(path, 99) == Seen{"warning 0", "evaluation 10", "checkpoint 10", "evaluation 15", "warning 16",
+                                 "checkpoint 12", "restart 15", "evaluation 20"});
+}

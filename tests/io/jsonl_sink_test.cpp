@@ -147,3 +147,17 @@ TEST_CASE("the log says how far the attempt before had come") {
   CHECK(stopped->lost_seconds == 0);
   CHECK(stopped->wall_time == 1e9 + 6);
 }
+
+TEST_CASE("steps that are done again after a restart are in the file once") {
+  const TempDir dir;
+  write_file(dir / "steps.jsonl", lines(1, 3));
+  JsonlSink sink(dir / "steps.jsonl", 3);
+  for (std::int64_t n = 4; n <= 9; ++n) sink.on_step(step(n));
+  sink.on_checkpoint({.step = 5, .path = "p"});
+  sink.on_restart({.step = 6, .tokens = 600});
+  CHECK(read_file(dir / "steps.jsonl") == lines(1, 6));
+  sink.on_step(step(7));
+  sink.on_restart({.step = 7, .tokens = 700});
+  sink.on_step(step(8));
+  CHECK(read_file(dir / "steps.jsonl") == lines(1, 8));
+}

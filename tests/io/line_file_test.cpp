@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 #include "tests/io/temp_dir.h"
 
 using trainerd::base::UniqueFd;
@@ -86,4 +87,35 @@ TEST_CASE("lines from before the file is there come first") {
   file.attach(UniqueFd(::open((dir / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)));
   file.append("late");
   CHECK(read_file(dir / "log") == "early\nlate\n");
+}
+
+TEST_CASE("lines that were taken back are cut from the file, and from what waits") {
+  const TempDir dir;
+  LineFile file("log", kNoPause);
+  file.append("waits");
+  file.append("is taken back");
+  file.take_back(14);
+  CHECK(file.record().waiting == 1);
+  file.attach(trainerd::base::open_append(dir / "log"));
+  file.append("one");
+  file.append("two");
+  CHECK(read_file(dir / "log") == "waits\none\ntwo\n");
+  file.take_back(8);
+  CHECK(read_file(dir / "log") == "waits\n");
+  file.append("three");
+  CHECK(read_file(dir / "log") == "waits\nthree\n");
+}
+
+TEST_CASE("what cannot be cut keeps what it got, and lines that wait are taken back all the same") {
+  SmallDisk disk;
+  LineFile file("log", kNoPause);
+  file.attach(UniqueFd(disk.write_end.release()));
+  const std::string large(4096 - 1, 'x');
+  CHECK(file.append(large));
+  CHECK(file.append("waits"));
+  file.take_back(6 + 4096);
+  CHECK(file.record().waiting == 0);
+  CHECK(disk.take() == large + "\n");
+  file.append("next");
+  CHECK(disk.take() == "next\n");
 }

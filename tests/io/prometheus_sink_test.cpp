@@ -278,3 +278,25 @@ TEST_CASE("a bad address is a spec error that names it") {
           std::string::npos);
   }
 }
+
+TEST_CASE("a restart is counted, and what the workers after it count is added to what was before") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(info());
+  CHECK(scrape(sink).at("trainerd_restarts_total") == 0);
+  const double start = scrape(sink).at("trainerd_run_tokens");
+  StepRecord step{.step = 7, .tokens = static_cast<std::int64_t>(start) + 300, .mfu = {}, .time = {}};
+  step.widened_gemms = 40;
+  sink.on_step(step);
+  sink.on_restart({.step = 5, .tokens = static_cast<std::int64_t>(start) + 100});
+  auto m = scrape(sink);
+  CHECK(m.at("trainerd_restarts_total") == 1);
+  CHECK(m.at("trainerd_step") == 5);
+  CHECK(m.at("trainerd_run_tokens") == start + 100);
+  step = {.step = 6, .tokens = static_cast<std::int64_t>(start) + 200, .mfu = {}, .time = {}};
+  step.widened_gemms = 10;
+  sink.on_step(step);
+  m = scrape(sink);
+  CHECK(m.at("trainerd_tokens_total") == 400);  // what is trained on again counts again
+  CHECK(m.at("trainerd_run_tokens") == start + 200);
+  CHECK(m.at("trainerd_widened_gemms_total") == 50);
+}

@@ -31,6 +31,22 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
                             .outcome = "runs"});
         break;
       }
+      case NoticeKind::restart: {
+        if (attempts.empty()) break;
+        Attempt& before = attempts.back();
+        before.ended = true;
+        before.how = NoticeKind::failure;
+        before.end = notice.wall_time;
+        before.outcome = notice.message;
+        before.last_step = notice.earlier ? notice.earlier->last_step : notice.step;
+        before.lost_steps = std::max<std::int64_t>(0, before.last_step - notice.step);
+        before.lost_seconds = notice.earlier ? notice.earlier->lost_seconds : 0;
+        attempts.push_back({.begin = notice.wall_time,
+                            .start_step = notice.step,
+                            .last_step = notice.step,
+                            .outcome = "runs"});
+        break;
+      }
       case NoticeKind::stop:
       case NoticeKind::failure:
       case NoticeKind::finish: {

@@ -8,7 +8,7 @@
 
 namespace trainerd::io {
 
-/// One process's part of a run, from its start or resume to its end.
+/// A part of a run during which its workers lived: from a start, resume or restart to the next end.
 struct Attempt {
   double begin = 0;             ///< Unix seconds
   double end = 0;               ///< 0: it still runs, or its end was not recorded

@@ -26,6 +26,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::finish: return "good";
     case NoticeKind::failure: return "bad";
     case NoticeKind::stop:
+    case NoticeKind::restart:
     case NoticeKind::warning: return "warn";
     case NoticeKind::start:
     case NoticeKind::resume:
