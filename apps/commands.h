@@ -98,12 +98,14 @@ int checkpoint_verify_command(const CheckpointArgs& args);
 /// Verifies the newest, then prints what it holds.
 int checkpoint_show_command(const CheckpointArgs& args);
 
-/// Given by the agent alone: its descriptors are `control`, then `segments` shared memories from `control` +
-/// 1 on.
+/// Given by the agent alone: its descriptors are `control`, and from `control` + 1 on those of its
+/// core::WorkerMemory in their order.
 struct WorkerArgs {
   int control = -1;
   int segments = 0;
-  int world = 0;    ///< 1: the descriptor after the segments is the memory that the ranks share
+  int world = 0;    ///< 1: there is one
+  int flights = 0;  ///< 1: there is one
+  int held = 0;
   long parent = 0;  ///< the agent's process id
   std::int64_t rank = 0;
 };

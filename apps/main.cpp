@@ -150,6 +150,8 @@ class CommandLine {
     worker->add_option("--control", worker_.control)->required();
     worker->add_option("--segments", worker_.segments)->required();
     worker->add_option("--world", worker_.world)->required();
+    worker->add_option("--flights", worker_.flights)->required();
+    worker->add_option("--held", worker_.held)->required();
     worker->add_option("--parent", worker_.parent)->required();
     worker->add_option("--rank", worker_.rank)->required();
     worker->callback([this] { chosen_ = [this] { return worker_command(worker_); }; });

@@ -11,10 +11,13 @@ int worker_command(const WorkerArgs& args) {
   core::leave_signals_to_agent();
   core::name_rank(args.rank);
   if (!core::die_with_parent(static_cast<pid_t>(args.parent))) return 1;
-  std::vector<base::UniqueFd> segments;
-  for (int i = 0; i < args.segments; ++i) segments.emplace_back(args.control + 1 + i);
-  base::UniqueFd world(args.world != 0 ? args.control + 1 + args.segments : -1);
-  return core::run_worker(base::UniqueFd(args.control), std::move(segments), std::move(world));
+  int next = args.control;
+  core::WorkerMemory memory;
+  for (int i = 0; i < args.segments; ++i) memory.segments.emplace_back(++next);
+  if (args.world != 0) memory.world = base::UniqueFd(++next);
+  if (args.flights != 0) memory.flights = base::UniqueFd(++next);
+  for (int i = 0; i < args.held; ++i) memory.held.emplace_back(++next);
+  return core::run_worker(base::UniqueFd(args.control), std::move(memory));
 }
 
 }  // namespace trainerd::apps

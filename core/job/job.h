@@ -22,6 +22,10 @@ enum class GemmAlgorithms : std::uint8_t { first, timed };
 /// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
 enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
 
+/// Deaths of workers are counted over this time: a run of weeks may see many, a broken machine sees them at
+/// once.
+inline constexpr double kRestartSeconds = 600;
+
 /// A job, composed and checked: every preset merged, every default filled in. Written out whole as
 /// `job.yaml`.
 struct JobSpec {
@@ -32,7 +36,8 @@ struct JobSpec {
   kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
   GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
   IsaChoice isa = IsaChoice::automatic;
-  std::int64_t threads = 0;  ///< CPU threads of a worker; 0: one for each core
+  std::int64_t threads = 0;   ///< CPU threads of a worker; 0: one for each core
+  std::int64_t restarts = 3;  ///< of the workers after one has died, within kRestartSeconds
   ModelOptions model;
   parallel::ParallelOptions parallel;
   RecomputeOptions recompute;

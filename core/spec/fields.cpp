@@ -27,6 +27,7 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxOverlapChunks = 64;
 constexpr double kMaxThreads = 4096;
 constexpr double kMaxPrefetch = 1024;
+constexpr double kMaxRestarts = 1000;
 
 class Table {
  public:
@@ -290,6 +291,11 @@ std::vector<Field> fields_of(JobSpec& job) {
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
       .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMaxThreads);
+  t.add("restarts", &job.restarts,
+        "how often the workers start again after one has ended by a signal (killed, out of memory, a crash), "
+        "within 10 minutes: from the newest snapshot in memory, else from the newest checkpoint, else from "
+        "the start; one death more ends the run; 0: the first one does")
+      .between(0, kMaxRestarts);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_model(t, job.model);
   add_parallel(t, job.parallel);
@@ -348,6 +354,11 @@ std::vector<Field> fields_of(JobSpec& job) {
            "that several may share a device; auto: nccl")
       .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
                "on CPUs ranks share memory, or use Gloo between nodes");
+  t.add(
+       "cluster.timeout", Duration{&job.cluster.timeout_seconds},
+       "longest time that a communication of the ranks takes; then the run ends, and says what each rank did "
+       "last")
+      .above(0);
   return t.take();
 }
 

@@ -47,6 +47,8 @@ Snapshot::Snapshot(const ParamStore& params) {
         stored.push_back({part.slice.stored_name(), dtype, run.box.shape, 0, part.elements.bytes()});
         slices_.push_back(part.slice);
         saved_.push_back(parts_.size());
+      } else {
+        borrowed_.push_back(part.slice);
       }
       parts_.push_back(std::move(part));
     }

@@ -23,6 +23,9 @@ class Snapshot {
   /// The boxes of logical tensors that the file's tensors are.
   const std::vector<io::TensorSlice>& slices() const { return slices_; }
 
+  /// The boxes of this rank's state that other ranks save.
+  const std::vector<io::TensorSlice>& borrowed() const { return borrowed_; }
+
   /// Copies the state out of the device. `segment` is at least `bytes()` long.
   void fill(kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
   /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters
@@ -36,7 +39,7 @@ class Snapshot {
   };
   std::vector<Part> parts_;         ///< of the whole state of this rank
   std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
-  std::vector<io::TensorSlice> slices_;
+  std::vector<io::TensorSlice> slices_, borrowed_;
   io::SafetensorsLayout layout_;
 };
 

@@ -43,6 +43,7 @@ struct ClusterOptions {
   std::string preset = "local";  ///< local, a built-in cluster, or the path of a cluster's YAML file
   std::int64_t nodes = 1;
   Communication communication = Communication::automatic;
+  double timeout_seconds = 300;  ///< longest time that a communication of the ranks takes
 
   bool operator==(const ClusterOptions&) const = default;
 };

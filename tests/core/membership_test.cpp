@@ -91,10 +91,19 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
   CHECK(std::get<RankMessage>(crossed(RankMessage{3, "{}"})).rank == 3);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
+  CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
+  CHECK(std::get<Regroup>(crossed(Regroup{3})).attempt == 3);
+  const Held held = std::get<Held>(crossed(Held{3, {5, 10}, true}));
+  CHECK((held.attempt == 3 && held.steps == std::vector<std::int64_t>{5, 10} && held.self_contained));
+  const Go again = std::get<Go>(crossed(Go{
+      .step = 7, .resume_path = "c/step-00000007", .attempt = 2, .from_memory = true, .reason = "a death"}));
+  CHECK((again.attempt == 2 && again.from_memory && again.reason == "a death"));
+  CHECK(again.resume_path == "c/step-00000007");
   const StopRequest stop = std::get<StopAsked>(crossed(StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
   CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
   CHECK(std::get<SaveDropped>(crossed(SaveDropped{5})).step == 5);
+  CHECK(std::get<SaveDropped>(crossed(SaveDropped{5, 2})).attempt == 2);
   const auto failed = std::get<SaveFailed>(crossed(SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
   CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 &&
          failed.failures == 3));
@@ -163,6 +172,25 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   parts.begin(state_at(15, 9));
   CHECK(parts.add(15, 0, {shard("0")}, 0, 0).has_value());
   CHECK(parts.none());
+}
+
+TEST_CASE("what is known of checkpoints after a restart's step is void, and their steps can be saved again",
+          "[membership]") {
+  CheckpointParts parts(2);
+  const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
+  parts.begin(state_at(5, 1));
+  parts.begin(state_at(10, 2));
+  CHECK_FALSE(parts.add(10, 0, {shard("old")}, 0, 0).has_value());
+  parts.drop(15);
+  parts.forget_after(5);
+  CHECK_FALSE(parts.none());  // step 5 is still on its way
+  for (const std::int64_t step : {10, 15}) {
+    parts.begin(state_at(step, 3));
+    CHECK_FALSE(parts.add(step, 1, {shard("1")}, 0, 0).has_value());
+    const auto job = parts.add(step, 0, {shard("new")}, 0, 0);
+    REQUIRE(job.has_value());
+    CHECK(job->written[0].info.file == "new");
+  }
 }
 
 TEST_CASE("a node sees whether it shares the leader's output directory", "[membership]") {

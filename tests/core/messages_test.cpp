@@ -44,6 +44,35 @@ TEST_CASE("a worker's start crosses the channel with the data that its agent has
   CHECK(back.order_stream == 2);
 }
 
+TEST_CASE("a start carries the layout of its world and the snapshots to begin from", "[messages]") {
+  parallel::ParallelOptions options;
+  options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2;
+  options.schedule = parallel::ScheduleKind::interleaved, options.virtual_stages = 2;
+  options.order = "dp-tp-cp-ep-pp", options.sequence_parallel = true, options.overlap_p2p = false;
+  parallel::Topology topology;
+  topology.nodes = 2, topology.devices_per_node = 8;
+  Start start;
+  start.layout = parallel::resolve_layout(options, topology, {.layers = 8}, 4);
+  start.layout.generation = 3;
+  start.node_first = 8, start.node_count = 8, start.attempt = 2;
+  start.held = {{640, {{"w", kernels::DType::f32, {4, 6}, {1, 2}, {3, 4}, "w#1"}}}};
+  start.next_segment = 1, start.busy_segments = {0};
+  const Start back = std::get<Start>(decode_agent_message(encode(AgentMessage{start})));
+  const parallel::Layout &was = start.layout, &is = back.layout;
+  CHECK(is.options == was.options);
+  CHECK(is.chunks == was.chunks);
+  CHECK(is.grid.order() == was.grid.order());
+  for (std::int64_t rank = 0; rank < was.grid.ranks(); ++rank)
+    CHECK(is.grid.coordinate(rank) == was.grid.coordinate(rank));
+  CHECK((is.dp_levels.size == 4 && is.dp_levels.inner == 2 && is.dp_levels.replicas && is.generation == 3));
+  CHECK((back.node_first == 8 && back.node_count == 8 && back.attempt == 2 && back.next_segment == 1));
+  CHECK(back.busy_segments == start.busy_segments);
+  REQUIRE(back.held.size() == 1);
+  CHECK(back.held[0].bytes == 640);
+  REQUIRE(back.held[0].slices.size() == 1);
+  CHECK(back.held[0].slices[0].stored_name() == "w#1");
+}
+
 TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") {
   const io::EvaluationRecord record{.step = 3, .loss = std::nan(""), .tokens = 5, .seconds = 0.25};
   const auto back = std::get<io::EvaluationRecord>(decode_worker_message(encode(WorkerMessage{record})));

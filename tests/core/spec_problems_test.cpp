@@ -15,6 +15,16 @@ TEST_CASE("a trace is of steps that there are", "[spec]") {
         Lines{"job.yaml:6:16: trace.steps: step 21 is after the last one (nearest valid: 20)"});
 }
 
+TEST_CASE("how often workers start again, and how long a communication takes, have limits", "[spec]") {
+  CHECK(with_line("restarts: -1") ==
+        Lines{"job.yaml:6:11: restarts: must be at least 0, got '-1' (nearest valid: 0)"});
+  CHECK(with_line("restarts: 1001") ==
+        Lines{"job.yaml:6:11: restarts: must be at most 1000, got '1001' (nearest valid: 1000)"});
+  CHECK(with_line("restarts: often") == Lines{"job.yaml:6:11: restarts: expected an integer, got 'often'"});
+  CHECK(with_line("cluster: {timeout: 0s}").size() == 1);
+  CHECK(with_line("cluster: {timeout: 0s}").front().starts_with("job.yaml:6:20: cluster.timeout: "));
+}
+
 TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   CHECK(with_line("optimiser: {lr: 1e-3}") ==
         Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});

@@ -58,10 +58,13 @@ Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
   core::Channel channel(std::move(ours));
   int status = -1;
   std::thread worker([&, end = std::move(control)]() mutable {
-    status = core::run_worker(std::move(end), std::move(theirs), base::UniqueFd(), late);
+    core::WorkerMemory memory;
+    memory.segments = std::move(theirs);
+    status = core::run_worker(std::move(end), std::move(memory), late);
   });
   core::Start start;
   start.job_yaml = core::to_yaml(job);
+  start.layout = core::layout_of(job, test::cpu_topology(1));
   channel.send(core::encode(core::AgentMessage{start}));
   if (stop) channel.send(core::encode(core::AgentMessage{core::Stop{}}));
   Told told;

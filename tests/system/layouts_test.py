@@ -157,7 +157,7 @@ class Layouts(LayoutTest):
     def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
         for victim in range(4):
             name = f"victim{victim}"
-            process = self.start(self.job(name), *arguments("tp2-dp2", "steps=100000"))
+            process = self.start(self.job(name), *arguments("tp2-dp2", "steps=100000", "restarts=0"))
             self.wait_for_step(process, 3, name)
             workers = self.children(process.pid)
             self.assertEqual(len(workers), 4)
@@ -219,7 +219,7 @@ class LayoutsOnCuda(LayoutTest):
         self.assertIn("cluster.communication to staged", output)
 
     def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
-        process = self.start(self.job("victim"), *arguments("tp2-dp2", "steps=100000", *self.ON_CUDA))
+        process = self.start(self.job("victim"), *arguments("tp2-dp2", "steps=100000", "restarts=0", *self.ON_CUDA))
         self.wait_for_step(process, 3, "victim")
         workers = self.children(process.pid)
         os.kill(workers[1], signal.SIGKILL)

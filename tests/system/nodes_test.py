@@ -295,7 +295,7 @@ class Failures(NodesTest):
     def test_a_killed_worker_of_any_node_is_named_to_all(self):
         for node in (0, 1):
             name = f"worker{node}"
-            agents = self.start_nodes(self.job(name), *self.arguments("tp2-dp2", "steps=100000"))
+            agents = self.start_nodes(self.job(name), *self.arguments("tp2-dp2", "steps=100000", "restarts=0"))
             self.wait_for_step(agents[0], 3, name)
             pid = self.children(agents[node].pid)[1]
             os.kill(pid, signal.SIGKILL)

@@ -229,7 +229,7 @@ class Resume(RunTest):
     def test_a_killed_worker_is_named_and_the_next_run_goes_on(self):
         self.run_job(self.job("whole"))
         job = self.job("killed")
-        process = self.start(job, "--set", "steps=2000")
+        process = self.start(job, "--set", "steps=2000", "--set", "restarts=0")
         self.wait_for_step(process, 12, "killed")
         os.kill(self.children(process.pid)[0], signal.SIGKILL)
         output, _ = process.communicate(timeout=30)

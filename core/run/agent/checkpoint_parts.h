@@ -43,6 +43,11 @@ class CheckpointParts {
     parts_.erase(step);
     dropped_.insert(step);
   }
+  /// Steps after `step` will be done again: what is known of their checkpoints is void.
+  void forget_after(std::int64_t step) {
+    parts_.erase(parts_.upper_bound(step), parts_.end());
+    dropped_.erase(dropped_.upper_bound(step), dropped_.end());
+  }
   /// Whether nothing is waited for.
   bool none() const { return parts_.empty(); }
 

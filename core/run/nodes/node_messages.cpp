@@ -23,10 +23,20 @@ json body(const Go& m) {
           {"order_start", m.order_start},
           {"order_stream", m.order_stream},
           {"isa", to_string(m.isa)},
-          {"evaluate_first", m.evaluate_first}};
+          {"evaluate_first", m.evaluate_first},
+          {"resume", m.resume_path},
+          {"attempt", m.attempt},
+          {"from_memory", m.from_memory},
+          {"reason", m.reason}};
+}
+json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
+json body(const Held& m) {
+  return {{"type", "held"}, {"attempt", m.attempt}, {"steps", m.steps}, {"self_contained", m.self_contained}};
 }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
-json body(const SaveDropped& m) { return {{"type", "save_dropped"}, {"step", m.step}}; }
+json body(const SaveDropped& m) {
+  return {{"type", "save_dropped"}, {"step", m.step}, {"attempt", m.attempt}};
+}
 json body(const SaveFailed& m) {
   return {{"type", "save_failed"},
           {"step", m.step},
@@ -51,11 +61,15 @@ json body(const ShardsSaved& m) {
           {"first", m.first_rank},
           {"shards", shards},
           {"snapshot_seconds", m.snapshot_seconds},
-          {"write_seconds", m.write_seconds}};
+          {"write_seconds", m.write_seconds},
+          {"attempt", m.attempt}};
 }
 json body(const NodeFailed& m) {
-  return {
-      {"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight}};
+  return {{"type", "failed"},
+          {"kind", base::to_string(m.kind)},
+          {"message", m.message},
+          {"weight", m.weight},
+          {"death", m.death}};
 }
 json body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
@@ -120,21 +134,25 @@ Hello decode_hello(const std::string& text) {
 NodeMessage decode_node_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> NodeMessage {
     if (type == "go")
-      return Go{j.at("run"),          j.at("last_good"), j.at("step"),
-                j.at("cursor"),       j.at("tokens"),    j.at("order_start"),
-                j.at("order_stream"), isa_in(j),         j.at("evaluate_first")};
+      return Go{
+          j.at("run"),         j.at("last_good"),    j.at("step"),  j.at("cursor"),         j.at("tokens"),
+          j.at("order_start"), j.at("order_stream"), isa_in(j),     j.at("evaluate_first"), j.at("resume"),
+          j.at("attempt"),     j.at("from_memory"),  j.at("reason")};
+    if (type == "regroup") return Regroup{j.at("attempt")};
+    if (type == "held") return Held{j.at("attempt"), j.at("steps"), j.at("self_contained")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
-    if (type == "save_dropped") return SaveDropped{j.at("step")};
+    if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
     if (type == "rank") return RankMessage{j.at("rank"), j.at("text")};
     if (type == "shards") {
-      ShardsSaved m{j.at("step"), j.at("first"), {}, j.at("snapshot_seconds"), j.at("write_seconds")};
+      ShardsSaved m{j.at("step"),          j.at("first"),  {}, j.at("snapshot_seconds"),
+                    j.at("write_seconds"), j.at("attempt")};
       for (const json& s : j.at("shards")) m.shards.push_back({s.at("file"), s.at("bytes"), s.at("xxh3")});
       return m;
     }
-    if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight")};
+    if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death")};
     if (type == "stop") return StopAsked{{j.at("reason"), j.at("signal")}};
     unknown(type);
   });

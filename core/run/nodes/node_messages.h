@@ -38,6 +38,15 @@ struct Go {
   std::int64_t order_stream = 0;              ///< its number
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
   bool evaluate_first = false;                ///< see `Start`
+  std::string resume_path = {};               ///< of the checkpoint to load; empty: none is loaded
+  // Of an attempt after the first:
+  std::int64_t attempt = 1;  ///< its number
+  bool from_memory = false;  ///< every node begins from its snapshots of `step`
+  std::string reason = {};   ///< what ended the attempt before
+};
+/// A worker has died: end the ranks of this attempt, and say what is held.
+struct Regroup {
+  std::int64_t attempt = 1;
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
@@ -48,6 +57,7 @@ struct Completed {
 /// leader.
 struct SaveDropped {
   std::int64_t step = 0;
+  std::int64_t attempt = 1;  ///< whose snapshot it is
 };
 /// A try to write the step's checkpoint failed; it is tried again. Also to the leader.
 struct SaveFailed {
@@ -77,12 +87,20 @@ struct ShardsSaved {
   std::vector<io::ShardInfo> shards;  ///< by rank
   double snapshot_seconds = 0;
   double write_seconds = 0;
+  std::int64_t attempt = 1;  ///< whose snapshot it is
 };
 /// `weight`: how much it tells of the cause.
 struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
   int weight = 0;
+  bool death = false;  ///< a worker ended by a signal
+};
+/// The ranks of the attempt have ended on this node.
+struct Held {
+  std::int64_t attempt = 1;
+  std::vector<std::int64_t> steps = {};  ///< whose snapshots it holds complete
+  bool self_contained = false;           ///< they are all that its ranks need
 };
 /// The node's agent was asked to stop.
 struct StopAsked {
@@ -90,7 +108,7 @@ struct StopAsked {
 };
 
 using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankMessage, ShardsSaved,
-                                 NodeFailed, StopAsked>;
+                                 NodeFailed, StopAsked, Regroup, Held>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

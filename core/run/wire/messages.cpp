@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/run/wire/layout_json.h"
 #include "kernels/tensor/dtype.h"
 
 namespace trainerd::core {
@@ -24,8 +25,30 @@ io::TensorSlice slice_from(const json& j) {
   return {j.at("name"), *dtype, j.at("logical"), j.at("begin"), j.at("shape"), j.at("stored")};
 }
 
+json to_json(const std::vector<io::TensorSlice>& slices) {
+  json list = json::array();
+  for (const io::TensorSlice& s : slices) list.push_back(to_json(s));
+  return list;
+}
+
+std::vector<io::TensorSlice> slices_from(const json& list) {
+  std::vector<io::TensorSlice> slices;
+  for (const json& s : list) slices.push_back(slice_from(s));
+  return slices;
+}
+
 json body(const Start& m) {
+  json held = json::array();
+  for (const HeldShard& shard : m.held)
+    held.push_back({{"bytes", shard.bytes}, {"slices", to_json(shard.slices)}});
   return {{"type", "start"},
+          {"layout", layout_to_json(m.layout)},
+          {"node_first", m.node_first},
+          {"node_count", m.node_count},
+          {"attempt", m.attempt},
+          {"held", held},
+          {"next_segment", m.next_segment},
+          {"busy_segments", m.busy_segments},
           {"rank", m.rank},
           {"job", m.job_yaml},
           {"resume", m.resume_path},
@@ -45,15 +68,14 @@ json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
 json body(const SnapshotDelayed& m) { return {{"type", "snapshot_delayed"}, {"segment", m.segment}}; }
 json body(const Ready& m) {
-  json slices = json::array();
-  for (const io::TensorSlice& s : m.slices) slices.push_back(to_json(s));
   return {{"type", "ready"},
           {"device", m.device},
           {"threads", m.threads},
           {"peak_flops", m.peak_flops},
           {"memory_planned_bytes", m.memory_planned_bytes},
           {"memory_regions", m.memory_regions},
-          {"slices", slices},
+          {"slices", to_json(m.slices)},
+          {"borrowed", to_json(m.borrowed)},
           {"environment", m.environment},
           {"data_fingerprint", m.data_fingerprint},
           {"gemm_algorithms", m.gemm_algorithms},
@@ -113,11 +135,32 @@ std::string encode(const WorkerMessage& message) { return dump(message); }
 
 AgentMessage decode_agent_message(const std::string& text) {
   return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
-    if (type == "start")
-      return Start{j.at("rank"),        j.at("job"),         j.at("resume"),          j.at("step"),
-                   j.at("cursor"),      j.at("tokens"),      j.at("reports"),         j.at("evaluate_first"),
-                   j.at("rendezvous"),  j.at("interface"),   j.at("gemm_algorithms"), j.at("data_content"),
-                   j.at("order_start"), j.at("order_stream")};
+    if (type == "start") {
+      Start m{j.at("rank"),
+              j.at("job"),
+              j.at("resume"),
+              j.at("step"),
+              j.at("cursor"),
+              j.at("tokens"),
+              j.at("reports"),
+              j.at("evaluate_first"),
+              j.at("rendezvous"),
+              j.at("interface"),
+              j.at("gemm_algorithms"),
+              j.at("data_content"),
+              j.at("order_start"),
+              j.at("order_stream"),
+              layout_from(j.at("layout")),
+              j.at("node_first"),
+              j.at("node_count"),
+              j.at("attempt"),
+              {},
+              j.at("next_segment"),
+              j.at("busy_segments")};
+      for (const json& shard : j.at("held"))
+        m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
+      return m;
+    }
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
@@ -134,7 +177,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
               j.at("environment"),     j.at("data_fingerprint"),
               j.at("gemm_algorithms"), j.at("pci_bus_id"),
               j.at("data_tokens")};
-      for (const json& s : j.at("slices")) m.slices.push_back(slice_from(s));
+      m.slices = slices_from(j.at("slices"));
+      m.borrowed = slices_from(j.at("borrowed"));
       return m;
     }
     if (type == "step") return io::parse_step_record(j.at("line"));

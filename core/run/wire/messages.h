@@ -12,16 +12,22 @@
 #include "io/records/records.h"
 #include "io/records/trace.h"
 #include "kernels/base/error.h"
+#include "parallel/layout/layout.h"
 
 namespace trainerd::core {
 
 // ---- Agent to worker ----
 
-/// The first message: what to train and where to begin.
+/// A snapshot that the agent holds of one rank of the node, to begin from.
+struct HeldShard {
+  std::int64_t bytes = 0;
+  std::vector<io::TensorSlice> slices;
+};
+/// The first message: what to train, where to begin, and what the agent has worked out for all ranks.
 struct Start {
   std::int64_t rank = 0;
   std::string job_yaml;     ///< resolved
-  std::string resume_path;  ///< of the checkpoint to load; empty: begin from the seed
+  std::string resume_path;  ///< of the checkpoint to load; empty: begin from `held`, or from the seed
   std::int64_t step = 0;    ///< steps done by that checkpoint
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
@@ -35,6 +41,13 @@ struct Start {
   std::string data_content = {};     ///< of the training data, as this node's agent has found it
   std::int64_t order_start = 0;      ///< the cursor at which the order of samples began
   std::int64_t order_stream = 0;     ///< its number
+  parallel::Layout layout = {};      ///< of the attempt's world
+  std::int64_t node_first = 0;       ///< the ranks of this node follow each other
+  std::int64_t node_count = 1;
+  std::int64_t attempt = 1;                      ///< of the run, from 1: worlds of one run share a rendezvous
+  std::vector<HeldShard> held = {};              ///< by rank of the node: begin from them; empty: do not
+  std::int64_t next_segment = 0;                 ///< to fill with the first snapshot
+  std::vector<std::int64_t> busy_segments = {};  ///< whose bytes are not on the disk yet
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -63,6 +76,8 @@ struct Ready {
   std::string gemm_algorithms;   ///< rank 0's choices, to be kept with the run; empty: none were made
   std::string pci_bus_id = {};   ///< of the rank's GPU; empty on a CPU
   std::int64_t data_tokens = 0;  ///< of an epoch
+  /// Of its state: what other ranks save. A snapshot to begin from needs them too.
+  std::vector<io::TensorSlice> borrowed = {};
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/run/worker/flight_segment.h"
 #include "core/train/rank_groups.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/local_communicator.h"
@@ -49,13 +50,19 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
     : options_(std::move(options)),
       nccl_(uses_nccl(job)),
       staged_(uses_staged(job)),
+      deadline_seconds_(job.cluster.timeout_seconds),
       ranks_(layout.grid.ranks()),
       here_(options_.here),
       host_(staged_ ? std::make_unique<Host>() : nullptr) {
+  if (options_.flights) {
+    flights_.emplace(base::Segment::attach(std::move(options_.flights)));
+    recorder_.emplace(flight_ring(*flights_, options_.rank - here_.first));
+  }
   if (options_.shared)
     shared_ = std::make_unique<parallel::ShmWorld>(
         base::Segment::attach(std::move(options_.shared)), shared_memory_layout(job, layout, here_),
-        options_.rank, parallel::ShmOptions{.spin_seconds = options_.spin_seconds});
+        options_.rank,
+        parallel::ShmOptions{.deadline_seconds = deadline_seconds_, .spin_seconds = options_.spin_seconds});
   if (nccl_)
     for (const parallel::GroupMembers& group :
          parallel::groups_begun(layout, {0, ranks_, 1}, group_needs(job.model)))
@@ -63,12 +70,13 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
   if (options_.rendezvous.empty()) return;
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
   base::check(endpoint.has_value(), "the agent gives its workers the rendezvous as host:port");
-  store_ = std::make_unique<parallel::TcpStore>(*endpoint, kMeetSeconds);
-  if (nccl_) late_store_ = std::make_unique<parallel::TcpStore>(*endpoint, kLateSeconds);
+  store_ = std::make_unique<AttemptStore>(*endpoint, kMeetSeconds, options_.attempt);
+  if (nccl_) late_store_ = std::make_unique<AttemptStore>(*endpoint, kLateSeconds, options_.attempt);
   else
-    gloo_ = std::make_unique<parallel::GlooWorld>(
-        *store_, options_.rank,
-        parallel::GlooOptions{.host = options_.interface, .rendezvous_seconds = kMeetSeconds});
+    gloo_ = std::make_unique<parallel::GlooWorld>(store_->keys, options_.rank,
+                                                  parallel::GlooOptions{.host = options_.interface,
+                                                                        .deadline_seconds = deadline_seconds_,
+                                                                        .rendezvous_seconds = kMeetSeconds});
 }
 
 std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend,
@@ -77,34 +85,36 @@ std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend
   if (staged_) return parallel::make_staged(on_host(host_->backend, group), backend);
   if (!nccl_) return on_host(backend, group);
   if (!nccl_world_) meet_by_nccl();
-  return nccl_world_->communicator(backend, group.ranks.list(), info(group.group).name, nullptr);
+  return nccl_world_->communicator(backend, group.ranks.list(), info(group.group).name, recorder());
 }
 
 std::unique_ptr<parallel::Communicator> RankWorld::on_host(kernels::Backend& backend,
                                                            const parallel::GroupMembers& group) {
   if (!here_.have_all(group.ranks)) {
     base::check(gloo_ != nullptr, "a group that crosses nodes has a rendezvous");
-    return gloo_->communicator(backend, group.ranks.list(), info(group.group).name);
+    return gloo_->communicator(backend, group.ranks.list(), info(group.group).name, recorder());
   }
   base::check(shared_ != nullptr, "ranks of one node share memory");
-  return shared_->communicator(backend, group.ranks.list(), info(group.group).name);
+  return shared_->communicator(backend, group.ranks.list(), info(group.group).name, recorder());
 }
 
 void RankWorld::meet_by_nccl() {
   constexpr const char* kIdKey = "nccl/id";
   base::check(store_ != nullptr, "ranks that use NCCL have a rendezvous");
   const parallel::NcclPlugin plugin = parallel::open_nccl_plugin();
-  if (options_.rank == 0) store_->set(kIdKey, plugin.unique_id());
+  parallel::Store& store = store_->keys;
+  if (options_.rank == 0) store.set(kIdKey, plugin.unique_id());
   // Who does not come is named here: NCCL would not say.
-  parallel::meet(*store_, "nccl", static_cast<int>(options_.rank), static_cast<int>(ranks_), kMeetSeconds);
+  parallel::meet(store, "nccl", static_cast<int>(options_.rank), static_cast<int>(ranks_), kMeetSeconds);
   parallel::NcclOptions nccl;
   nccl.device = options_.device;
   nccl.rank = options_.rank;
   nccl.ranks = ranks_;
-  nccl.id = parallel::wait_for(*store_, kIdKey, kMeetSeconds);
+  nccl.id = parallel::wait_for(store, kIdKey, kMeetSeconds);
   nccl.groups = groups_;
   nccl.start_seconds = kMeetSeconds;
-  nccl.store = late_store_.get();
+  nccl.deadline_seconds = deadline_seconds_;
+  nccl.store = &late_store_->keys;
   if (shared_) {
     nccl.ended = [this] { return shared_->ended(); };
     nccl.end = [this](std::string_view why) { shared_->abort(why); };

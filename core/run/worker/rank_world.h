@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "kernels/base/socket.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/gloo/gloo_world.h"
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
@@ -31,7 +33,7 @@ struct NodeRanks {
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node);
 
 /// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for
-/// what it moves; with NCCL the news of its end alone. Agent and workers work it out alike.
+/// what it moves; with NCCL the news of its end alone. Agent and workers work it out alike, from one layout.
 parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout,
                                          const NodeRanks& here);
 
@@ -43,11 +45,13 @@ class RankWorld final : public parallel::World {
   struct Options {
     std::int64_t rank = 0;
     NodeRanks here;
-    base::UniqueFd shared;    ///< the node's memory; none for a rank alone on it
-    double spin_seconds = 0;  ///< of ShmOptions
-    std::string rendezvous;   ///< host:port of the store; empty: all ranks are here, and NCCL is not used
-    int device = 0;           ///< a CUDA device's number
-    std::string interface;    ///< by which the other nodes reach this one
+    base::UniqueFd shared;   ///< the node's memory; none for a rank alone on it
+    base::UniqueFd flights;  ///< where this rank's communication is recorded (flight_segment.h), if anywhere
+    std::int64_t attempt = 1;  ///< of the run: its keys of the store are its own
+    double spin_seconds = 0;   ///< of ShmOptions
+    std::string rendezvous;    ///< host:port of the store; empty: all ranks are here, and NCCL is not used
+    int device = 0;            ///< a CUDA device's number
+    std::string interface;     ///< by which the other nodes reach this one
   };
   RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options);
 
@@ -60,6 +64,7 @@ class RankWorld final : public parallel::World {
   std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend,
                                                   const parallel::GroupMembers& group);
   void meet_by_nccl();
+  parallel::FlightRecorder* recorder() { return recorder_ ? &*recorder_ : nullptr; }
 
   /// What host tensors of `staged` are checked by.
   struct Host {
@@ -67,14 +72,24 @@ class RankWorld final : public parallel::World {
     kernels::CpuBackend backend{kernels::detect_cpu(1), pool};
   };
   Options options_;
+  std::optional<base::Segment> flights_;
+  std::optional<parallel::FlightRecorder> recorder_;
   bool nccl_, staged_;
+  double deadline_seconds_;
   std::vector<parallel::NcclGroup> groups_;  ///< of all ranks
   std::int64_t ranks_;
   NodeRanks here_;
   std::unique_ptr<Host> host_;
   std::unique_ptr<parallel::ShmWorld> shared_;
-  std::unique_ptr<parallel::TcpStore> store_;
-  std::unique_ptr<parallel::TcpStore> late_store_;  ///< of the watchdog, which waits for nobody
+  /// A connection to the rendezvous, with the keys of this attempt.
+  struct AttemptStore {
+    AttemptStore(const base::Endpoint& server, double deadline_seconds, std::int64_t attempt)
+        : tcp(server, deadline_seconds), keys(tcp, "attempt-" + std::to_string(attempt) + "/") {}
+    parallel::TcpStore tcp;
+    parallel::PrefixStore keys;
+  };
+  std::unique_ptr<AttemptStore> store_;
+  std::unique_ptr<AttemptStore> late_store_;  ///< of the watchdog, which waits for nobody
   std::unique_ptr<parallel::GlooWorld> gloo_;
   std::unique_ptr<parallel::NcclWorld> nccl_world_;
 };

@@ -16,6 +16,7 @@
 #include "core/run/worker/evaluation.h"
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_world.h"
+#include "core/run/worker/restore.h"
 #include "core/run/worker/resume_check.h"
 #include "core/run/worker/snapshot_segments.h"
 #include "core/run/worker/worker_process.h"
@@ -44,15 +45,19 @@ constexpr double kProgressSeconds = 1;
 
 class Worker {
  public:
-  /// `world` is the memory that the ranks of the job share; none for a rank alone.
-  Worker(Channel& agent, std::vector<base::UniqueFd> segments, base::UniqueFd world,
-         std::optional<std::size_t> late)
-      : agent_(agent), segments_(std::move(segments)), world_fd_(std::move(world)), late_(late) {}
+  Worker(Channel& agent, WorkerMemory memory, std::optional<std::size_t> late)
+      : agent_(agent),
+        segments_(std::move(memory.segments)),
+        world_fd_(std::move(memory.world)),
+        flights_fd_(std::move(memory.flights)),
+        held_fds_(std::move(memory.held)),
+        late_(late) {}
   void run();
 
  private:
   void build(const Start& start);
-  void meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology);
+  void meet(const Start& start, const parallel::Topology& topology);
+  Ready ready(const Start& start, const parallel::Topology& topology) const;
   void send(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -77,9 +82,10 @@ class Worker {
 
   Channel& agent_;
   SnapshotSegments segments_;
-  base::UniqueFd world_fd_;
-  std::int64_t first_step_ = 0;      ///< done by the checkpoint that the run goes on from
-  std::optional<std::size_t> late_;  ///< reports come this many steps late
+  base::UniqueFd world_fd_, flights_fd_;
+  std::vector<base::UniqueFd> held_fds_;  ///< until the state is loaded
+  std::int64_t first_step_ = 0;           ///< done by the checkpoint that the run goes on from
+  std::optional<std::size_t> late_;       ///< reports come this many steps late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
   JobSpec job_;
@@ -127,15 +133,16 @@ void Worker::listen(bool wait) {
   if (cpu_time_is_up()) send(StopNeeded{"SIGXCPU"});
 }
 
-void Worker::meet(const Start& start, const parallel::Layout& layout, const parallel::Topology& topology) {
+void Worker::meet(const Start& start, const parallel::Topology& topology) {
   // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
   constexpr double kSpinSeconds = 100e-6;
-  const NodeRanks here = node_ranks(layout, topology, rank_number_ / topology.devices_per_node);
-  const bool own_cores = here.count * topology.device.threads <= kernels::detect_cpu().threads;
-  world_ = std::make_unique<RankWorld>(job_, layout,
+  const bool own_cores = start.node_count * topology.device.threads <= kernels::detect_cpu().threads;
+  world_ = std::make_unique<RankWorld>(job_, start.layout,
                                        RankWorld::Options{.rank = rank_number_,
-                                                          .here = here,
+                                                          .here = {start.node_first, start.node_count},
                                                           .shared = std::move(world_fd_),
+                                                          .flights = std::move(flights_fd_),
+                                                          .attempt = start.attempt,
                                                           .spin_seconds = own_cores ? kSpinSeconds : 0.0,
                                                           .rendezvous = start.rendezvous,
                                                           .device = topology.device_of(rank_number_),
@@ -146,41 +153,37 @@ void Worker::build(const Start& start) {
   job_ = parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
   reports_ = start.reports;
+  for (const std::int64_t segment : start.busy_segments) segments_.set_free(static_cast<int>(segment), false);
+  next_segment_ = static_cast<int>(start.next_segment);
   if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic)
     kernels::limit_gemm_library(most_isa(job_));
   const parallel::Topology topology = job_topology(job_);
-  const parallel::Layout layout = layout_of(job_, topology);
-  meet(start, layout, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, layout, topology, start.rank, *world_, DeviceRank::Observe{},
-                                       start.gemm_algorithms);
+  meet(start, topology);
+  rank_ = std::make_unique<DeviceRank>(job_, start.layout, topology, start.rank, *world_,
+                                       DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
   if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMaxSteps - 1 : 0;
-  const DryRun& plan = rank_->plan();
   // A GPU's peak is its maker's; nobody prints one for a CPU.
   const bool bf16 = job_.precision.compute == kernels::DType::bf16;
   const auto measure = [this] { return measure_gemm_peak(rank_->backend(), job_.precision.compute); };
   if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
   else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
   snapshot_ = std::make_unique<Snapshot>(trainer_->params());
-  base::check(snapshot_->bytes() == plan.snapshot_bytes, "the snapshot is as large as planned");
+  base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
   train_ = std::make_shared<io::TokenSource>(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab,
                                              job_.seed, io::SampleOrder::shuffled);
   train_->start_order(start.order_start, start.order_stream);
   if (job_.evaluate.every > 0) open_validation();
-
-  if (start.resume_path.empty()) {
-    trainer_->initialise();
-  } else {
-    trainer_->initialise_tables();
-    io::CheckpointReader reader(start.resume_path);
-    snapshot_->load(rank_->backend(), trainer_->stream(), reader);
-    trainer_->publish();
-  }
+  restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend());
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
   tokens_ = start.tokens;
+  send(ready(start, topology));
+}
 
+Ready Worker::ready(const Start& start, const parallel::Topology& topology) const {
+  const DryRun& plan = rank_->plan();
   Ready ready;
   ready.device = topology.device.name;
   ready.threads = topology.device.threads;
@@ -188,12 +191,13 @@ void Worker::build(const Start& start) {
   ready.memory_planned_bytes = plan.memory.total_bytes();
   for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
   ready.slices = snapshot_->slices();
+  ready.borrowed = snapshot_->borrowed();
   ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(train_->fingerprint(), start.data_content);
   ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
-  send(ready);
+  return ready;
 }
 
 void Worker::open_validation() {
@@ -414,8 +418,7 @@ void Worker::run() {
 
 }  // namespace
 
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world,
-               std::optional<std::size_t> late) {
+int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late) {
   Channel agent(std::move(control));
   const auto fail = [&](base::ErrorKind kind, const std::string& message) {
     try {
@@ -426,7 +429,7 @@ int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, bas
     return 1;
   };
   try {
-    Worker worker(agent, std::move(segments), std::move(world), late);
+    Worker worker(agent, std::move(memory), late);
     worker.run();
     return 0;
   } catch (const AgentGone&) {

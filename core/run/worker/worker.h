@@ -2,19 +2,17 @@
 
 #include <cstddef>
 #include <optional>
-#include <vector>
 
+#include "core/run/worker/worker_memory.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core {
 
-/// The worker: waits for `Start` on `control`, trains, tells the agent what it does. `segments` are the
-/// shared memories that it fills with snapshots in turn, `world` the one it shares with the other ranks
-/// (empty for a rank alone). Returns when training has ended; an error has then been told to the agent and
-/// the status is not 0. Ends at once when the agent is gone. Where the device runs behind the host, steps are
-/// reported one step late, but for those that a checkpoint, an evaluation or a trace awaits; so a vote to
-/// stop takes effect one step later there. `late`, when given, is told instead of found from the device.
-int run_worker(base::UniqueFd control, std::vector<base::UniqueFd> segments, base::UniqueFd world,
-               std::optional<std::size_t> late = std::nullopt);
+/// The worker: waits for `Start` on `control`, trains, tells the agent what it does. Returns when training
+/// has ended; an error has then been told to the agent and the status is not 0. Ends at once when the agent
+/// is gone. Where the device runs behind the host, steps are reported one step late, but for those that a
+/// checkpoint, an evaluation or a trace awaits; so a vote to stop takes effect one step later there. `late`,
+/// when given, is told instead of found from the device.
+int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late = std::nullopt);
 
 }  // namespace trainerd::core

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -41,15 +42,18 @@ struct SpawnSetup {
 }  // namespace
 
 WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
-                             const std::vector<int>& segments, int world) {
+                             const Memory& memory) {
   SpawnSetup setup;
   // Sources are moved out of the way first: a target number may be another source's.
   std::vector<base::UniqueFd> high;
   std::vector<int> sources{control.get()};
-  sources.insert(sources.end(), segments.begin(), segments.end());
-  if (world >= 0) sources.push_back(world);
+  sources.insert(sources.end(), memory.segments.begin(), memory.segments.end());
+  if (memory.world >= 0) sources.push_back(memory.world);
+  if (memory.flights >= 0) sources.push_back(memory.flights);
+  sources.insert(sources.end(), memory.held.begin(), memory.held.end());
+  const int above = std::max(64, kFirstDescriptor + static_cast<int>(sources.size()));
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    high.emplace_back(::fcntl(sources[i], F_DUPFD_CLOEXEC, 64));
+    high.emplace_back(::fcntl(sources[i], F_DUPFD_CLOEXEC, above));
     if (!high.back())
       throw base::device_error("cannot hand a descriptor to the worker: " + base::errno_text(errno));
     ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(),
@@ -67,26 +71,27 @@ WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, b
   ::posix_spawnattr_setflags(&setup.attributes,
                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::string name = "trainerd: rank " + std::to_string(rank), rank_flag = "--rank",
-              rank_number = std::to_string(rank), worker = "worker", control_flag = "--control",
-              control_fd = std::to_string(kFirstDescriptor), segments_flag = "--segments",
-              count = std::to_string(segments.size()), world_flag = "--world",
-              has_world = world >= 0 ? "1" : "0", parent_flag = "--parent",
-              parent = std::to_string(::getpid());
-  char* const argv[] = {name.data(),
-                        worker.data(),
-                        control_flag.data(),
-                        control_fd.data(),
-                        segments_flag.data(),
-                        count.data(),
-                        world_flag.data(),
-                        has_world.data(),
-                        parent_flag.data(),
-                        parent.data(),
-                        rank_flag.data(),
-                        rank_number.data(),
-                        nullptr};
-  const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv, environ);
+  std::vector<std::string> words{"trainerd: rank " + std::to_string(rank),
+                                 "worker",
+                                 "--control",
+                                 std::to_string(kFirstDescriptor),
+                                 "--segments",
+                                 std::to_string(memory.segments.size()),
+                                 "--world",
+                                 memory.world >= 0 ? "1" : "0",
+                                 "--flights",
+                                 memory.flights >= 0 ? "1" : "0",
+                                 "--held",
+                                 std::to_string(memory.held.size()),
+                                 "--parent",
+                                 std::to_string(::getpid()),
+                                 "--rank",
+                                 std::to_string(rank)};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const int rc =
+      ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv.data(), environ);
   if (rc != 0)
     throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
   pidfd_ = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
@@ -109,13 +114,15 @@ void WorkerProcess::kill() {
   if (!reaped_ && pid_ > 0) ::kill(pid_, SIGKILL);
 }
 
-std::string WorkerProcess::wait() {
+WorkerProcess::End WorkerProcess::wait() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
   reaped_ = true;
   if (WIFSIGNALED(status))
-    return "signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
-  return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
+    return {"signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")",
+            WTERMSIG(status)};
+  if (WEXITSTATUS(status) == 0) return {};
+  return {"exit status " + std::to_string(WEXITSTATUS(status)), 0};
 }
 
 void leave_signals_to_agent() {

@@ -15,11 +15,16 @@ namespace trainerd::core {
 /// destroyed.
 class WorkerProcess {
  public:
+  /// What of the agent's memory the worker gets, as descriptors that stay the agent's; -1: none.
+  struct Memory {
+    std::vector<int> segments;
+    int world = -1, flights = -1;
+    std::vector<int> held;
+  };
   /// Runs `executable worker --control 3 --segments N ...` under the name "trainerd: rank 3"; `control`
-  /// becomes descriptor 3, the segments 4 and on, and behind them `world`, the memory that the ranks share
-  /// (-1: none).
+  /// becomes descriptor 3, and those of `memory` follow it in their order (WorkerMemory).
   WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
-                const std::vector<int>& segments, int world);
+                const Memory& memory);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -28,8 +33,13 @@ class WorkerProcess {
   /// Readable when the process has ended.
   int pidfd() const { return pidfd_.get(); }
   void kill();
-  /// Waits for the end; "exit status 1", "signal 9 (Killed)". Empty when it ended with status 0.
-  std::string wait();
+  struct End {
+    std::string how;  ///< "exit status 1", "signal 9 (Killed)"; empty: status 0
+    int signal = 0;   ///< that ended it; 0: none did
+  };
+  /// Waits for the end.
+  End wait();
+  bool reaped() const { return reaped_; }
 
  private:
   pid_t pid_ = -1;

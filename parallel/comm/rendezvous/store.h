@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace trainerd::parallel {
 
@@ -24,6 +25,23 @@ std::string wait_for(Store& store, const std::string& key, double deadline_secon
 /// naming the ranks that did not join.
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
           double deadline_seconds);
+
+/// Another store below a prefix of its keys: worlds that follow each other share a store without sharing
+/// keys.
+class PrefixStore final : public Store {
+ public:
+  /// `store` outlives this.
+  PrefixStore(Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::string& value) override { store_.set(prefix_ + key, value); }
+  std::optional<std::string> get(const std::string& key) override { return store_.get(prefix_ + key); }
+  std::optional<std::string> wait(const std::string& key, double seconds) override {
+    return store_.wait(prefix_ + key, seconds);
+  }
+
+ private:
+  Store& store_;
+  std::string prefix_;
+};
 
 /// A store in a directory that all ranks see. A second run needs a fresh one.
 class FileStore final : public Store {

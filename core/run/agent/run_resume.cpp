@@ -2,7 +2,7 @@
 #include <exception>
 #include <iterator>
 
-#include "core/run/agent/agent_state.h"
+#include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/evaluation.h"
 #include "core/train/snapshot.h"
@@ -11,11 +11,11 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the agent (agent_state.h): what an earlier attempt left, and where this one begins.
+// Part of the run (run.h): what an earlier attempt left, and where this one begins.
 
 namespace trainerd::core {
 
-void Agent::prepare() {
+void Run::prepare() {
   options_.log->open(output_.log(membership_.node()));
   try {
     resume();
@@ -27,16 +27,16 @@ void Agent::prepare() {
 }
 
 /// Nothing is left to do but the report.
-bool Agent::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
+bool Run::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
 
-void Agent::resume() {
+void Run::resume() {
   if (!membership_.leads()) {
     const Go& go = membership_.go();
-    if (go.last_good != "none") start_.resume_path = go.last_good;
     last_good_ = go.last_good;
-    start_.step = step_ = go.step;
+    start_.resume_path = go.resume_path;
+    start_.step = step_ = first_step_ = go.step;
     start_.cursor = go.cursor;
-    start_.tokens = go.tokens;
+    start_.tokens = tokens_ = go.tokens;
     start_.order_start = go.order_start;
     start_.order_stream = go.order_stream;
     start_.evaluate_first = go.evaluate_first;
@@ -58,17 +58,18 @@ void Agent::resume() {
   const io::TrainingState& state = found->manifest.state;
   require_same_identity(found->where.path, state.identity, job_);
   start_.resume_path = last_good_ = found->where.path;
-  start_.step = step_ = state.step;
+  start_.step = step_ = first_step_ = state.step;
   start_.cursor = state.cursor;
-  start_.tokens = state.tokens;
+  start_.tokens = tokens_ = state.tokens;
   log::info("resuming from {} (step {})", found->where.path, state.step);
   if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
   resumed_ = std::move(found->manifest.state);
   start_.evaluate_first = evaluation_missing();
+  evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
 }
 
 /// Whether the run ended between the checkpoint and the record of the evaluation after its step.
-bool Agent::evaluation_missing() const {
+bool Run::evaluation_missing() const {
   if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
   bool missing = true;
   io::read_event_log(output_.events(), step_, [&](const io::EventRecord& event) {
@@ -79,7 +80,7 @@ bool Agent::evaluation_missing() const {
 }
 
 /// Before anything of an earlier run is touched: data that is refused leaves it as it was.
-void Agent::check_data() {
+void Run::check_data() {
   const double begin = base::monotonic_seconds();
   data_ = look_at_data(job_);
   log::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content),
@@ -93,7 +94,7 @@ void Agent::check_data() {
 }
 
 /// A run that was killed after its last checkpoint and before its report gets the report now.
-AgentResult Agent::already_done() {
+AgentResult Run::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
   if (membership_.leads() && !output_.report_is_current()) {
     io::RunInfo info = run_info();
@@ -109,7 +110,7 @@ AgentResult Agent::already_done() {
 
 /// Without a checkpoint the run begins at step 1. Records of an earlier one say that its checkpoints are
 /// lost, or lie on a file system that is not mounted: they are not overwritten.
-void Agent::refuse_records() const {
+void Run::refuse_records() const {
   const std::optional<std::int64_t> step = output_.recorded_step();
   if (!step) return;
   throw base::checkpoint_error(
@@ -120,7 +121,7 @@ void Agent::refuse_records() const {
       options_.fresh_command);
 }
 
-void Agent::warn_early(const std::string& message) {
+void Run::warn_early(const std::string& message) {
   log::warn("{}", message);
   early_warnings_.push_back(message);
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/run/agent/agent_state.h"
+#include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
 #include "kernels/base/error.h"
@@ -20,7 +20,7 @@ constexpr double kGuessedBytesPerSecond = 200e6;
 }  // namespace
 
 /// A scheduler signals every node, and a rank may have signals of its own: each is the same request.
-void Agent::request_stop(const StopRequest& request) {
+void Run::request_stop(const StopRequest& request) {
   if (stop_) {
     log::info("{}: the run is stopping already, by {}", request.reason, stop_->reason);
     return;
@@ -28,18 +28,22 @@ void Agent::request_stop(const StopRequest& request) {
   stop_ = request;
   if (!membership_.leads()) membership_.send(StopAsked{request});
   // A rank that is not ready may be minutes away from its first vote.
-  if (membership_.leads() && !all_ready())
-    return stop_at_once(request, request.reason + " before training began: stopping");
+  if (membership_.leads() && !attempt_->all_ready()) {
+    if (!told_ready_) return stop_at_once(request, request.reason + " before training began: stopping");
+    log::info("{}: the workers have just started again: stopping after step {}", request.reason, step_);
+    stop_between_ = true;
+    return;
+  }
   log::info("{}: finishing the step, saving, stopping", request.reason);
-  for (Worker& worker : workers_) send(worker, Stop{});
+  attempt_->send_all(Stop{});
 }
 
 /// Waits for nothing: no step, no save, no other node.
-void Agent::stop_at_once(const StopRequest& request, const std::string& message) {
+void Run::stop_at_once(const StopRequest& request, const std::string& message) {
   killed_ = true;
   stop_ = request;
   log::warn("{}; the last checkpoint is {}", message, last_good_);
-  kill_workers();
+  attempt_->kill_workers();
   writer_.abandon();
   if (membership_.leads()) membership_.finish({.stop_signal = request.exit_signal});
   else
@@ -48,7 +52,7 @@ void Agent::stop_at_once(const StopRequest& request, const std::string& message)
          .message = membership_.name_of(membership_.node()) + " was stopped at once by " + request.reason});
 }
 
-void Agent::on_signal() {
+void Run::on_signal() {
   const int signal = read_signal(options_.signal_fd);
   if (signal == 0) return;
   switch (signals_.on_signal(signal, base::monotonic_seconds())) {
@@ -65,7 +69,7 @@ void Agent::on_signal() {
 }
 
 /// Verifying a checkpoint and planning take a while; a stop that came meanwhile is not answered with a step.
-bool Agent::stopped_before_start() {
+bool Run::stopped_before_start() {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}};
   membership_.watch(fds);
   ::poll(fds.data(), fds.size(), 0);
@@ -82,10 +86,11 @@ bool Agent::stopped_before_start() {
   return true;
 }
 
-void Agent::begin_time_limit() {
+void Run::begin_time_limit() {
   if (!options_.deadline) return;
+  const std::vector<DryRun>& plans = attempt_->plan().ranks.here;
   const std::int64_t bytes =
-      std::accumulate(plans_.here.begin(), plans_.here.end(), std::int64_t{0},
+      std::accumulate(plans.begin(), plans.end(), std::int64_t{0},
                       [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
   time_limit_.emplace(
       TimeLimit::Options{.deadline = *options_.deadline,
@@ -94,12 +99,12 @@ void Agent::begin_time_limit() {
 }
 
 /// Seconds until the time limit asks for a stop; none when nothing will.
-std::optional<double> Agent::time_left() const {
+std::optional<double> Run::time_left() const {
   if (!time_limit_ || stop_) return std::nullopt;
   return std::max(0.0, time_limit_->stop_at(!saving_.empty()) - base::monotonic_seconds());
 }
 
-void Agent::check_time_limit() {
+void Run::check_time_limit() {
   if (const auto left = time_left(); left && *left <= 0) request_stop({.reason = "the time limit"});
 }
 

@@ -1,13 +1,13 @@
 
 #include <bit>
 
-#include "core/run/agent/agent_state.h"
+#include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/train/snapshot.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the agent (agent_state.h): the way of snapshots to the disk, on one node or several. Training does
+// Part of the run (run.h): the way of snapshots to the disk, on one node or several. Training does
 // not wait for a disk that fails: the writer tries again, and a newer snapshot takes the place of one that
 // cannot be written.
 
@@ -21,62 +21,34 @@ constexpr double kDoneSeconds = 60;
 
 }  // namespace
 
-void Agent::handle(std::int64_t rank, const SnapshotReady& m) {
-  workers_.at(static_cast<std::size_t>(rank - here_.first)).snapshots.push_back(m);
-  save_complete_steps();
-}
-
-/// A step is a checkpoint when every rank has saved it. Ranks fill their segments in the same turn.
-void Agent::save_complete_steps() {
-  for (;;) {
-    CheckpointWriter::Job job{
-        .part = membership_.alone() ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
-        .first_rank = here_.first};
-    for (Worker& worker : workers_) {
-      if (worker.snapshots.empty()) return;
-      const SnapshotReady& m = worker.snapshots.front();
-      base::check(ready_.contains(worker.rank), "a worker is ready before it saves");
-      const Ready& ready = ready_.at(worker.rank);
-      base::check(worker.rank == here_.first || (m.step == job.state.step && m.segment == job.segment),
-                  "ranks save the same steps in turn");
-      if (worker.rank == here_.first) {
-        job.segment = m.segment;
-        job.state = {m.step, m.cursor, m.tokens, job_.seed, checkpoint_identity(job_), ready.environment};
-        job.state.order_start = start_.order_start;
-        job.state.order_stream = start_.order_stream;
-        job.state.job = start_.job_yaml;
-        record_data(data_, job.state);
-      }
-      job.memory.push_back(worker.segments.at(static_cast<std::size_t>(m.segment)));
-      job.shards.push_back(
-          {job.memory.back()->bytes().first(static_cast<std::size_t>(m.bytes)), ready.slices});
-      job.snapshot_seconds = std::max(job.snapshot_seconds, m.seconds);
-    }
-    for (Worker& worker : workers_) worker.snapshots.pop_front();
-    saving_[job.state.step] = {.segment = job.segment};
-    if (membership_.leads() && !membership_.alone()) parts_.begin(job.state);
-    writer_.enqueue(std::move(job));
-    if (saves_fail_) delay_saves();
+void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment) {
+  const NodeRanks& here = attempt_->plan().here;
+  const bool alone = membership_.alone();
+  CheckpointWriter::Job job{.part = alone ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
+                            .segment = static_cast<int>(held.segment),
+                            .first_rank = here.first};
+  job.state = {held.step, held.cursor, held.tokens, job_.seed, checkpoint_identity(job_), environment};
+  job.state.order_start = start_.order_start;
+  job.state.order_stream = start_.order_stream;
+  job.state.job = start_.job_yaml;
+  record_data(data_, job.state);
+  job.snapshot_seconds = seconds;
+  for (std::int64_t i = 0; i < here.count; ++i) {
+    const std::int64_t rank = here.first + i, bytes = held.bytes.at(static_cast<std::size_t>(i));
+    job.memory.push_back(snapshots_->segment(rank, held.segment));
+    job.shards.push_back(
+        {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
+  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number()};
+  if (membership_.leads() && !alone) parts_.begin(job.state);
+  writer_.enqueue(std::move(job));
+  snapshots_->add(std::move(held));
+  if (saves_fail_) delay_saves();
 }
 
-/// No more snapshots come from this node's ranks.
-void Agent::handle(std::int64_t rank, const Finished& m) {
-  finished_[rank] = m;
-  for (std::int64_t own = here_.first; own < here_.first + here_.count; ++own)
-    if (!finished_.contains(own)) return;
-  writer_.end_within(m.stopped ? kStoppedSeconds : kDoneSeconds);
-}
+void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds); }
 
-void Agent::on_message(std::int64_t, const ShardsSaved& m) {
-  std::vector<io::WrittenShard> written;
-  for (const io::ShardInfo& shard : m.shards)
-    written.push_back({shard, ready_.at(m.first_rank + static_cast<std::int64_t>(written.size())).slices});
-  if (auto job = parts_.add(m.step, m.first_rank, std::move(written), m.snapshot_seconds, m.write_seconds))
-    writer_.enqueue(*std::move(job));
-}
-
-void Agent::on_saved() {
+void Run::on_saved() {
   auto result = writer_.take();
   if (!result || result->part == CheckpointWriter::Part::discard) return;
   const std::int64_t step = result->step;
@@ -87,12 +59,16 @@ void Agent::on_saved() {
       membership_.send(failed);
       return save_failed(failed, "");
     }
-    case CheckpointWriter::Outcome::superseded:
-      if (const auto saving = saving_.find(step); saving != saving_.end()) saving->second.in_use = false;
+    case CheckpointWriter::Outcome::superseded: {
+      const auto saving = saving_.find(step);
+      if (saving != saving_.end() && saving->second.dropped) return release(step);
+      if (saving != saving_.end()) saving->second.in_use = false;
       if (membership_.leads()) return drop_save(step);
-      membership_.send(SaveDropped{step});
+      membership_.send(
+          SaveDropped{step, saving == saving_.end() ? attempt_->number() : saving->second.attempt});
       release(step);
       return delay_saves();
+    }
     case CheckpointWriter::Outcome::given_up:
       sinks_.each(&io::MetricsSink::on_checkpoint_failure, io::CheckpointFailureRecord{.step = step});
       if (result->failures == 0) std::rethrow_exception(result->error);
@@ -104,7 +80,7 @@ void Agent::on_saved() {
   }
 }
 
-void Agent::on_written(CheckpointWriter::Result result) {
+void Run::on_written(CheckpointWriter::Result result) {
   if (result.failures > 0)
     notify(io::NoticeKind::warning, "checkpoints can be written again: that of step " +
                                         std::to_string(result.step) + " was, after " +
@@ -126,50 +102,68 @@ void Agent::on_written(CheckpointWriter::Result result) {
 }
 
 /// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
-void Agent::on_shards(CheckpointWriter::Result result) {
+void Run::on_shards(CheckpointWriter::Result result) {
   const io::CheckpointRecord& record = result.record;
   const auto saving = saving_.find(record.step);
   base::check(saving != saving_.end(), "shards that were written are of a checkpoint under way");
   saving->second.in_use = false;
   if (saving->second.dropped) return release(record.step);
   if (membership_.leads()) {
-    auto job = parts_.add(record.step, here_.first, std::move(result.written), record.snapshot_seconds,
-                          record.write_seconds);
+    auto job = parts_.add(record.step, attempt_->plan().here.first, std::move(result.written),
+                          record.snapshot_seconds, record.write_seconds);
     if (job) writer_.enqueue(*std::move(job));
     return;
   }
-  ShardsSaved message{record.step, here_.first, {}, record.snapshot_seconds, record.write_seconds};
+  ShardsSaved message{record.step,          attempt_->plan().here.first, {}, record.snapshot_seconds,
+                      record.write_seconds, saving->second.attempt};
   for (io::WrittenShard& shard : result.written) message.shards.push_back(std::move(shard.info));
   membership_.send(message);
 }
 
-void Agent::completed(std::int64_t step, const std::string& path) {
+void Run::completed(std::int64_t step, const std::string& path) {
   last_good_ = path;
   saves_fail_ = false;
+  while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
 
 /// Ranks that wait for a checkpoint go on: the next try may be a minute away.
-void Agent::delay_saves() {
+void Run::delay_saves() {
   saves_fail_ = true;
-  for (const auto& [step, saving] : saving_)
-    for (Worker& worker : workers_) send(worker, SnapshotDelayed{saving.segment});
+  for (const auto& [step, saving] : saving_) attempt_->send_all(SnapshotDelayed{saving.segment});
 }
 
 /// Its segments can be filled again.
-void Agent::release(std::int64_t step) {
+void Run::release(std::int64_t step) {
   const auto saved = saving_.extract(step);
-  if (saved.empty()) return;
-  for (Worker& worker : workers_) send(worker, SnapshotSaved{saved.mapped().segment});
+  if (!saved.empty()) attempt_->send_all(SnapshotSaved{saved.mapped().segment});
+}
+
+/// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
+/// to its end: until then their segments stay taken.
+void Run::drop_saves_after(std::int64_t step) {
+  std::vector<std::int64_t> idle;
+  for (auto& [saved, saving] : saving_) {
+    if (saved <= step) continue;
+    saving.dropped = true;
+    if (!saving.in_use) idle.push_back(saved);
+  }
+  for (const std::int64_t saved : idle) release(saved);
+}
+
+std::vector<std::int64_t> Run::busy_segments() const {
+  std::vector<std::int64_t> segments;
+  for (const auto& [step, saving] : saving_) segments.push_back(saving.segment);
+  return segments;
 }
 
 /// A node could not write its shards, or the leader the rest: no node waits for this checkpoint any more.
-void Agent::drop_save(std::int64_t step) {
+void Run::drop_save(std::int64_t step) {
   if (membership_.leads() && !membership_.alone()) {
     parts_.drop(step);
-    membership_.send(SaveDropped{step});
+    membership_.send(SaveDropped{step, attempt_->number()});
     CheckpointWriter::Job discard{.part = CheckpointWriter::Part::discard};
     discard.state.step = step;
     writer_.enqueue(std::move(discard));
@@ -182,7 +176,7 @@ void Agent::drop_save(std::int64_t step) {
 }
 
 /// `node`: where, if not here.
-void Agent::save_failed(const SaveFailed& m, const std::string& node) {
+void Run::save_failed(const SaveFailed& m, const std::string& node) {
   delay_saves();
   sinks_.each(&io::MetricsSink::on_checkpoint_failure, io::CheckpointFailureRecord{.step = m.step});
   if (!std::has_single_bit(static_cast<unsigned>(m.failures))) return;  // the 1st, 2nd, 4th, 8th, ...
@@ -191,15 +185,6 @@ void Agent::save_failed(const SaveFailed& m, const std::string& node) {
              (node.empty() ? "" : " by " + node) + ", try " + std::to_string(m.failures) + ": " + m.message +
              "; the next try is in " + io::short_duration(m.retry_seconds) + ", training goes on for up to " +
              io::duration_text(job_.checkpoint.give_up_seconds) + " (checkpoint.give_up)");
-}
-
-void Agent::on_message(std::int64_t node, const SaveFailed& m) {
-  if (membership_.leads()) {
-    membership_.send(m);
-    save_failed(m, membership_.name_of(node));
-  } else {
-    delay_saves();
-  }
 }
 
 }  // namespace trainerd::core

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/plan/predict/memory_use.h"
-#include "core/run/agent/agent_state.h"
+#include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/spec/spec.h"
 #include "core/version/version.h"
@@ -26,10 +26,13 @@ std::string data_text(const io::DataOptions& data) {
   return (data.format == io::DataFormat::text ? "text: " : "token files: ") + files;
 }
 
+/// Of what the ranks communicated last, on the screen.
+constexpr std::size_t kFlightLines = 16;
+
 }  // namespace
 
 /// The first line of a run is about the run.
-void Agent::announce() {
+void Run::announce() const {
   const ModelOptions& m = job_.model;
   log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::release(), commit(),
             job_.name, m.preset.empty() ? "transformer" : m.preset,
@@ -38,7 +41,7 @@ void Agent::announce() {
 }
 
 /// This host's name, and how many others there are.
-std::string Agent::hosts_text() const {
+std::string Run::hosts_text() const {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return membership_.alone() ? name.data()
@@ -46,25 +49,26 @@ std::string Agent::hosts_text() const {
 }
 
 /// "tp1 pp1 dp2 on 2 CPU ranks".
-std::string Agent::layout_text() const {
+std::string Run::layout_text() const {
+  const parallel::Layout& layout = attempt_->plan().layout;
   std::string axes;
   for (const parallel::Axis axis :
        {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp, parallel::Axis::dp}) {
     const bool usual = axis != parallel::Axis::cp && axis != parallel::Axis::ep;
-    if (usual || layout_.grid.size(axis) > 1)
-      axes += fmt::format("{}{} ", parallel::to_string(axis), layout_.grid.size(axis));
+    if (usual || layout.grid.size(axis) > 1)
+      axes += fmt::format("{}{} ", parallel::to_string(axis), layout.grid.size(axis));
   }
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
-  const std::int64_t ranks = layout_.grid.ranks();
+  const std::int64_t ranks = layout.grid.ranks();
   return fmt::format("{}on {} {} {}{}", axes, ranks, cpu ? "CPU" : "GPU", ranks == 1 ? "rank" : "ranks",
                      membership_.alone() ? "" : fmt::format(" of {} nodes", membership_.nodes()));
 }
 
-std::unique_ptr<io::ReportSink> Agent::report_sink() const {
+std::unique_ptr<io::ReportSink> Run::report_sink() const {
   return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(), to_yaml(job_));
 }
 
-void Agent::serve_metrics(const io::MetricsOptions& metrics) {
+void Run::serve_metrics(const io::MetricsOptions& metrics) {
   auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
   if (prometheus->moved())
     log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port",
@@ -75,7 +79,7 @@ void Agent::serve_metrics(const io::MetricsOptions& metrics) {
   sinks_.add(std::move(prometheus));
 }
 
-void Agent::open_sinks() {
+void Run::open_sinks() {
   // The other nodes of a job may lie on this host, where node 0 has the job's port.
   if (membership_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
@@ -83,8 +87,9 @@ void Agent::open_sinks() {
     if (metrics.serves()) serve_metrics(metrics);
   }
   if (!membership_.leads()) {
+    const NodeRanks& here = attempt_->plan().here;
     log::info("node {} of {} trains ranks {} to {}; {} reports", membership_.node(), membership_.nodes(),
-              here_.first, here_.first + here_.count - 1, membership_.name_of(0));
+              here.first, here.first + here.count - 1, membership_.name_of(0));
     return;
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
@@ -100,7 +105,7 @@ void Agent::open_sinks() {
 }
 
 /// To the log and to every sink.
-void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
+void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
   log::write(calm ? log::Level::info : log::Level::warn, message);
   for (const std::string& detail : details)
@@ -109,13 +114,29 @@ void Agent::notify(io::NoticeKind kind, const std::string& message, std::vector<
 }
 
 /// To every sink alone.
-void Agent::record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
+void Run::record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   sinks_.each(&io::MetricsSink::on_notice,
               io::NoticeRecord{kind, step_, message, std::move(details), base::wall_seconds()});
 }
 
+/// What each rank of this node communicated last, as much of it as people read. What is more goes to the
+/// log's file alone.
+std::vector<std::string> Run::flight_lines() const {
+  std::vector<std::string> lines = attempt_->flights();
+  for (std::size_t i = kFlightLines; i < lines.size(); ++i) options_.log->add("warning", lines[i]);
+  if (lines.size() <= kFlightLines) return lines;
+  const std::size_t more = lines.size() - kFlightLines;
+  lines.resize(kFlightLines);
+  lines.push_back("and " + std::to_string(more) + " lines more in " + output_.log(membership_.node()));
+  return lines;
+}
+
+void Run::log_flights() const {
+  for (const std::string& line : flight_lines()) log::warn("{}", line);
+}
+
 /// Once: by the first step, or before the reason why there is none.
-void Agent::record_begin() {
+void Run::record_begin() {
   if (std::exchange(begun_, true)) return;
   io::NoticeRecord notice{io::NoticeKind::start, step_,   "training starts", {},
                           base::wall_seconds(),  earlier_};
@@ -132,12 +153,12 @@ void Agent::record_begin() {
   sinks_.each(&io::MetricsSink::on_notice, notice);
 }
 
-void Agent::watch_outlets() {
+void Run::watch_outlets() {
   for (const std::string& warning : sinks_.watch()) notify(io::NoticeKind::warning, warning);
 }
 
 /// In the events alone: the screen gets it as the process ends.
-void Agent::record_failure(const std::string& error) {
+void Run::record_failure(const std::string& error) {
   record_begin();
   io::NoticeRecord notice{
       io::NoticeKind::failure, step_, error.substr(0, error.find('\n')), {}, base::wall_seconds()};
@@ -151,7 +172,7 @@ void Agent::record_failure(const std::string& error) {
 
 /// An attempt that was refused before anything of the run was touched: one more line or two in the events of
 /// a run that has some.
-void Agent::record_refused(const std::string& error) {
+void Run::record_refused(const std::string& error) {
   if (!membership_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
   try {
     sinks_.add(
@@ -165,7 +186,7 @@ void Agent::record_refused(const std::string& error) {
   }
 }
 
-io::RunInfo Agent::run_info() const {
+io::RunInfo Run::run_info() const {
   io::RunInfo info;
   info.name = job_.name;
   info.output = output_.path();
@@ -177,12 +198,12 @@ io::RunInfo Agent::run_info() const {
   info.flops_per_token = flops_per_token(job_.model);
   info.precision = job_.precision.name;
   std::map<std::string, std::int64_t> regions;  // of all ranks
-  for (const auto& [plan, ranks] : plans_.known) {
+  for (const auto& [plan, ranks] : attempt_->plan().ranks.known) {
     info.memory_planned_bytes += ranks * plan.memory.total_bytes();
     for (const auto& region : plan.memory.regions) regions[region.name] += ranks * region.bytes;
   }
   info.memory_regions.assign(regions.begin(), regions.end());
-  info.memory_uses = memory_by_use(plans_.known);
+  info.memory_uses = memory_by_use(attempt_->plan().ranks.known);
   info.version = core::release();
   info.commit = commit();
   info.command = options_.command;
@@ -192,7 +213,7 @@ io::RunInfo Agent::run_info() const {
   return info;
 }
 
-void Agent::finish(const std::string& outcome) {
+void Run::finish(const std::string& outcome) {
   const io::RunSummary summary{step_, base::monotonic_seconds() - begin_, outcome};
   sinks_.finish(summary);
 }

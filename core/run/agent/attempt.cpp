@@ -1,0 +1,162 @@
+#include "core/run/agent/attempt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/run/agent/flight_text.h"
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "core/run/worker/flight_segment.h"
+#include "core/spec/spec.h"
+#include "core/train/rank_groups.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "parallel/comm/shm/shm_world.h"
+
+namespace trainerd::core {
+
+Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
+    : run_(run),
+      plan_(std::move(plan)),
+      number_(number),
+      traces_(run.output().traces(), plan_.here.count,
+              run.membership().alone() ? "" : "-node-" + std::to_string(run.membership().node())) {}
+
+void Attempt::begin(Start start, const HeldStep* held) {
+  begun_ = true;
+  const JobSpec& job = run_.job();
+  const NodeRanks& here = plan_.here;
+  if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
+  if (plan_.layout.grid.ranks() > 1) flights_ = make_flight_segment(here.count);
+  start.layout = plan_.layout;
+  start.node_first = here.first;
+  start.node_count = here.count;
+  start.attempt = number_;
+  if (!run_.membership().alone()) {
+    start.rendezvous = run_.membership().store().text();
+    start.interface = run_.membership().interface();
+  } else if (uses_nccl(job) && here.count > 1) {
+    store_server_ = std::make_unique<parallel::StoreServer>(
+        base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
+    start.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
+  }
+  if (held != nullptr) start.held = run_.snapshots().shards(*held);
+  for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held);
+  // Asked for while this node waited for the others.
+  if (run_.stopping()) send_all(Stop{});
+}
+
+void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep* held) {
+  const NodeSnapshots& snapshots = run_.snapshots();
+  Worker& worker = workers_.emplace_back();
+  worker.rank = rank;
+  WorkerProcess::Memory memory{.segments = {},
+                               .world = world_ ? world_->fd() : -1,
+                               .flights = flights_ ? flights_->fd() : -1,
+                               .held = {}};
+  for (std::int64_t i = 0; i < kSnapshots; ++i) memory.segments.push_back(snapshots.segment(rank, i)->fd());
+  // What one rank saves for others is theirs to load too.
+  for (std::int64_t i = 0; held != nullptr && i < plan_.here.count; ++i)
+    memory.held.push_back(snapshots.segment(plan_.here.first + i, held->segment)->fd());
+  auto [ours, theirs] = Channel::make_pair();
+  worker.channel.emplace(std::move(ours));
+  worker.process.emplace(run_.options().executable, rank, std::move(theirs), memory);
+  Start own = start;
+  own.rank = rank;
+  own.reports = rank == plan_.here.first;
+  worker.channel->send(encode(AgentMessage{own}));
+}
+
+void Attempt::watch(std::vector<pollfd>& fds) const {
+  for (const Worker& worker : workers_) {
+    fds.push_back({worker.channel_open ? worker.channel->fd() : -1, POLLIN, 0});
+    fds.push_back({worker.alive ? worker.process->pidfd() : -1, POLLIN, 0});
+  }
+  fds.push_back({devices_ ? devices_->event_fd() : -1, POLLIN, 0});
+}
+
+void Attempt::take(std::span<const pollfd> fds) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    // Messages before the end: what the worker said last is still in the socket.
+    if (fds[2 * i].revents != 0) on_message(workers_[i]);
+    else if (fds[2 * i + 1].revents != 0) on_worker_end(workers_[i]);
+  }
+  if (fds[2 * workers_.size()].revents != 0) on_devices();
+}
+
+void Attempt::send(Worker& worker, const AgentMessage& message) {
+  if (!worker.channel_open) return;
+  try {
+    worker.channel->send(encode(message));
+  } catch (const base::CommError&) {
+    // The worker has ended; its end is handled where it is seen.
+  }
+}
+
+void Attempt::send_all(const AgentMessage& message) {
+  for (Worker& worker : workers_) send(worker, message);
+}
+
+bool Attempt::all_ready() const {
+  return std::cmp_equal(ready_.size(),
+                        run_.membership().leads() ? plan_.layout.grid.ranks() : plan_.here.count);
+}
+
+bool Attempt::workers_left() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.channel_open || worker.alive; });
+}
+
+bool Attempt::all_finished() const { return std::cmp_equal(finished_.size(), plan_.layout.grid.ranks()); }
+
+bool Attempt::stopped() const {
+  const auto first = finished_.find(0);
+  return first != finished_.end() && first->second.stopped;
+}
+
+// ---- the end
+
+void Attempt::fail(Failure failure) {
+  if (!failure_) {
+    failed_at_ = base::monotonic_seconds();
+    // As it was when the failure was seen: the ranks leave their operations now.
+    if (failure.kind == base::ErrorKind::comm && flights_) {
+      std::vector<RankFlights> ranks = read_flights(*flights_, plan_.here);
+      for (std::size_t i = 0; i < workers_.size(); ++i)
+        if (workers_[i].alive) ranks[i].process_state = process_state(workers_[i].process->pid());
+        else ranks[i].process_state = 'X';
+      flights_text_ = flight_text(ranks, plan_.layout, group_needs(run_.job().model), failed_at_);
+    }
+    if (world_) parallel::abort_shm(*world_, failure.message);
+  }
+  if (!run_.membership().leads())
+    run_.membership().send(NodeFailed{failure.kind, failure.message, failure.weight, failure.death});
+  if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
+}
+
+void Attempt::on_worker_end(Worker& worker) {
+  worker.alive = false;
+  const WorkerProcess::End end = worker.process->wait();
+  const bool finished = finished_.contains(worker.rank);
+  if ((finished && end.how.empty()) || (failure_ && end.how == "exit status 1")) return;
+  fail({base::ErrorKind::comm,
+        "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) +
+            ") ended by " + (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
+            std::to_string(run_.step()),
+        1, end.signal != 0});
+}
+
+void Attempt::kill_workers() {
+  for (Worker& worker : workers_)
+    if (worker.process) worker.process->kill();
+}
+
+void Attempt::end_workers() {
+  kill_workers();
+  for (Worker& worker : workers_) {
+    if (std::exchange(worker.alive, false) && worker.process) worker.process->wait();
+    while (worker.channel && worker.channel_open) on_message(worker);
+  }
+}
+
+}  // namespace trainerd::core

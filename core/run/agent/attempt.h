@@ -1,0 +1,129 @@
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/run/agent/device_watch.h"
+#include "core/run/agent/node_snapshots.h"
+#include "core/run/agent/trace_files.h"
+#include "core/run/agent/world_plan.h"
+#include "core/run/wire/channel.h"
+#include "core/run/wire/messages.h"
+#include "core/run/worker/worker_process.h"
+#include "kernels/base/segment.h"
+#include "parallel/comm/rendezvous/tcp_store.h"
+
+namespace trainerd::core {
+
+class Run;
+
+/// What ended an attempt: the first error, unless a later one tells more of the cause.
+struct Failure {
+  base::ErrorKind kind = base::ErrorKind::comm;
+  std::string message;
+  int weight = 0;      ///< how much it tells of the cause
+  bool death = false;  ///< a worker ended by a signal: the workers may start again
+};
+
+/// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
+/// the world ends. What is told of the training goes to the run (run.h), which outlives it.
+class Attempt {
+ public:
+  /// Number `number` of `run`, from 1. Nothing is started yet.
+  Attempt(Run& run, WorldPlan plan, std::int64_t number);
+
+  /// Starts the workers where `start` says; with `held`, from that snapshot.
+  void begin(Start start, const HeldStep* held);
+  /// Appends the descriptors to poll.
+  void watch(std::vector<pollfd>& fds) const;
+  /// Handles what came, by the descriptors that `watch` appended.
+  void take(std::span<const pollfd> fds);
+  void send_all(const AgentMessage& message);
+  /// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the
+  /// one that is the cause may be heard after those that only missed it.
+  void fail(Failure failure);
+  void kill_workers();
+  /// Ends the workers, waits for their ends, and hears what they said last.
+  void end_workers();
+
+  // What a rank of any node told.
+  void handle(std::int64_t rank, const Ready& m);
+  void handle(std::int64_t rank, const Finished& m);
+
+  const WorldPlan& plan() const { return plan_; }
+  std::int64_t number() const { return number_; }
+  bool begun() const { return begun_; }
+  const std::optional<Failure>& failure() const { return failure_; }
+  double failed_at() const { return failed_at_; }
+  /// What each rank of this node communicated last, when the attempt failed; empty: it was not by
+  /// communication.
+  const std::vector<std::string>& flights() const { return flights_text_; }
+  /// Of this node, or all that the leader has heard of.
+  const std::map<std::int64_t, Ready>& ready() const { return ready_; }
+  bool all_ready() const;
+  bool workers_left() const;
+  /// Whether every rank of the world has finished, as far as the leader knows.
+  bool all_finished() const;
+  /// Whether it ended by a vote, before the last step.
+  bool stopped() const;
+
+ private:
+  /// One rank of this node as the agent sees it.
+  struct Worker {
+    std::int64_t rank = 0;
+    std::optional<Channel> channel;
+    std::optional<WorkerProcess> process;
+    bool channel_open = true, alive = true;
+    std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks have not saved yet
+  };
+
+  void start_worker(const Start& start, std::int64_t rank, const HeldStep* held);
+  void send(Worker& worker, const AgentMessage& message);
+  void on_message(Worker& worker);
+  void on_worker_end(Worker& worker);
+  void on_devices();
+  void on_all_ready();
+  void watch_devices();
+  void save_complete_steps();
+  // What a rank of this node told.
+  void handle(std::int64_t, const Failed& m);
+  void handle(std::int64_t, const io::StepRecord& m);
+  void handle(std::int64_t, const io::EvaluationRecord& m);
+  void handle(std::int64_t, const io::EvaluationProgress& m);
+  void handle(std::int64_t, const io::NoticeRecord& m);
+  void handle(std::int64_t rank, const StopNeeded& m);
+  void handle(std::int64_t rank, const StepTrace& m);
+  void handle(std::int64_t rank, const SnapshotReady& m);
+  void handle(std::int64_t rank, const MemoryUsed& m);
+
+  Run& run_;
+  WorldPlan plan_;
+  std::int64_t number_;
+  bool begun_ = false;
+  /// Where the ranks of a node alone meet, if NCCL joins them.
+  std::unique_ptr<parallel::StoreServer> store_server_;
+  std::optional<base::Segment> world_;    ///< the memory that the node's ranks share; none for a rank alone
+  std::optional<base::Segment> flights_;  ///< what they communicated last; none for a world of one
+  std::vector<std::string> flights_text_;
+  TraceFiles traces_;
+  std::optional<DeviceWatch> devices_;         ///< of this node's GPUs
+  std::vector<std::int64_t> device_ranks_;     ///< whose they are
+  std::deque<Worker> workers_;                 ///< of this node's ranks; they stay where they are
+  std::map<std::int64_t, Ready> ready_;        ///< by rank
+  std::map<std::int64_t, Finished> finished_;  ///< by rank
+  /// Heard before the last rank's `Ready`.
+  std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
+  std::optional<Failure> failure_;
+  double failed_at_ = 0;
+};
+
+}  // namespace trainerd::core

@@ -1,0 +1,130 @@
+#include <utility>
+
+#include "core/run/agent/attempt.h"
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "kernels/base/error.h"
+
+// Part of the attempt (attempt.h): what it makes of what the ranks say.
+
+namespace trainerd::core {
+
+namespace {
+
+// Between two readings of the node's GPUs.
+constexpr double kDeviceSeconds = 5.0;
+
+}  // namespace
+
+void Attempt::on_message(Worker& worker) {
+  const std::optional<std::string> text = worker.channel->receive();
+  if (!text) {
+    worker.channel_open = false;
+    return;
+  }
+  const WorkerMessage message = decode_worker_message(*text);
+  // The leader judges for all; a failure goes to it through `fail`.
+  if (!run_.membership().leads() &&
+      (std::holds_alternative<Ready>(message) || std::holds_alternative<Finished>(message)))
+    run_.membership().send(RankMessage{worker.rank, *text});
+  std::visit([&](const auto& m) { handle(worker.rank, m); }, message);
+}
+
+void Attempt::handle(std::int64_t rank, const Ready& m) {
+  ready_[rank] = m;
+  if (plan_.here.has(rank)) run_.snapshots().describe(rank, m.slices, m.borrowed);
+  if (!all_ready()) return;
+  on_all_ready();
+  for (const auto& record : std::exchange(early_, {}))
+    std::visit([&](const auto& r) { handle(rank, r); }, record);
+}
+
+void Attempt::on_all_ready() {
+  run_.on_all_ready(ready_);
+  if (!run_.sinks().none()) watch_devices();
+}
+
+/// On a node whose sinks can tell of its GPUs.
+void Attempt::watch_devices() {
+  std::vector<std::string> devices;
+  for (const auto& [rank, ready] : ready_) {
+    if (!plan_.here.has(rank) || ready.pci_bus_id.empty()) continue;
+    devices.push_back(ready.pci_bus_id);
+    device_ranks_.push_back(rank);
+  }
+  if (!devices.empty()) devices_.emplace(std::move(devices), kDeviceSeconds);
+}
+
+void Attempt::on_devices() {
+  const DeviceWatch::Taken taken = devices_->take();
+  if (!taken.problem.empty()) log::warn("{}", taken.problem);
+  for (std::size_t i = 0; i < taken.readings.size(); ++i)
+    run_.sinks().each(&io::MetricsSink::on_device, io::DeviceRecord{device_ranks_.at(i), taken.readings[i]});
+}
+
+/// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be
+/// heard first.
+void Attempt::handle(std::int64_t, const io::StepRecord& m) {
+  if (all_ready()) run_.on_step(m);
+  else early_.emplace_back(m);
+}
+
+void Attempt::handle(std::int64_t, const io::EvaluationRecord& m) {
+  if (all_ready()) run_.on_evaluation(m);
+  else early_.emplace_back(m);
+}
+
+void Attempt::handle(std::int64_t, const io::EvaluationProgress& m) {
+  if (all_ready()) run_.sinks().each(&io::MetricsSink::on_evaluation_progress, m);
+}
+
+void Attempt::handle(std::int64_t rank, const MemoryUsed& m) { run_.on_memory_used(rank, m.bytes); }
+
+void Attempt::handle(std::int64_t, const io::NoticeRecord& m) { run_.notify(m.kind, m.message, m.details); }
+
+void Attempt::handle(std::int64_t rank, const StopNeeded& m) {
+  run_.request_stop({m.reason + " at rank " + std::to_string(rank)});
+}
+
+void Attempt::handle(std::int64_t rank, const StepTrace& m) {
+  const std::string path = traces_.add(rank, m);
+  if (!path.empty()) log::info("the trace of step {} is {}", m.step, path);
+}
+
+void Attempt::handle(std::int64_t, const Failed& m) {
+  // A rank that only missed another knows less than the one that failed, or than the end of a process.
+  fail({m.kind, m.message, m.kind == base::ErrorKind::comm ? 0 : 2});
+}
+
+void Attempt::handle(std::int64_t rank, const Finished& m) {
+  finished_[rank] = m;
+  for (std::int64_t own = plan_.here.first; own < plan_.here.first + plan_.here.count; ++own)
+    if (!finished_.contains(own)) return;
+  run_.on_finished(m.stopped);
+}
+
+void Attempt::handle(std::int64_t rank, const SnapshotReady& m) {
+  workers_.at(static_cast<std::size_t>(rank - plan_.here.first)).snapshots.push_back(m);
+  save_complete_steps();
+}
+
+/// A step is a checkpoint when every rank has saved it. Ranks fill their segments in the same turn.
+void Attempt::save_complete_steps() {
+  for (;;) {
+    HeldStep held;
+    double seconds = 0;
+    for (const Worker& worker : workers_) {
+      if (worker.snapshots.empty()) return;
+      const SnapshotReady& m = worker.snapshots.front();
+      base::check(ready_.contains(worker.rank), "a worker is ready before it saves");
+      if (worker.rank == plan_.here.first) held = {m.step, m.cursor, m.tokens, m.segment, {}};
+      base::check(m.step == held.step && m.segment == held.segment, "ranks save the same steps in turn");
+      held.bytes.push_back(m.bytes);
+      seconds = std::max(seconds, m.seconds);
+    }
+    for (Worker& worker : workers_) worker.snapshots.pop_front();
+    run_.on_snapshot(std::move(held), seconds, ready_.at(plan_.here.first).environment);
+  }
+}
+
+}  // namespace trainerd::core

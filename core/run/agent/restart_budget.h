@@ -1,0 +1,32 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "core/job/job.h"
+
+namespace trainerd::core {
+
+/// How often a run may start its workers again: `restarts` times within kRestartSeconds.
+class RestartBudget {
+ public:
+  explicit RestartBudget(std::int64_t restarts) : restarts_(restarts) {}
+
+  /// Takes one restart at `now` (monotonic seconds); false, and nothing taken, when none is left.
+  bool take(double now) {
+    while (!taken_.empty() && now - taken_.front() > kRestartSeconds) taken_.pop_front();
+    if (std::cmp_greater_equal(taken_.size(), restarts_)) return false;
+    taken_.push_back(now);
+    return true;
+  }
+  /// Restarts within the last kRestartSeconds, as `take` saw them.
+  std::int64_t taken() const { return static_cast<std::int64_t>(taken_.size()); }
+
+ private:
+  std::int64_t restarts_;
+  std::deque<double> taken_;
+};
+
+}  // namespace trainerd::core

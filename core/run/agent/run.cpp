@@ -1,0 +1,264 @@
+#include "core/run/agent/run.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "core/plan/cost/units.h"
+#include "core/plan/predict/plan.h"
+#include "core/run/log/log.h"
+#include "core/spec/machines.h"
+#include "core/spec/spec.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+namespace {
+
+// How long the other ranks have, after the first failure, to say what they know of it.
+constexpr double kLastWordsSeconds = 1.0;
+
+// How long a node waits, after that, for the leader's word on what it was.
+constexpr double kVerdictSeconds = 5.0;
+
+// How long a failed run tries to write the snapshots that are whole.
+constexpr double kEndSeconds = 20.0;
+
+// A shared file system may show another node's file late: NFS remembers what is not there.
+constexpr double kSharedSeconds = 30.0;
+
+}  // namespace
+
+Run::Run(const AgentOptions& options, Membership& membership)
+    : options_(options),
+      job_(options.job),
+      membership_(membership),
+      output_(membership.leads()
+                  ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside
+                                                               : OutputDirectory::Earlier::kept)
+                  : OutputDirectory::marked(job_.output, membership.go().run,
+                                            std::min(kSharedSeconds, membership.timeout_seconds()))),
+      topology_(job_topology(job_)),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
+      writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
+      stop_(membership.stop()),
+      restarts_(job_.restarts),
+      attempt_(std::make_unique<Attempt>(*this, plan_world(job_, topology_, membership.node()), 1)),
+      parts_(attempt_->plan().layout.grid.ranks()) {
+  announce();
+  if (membership.leads()) plan();
+}
+
+/// What the run is held against, once it trains.
+void Run::plan() {
+  const WorldPlan& world = attempt_->plan();
+  Planned planned;
+  for (std::int64_t rank = world.here.first; rank < world.here.first + world.here.count; ++rank)
+    planned.bytes[rank] =
+        world.ranks.here[static_cast<std::size_t>(rank - world.here.first)].memory.total_bytes();
+  if (options_.rates) {
+    const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
+    if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
+  }
+  if (planned.step_seconds) log::info("planned: {} per step", duration(*planned.step_seconds));
+  planned_ = std::move(planned);
+}
+
+/// The leader's word to the other nodes.
+void Run::begin() {
+  if (!membership_.leads() || membership_.alone()) return;
+  output_.mark(membership_.go().run);
+  membership_.begin({.last_good = last_good_,
+                     .step = step_,
+                     .cursor = start_.cursor,
+                     .tokens = start_.tokens,
+                     .order_start = start_.order_start,
+                     .order_stream = start_.order_stream,
+                     .evaluate_first = start_.evaluate_first,
+                     .resume_path = start_.resume_path});
+}
+
+AgentResult Run::run() {
+  if (already_trained()) {
+    begin();
+    return already_done();
+  }
+  open_sinks();
+  if (membership_.leads()) {
+    output_.write_job(job_);
+    if (stopped_before_start()) return {step_, stop_->exit_signal};
+  }
+  begin();
+  if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
+  begin_time_limit();
+  try {
+    train();
+    drain_writer();
+  } catch (const std::exception& error) {
+    membership_.finish(end_by(error));
+    end_failed(error.what());
+    throw;
+  }
+  // At once: the report may be for a disk that is slow or gone.
+  if (killed_) {
+    record_begin();
+    record(io::NoticeKind::stop, "stopped at once by " + stop_->reason + " after step " +
+                                     std::to_string(step_) + "; the last checkpoint is " + last_good_);
+    return {step_, stop_->exit_signal};
+  }
+  if (!membership_.leads()) return {step_, membership_.end()->stop_signal};
+  const bool stopped = stop_between_ || attempt_->stopped();
+  const int signal = stopped ? stop_->exit_signal : 0;
+  membership_.finish({.stop_signal = signal});
+  const std::string behind = "; the last checkpoint is " + last_good_;
+  if (stopped)
+    record(io::NoticeKind::stop,
+           "stopped by " + stop_->reason + " after step " + std::to_string(step_) + behind);
+  else record(io::NoticeKind::finish, "all " + std::to_string(step_) + " steps are done" + behind);
+  finish(stopped ? "stopped by " + stop_->reason : "done");
+  return {step_, signal};
+}
+
+// ---- attempts
+
+/// One attempt after the other, until the run is done, stopped, or failed for good.
+void Run::train() {
+  const WorldPlan& world = attempt_->plan();
+  snapshots_.emplace(world.here, world.ranks.here);
+  start_.job_yaml = to_yaml(job_);
+  if (job_.gemm_algorithms == GemmAlgorithms::timed && world.here.first == 0)
+    start_.gemm_algorithms = output_.gemm_algorithms();
+  const HeldStep* held = nullptr;
+  for (;;) {
+    attempt_->begin(start_, held);
+    supervise();
+    if (killed_) return;
+    attempt_->end_workers();
+    if (told_to_end()) {
+      if (!membership_.end()->failed) return;
+      log_flights();
+      drain_quietly();
+      base::throw_error(membership_.end()->kind, membership_.end()->message);
+    }
+    if (stop_between_) {
+      finish_saves(kEndSeconds);
+      return;
+    }
+    if (!attempt_->failure() && !regroup_asked_) return;
+    switch (after_failure()) {
+      case Next::attempt: break;
+      case Next::stop: return;
+      case Next::failure: throw_failure();
+    }
+    held = next_->from_memory ? snapshots_->find(start_.step) : nullptr;
+    next_.reset();
+    dropped_after_.reset();
+    attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
+  }
+}
+
+/// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it
+/// says so.
+bool Run::working() const {
+  if (membership_.alone()) return attempt_->workers_left();
+  if (!membership_.leads()) return !membership_.over();
+  return attempt_->workers_left() || !attempt_->all_finished() || !parts_.none() || writer_.pending() > 0;
+}
+
+/// Until the attempt is over.
+void Run::supervise() {
+  const double patience = kLastWordsSeconds + (membership_.leads() ? 0 : kVerdictSeconds);
+  while (working() && !killed_ && !stop_between_ && !regroup_asked_) {
+    const auto left = attempt_->failure()
+                          ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
+                          : time_left();
+    if (attempt_->failure() && *left <= 0) return;
+    wait_for_events(left);
+  }
+}
+
+/// Handles what comes, for `seconds` at most; without them until something does.
+void Run::wait_for_events(std::optional<double> seconds) {
+  std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
+  const std::size_t attempt = fds.size();
+  attempt_->watch(fds);
+  const std::size_t nodes = fds.size();
+  membership_.watch(fds);
+  const int timeout = seconds ? static_cast<int>(std::clamp(1000 * *seconds, 0.0, 1e9)) + 1 : -1;
+  if (::poll(fds.data(), fds.size(), timeout) < 0) return;
+  if (fds[0].revents != 0) on_signal();
+  check_time_limit();
+  if (killed_) return;
+  attempt_->take(std::span(fds).subspan(attempt, nodes - attempt));
+  if (fds[1].revents != 0) on_saved();
+  for (const Membership::Event& event : membership_.take(std::span(fds).subspan(nodes))) on_node_event(event);
+}
+
+// ---- the end
+
+void Run::throw_failure() {
+  const Failure& failure = *attempt_->failure();
+  const std::string message = with_last_checkpoint(failure);
+  // The others first: this disk may be slow. What it still holds may become a checkpoint.
+  membership_.finish({.failed = true, .kind = failure.kind, .message = message});
+  drain_quietly();
+  base::throw_error(failure.kind, message);
+}
+
+std::string Run::with_last_checkpoint(const Failure& failure) const {
+  if (failure.kind == base::ErrorKind::diverged)
+    return failure.message + "; the last good checkpoint is " + last_good_;
+  if (failure.kind != base::ErrorKind::comm) return failure.message;
+  std::string text = failure.message + "; the last checkpoint is " + last_good_;
+  if (failure.death && restarted_ > 0)
+    text += "; the workers were started again " + std::to_string(restarts_.taken()) +
+            (restarts_.taken() == 1 ? " time" : " times") +
+            " within 10 minutes (restarts: " + std::to_string(job_.restarts) + ")";
+  text += "; run the job again to go on from there";
+  for (const std::string& line : flight_lines()) text += "\n  " + line;
+  return text;
+}
+
+/// Leaves as much as possible behind an error, which stays the one that is reported.
+void Run::end_failed(const std::string& error) {
+  attempt_->kill_workers();
+  drain_quietly();
+  if (!killed_) record_failure(error);
+  // A run that never began leaves the report of the one before it alone.
+  if (!told_ready_ || killed_) return;
+  try {
+    finish(error.substr(0, error.find('\n')));
+  } catch (const std::exception& second) {
+    log::error("at the end of the run: {}", second.what());
+  }
+}
+
+/// Lets every snapshot that is whole reach the disk. An error while one is written is thrown here at the
+/// latest.
+void Run::drain_writer() {
+  while (writer_.pending() > 0 && !killed_) {
+    std::array<pollfd, 2> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (fds[0].revents != 0) on_signal();
+    if (fds[1].revents != 0) on_saved();
+  }
+}
+
+/// The same where another error is on its way: what goes wrong here is told and does not take its place.
+void Run::drain_quietly() {
+  // Without the leader no checkpoint of several nodes becomes complete.
+  if (!membership_.leads()) return writer_.abandon();
+  writer_.end_within(kEndSeconds);
+  while (writer_.pending() > 0 && !killed_) {
+    try {
+      drain_writer();
+    } catch (const std::exception& error) {  // its job is done with: the next one is another's
+      log::error("while the last checkpoint was written: {}", error.what());
+    }
+  }
+}
+
+}  // namespace trainerd::core

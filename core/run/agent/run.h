@@ -1,0 +1,212 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/run/agent/agent.h"
+#include "core/run/agent/attempt.h"
+#include "core/run/agent/checkpoint_parts.h"
+#include "core/run/agent/checkpoint_writer.h"
+#include "core/run/agent/metrics_file.h"
+#include "core/run/agent/node_snapshots.h"
+#include "core/run/agent/output_directory.h"
+#include "core/run/agent/restart_budget.h"
+#include "core/run/agent/run_sinks.h"
+#include "core/run/nodes/membership.h"
+#include "core/run/stop/time_limit.h"
+#include "core/run/wire/messages.h"
+#include "core/run/worker/plan_check.h"
+#include "core/run/worker/resume_check.h"
+#include "io/metrics/sinks.h"
+#include "kernels/base/clock.h"
+
+// What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
+// worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
+// run_checkpoints.cpp brings snapshots to the disk; run_stop.cpp is how a run is stopped; run_resume.cpp
+// finds where it begins; run_told.cpp is what the ranks tell of the training; run_records.cpp is what it says
+// itself, to the log, the sinks and the output directory.
+
+namespace trainerd::core {
+
+class Run {
+ public:
+  Run(const AgentOptions& options, Membership& membership);
+  /// Opens the log, finds the checkpoint to go on from, and looks at the data.
+  void prepare();
+  AgentResult run();
+
+  // ---- for its attempts
+
+  const AgentOptions& options() const { return options_; }
+  const JobSpec& job() const { return job_; }
+  const OutputDirectory& output() const { return output_; }
+  const parallel::Topology& topology() const { return topology_; }
+  Membership& membership() { return membership_; }
+  NodeSnapshots& snapshots() { return *snapshots_; }
+  RunSinks& sinks() { return sinks_; }
+  std::int64_t step() const { return step_; }
+  bool stopping() const { return stop_.has_value(); }
+  void request_stop(const StopRequest& request);
+  void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
+  /// All ranks are there. Throws DataError when they do not see the same data.
+  void on_all_ready(const std::map<std::int64_t, Ready>& ready);
+  void on_step(io::StepRecord record);
+  void on_evaluation(io::EvaluationRecord record);
+  void on_memory_used(std::int64_t rank, std::int64_t bytes);
+  /// Every rank of this node has filled its segment of a step.
+  void on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment);
+  /// No more snapshots come from this node's ranks.
+  void on_finished(bool stopped);
+
+ private:
+  // How it begins (run_resume.cpp).
+  void plan();
+  void resume();
+  void check_data();
+  void refuse_records() const;
+  bool evaluation_missing() const;
+  bool already_trained() const;
+  AgentResult already_done();
+  void begin();
+  // Attempts (run.cpp).
+  void train();
+  void supervise();
+  void wait_for_events(std::optional<double> seconds);
+  bool working() const;
+  bool told_to_end() const { return !membership_.leads() && membership_.over(); }
+  [[noreturn]] void throw_failure();
+  std::string with_last_checkpoint(const Failure& failure) const;
+  void fail(Failure failure) { attempt_->fail(std::move(failure)); }
+  void drain_writer();
+  void drain_quietly();
+  void end_failed(const std::string& error);
+  // The next one (run_restart.cpp).
+  enum class Next { attempt, stop, failure };
+  Next after_failure();
+  Next lead_restart();
+  Next follow_restart();
+  bool gather_held();
+  Next stop_in_place(std::int64_t step);
+  bool finish_saves(double seconds);
+  std::string find_checkpoint(Go& go);
+  bool prepare_restart(const Go& go);
+  void record_restart(const Go& go);
+  // How it stops (run_stop.cpp).
+  void on_signal();
+  void stop_at_once(const StopRequest& request, const std::string& message);
+  bool stopped_before_start();
+  void begin_time_limit();
+  std::optional<double> time_left() const;
+  void check_time_limit();
+  // Other nodes (run_nodes.cpp).
+  void on_node_event(const Membership::Event& event);
+  void on_message(std::int64_t node, const RankMessage& m);
+  void on_message(std::int64_t node, const ShardsSaved& m);
+  void on_message(std::int64_t node, const NodeFailed& m);
+  void on_message(std::int64_t node, const StopAsked& m);
+  void on_message(std::int64_t node, const Completed& m);
+  void on_message(std::int64_t node, const SaveDropped& m);
+  void on_message(std::int64_t node, const SaveFailed& m);
+  void on_message(std::int64_t node, const Regroup& m);
+  void on_message(std::int64_t node, const Held& m);
+  void on_message(std::int64_t node, const Go& m);
+  void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
+  // Checkpoints (run_checkpoints.cpp).
+  void on_saved();
+  void on_written(CheckpointWriter::Result result);
+  void on_shards(CheckpointWriter::Result result);
+  void save_failed(const SaveFailed& m, const std::string& node);
+  void drop_save(std::int64_t step);
+  void delay_saves();
+  void release(std::int64_t step);
+  void completed(std::int64_t step, const std::string& path);
+  void drop_saves_after(std::int64_t step);
+  /// Whether that is of a snapshot that was dropped when the workers started again.
+  bool stale(std::int64_t step, std::int64_t attempt) const {
+    if (dropped_after_) return step > *dropped_after_;
+    return attempt < attempt_->number() && step > start_.step;
+  }
+  std::vector<std::int64_t> busy_segments() const;
+  // Records (run_records.cpp).
+  void announce() const;
+  std::string layout_text() const;
+  std::string hosts_text() const;
+  std::unique_ptr<io::ReportSink> report_sink() const;
+  void open_sinks();
+  void serve_metrics(const io::MetricsOptions& metrics);
+  void compare_with_plan();
+  void finish(const std::string& outcome);
+  io::RunInfo run_info() const;
+  void warn_early(const std::string& message);
+  void record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
+  void record_begin();
+  void record_failure(const std::string& error);
+  void record_refused(const std::string& error);
+  void watch_outlets();
+  std::vector<std::string> flight_lines() const;
+  void log_flights() const;
+
+  const AgentOptions& options_;
+  const JobSpec& job_;
+  Membership& membership_;
+  double begin_ = base::monotonic_seconds();
+  OutputDirectory output_;
+  parallel::Topology topology_;
+  std::optional<Planned> planned_;       ///< by the leader
+  std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
+  io::CheckpointStore store_;
+  std::optional<NodeSnapshots> snapshots_;
+  CheckpointWriter writer_;
+  std::optional<MetricsFile> metrics_file_;
+  struct Saving {
+    int segment = 0;
+    std::int64_t attempt = 1;  ///< whose snapshot it is
+    bool in_use = true;        ///< by this node's writer
+    bool dropped = false;      ///< by the job
+  };
+  std::map<std::int64_t, Saving> saving_;  ///< by step: checkpoints that are not complete
+  bool saves_fail_ = false;                ///< since the last that is
+  RunSinks sinks_;
+  std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
+  Start start_;                                ///< of the present attempt, for every rank
+  std::int64_t first_step_ = 0;                ///< done when this process began
+  std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
+  bool begun_ = false;                         ///< is in the records
+  bool told_ready_ = false;                    ///< the sinks know of the run
+  std::optional<io::TrainingState> resumed_;
+  DataSeen data_;
+  std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
+  std::map<std::int64_t, std::vector<io::TensorSlice>> slices_;  ///< of every rank's shards, the leader's
+  std::int64_t step_ = 0, tokens_ = 0;
+  std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due
+  std::deque<std::pair<std::int64_t, double>>
+      latest_steps_;                 ///< and their seconds, since the last checkpoint
+  double last_step_at_ = 0;          ///< wall time
+  std::string last_good_ = "none";   ///< the checkpoint that was verified or written by this run last
+  StopSignals signals_;              ///< to this agent
+  std::optional<StopRequest> stop_;  ///< of this agent, or of another
+  std::optional<TimeLimit> time_limit_;
+  bool slow_gemms_told_ = false;
+  bool killed_ = false;        ///< stopped at once: nothing is waited for
+  bool stop_between_ = false;  ///< stopped between two attempts, or before one has begun to train
+  bool lost_node_ = false;     ///< the workers do not start again without it
+  // Between two attempts.
+  RestartBudget restarts_;
+  std::int64_t restarted_ = 0;         ///< times, by this process
+  bool regroup_asked_ = false;         ///< by the leader
+  std::map<std::int64_t, Held> held_;  ///< the leader's: by node
+  /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
+  std::optional<std::int64_t> dropped_after_;
+  std::optional<Go> next_;  ///< the leader's word on the next attempt
+  // Last: it speaks of the run until it is gone.
+  std::unique_ptr<Attempt> attempt_;
+  CheckpointParts parts_;  ///< of the leader of several nodes
+};
+
+}  // namespace trainerd::core

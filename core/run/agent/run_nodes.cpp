@@ -1,0 +1,71 @@
+#include "core/run/agent/run.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): what it makes of what the agents of other nodes say.
+
+namespace trainerd::core {
+
+void Run::on_node_event(const Membership::Event& event) {
+  if (event.message) {
+    std::visit([&](const auto& message) { on_message(event.node, message); }, *event.message);
+  } else if (!membership_.over()) {
+    lost_node_ = true;
+    fail({base::ErrorKind::comm,
+          membership_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
+              ": its agent has ended or its host is out of reach",
+          1});
+  }
+}
+
+void Run::on_message(std::int64_t node, const RankMessage& m) {
+  const WorkerMessage message = decode_worker_message(m.text);
+  base::check(membership_.leads() && node == m.rank / attempt_->plan().here.count,
+              "a node speaks of its own ranks, to the leader");
+  if (const auto* ready = std::get_if<Ready>(&message)) attempt_->handle(m.rank, *ready);
+  if (const auto* finished = std::get_if<Finished>(&message)) attempt_->handle(m.rank, *finished);
+}
+
+void Run::on_message(std::int64_t node, const NodeFailed& m) {
+  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death});
+}
+
+/// Any rank's vote stops all: the leader learns what to call it.
+void Run::on_message(std::int64_t node, const StopAsked& m) {
+  request_stop({m.request.reason + " at " + membership_.name_of(node), m.request.exit_signal});
+}
+
+void Run::on_message(std::int64_t, const ShardsSaved& m) {
+  if (stale(m.step, m.attempt)) return;
+  std::vector<io::WrittenShard> written;
+  for (const io::ShardInfo& shard : m.shards)
+    written.push_back({shard, slices_.at(m.first_rank + static_cast<std::int64_t>(written.size()))});
+  if (auto job = parts_.add(m.step, m.first_rank, std::move(written), m.snapshot_seconds, m.write_seconds))
+    writer_.enqueue(*std::move(job));
+}
+
+void Run::on_message(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+
+void Run::on_message(std::int64_t, const SaveDropped& m) {
+  if (!stale(m.step, m.attempt)) drop_save(m.step);
+}
+
+void Run::on_message(std::int64_t node, const SaveFailed& m) {
+  if (membership_.leads()) {
+    membership_.send(m);
+    save_failed(m, membership_.name_of(node));
+  } else {
+    delay_saves();
+  }
+}
+
+void Run::on_message(std::int64_t, const Regroup& m) {
+  if (m.attempt == attempt_->number()) regroup_asked_ = true;
+}
+
+void Run::on_message(std::int64_t node, const Held& m) {
+  if (m.attempt == attempt_->number()) held_[node] = m;
+}
+
+void Run::on_message(std::int64_t, const Go& m) { next_ = m; }
+
+}  // namespace trainerd::core

@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "core/run/worker/evaluation.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): after a worker's death another attempt begins, from the newest state that there
+// is. Node 0 decides for all: it ends the ranks of every node, hears which snapshots each node holds, and
+// says where all begin.
+
+namespace trainerd::core {
+namespace {
+
+// How long the other nodes have to end their ranks and to say what they hold.
+constexpr double kRegroupSeconds = 30;
+// How long snapshots under way have to reach the disk, where the workers start again from it.
+constexpr double kDiskSeconds = 60;
+// The same of a run that is to stop: a scheduler kills it soon.
+constexpr double kStopSeconds = 20;
+
+constexpr std::int64_t kNone = -1;
+
+/// The newest step that every node holds; kNone: there is none.
+std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t, Held>& others) {
+  for (auto held = own.held().rbegin(); held != own.held().rend(); ++held)
+    if (std::all_of(others.begin(), others.end(), [&](const auto& other) {
+          const std::vector<std::int64_t>& steps = other.second.steps;
+          return std::find(steps.begin(), steps.end(), held->step) != steps.end();
+        }))
+      return held->step;
+  return kNone;
+}
+
+}  // namespace
+
+Run::Next Run::after_failure() {
+  if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
+  if (!attempt_->failure()->death || lost_node_ || job_.restarts == 0) return Next::failure;
+  if (!stop_ && !restarts_.take(base::monotonic_seconds())) return Next::failure;
+  return lead_restart();
+}
+
+Run::Next Run::lead_restart() {
+  log_flights();
+  if (!gather_held()) return killed_ ? Next::stop : Next::failure;
+  const std::int64_t common = newest_common(*snapshots_, held_);
+  drop_saves_after(common);
+  parts_.forget_after(common);
+  dropped_after_ = common;
+  if (stop_) return stop_in_place(std::max(common, start_.step));
+  Go go{.last_good = last_good_,
+        .order_start = start_.order_start,
+        .order_stream = start_.order_stream,
+        .attempt = attempt_->number() + 1};
+  const bool in_memory =
+      common != kNone && (membership_.alone() || snapshots_->self_contained()) &&
+      std::all_of(held_.begin(), held_.end(), [](const auto& held) { return held.second.self_contained; });
+  if (in_memory) {
+    const HeldStep& held = *snapshots_->find(common);
+    go.from_memory = true;
+    go.step = held.step;
+    go.cursor = held.cursor;
+    go.tokens = held.tokens;
+  } else if (const std::string problem = find_checkpoint(go); !problem.empty()) {
+    log::error("the workers do not start again: {}", problem);
+    return Next::failure;
+  }
+  go.evaluate_first =
+      go.step > 0 && evaluation_due(job_, go.step) && std::min(evaluated_step_, go.step) < go.step;
+  go.reason = attempt_->failure()->message;
+  if (!prepare_restart(go)) return killed_ ? Next::stop : Next::failure;
+  if (stop_) return stop_in_place(go.step);  // asked for meanwhile
+  if (!membership_.alone()) membership_.begin(go);
+  next_ = go;
+  return Next::attempt;
+}
+
+/// A run that is to stop has no use for other workers: what is held reaches the disk, and that is its end.
+Run::Next Run::stop_in_place(std::int64_t step) {
+  notify(io::NoticeKind::warning,
+         attempt_->failure()->message + "; the run is stopping, so the workers do not start again");
+  stop_between_ = true;
+  step_ = step;
+  writer_.end_within(kStopSeconds);
+  finish_saves(kStopSeconds);
+  return Next::stop;
+}
+
+/// Ends the ranks of all nodes and hears what each holds. False when that did not come about.
+bool Run::gather_held() {
+  if (membership_.alone()) return true;
+  held_.clear();
+  membership_.send(Regroup{attempt_->number()});
+  const double end = base::monotonic_seconds() + kRegroupSeconds;
+  while (std::cmp_less(held_.size(), membership_.nodes() - 1)) {
+    const double left = end - base::monotonic_seconds();
+    if (left <= 0) log::error("not every node has ended its ranks in {} s", kRegroupSeconds);
+    if (left <= 0 || killed_ || lost_node_) return false;
+    wait_for_events(left);
+  }
+  // What was heard meanwhile may be no matter of a death.
+  return attempt_->failure()->death && !killed_ && !lost_node_;
+}
+
+/// Where the disk says that training goes on; what is wrong where it does not say.
+std::string Run::find_checkpoint(Go& go) {
+  if (!finish_saves(kDiskSeconds)) return "snapshots that are under way do not reach the disk";
+  const auto found = store_.newest_valid([this](const std::string& path, const std::string& why) {
+    notify(io::NoticeKind::warning, "checkpoint " + path + " is damaged and will not be used: " + why);
+  });
+  if (!found && first_step_ == 0) return "";  // from the start
+  if (!found || found->where.step < first_step_)
+    return "the checkpoint of step " + std::to_string(first_step_) + " is not there any more";
+  const io::TrainingState& state = found->manifest.state;
+  go.last_good = go.resume_path = last_good_ = found->where.path;
+  go.step = state.step;
+  go.cursor = state.cursor;
+  go.tokens = state.tokens;
+  return "";
+}
+
+/// Waits for what is on its way to the disk.
+bool Run::finish_saves(double seconds) {
+  const double end = base::monotonic_seconds() + seconds;
+  const auto pending = [this] { return writer_.pending() > 0 || !parts_.none(); };
+  while (pending() && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
+    wait_for_events(end - base::monotonic_seconds());
+  return !pending();
+}
+
+/// Ends this node's part of the attempt and waits for the leader's word on the next.
+Run::Next Run::follow_restart() {
+  log_flights();
+  Held held{.attempt = attempt_->number(), .self_contained = snapshots_->self_contained()};
+  for (const HeldStep& step : snapshots_->held()) held.steps.push_back(step.step);
+  regroup_asked_ = false;
+  membership_.send(held);
+  while (!next_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
+  if (killed_ || told_to_end()) return Next::stop;
+  if (!next_ || !prepare_restart(*next_)) return Next::failure;
+  return Next::attempt;
+}
+
+/// What both leader and followers do before the next attempt. False: it cannot begin.
+bool Run::prepare_restart(const Go& go) {
+  drop_saves_after(go.step);
+  snapshots_->drop_after(go.from_memory ? go.step : kNone);
+  // A step that will be saved anew must not have a writer still.
+  const double end = base::monotonic_seconds() + kRegroupSeconds;
+  const auto dropped = [this] {
+    return std::any_of(saving_.begin(), saving_.end(), [](const auto& s) { return s.second.dropped; });
+  };
+  while (dropped() && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
+    wait_for_events(end - base::monotonic_seconds());
+  if (killed_ || lost_node_) return false;
+  if (dropped()) {
+    fail({base::ErrorKind::comm, "the workers cannot start again: an unfinished checkpoint cannot be written",
+          1});
+    return false;
+  }
+  record_restart(go);
+  start_.resume_path = go.resume_path;
+  start_.step = step_ = go.step;
+  start_.cursor = go.cursor;
+  start_.tokens = go.tokens;
+  start_.evaluate_first = go.evaluate_first;
+  evaluated_step_ = std::min(evaluated_step_, go.step);
+  start_.busy_segments = busy_segments();
+  start_.next_segment = 0;
+  const HeldStep* held = go.from_memory ? snapshots_->find(go.step) : nullptr;
+  base::check(!go.from_memory || held != nullptr, "the leader names a step that every node holds");
+  if (held != nullptr) start_.next_segment = (held->segment + 1) % kSnapshots;
+  ++restarted_;
+  return true;
+}
+
+void Run::record_restart(const Go& go) {
+  io::NoticeRecord notice{.kind = io::NoticeKind::restart, .step = go.step, .message = {}, .details = {}};
+  notice.message = "restarted: " + go.reason + "; the workers start again from step " +
+                   std::to_string(go.step) + " (" +
+                   (go.from_memory           ? "snapshot in memory"
+                    : go.resume_path.empty() ? "the start"
+                                             : "checkpoint " + go.resume_path) +
+                   ")";
+  notice.wall_time = base::wall_seconds();
+  io::EarlierAttempt earlier{.last_step = step_, .lost_seconds = 0, .wall_time = last_step_at_};
+  while (!latest_steps_.empty() && latest_steps_.back().first > go.step) {
+    earlier.lost_seconds += latest_steps_.back().second;
+    latest_steps_.pop_back();
+  }
+  notice.earlier = earlier;
+  sinks_.each(&io::MetricsSink::on_restart, io::RestartRecord{.step = go.step, .tokens = go.tokens});
+  log::warn("{}", notice.message);
+  // Nothing is told of a run before its ranks are ready.
+  if (told_ready_) sinks_.each(&io::MetricsSink::on_notice, notice);
+  else changes_.push_back(std::move(notice));
+}
+
+}  // namespace trainerd::core

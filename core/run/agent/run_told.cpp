@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "core/train/snapshot.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): what the ranks of an attempt tell of the training goes to its records.
+
+namespace trainerd::core {
+namespace {
+
+template <class Record>
+Record stamped(Record record) {
+  record.wall_time = base::wall_seconds();
+  return record;
+}
+
+}  // namespace
+
+void Run::on_all_ready(const std::map<std::int64_t, Ready>& ready) {
+  const Ready& first = ready.begin()->second;
+  const NodeRanks& here = attempt_->plan().here;
+  for (const auto& [rank, r] : ready) slices_[rank] = r.slices;
+  if (!first.gemm_algorithms.empty()) {
+    // The workers that start again compute alike.
+    start_.gemm_algorithms = first.gemm_algorithms;
+    if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
+  }
+  const bool again = std::exchange(told_ready_, true);
+  if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
+    log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
+  if (!membership_.leads() && sinks_.none()) return;
+  for (const auto& [rank, r] : ready)
+    if (r.data_fingerprint != data_text(data_.files, data_.content))
+      throw base::data_error(
+          "rank " + std::to_string(rank) + " sees other data than " +
+          membership_.name_of(membership_.node()) +
+          (here.has(rank)
+               ? ": a file changed while the run started"
+               : " (" + r.data_fingerprint + ", not " + data_text(data_.files, data_.content) + "): give " +
+                     membership_.name_of(rank / here.count) + " the files that node 0 has"));
+  if (again) return;
+  if (resumed_) {
+    const std::string changed = environment_differences(resumed_->environment, first.environment);
+    if (!changed.empty()) log::warn("the continuation will not be bit for bit: {}", changed);
+  }
+  io::RunInfo info = run_info();
+  info.device = first.device;
+  info.data_tokens = first.data_tokens;
+  for (const auto& [rank, r] : ready) info.threads += r.threads;
+  if (first.peak_flops > 0)
+    info.peak_flops = first.peak_flops * static_cast<double>(attempt_->plan().layout.grid.ranks());
+  info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
+  sinks_.each(&io::MetricsSink::on_start, info);
+  record_begin();
+  for (const io::NoticeRecord& change : std::exchange(changes_, {}))
+    if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
+    else notify(change.kind, change.message, change.details);
+  watch_outlets();
+}
+
+void Run::on_step(io::StepRecord record) {
+  record = stamped(std::move(record));
+  step_ = record.step;
+  last_step_at_ = record.wall_time;
+  latest_steps_.emplace_back(record.step, record.step_seconds);
+  if (time_limit_) time_limit_->add_step(record.step_seconds);
+  sinks_.each(&io::MetricsSink::on_step, record);
+  watch_outlets();
+  if (record.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
+    notify(io::NoticeKind::warning,
+           "oneDNN computes some matrix products by its reference implementation, many times slower than "
+           "need be: "
+           "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
+  if (plan_check_) plan_check_->add(record);
+  compare_with_plan();
+}
+
+void Run::on_evaluation(io::EvaluationRecord record) {
+  evaluated_step_ = record.step;
+  sinks_.each(&io::MetricsSink::on_evaluation, stamped(std::move(record)));
+}
+
+void Run::on_memory_used(std::int64_t rank, std::int64_t bytes) {
+  if (plan_check_) plan_check_->add_memory(rank, bytes);
+  compare_with_plan();
+}
+
+void Run::compare_with_plan() {
+  const auto record = plan_check_ ? plan_check_->take() : std::nullopt;
+  if (!record) return;
+  if (record->terms.size() > 1)
+    log::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
+  for (const io::PredictionTerm& term : record->terms) {
+    const bool bytes = term.name == "memory_bytes";
+    log::info(
+        "{}{} planned, {} measured: {:+.1f}%{}",
+        record->terms.size() > 1 ? fmt::format("  {:<15} ", term.name) : "memory of the step: ",
+        bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted))
+              : io::short_duration(term.predicted),
+        bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured),
+        100 * term.error, bytes || term.name == "step_seconds" ? "" : " of the step");
+  }
+  sinks_.each(&io::MetricsSink::on_prediction, *record);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/job/job.h"
+#include "core/run/agent/planned_ranks.h"
+#include "core/run/worker/rank_world.h"
+#include "parallel/layout/layout.h"
+#include "parallel/layout/topology.h"
+
+namespace trainerd::core {
+
+/// The layout of a world, which ranks of it a node has, and what they take of memory.
+struct WorldPlan {
+  parallel::Layout layout;
+  NodeRanks here;
+  PlannedRanks ranks;
+};
+
+/// Throws CapacityError, as `plan_ranks` does.
+WorldPlan plan_world(const JobSpec& job, const parallel::Topology& topology, std::int64_t node);
+
+}  // namespace trainerd::core

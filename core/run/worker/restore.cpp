@@ -1,0 +1,36 @@
+#include "core/run/worker/restore.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "io/checkpoint/checkpoint.h"
+#include "kernels/base/error.h"
+#include "kernels/base/segment.h"
+
+namespace trainerd::core {
+
+void restore_state(const Start& start, std::vector<base::UniqueFd> held, const Snapshot& snapshot,
+                   Trainer& trainer, kernels::Backend& backend) {
+  if (start.held.empty() && start.resume_path.empty()) return trainer.initialise();
+  trainer.initialise_tables();
+  const auto load = [&](io::CheckpointReader& reader) { snapshot.load(backend, trainer.stream(), reader); };
+  if (start.held.empty()) {
+    io::CheckpointReader reader(start.resume_path);
+    load(reader);
+  } else {
+    base::check(held.size() == start.held.size(), "every snapshot to begin from comes with its memory");
+    std::vector<base::Segment> memory;
+    std::vector<io::ShardContent> shards;
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      const std::span<std::byte> bytes =
+          memory.emplace_back(base::Segment::attach(std::move(held[i]))).bytes();
+      base::check(std::cmp_less_equal(start.held[i].bytes, bytes.size()), "a snapshot fits its memory");
+      shards.push_back({bytes.first(static_cast<std::size_t>(start.held[i].bytes)), start.held[i].slices});
+    }
+    io::CheckpointReader reader("the snapshots of step " + std::to_string(start.step), shards);
+    load(reader);
+  }
+  trainer.publish();
+}
+
+}  // namespace trainerd::core

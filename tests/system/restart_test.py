@@ -1,0 +1,181 @@
+"""The workers start again after one of them has died: from memory, from the disk, from the start; and what ends the run."""
+
+import re
+import unittest
+
+from nodes_test import NodesTest, free_port
+from support import *
+
+# Long enough to be killed at a chosen step; the same model as everywhere.
+STEPS = 40
+KILLED = ["--set", f"steps={STEPS}", "--set", "evaluate.every=20"]
+
+
+def tensors(checkpoint):
+    """The bytes of a checkpoint's shards."""
+    return {p.name: p.read_bytes() for p in sorted(checkpoint.glob("*.safetensors"))}
+
+
+class RestartTest(NodesTest):
+    def whole(self, *args):
+        """An undisturbed run of the same job, and its losses."""
+        if not self.steps("whole"):
+            self.run_job(self.job("whole", schedule=CONSTANT), *KILLED, *args)
+        return self.losses("whole")
+
+    def kill_worker(self, process, number=0, signum=signal.SIGKILL):
+        os.kill(self.children(process.pid)[number], signum)
+
+    def restarts(self, name):
+        return [e for e in self.events(name) if e["event"] == "restart"]
+
+    def assert_as_whole(self, name, *args):
+        """Every step once, with the loss and norm of the undisturbed run, and the same bytes at the end."""
+        self.assertEqual(self.losses(name), self.whole(*args))
+        norms = [[repr(s["grad_norm"]) for s in self.steps(n)] for n in (name, "whole")]
+        self.assertEqual(*norms)
+        self.assertEqual(self.evaluations(name), self.evaluations("whole"))
+        self.assertEqual(tensors(self.checkpoints(name)[-1]), tensors(self.checkpoints("whole")[-1]))
+
+    def finish_one(self, process, status=0):
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, status, output)
+        return output
+
+
+class OneNode(RestartTest):
+    def test_a_death_goes_on_from_the_snapshot_in_memory_and_reads_no_disk(self):
+        # Writes of checkpoints stand still until the end: what the workers begin from can only be in memory.
+        layout = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
+        hold, environment = self.slow_disk()
+        process = self.start(self.job("killed", schedule=CONSTANT), *KILLED, *layout, env=environment)
+        self.wait_for_step(process, 2, "killed")
+        hold.touch()
+        self.wait_for_step(process, 7, "killed")
+        self.kill_worker(process, 2, signal.SIGSEGV)
+        line = self.read_until(process, "restarted: ")
+        self.assertRegex(line, r"rank 2 \(pid \d+\) ended by signal 11 .*start again from step \d+ \(snapshot in memory\)")
+        self.assertEqual(self.checkpoints("killed"), [])
+        self.wait_for_step(process, 7, "killed")
+        hold.unlink()
+        self.finish_one(process)
+        self.assert_as_whole("killed", *layout)
+        [event] = self.restarts("killed")
+        self.assertIn(event["step"], (5, 10))
+        self.assertGreaterEqual(event["earlier"]["last_step"], 7)
+        self.assertIn("restarted: rank 2", (self.root / "killed" / "report.html").read_text())
+        self.assertRegex((self.root / "killed" / "run.log").read_text(), r"rank 2: .*; its process has ended")
+
+    def test_a_death_before_the_first_snapshot_begins_at_the_start_and_metrics_count_it(self):
+        process = self.start(self.job("early", schedule=CONSTANT), *KILLED, "--set", "checkpoint.every=0", "--set", "steps=100000")
+        address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+        self.wait_for_step(process, 3, "early")
+        self.assertRegex(scrape(address), r"trainerd_restarts_total 0\n")
+        self.kill_worker(process)
+        self.assertIn("from step 0 (the start)", self.read_until(process, "restarted: "))
+        self.assertRegex(scrape(address), r"trainerd_restarts_total 1\n")
+        self.wait_for_step(process, 5, "early")
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+        self.assertEqual([s for s, _ in self.losses("early")], list(range(1, len(self.losses("early")) + 1)))
+        self.assertEqual(self.losses("early")[:STEPS], self.whole()[:len(self.losses("early"))])
+
+    def test_a_resumed_run_without_a_snapshot_of_its_own_goes_on_from_the_disk(self):
+        job = self.job("disk", schedule=CONSTANT)
+        self.run_job(job, *KILLED, "--set", "steps=10", "--set", "evaluate.every=0")
+        process = self.start(job, *KILLED, "--set", "checkpoint.every=0")
+        self.wait_for_step(process, 12, "disk")
+        self.kill_worker(process)
+        self.assertRegex(self.read_until(process, "restarted: "), r"from step 10 \(checkpoint .*step-00000010\)")
+        self.finish_one(process)
+        self.assert_as_whole("disk")
+
+    def test_a_death_after_the_last_step_leaves_the_checkpoint_that_is_being_written(self):
+        hold, environment = self.slow_disk()
+        process = self.start(self.job("last", schedule=CONSTANT), *KILLED, "--set", "checkpoint.every=0", env=environment)
+        self.wait_for_step(process, 1, "last")
+        hold.touch()
+        while self.evaluations("last") != [20, STEPS]:
+            time.sleep(0.01)
+        self.kill_worker(process)
+        self.assertIn(f"from step {STEPS} (snapshot in memory)", self.read_until(process, "restarted: "))
+        hold.unlink()
+        self.finish_one(process)
+        self.assert_as_whole("last")
+
+    def test_one_death_more_than_restarts_ends_the_run_as_before(self):
+        process = self.start(self.job("often"), "--set", "steps=100000", "--set", "restarts=1")
+        self.wait_for_step(process, 3, "often")
+        self.kill_worker(process)
+        self.read_until(process, "restarted: ")
+        self.wait_for_step(process, 12, "often")
+        while not self.children(process.pid):
+            time.sleep(0.01)
+        self.kill_worker(process)
+        output = self.finish_one(process, status=7)
+        self.assertRegex(output, r"rank 0 .*signal 9 .*started again 1 time within 10 minutes \(restarts: 1\)")
+        self.assertEqual(len(self.restarts("often")), 1)
+
+    def test_a_typed_error_is_no_death(self):
+        process = self.start(self.job("data"), "--set", "steps=100000")
+        self.wait_for_step(process, 3, "data")
+        os.truncate(self.data, 100)
+        self.finish_one(process, status=4)
+        self.assertEqual(self.restarts("data"), [])
+
+    def test_a_stop_while_workers_start_again_is_not_lost(self):
+        for moment in ("before", "after"):
+            name = f"stopped-{moment}"
+            process = self.start(self.job(name), "--set", "steps=100000")
+            self.wait_for_step(process, 12, name)
+            self.kill_worker(process)
+            if moment == "after":
+                self.read_until(process, "restarted: ")
+            process.send_signal(signal.SIGTERM)
+            self.finish_one(process, status=143)
+            last = self.checkpoints(name)[-1].name
+            self.assertEqual(self.events(name)[-1]["event"], "stop")
+            self.assertIn(last, self.events(name)[-1]["message"])
+
+    def test_a_rank_that_stands_still_is_told_by_what_each_rank_did_last(self):
+        process = self.start(self.job("still"), "--set", "steps=100000", "--set", "parallel.dp=2", "--set", "cluster.timeout=1s")
+        self.wait_for_step(process, 3, "still")
+        self.kill_worker(process, 1, signal.SIGSTOP)
+        output = self.finish_one(process, status=7)
+        self.assertRegex(output, r"\n\s*rank 0: \w+ #\d+ \".*\" of group \w+ \(2 ranks\), \d+ bytes: begun 1\.\d s ago, not done\n")
+        self.assertRegex(output, r"\n\s*rank 1: .*; its process is stopped")
+        self.assertEqual(self.restarts("still"), [])
+        self.assertIn("its process is stopped", (self.root / "still" / "run.log").read_text())
+
+
+class TwoNodes(RestartTest):
+    def test_a_death_on_any_node_restarts_the_workers_of_all(self):
+        # Each node holds what its own ranks need; with ZeRO 0 a replica's state is on the other node, and the disk has it.
+        layouts = {"memory": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
+                   "disk": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=0"]}
+        for node, (source, layout) in enumerate(layouts.items()):
+            with self.subTest(source):
+                shutil.rmtree(self.root / "whole", ignore_errors=True)
+                arguments = [word for flag in layout for word in ("--set", flag)]
+                agents = self.start_nodes(self.job(source, schedule=CONSTANT), *KILLED, *arguments)
+                self.wait_for_step(agents[0], 12, source)
+                self.kill_worker(agents[node], 1)
+                found = {"memory": r"\(snapshot in memory\)", "disk": r"\(checkpoint .*\)"}[source]
+                outputs = self.finish(agents)
+                for output in outputs:
+                    self.assertRegex(output, rf"restarted: .*rank {2 * node + 1} .*signal 9.*{found}")
+                self.assert_as_whole(source, *arguments)
+
+    def test_a_node_that_is_lost_meanwhile_ends_the_run(self):
+        agents = self.start_nodes(self.job("lost"), "--set", "steps=100000", *self.arguments("tp2-dp2"))
+        self.wait_for_step(agents[0], 6, "lost")
+        self.kill_worker(agents[1], 0)
+        time.sleep(0.3)
+        agents[1].kill()
+        output = self.finish_one(agents[0], status=7)
+        self.assertEqual(self.restarts("lost"), [])
+        agents[1].communicate(timeout=10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
