@@ -30,8 +30,11 @@ struct LrSchedule {
 };
 
 struct OptimizerOptions {
-  std::string name = "adamw";
+  std::string name = "adamw";  ///< adamw | muon: Muon for the matrices of layers, AdamW for all else
   double lr = 3e-4;
+  double momentum = 0.95;  ///< muon only, as all to `adamw_lr`
+  bool nesterov = true;
+  double adamw_lr = 3e-4;  ///< peak, of what AdamW updates; follows the same schedule
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;

@@ -9,12 +9,6 @@
 
 namespace trainerd::core {
 
-/// Parameters of a view, and what their optimizer keeps for each element.
-struct ViewSpec {
-  std::vector<ParamId> ids;
-  std::vector<std::string> states;
-};
-
 /// All parameters of one rank, each in one view. Layers hold ids, never tensors. A prepared form is made at
 /// its first use after the parameters changed or were gathered anew, and is counted in memory.
 class ParamStore {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/model/tensor_sections.h"
 #include "kernels/tensor/rng.h"
 
 namespace trainerd::core {
@@ -18,12 +19,12 @@ GemmRole role_of(WeightForm form) { return form == WeightForm::fprop ? GemmRole:
 
 }  // namespace
 
-ParamView::ParamView(const std::vector<ParamInfo>& infos, std::vector<ParamId> ids,
-                     std::vector<std::string> states, const PrecisionRecipe& recipe,
+ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const PrecisionRecipe& recipe,
                      const ParamPlacement& placement, Backend& backend, Arena& persistent)
     : infos_(infos),
-      ids_(std::move(ids)),
-      states_(std::move(states)),
+      ids_(spec.ids),
+      states_(spec.states),
+      cut_(spec.cut),
       placement_(placement),
       params_(infos.size()),
       backend_(backend) {
@@ -48,10 +49,19 @@ void ParamView::lay_out(const PrecisionRecipe& recipe) {
     param.unit = unit_grads_.size() - 1;
     param.shape = parallel::local_shape(info(id).shard, placement_.tp);
     unit_grads_.back().ids.push_back(id);
-    if (new_unit || info(id).cut_alone || info(before).cut_alone) sections.push_back({param.unit, 0});
+    const bool by_itself = cut_ == parallel::Granularity::matrix;
+    if (new_unit || by_itself || info(id).cut_alone || info(before).cut_alone)
+      sections.push_back({param.unit, 0});
     param.offset = sections.back().elements;  // within the section, so far
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
-    sections.back().elements += align_up(param.shape.numel(), kAlignElements);
+    if (by_itself) {
+      sections.pop_back();
+      for (const std::int64_t elements :
+           tensor_sections(info(id).shard, placement_.tp, placement_.dp.parts()))
+        sections.push_back({param.unit, elements});
+    } else {
+      sections.back().elements += align_up(param.shape.numel(), kAlignElements);
+    }
     before = id;
   }
   buckets_ = parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads),

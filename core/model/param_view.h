@@ -48,8 +48,7 @@ struct StatePart {
   kernels::Tensor master;
   std::vector<kernels::Tensor> states;       ///< of the optimizer, in the order of `ParamView::states`
   kernels::Tensor params;                    ///< undefined when the master weights are the parameters
-  std::vector<kernels::UpdateRange> ranges;  ///< in elements of the part, without padding; decay 1 where it
-                                             ///< applies, else 0; keys without the seed
+  std::vector<kernels::UpdateRange> ranges;  ///< `update_range` of its runs
 };
 
 /// Elements of one parameter inside one part that are a box of the logical tensor.
@@ -62,16 +61,24 @@ struct StateRun {
   bool owned = true;  ///< false: another rank saves it and counts it in the norm
 };
 
+/// Parameters that are placed and updated alike.
+struct ViewSpec {
+  std::vector<ParamId> ids;
+  std::vector<std::string> states;  ///< what the optimizer keeps for each element
+  /// `matrix`: each tensor is cut into parts by itself, so that every rank holds as much of it; `element`:
+  /// what is in a bucket is cut as one.
+  parallel::Granularity cut = parallel::Granularity::element;
+};
+
 /// Parameters of one rank that are placed and updated alike, and the state of their training, as flat arrays
 /// in the order of their units: each in full, or in this rank's data-parallel parts. A view has its own
 /// buckets, reductions, gathers and states; parameters of two views share no collective.
 class ParamView {
  public:
-  /// `infos` outlives the view and are those of all parameters of the rank, `ids` the view's own. `states`
-  /// names what the optimizer keeps for each element. Takes all its memory from `persistent`.
-  ParamView(const std::vector<ParamInfo>& infos, std::vector<ParamId> ids, std::vector<std::string> states,
-            const PrecisionRecipe& recipe, const ParamPlacement& placement, kernels::Backend& backend,
-            kernels::Arena& persistent);
+  /// `infos` outlives the view and are those of all parameters of the rank. Takes all its memory from
+  /// `persistent`.
+  ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const PrecisionRecipe& recipe,
+            const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent);
   ParamView(const ParamView&) = delete;
   ParamView& operator=(const ParamView&) = delete;
 
@@ -110,6 +117,8 @@ class ParamView {
   const std::vector<StateRun>& norm_runs() const { return norm_runs_; }
   /// The elements of a norm run.
   kernels::Tensor norm_elements(const StateRun& run) const;
+  /// How an update sees a run: decay 1 where it applies, else 0; keys without the seed.
+  kernels::UpdateRange update_range(const StateRun& run) const;
   /// A parameter's master weights. Only without a sharded state.
   kernels::Tensor master(ParamId id) const;
 
@@ -140,13 +149,13 @@ class ParamView {
   void make_reducer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void make_gatherer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const PrecisionRecipe& recipe, kernels::Arena& persistent);
-  kernels::UpdateRange update_range(const StateRun& run) const;
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                  std::vector<StateRun>& runs) const;
 
   const std::vector<ParamInfo>& infos_;
   std::vector<ParamId> ids_;  // in the order of the flat arrays
   std::vector<std::string> states_;
+  parallel::Granularity cut_;
   ParamPlacement placement_;
   std::vector<Param> params_;  // by id
   std::vector<UnitGrads> unit_grads_;

@@ -55,6 +55,7 @@ class Declarer {
   LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
                       const Rule& tp, bool biased) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
+    infos_.back().shard.granularity = parallel::Granularity::matrix;
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
     if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
     return params;

@@ -9,7 +9,7 @@ namespace {
 
 using parallel::MeasuredRates;
 
-constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter",
+constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                      "broadcast",  "barrier",    "message"};
 
 /// Rising x, and seconds of 0 or more.

@@ -175,7 +175,7 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",
                "set it to fp32")
       .or_else("`fp32`");
-  format("moments", r.moments, "the optimizer's moments").or_else("`fp32`");
+  format("moments", r.moments, "the optimizer's states: moments, momentum").or_else("`fp32`");
   t.choice("precision.rounding", r.rounding,
            {{"nearest", kernels::Rounding::nearest}, {"stochastic", kernels::Rounding::stochastic}},
            "of master weights and second moments in bf16; stochastic: up or down by chance, so that small "
@@ -188,8 +188,20 @@ void add_precision(Table& t, PrecisionRecipe& r) {
 
 void add_optimizer(Table& t, OptimizerOptions& o) {
   LrSchedule& s = o.schedule;
-  t.add("optimizer.name", &o.name, "the update rule").reserved(o.name == "adamw", "adamw");
-  t.add("optimizer.lr", &o.lr, "peak learning rate").above(0);
+  t.add("optimizer.name", &o.name, "the update rule")
+      .only_if(o.name == "adamw" || o.name == "muon", "`adamw`, `muon`", "set it to adamw or muon");
+  t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
+      .above(0)
+      .or_else("`3.0e-04`; muon: `0.02`");
+  const auto of_muon = [&](Field& field) { field.idle_if(o.name != "muon", "only name: muon has it"); };
+  of_muon(t.add("optimizer.momentum", &o.momentum, "weight of the past in Muon's mean of gradients")
+              .from_below(0, 1));
+  of_muon(t.add("optimizer.nesterov", &o.nesterov, "move along the mean as the next step would see it"));
+  of_muon(t.add("optimizer.adamw_lr", &o.adamw_lr,
+                "with muon: peak learning rate of embeddings, head, norms and biases, which AdamW updates; "
+                "goes with "
+                "the schedule of `lr` in proportion")
+              .above(0));
   t.add("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, "decay of the first and second moment")
       .from_below(0, 1);
   t.add("optimizer.eps", &o.eps, "added to the root of the second moment").above(0);

@@ -7,7 +7,11 @@ namespace trainerd::core {
 using namespace kernels;
 
 AdamW::AdamW(const JobSpec& job, ParamView& view, Backend& backend)
-    : options_(job.optimizer), rounding_(job.precision.rounding), view_(view), backend_(backend) {
+    : options_(job.optimizer),
+      rounding_(job.precision.rounding),
+      view_(view),
+      backend_(backend),
+      lr_factor_(options_.name == "muon" ? options_.adamw_lr / options_.lr : 1) {
   for (const StatePart& part : view.state_parts()) {
     ranges_.push_back(part.ranges);
     for (UpdateRange& range : ranges_.back()) {
@@ -27,7 +31,7 @@ void AdamW::update(Stream& stream, const UpdateStep& step) {
                                    .moment2 = part.states[1],
                                    .params = part.params,
                                    .control = step.control,
-                                   .lr = static_cast<float>(step.lr),
+                                   .lr = static_cast<float>(step.lr * lr_factor_),
                                    .beta1 = static_cast<float>(options_.beta1),
                                    .beta2 = static_cast<float>(options_.beta2),
                                    .eps = static_cast<float>(options_.eps),

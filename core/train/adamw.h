@@ -20,6 +20,7 @@ class AdamW final : public Optimizer {
   kernels::Rounding rounding_;
   ParamView& view_;
   kernels::Backend& backend_;
+  double lr_factor_;                                       ///< of the schedule's learning rate
   std::vector<std::vector<kernels::UpdateRange>> ranges_;  ///< by state part
 };
 

@@ -3,11 +3,16 @@
 #include <algorithm>
 
 #include "core/train/adamw.h"
+#include "core/train/muon.h"
 
 namespace trainerd::core {
 
-std::vector<std::string> optimizer_states(const OptimizerOptions&, const ParamInfo&) {
-  return AdamW::states();
+parallel::Granularity optimizer_cut(const OptimizerOptions& options, const ParamInfo& info) {
+  return options.name == "muon" ? info.shard.granularity : parallel::Granularity::element;
+}
+
+std::vector<std::string> optimizer_states(const OptimizerOptions& options, const ParamInfo& info) {
+  return optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
 }
 
 std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std::vector<ParamInfo>& infos) {
@@ -16,13 +21,16 @@ std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std
     const std::vector<std::string> states = optimizer_states(options, infos[id]);
     auto view = std::find_if(views.begin(), views.end(),
                              [&](const ViewSpec& other) { return other.states == states; });
-    if (view == views.end()) view = views.insert(views.end(), {{}, states});
+    if (view == views.end())
+      view = views.insert(views.end(), {{}, states, optimizer_cut(options, infos[id])});
     view->ids.push_back(static_cast<ParamId>(id));
   }
   return views;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, kernels::Backend& backend) {
+std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, parallel::Communicator& tp,
+                                          kernels::Backend& backend) {
+  if (view.states() == Muon::states()) return std::make_unique<Muon>(job, view, tp, backend);
   return std::make_unique<AdamW>(job, view, backend);
 }
 

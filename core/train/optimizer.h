@@ -31,10 +31,14 @@ class Optimizer {
 /// Names of the states that the job's optimizer keeps for a parameter.
 std::vector<std::string> optimizer_states(const OptimizerOptions& options, const ParamInfo& info);
 
+/// How it asks for a parameter to be cut: see ViewSpec.
+parallel::Granularity optimizer_cut(const OptimizerOptions& options, const ParamInfo& info);
+
 /// The views that the optimizer asks for: parameters with equal states are in one.
 std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std::vector<ParamInfo>& infos);
 
 /// The optimizer of a view of `optimizer_views`, which outlives it.
-std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, kernels::Backend& backend);
+std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, parallel::Communicator& tp,
+                                          kernels::Backend& backend);
 
 }  // namespace trainerd::core

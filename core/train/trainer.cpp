@@ -54,7 +54,7 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
   evaluate_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
   make_frames();
   for (std::size_t i = 0; i < params_.views(); ++i)
-    optimizers_.push_back(make_optimizer(job_, params_.view(i), backend_));
+    optimizers_.push_back(make_optimizer(job_, params_.view(i), groups_.tp(), backend_));
 }
 
 void Trainer::take_persistent(Arena& persistent) {

@@ -170,7 +170,7 @@ Cost cost(const CeFinish& a, const Target&) {
 }
 
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
-Cost cost(const Scale& a, const Target&) { return {numel(a.x), 2 * sum_bytes({&a.x})}; }
+Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
@@ -182,6 +182,19 @@ Cost cost(const AdamwUpdate& a, const Target&) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.
   return {14 * numel(a.master),
           sum_bytes({&a.grads, &a.params}) + 2 * sum_bytes({&a.master, &a.moment1, &a.moment2})};
+}
+
+Cost cost(const MomentumUpdate& a, const Target&) {
+  return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + 2 * sum_bytes({&a.momentum})};
+}
+Cost cost(const CopyBoxes& a, const Target&) {
+  double elements = 0;
+  for (const MatrixBox& box : a.boxes) elements += static_cast<double>(box.rows * box.columns);
+  return {0, 8 * elements};
+}
+Cost cost(const Normalise& a, const Target&) { return {3 * numel(a.x), 3 * sum_bytes({&a.x})}; }
+Cost cost(const DirectionUpdate& a, const Target&) {
+  return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + 2 * sum_bytes({&a.master})};
 }
 
 Cost cost(const InitNormal& a, const Target&) { return {40 * numel(a.x), sum_bytes({&a.x})}; }

@@ -51,9 +51,11 @@ void CpuBackend::add(Stream&, const Add& a) {
 
 void CpuBackend::scale(Stream&, const Scale& a) {
   const std::int64_t size = size_of(a.x.dtype);
-  base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "scale: fp32 or bf16");
+  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == a.x.dtype &&
+                  a.out.numel() == a.x.numel(),
+              "scale: fp32 or bf16, out alike");
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
-    vector_.scale(a.x.dtype, a.x.data + begin * size, a.factor, end - begin);
+    vector_.scale(a.x.dtype, a.x.data + begin * size, a.factor, a.out.data + begin * size, end - begin);
   });
 }
 

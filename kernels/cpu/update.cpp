@@ -14,34 +14,68 @@ namespace {
 // Elements whose random bits lie on the stack at a time; a multiple of a vector.
 constexpr std::int64_t kRandomElements = 1024;
 
-/// `part` in pieces, each with the bits that round it. `from` is the part's first element, counted from its
-/// range's.
-void adamw_rounded(const VectorKernels& vector, AdamwRun part, const UpdateRange& range, std::int64_t from,
-                   std::int64_t step) {
+/// Calls `act(done, count, random)` on pieces of the elements [from, from + count) of a range: as many of
+/// them as are done, those of the piece, and `rounding_bits` of each.
+template <class Act>
+void with_rounding_bits(const UpdateRange& range, std::int64_t from, std::int64_t count, std::int64_t step,
+                        const Act& act) {
   std::array<std::uint32_t, kRandomElements> random;
-  const std::int64_t count = part.count;
-  const auto advance = [](auto*& p, DType dtype) {
-    if (p != nullptr) p += kRandomElements * size_of(dtype);
-  };
   for (std::int64_t done = 0; done < count; done += kRandomElements) {
-    part.count = std::min(kRandomElements, count - done);
-    // As `rounding_bits`; four neighbours share a call.
+    const std::int64_t piece = std::min(kRandomElements, count - done);
+    // Four neighbours share a call.
     std::array<std::uint32_t, 4> words{};
     std::uint64_t quad = ~std::uint64_t{0};
-    for (std::int64_t i = 0; i < part.count; ++i) {
+    for (std::int64_t i = 0; i < piece; ++i) {
       const auto index = static_cast<std::uint64_t>(range.logical_index(from + done + i));
       if (index >> 2 != quad) words = philox(range.key, quad = index >> 2, static_cast<std::uint64_t>(step));
       random[static_cast<std::size_t>(i)] = words[index & 3u];
     }
-    std::fill(random.begin() + part.count, random.end(), 0u);
-    part.random = random.data();
-    vector.adamw(part);
-    advance(part.grads, part.grad_dtype);
-    advance(part.master, part.master_dtype);
-    advance(part.moment1, part.moment_dtype);
-    advance(part.moment2, part.moment_dtype);
-    advance(part.params, part.param_dtype);
+    std::fill(random.begin() + piece, random.end(), 0u);
+    act(done, piece, random.data());
   }
+}
+
+template <class Byte>
+Byte* advanced(Byte* p, std::int64_t elements, DType dtype) {
+  return p == nullptr ? nullptr : p + elements * size_of(dtype);
+}
+
+/// `part` with the bits that round it. `from` is its first element, counted from its range's.
+void adamw_rounded(const VectorKernels& vector, const AdamwRun& part, const UpdateRange& range,
+                   std::int64_t from, std::int64_t step) {
+  with_rounding_bits(range, from, part.count, step,
+                     [&](std::int64_t done, std::int64_t count, const std::uint32_t* random) {
+                       AdamwRun piece = part;
+                       piece.grads = advanced(part.grads, done, part.grad_dtype);
+                       piece.master = advanced(part.master, done, part.master_dtype);
+                       piece.moment1 = advanced(part.moment1, done, part.moment_dtype);
+                       piece.moment2 = advanced(part.moment2, done, part.moment_dtype);
+                       piece.params = advanced(part.params, done, part.param_dtype);
+                       piece.count = count;
+                       piece.random = random;
+                       vector.adamw(piece);
+                     });
+}
+
+void direction_rounded(const VectorKernels& vector, const DirectionRun& part, const UpdateRange& range,
+                       std::int64_t from, std::int64_t step) {
+  with_rounding_bits(range, from, part.count, step,
+                     [&](std::int64_t done, std::int64_t count, const std::uint32_t* random) {
+                       DirectionRun piece = part;
+                       piece.direction += done;
+                       piece.master = advanced(part.master, done, part.master_dtype);
+                       piece.params = advanced(part.params, done, part.param_dtype);
+                       piece.count = count;
+                       piece.random = random;
+                       vector.direction(piece);
+                     });
+}
+
+StepControlValues control_of(const Tensor& control) {
+  StepControlValues values;
+  base::check(control.bytes() == sizeof(values), "an update's control is one StepControlValues");
+  std::memcpy(&values, control.data, sizeof(values));
+  return values;
 }
 
 }  // namespace
@@ -61,9 +95,7 @@ void CpuBackend::step_control(Stream&, const StepControl& a) {
 }
 
 void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
-  StepControlValues control;
-  base::check(a.control.bytes() == sizeof(control), "adamw: the control is one StepControlValues");
-  std::memcpy(&control, a.control.data, sizeof(control));
+  const StepControlValues control = control_of(a.control);
   if (control.skip != 0) return;
 
   check_ranges(a);
@@ -103,6 +135,50 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
       else vector_.adamw(part);
     }
   });
+}
+
+void CpuBackend::momentum_update(Stream&, const MomentumUpdate& a) {
+  const std::int64_t n = a.direction.numel();
+  base::check(a.direction.dtype == DType::f32 && a.grads.numel() == n && a.momentum.numel() == n,
+              "momentum: an fp32 direction as long as gradients and momentum");
+  const StepControlValues control = control_of(a.control);
+  for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    float* direction = a.direction.as<float>() + begin;
+    if (control.skip != 0) return std::fill(direction, direction + (end - begin), 0.0f);
+    vector_.momentum({.grad_dtype = a.grads.dtype,
+                      .momentum_dtype = a.momentum.dtype,
+                      .grads = a.grads.data + begin * size_of(a.grads.dtype),
+                      .momentum = a.momentum.data + begin * size_of(a.momentum.dtype),
+                      .direction = direction,
+                      .count = end - begin,
+                      .grad_factor = control.grad_factor,
+                      .mu = a.mu,
+                      .nesterov = a.nesterov});
+  });
+}
+
+void CpuBackend::direction_update(Stream&, const DirectionUpdate& a) {
+  check_ranges(a);
+  if (control_of(a.control).skip != 0) return;
+  for (const UpdateRange& range : a.ranges) {
+    for_each_block(pool_, range.count, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t at = range.begin + begin;
+      DirectionRun part{.master_dtype = a.master.dtype,
+                        .direction = a.direction.as<float>() + at,
+                        .master = a.master.data + at * size_of(a.master.dtype),
+                        .count = end - begin,
+                        .lr = a.lr,
+                        .scale = a.scale,
+                        .weight_decay = range.weight_decay};
+      if (a.params.defined()) {
+        part.param_dtype = a.params.dtype;
+        part.params = a.params.data + at * size_of(a.params.dtype);
+      }
+      if (a.rounding == Rounding::stochastic && a.master.dtype == DType::bf16)
+        direction_rounded(vector_, part, range, begin, a.step);
+      else vector_.direction(part);
+    });
+  }
 }
 
 }  // namespace trainerd::kernels

@@ -14,10 +14,11 @@ struct Add {
   Tensor b;
   Tensor out;
 };
-/// x *= factor.
+/// out = x * factor; `out` may be `x`.
 struct Scale {
   Tensor x;
   float factor = 1.0f;
+  Tensor out;
 };
 /// out = in, in the dtype of `out`, rounded to nearest even.
 struct Cast {

@@ -14,5 +14,6 @@
 #include "kernels/ops/loss.h"
 #include "kernels/ops/mlp.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/orthogonal.h"
 #include "kernels/ops/reduce.h"
 #include "kernels/ops/update.h"

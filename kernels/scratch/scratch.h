@@ -29,6 +29,7 @@ std::int64_t scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t scratch_bytes(const QkNormRopeBackward&, const Target&);
 std::int64_t scratch_bytes(const AttentionForward&, const Target&);
 std::int64_t scratch_bytes(const AttentionBackward&, const Target&);
+std::int64_t scratch_bytes(const Normalise&, const Target&);
 std::int64_t scratch_bytes(const OrderedSum&, const Target&);
 std::int64_t scratch_bytes(const TensorHash&, const Target&);
 

@@ -23,6 +23,9 @@ std::int64_t scratch_bytes(const QkNormRopeBackward& a, const Target& target) {
   return sum_blocks(a.dqkv.size(0)).count * 2 * align_up(a.heads.head_size * 4);
 }
 
+// Sums of blocks, and what follows from them.
+std::int64_t scratch_bytes(const Normalise& a, const Target&) { return (norm_blocks(a.x.numel()) + 1) * 8; }
+
 std::int64_t scratch_bytes(const OrderedSum& a, const Target& target) {
   if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
   return (a.x.numel() + kOrderedSumBlock - 1) / kOrderedSumBlock * 8;

@@ -65,6 +65,22 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
   return pieces;
 }
 
+std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) {
+  base::check(spec.granularity == Granularity::matrix && spec.logical.ndim == 2,
+              "a tensor of matrices has two dims");
+  const kernels::Shape local = local_shape(spec, tp);
+  const bool by_rows = spec.placement == TensorPlacement::shard && spec.dim == 0;
+  if (!by_rows) return {{0, spec.logical[0], spec.logical[1], 0, local.numel()}};
+  std::vector<WholeMatrix> matrices;
+  std::int64_t row = 0, begin = 0;
+  for (const SplitSegment& segment : spec.segments) {
+    const std::int64_t count = cut(segment, tp, spec.pad).local * local[1];
+    matrices.push_back({row, segment.size, local[1], begin, count});
+    row += segment.size, begin += count;
+  }
+  return matrices;
+}
+
 std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank,
                                  std::int64_t begin, std::int64_t count) {
   const kernels::Shape local = local_shape(spec, tp);

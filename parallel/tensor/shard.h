@@ -23,6 +23,13 @@ struct SplitSegment {
   std::int64_t unit = 1;
 };
 
+/// The smallest part of a tensor that can be updated by itself. Data-parallel parts end at any element: an
+/// optimizer that needs a whole matrix collects it at an owner.
+enum class Granularity : std::uint8_t {
+  element,
+  matrix,  ///< each segment of a tensor that is cut by rows (queries, keys, values; gate, up), else all of it
+};
+
 /// How a logical tensor (at most two dims) lies on the ranks of a tp group. The one source for
 /// initialisation, checkpoints, resharding and the norm's de-duplication. Files hold logical tensors.
 struct ShardSpec {
@@ -30,7 +37,8 @@ struct ShardSpec {
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
   std::vector<SplitSegment> segments;  ///< with `shard`; their sizes add up to the logical size of `dim`
-  bool pad = false;   ///< sizes that do not divide are padded (the vocabulary); otherwise an error
+  bool pad = false;  ///< sizes that do not divide are padded (the vocabulary); otherwise an error
+  Granularity granularity = Granularity::element;
   bool owner = true;  ///< false: another pipeline stage holds it too, saves it and counts it in the norm
 };
 
@@ -49,6 +57,15 @@ std::string shard_problem(const ShardSpec& spec, std::int64_t tp);
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp);
 /// In rising local order. For `replicate` and `partial` one piece: all of dim 0.
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank);
+
+/// A matrix that a tensor of granularity `matrix` is made of: some of its logical rows. Each rank of the tp
+/// group holds a part of it, the same run of elements of its own tensor.
+struct WholeMatrix {
+  std::int64_t first_row = 0, rows = 0, columns = 0;
+  std::int64_t local_begin = 0, local_count = 0;
+};
+/// In the order of the rows.
+std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp);
 
 /// A box of a logical tensor in global coordinates.
 struct LogicalBox {

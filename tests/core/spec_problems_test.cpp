@@ -234,6 +234,21 @@ TEST_CASE("contradictions are errors", "[spec]") {
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
 }
 
+TEST_CASE("Muon's keys are for Muon, and its learning rate has a default of its own", "[spec]") {
+  for (const std::string key : {"momentum=0.9", "nesterov=false", "adamw_lr=1e-3"})
+    CHECK(problems(kJob, {"optimizer." + key}) ==
+          Lines{"--set optimizer." + key + ": optimizer." + key.substr(0, key.find('=')) +
+                ": has no effect: only name: muon has it; leave it out"});
+  CHECK(problems(kJob, {"optimizer={name: muon, momentum: 1.0}"}).size() == 1);
+  CHECK(problems(kJob, {"optimizer={name: muon, adamw_lr: 0}"}).size() == 1);
+  const JobSpec job = parse_job(kJob, "job.yaml", {"optimizer={name: muon, momentum: 0.9, nesterov: false}"});
+  CHECK(job.optimizer.lr == 0.02);
+  CHECK(job.optimizer.adamw_lr == 3e-4);
+  CHECK(job.optimizer.momentum == 0.9);
+  CHECK_FALSE(job.optimizer.nesterov);
+  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+}
+
 TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]") {
   const Lines four =
       problems(kJob, {"parallel.dp=4", "batch.global=16", "parallel.zero=3", "parallel.zero_group=3"});
@@ -259,7 +274,7 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
           "fp32 is not available yet: make it the same as precision.compute");
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
           "is not available yet: leave it out: every GEMM takes operands in precision.compute");
-  refused("optimizer.name=muon", "optimizer.name", "'muon' is not available yet: set it to adamw");
+  refused("optimizer.name=lion", "optimizer.name", "'lion' is not available yet: set it to adamw or muon");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
 }

@@ -51,7 +51,7 @@ TEST_CASE("add and scale match float64, in place too", "[flat]") {
         const Tensor x = m.tensor(dtype, {n}, a), y = m.tensor(dtype, {n}, b), out = m.empty(dtype, {n});
         m.backend().add(m.stream(), {.a = x, .b = y, .out = out});
         m.backend().add(m.stream(), {.a = x, .b = y, .out = y});
-        m.backend().scale(m.stream(), {.x = x, .factor = 0.75f});
+        m.backend().scale(m.stream(), {.x = x, .factor = 0.75f, .out = x});
         return std::vector<Output>{
             {"a + b", out, sum(a, b)}, {"b += a", y, sum(a, b)}, {"0.75 a", x, scaled}};
       });

@@ -263,10 +263,47 @@ TEST_CASE("flat operators on odd addresses match the CPU world", "[oracle]") {
     const Tensor a = on.normal({n}, 1), b = on.normal({n}, 2), out = on.empty(on.dtype, {n}),
                  wide = on.empty(DType::f32, {n}), sums = on.empty(DType::f64, {kernels::norm_blocks(n)});
     on.m.backend().add(on.m.stream(), {.a = a, .b = b, .out = out});
-    on.m.backend().scale(on.m.stream(), {.x = b, .factor = 0.3f});
+    on.m.backend().scale(on.m.stream(), {.x = b, .factor = 0.3f, .out = b});
     on.m.backend().cast(on.m.stream(), {.in = a, .out = wide});
     on.m.backend().block_square_sums(on.m.stream(), {.x = a, .sums = sums});
     return std::vector<Result>{{"sum", out}, {"scaled", b}, {"cast", wide}, {"square sums", sums, n}};
+  });
+}
+
+TEST_CASE("updates along a direction and many boxes on odd addresses match the CPU world", "[oracle]") {
+  check_against_oracle([](const Trial& on) {
+    const std::int64_t n = 16384 + 4099;
+    kernels::StepControlValues control;
+    control.grad_factor = 0.5f;
+    const Tensor values = on.m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
+    on.m.backend().write(on.m.stream(), std::as_bytes(std::span(&control, 1)), values);
+    const Tensor direction = on.empty(DType::f32, {n}), momentum = on.parameters({n}, 2),
+                 master = on.parameters({n}, 3), params = on.tensor(on.dtype, {n}, Values(n, 0.0));
+    on.m.backend().momentum_update(
+        on.m.stream(),
+        {.grads = on.normal({n}, 1), .momentum = momentum, .direction = direction, .control = values});
+    const std::vector<kernels::UpdateRange> ranges{{.begin = 0, .count = 5, .weight_decay = 0.1f},
+                                                   {.begin = 5, .count = n - 5}};
+    on.m.backend().direction_update(on.m.stream(), {.ranges = ranges,
+                                                    .direction = direction,
+                                                    .master = master,
+                                                    .params = params,
+                                                    .control = values,
+                                                    .lr = 0.01f,
+                                                    .scale = 2});
+    // More boxes than one launch takes: single rows, of a matrix that lies transposed.
+    std::vector<kernels::MatrixBox> boxes;
+    for (std::int64_t r = 0; r < 1200; ++r) boxes.push_back({r * 17, r, 0, 1, 17});
+    const Tensor matrix = on.empty(DType::f32, {17, 1200});
+    on.m.backend().copy_boxes(on.m.stream(), {.to = kernels::CopyBoxes::To::matrix,
+                                              .boxes = boxes,
+                                              .packed = direction,
+                                              .matrix = matrix,
+                                              .transposed = true});
+    const Tensor unit = on.parameters({n}, 4);
+    on.m.backend().normalise(on.m.stream(), {.x = unit, .eps = 1e-7f});
+    return std::vector<Result>{{"momentum", momentum}, {"direction", direction}, {"master", master},
+                               {"params", params},     {"matrix", matrix},       {"normalised", unit}};
   });
 }
 

@@ -59,7 +59,7 @@ core::Calibration made_up() {
     rates.crowded[std::string("other.") + dtype] = {1e3, 1.5e-7, 1e9, 0.15};
   }
   for (const char* operation :
-       {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "message"})
+       {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "message"})
     rates.collectives[operation] = {64, 2e-6, 1e9, 0.2};
   return made;
 }

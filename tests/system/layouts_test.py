@@ -154,6 +154,20 @@ class Layouts(LayoutTest):
         self.run_job(job, *arguments("all"))
         self.assertEqual(self.losses("killed"), self.losses("whole"))
 
+    def test_muon_goes_on_bit_for_bit_on_its_layout_and_to_rounding_on_others(self):
+        muon = ["precision=fp32", "optimizer.name=muon", "optimizer.lr=2e-2", "optimizer.adamw_lr=1e-3"]
+        self.run_job(self.job("whole", schedule=CONSTANT), *arguments("tp2-dp2-zero3", *muon))
+        job = self.job("parts", schedule=CONSTANT)
+        self.run_job(job, *arguments("tp2-dp2-zero3", *muon, "steps=11"))
+        self.run_job(job, *arguments("tp2-dp2-zero3", *muon))
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        job = self.job("moved", schedule=CONSTANT)
+        for name, steps in [("all", 6), ("one", 11), ("hybrid-zero3", 17), ("tp4", 24)]:
+            self.run_job(job, *arguments(name, *muon, f"steps={steps}"))
+        self.assert_same_curve("moved", "whole")
+        output = self.run_job(job, *arguments("tp4", "precision=fp32", "steps=30"), status=5)
+        self.assertIn("optimizer.name: the checkpoint has muon, the job adamw", output)
+
     def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
         for victim in range(4):
             name = f"victim{victim}"

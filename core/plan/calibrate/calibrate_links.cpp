@@ -25,18 +25,19 @@ using namespace parallel;
 using kernels::DType;
 using kernels::Tensor;
 
-constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter",
+constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                     "broadcast",  "barrier",    "message"};
 constexpr std::array<std::int64_t, 7> kBytes{64, 4096, 65536, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
 constexpr int kRounds = 25;
 
-/// `x` is the whole tensor, `part` this rank's.
+/// `x` is the whole tensor, `part` this rank's, `other` as large as `x`.
 void once(const std::string& operation, Communicator& comm, kernels::Stream& stream, const Tensor& x,
-          const Tensor& part) {
+          const Tensor& part, const Tensor& other) {
   const CommOptions options{.label = "calibrate"};
   if (operation == "all_reduce") return comm.all_reduce(stream, x, ReduceOp::sum, options)->wait(stream);
   if (operation == "all_gather") return comm.all_gather(stream, part, x, options)->wait(stream);
   if (operation == "reduce_scatter") return comm.reduce_scatter(stream, x, part, options)->wait(stream);
+  if (operation == "all_to_all") return comm.all_to_all(stream, x, other, options)->wait(stream);
   if (operation == "broadcast") return comm.broadcast(stream, x, 0, options)->wait(stream);
   if (operation == "barrier") return comm.barrier(stream, options)->wait(stream);
   // From each rank to the next of an even and odd pair, and back.
@@ -58,7 +59,7 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
   kernels::CpuBackend backend(kernels::detect_cpu(threads), pool);
   const auto stream = backend.make_stream("calibrate", nullptr);
   const auto comm = world.communicator(backend, ranks, "all");
-  const kernels::Buffer memory = backend.allocate(kernels::MemoryKind::device, kBytes.back());
+  const kernels::Buffer memory = backend.allocate(kernels::MemoryKind::device, 2 * kBytes.back());
   std::map<std::pair<std::string, std::int64_t>, std::vector<double>> seconds;
   const std::int64_t size = static_cast<std::int64_t>(ranks.size());
   for (int round = -2; round < kRounds; ++round)
@@ -66,10 +67,11 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
       for (const char* operation : kOperations) {
         if (operation == std::string("barrier") && bytes != kBytes.front()) continue;
         const std::int64_t count = bytes / 4 / size * size;
-        const Tensor x{memory.data(), DType::f32, {count}};
+        const Tensor x{memory.data(), DType::f32, {count}},
+            other{memory.data() + kBytes.back(), DType::f32, {count}};
         comm->barrier(*stream, {.label = "ready"})->wait(*stream);
         const double begin = base::monotonic_seconds();
-        once(operation, *comm, *stream, x, x.rows(rank * (count / size), count / size));
+        once(operation, *comm, *stream, x, x.rows(rank * (count / size), count / size), other);
         const double took = base::monotonic_seconds() - begin;
         if (round >= 0)
           seconds[{operation, bytes}].push_back(operation == std::string("message") ? took / 2 : took);

@@ -4,7 +4,9 @@
 #include <array>
 
 #include "core/model/parameters.h"
+#include "core/model/tensor_sections.h"
 #include "core/plan/cost/cost_model.h"
+#include "core/train/optimizer.h"
 #include "kernels/memory/memory.h"
 
 namespace trainerd::core {
@@ -23,16 +25,29 @@ void add(Seconds& sum, double times, const Seconds& of) {
 
 }  // namespace
 
-const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp) {
-  return sections_.get(tp, [&] {
+const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp, std::int64_t parts) {
+  return sections_.get({tp, parts}, [&] {
     const auto of = [&](const parallel::ChunkSpan& span) {
-      std::map<std::size_t, std::int64_t> units;
-      for (const ParamInfo& info : declare_parameters(parts_.job().model, {&span, 1}, 1, false).infos)
-        if (!info.vectors)
-          units[info.unit] += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
-      std::vector<parallel::Section> sections;
-      for (const auto& [unit, elements] : units) sections.push_back({sections.size(), elements});
-      return sections;
+      const JobSpec& job = parts_.job();
+      // By unit, and view.
+      std::map<std::pair<std::size_t, States>, std::vector<std::int64_t>> units;
+      for (const ParamInfo& info : declare_parameters(job.model, {&span, 1}, 1, false).infos) {
+        if (info.vectors) continue;
+        std::vector<std::int64_t>& sections = units[{info.unit, optimizer_states(job.optimizer, info)}];
+        if (optimizer_cut(job.optimizer, info) == parallel::Granularity::matrix) {
+          for (const std::int64_t elements : tensor_sections(info.shard, tp, parts))
+            sections.push_back(elements);
+          continue;
+        }
+        if (sections.empty()) sections.push_back(0);
+        sections.back() += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
+      }
+      UnitSections made;
+      for (const auto& [key, sections] : units) {
+        for (const std::int64_t elements : sections) made.sections.push_back({made.states.size(), elements});
+        made.states.push_back(key.second);
+      }
+      return made;
     };
     Sections s{of({.first_layer = 0, .layers = 1, .embedding = false, .head = false}),
                of({.first_layer = 0, .layers = 0, .embedding = true, .head = false}),
@@ -45,20 +60,28 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, d
                                        const DataParallelUnits& units) {
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const PrecisionRecipe& p = parts_.job().precision;
-  const double parts = real(levels.replicas ? levels.inner : levels.size), shard = elements / parts;
+  const std::int64_t count = levels.replicas ? levels.inner : levels.size;
+  const double parts = real(count), shard = elements / parts;
   const double params = real(kernels::size_of(p.params)), grads = real(kernels::size_of(p.grads));
   const double master = p.params == p.master ? 0 : real(kernels::size_of(p.master));
   const bool tied = parts_.job().model.tie_embeddings;
-  // What is gathered or reduced lies whole while it is used; in the background, two of it.
-  const Sections& s = sections(c.tp);
-  std::int64_t largest = 0;
-  const auto add_largest = [&](bool held, const std::vector<parallel::Section>& sections) {
-    for (const parallel::Section& section : sections)
-      largest = std::max(largest, held ? section.elements : 0);
+  // What is gathered or reduced lies whole while it is used; in the background, two of it. Each view has its
+  // own place for it.
+  const Sections& s = sections(c.tp, count);
+  std::map<States, std::int64_t> largest_of_view;
+  const auto add_largest = [&](bool held, const UnitSections& unit) {
+    std::vector<std::int64_t> elements_of(unit.states.size(), 0);
+    for (const parallel::Section& section : unit.sections) elements_of[section.unit] += section.elements;
+    for (std::size_t u = 0; u < unit.states.size(); ++u) {
+      std::int64_t& largest = largest_of_view[unit.states[u]];
+      largest = std::max(largest, held ? elements_of[u] : 0);
+    }
   };
   add_largest(units.layers > 0, s.layer);
   add_largest(units.embedding && !tied, s.embedding);
   add_largest(units.head && !tied, s.head);
+  std::int64_t largest = 0;
+  for (const auto& [view, its_largest] : largest_of_view) largest += its_largest;
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
   double bytes = (master * elements + states) / (c.zero >= 1 ? parts : 1);
   bytes +=
@@ -76,9 +99,10 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
   const std::int64_t grads = kernels::size_of(p.grads), params = kernels::size_of(p.params);
   const std::int64_t bucket = c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes;
   const std::int64_t parts = levels.replicas ? levels.inner : levels.size;
-  const auto of = [&](const std::vector<parallel::Section>& sections, bool table) {
+  const auto of = [&](const UnitSections& unit, bool table) {
     Seconds s;
-    for (const parallel::Bucket& b : parallel::lay_out_buckets(sections, bucket / grads, parts).buckets) {
+    for (const parallel::Bucket& b :
+         parallel::lay_out_buckets(unit.sections, bucket / grads, parts).buckets) {
       const std::int64_t piece = b.size / levels.inner;
       const double reduce = collective_seconds(parallel::OpKind::reduce_scatter, b.size * grads, inner, t);
       const double gather = collective_seconds(parallel::OpKind::all_gather, b.size * params, inner, t);
@@ -105,7 +129,7 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
     }
     return s;
   };
-  const Sections& s = sections(c.tp);
+  const Sections& s = sections(c.tp, parts);
   return {of(s.layer, false), of(s.embedding, true), of(s.head, true)};
 }
 

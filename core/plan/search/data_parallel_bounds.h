@@ -44,8 +44,14 @@ class DataParallelBounds {
                               const GroupPlaces::ByGroup& places);
 
  private:
+  using States = std::vector<std::string>;  ///< of the optimizer, for all parameters of a view
+  /// A layer's matrices or a table, as a unit for each view that has some of them.
+  struct UnitSections {
+    std::vector<parallel::Section> sections;
+    std::vector<States> states;  ///< by unit
+  };
   struct Sections {
-    std::vector<parallel::Section> layer, embedding, head;  ///< of matrices and tables
+    UnitSections layer, embedding, head;
   };
   /// Of one unit.
   struct UnitSeconds {
@@ -54,11 +60,11 @@ class DataParallelBounds {
   using UnitKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                              parallel::Link, std::int64_t, parallel::Link>;
 
-  const Sections& sections(std::int64_t tp);
+  const Sections& sections(std::int64_t tp, std::int64_t parts);
   UnitSeconds unit_seconds(const LayoutChoice& c, const GroupPlace& inner, const GroupPlace* outer);
 
   LayoutParts& parts_;
-  SharedMemo<std::int64_t, Sections> sections_;
+  SharedMemo<std::pair<std::int64_t, std::int64_t>, Sections> sections_;
   SharedMemo<UnitKey, UnitSeconds> units_;
 };
 

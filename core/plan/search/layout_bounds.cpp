@@ -6,6 +6,7 @@
 
 #include "core/model/parameters.h"
 #include "core/plan/cost/cost_model.h"
+#include "core/plan/search/orthogonal_bound.h"
 #include "core/rank/dry_run.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/tensor/dtype.h"
@@ -65,7 +66,10 @@ struct LayoutBounds::Chain {
 LayoutBounds::LayoutBounds(LayoutParts& parts)
     : parts_(parts),
       data_parallel_(parts),
-      timed_(has_rates(parts.topology(), parts.job().precision.compute)) {}
+      timed_(has_rates(parts.topology(), parts.job().precision.compute)) {
+  if (timed_ && parts.job().optimizer.name == "muon")
+    orthogonal_seconds_ = orthogonal_seconds(parts.job().model, parts.topology());
+}
 
 /// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
 ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
@@ -248,8 +252,10 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
     const bool own = parts_.topology().device_memory_bytes > 0;
     bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
     if (!timed_) continue;
-    double work = s.work, after = (c.zero > 0 ? s.update / static_cast<double>(parts) : s.update) +
-                                  s.norm / static_cast<double>(parts);
+    const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // the update
+    double work = s.work, after = s.update / sharing + s.norm / static_cast<double>(parts) +
+                                  static_cast<double>(s.units.layers) * orthogonal_seconds_ /
+                                      (sharing * static_cast<double>(c.tp));
     if (c.dp > 1) {
       const DataParallelSeconds all = data_parallel_.seconds(c, s.units, places.of(r)),
                                 first = data_parallel_.seconds(c, s.first_units, places.of(r));

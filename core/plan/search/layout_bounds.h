@@ -39,7 +39,8 @@ struct ChunkCosts {
 ///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
 ///   - the gather of a first chunk's parameters, then what the rank computes,
 ///   - a data-parallel stream's own collectives,
-/// with the update and the norm's collectives over all ranks.
+/// with the update and the norm's collectives over all ranks. Of Muon's update its products alone are
+/// counted.
 class LayoutBounds {
  public:
   explicit LayoutBounds(LayoutParts& parts);
@@ -65,6 +66,7 @@ class LayoutBounds {
   LayoutParts& parts_;
   DataParallelBounds data_parallel_;
   const bool timed_;
+  double orthogonal_seconds_ = 0;  ///< of a layer's matrices, with Muon
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 

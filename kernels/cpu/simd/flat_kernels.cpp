@@ -59,10 +59,10 @@ void add(DType dtype, const std::byte* a, const std::byte* b, std::byte* out, st
   });
 }
 
-void scale(DType dtype, std::byte* x, float factor, std::int64_t n) {
+void scale(DType dtype, const std::byte* x, float factor, std::byte* out, std::int64_t n) {
   with_type(dtype, [&](auto tag) {
     using T = decltype(tag);
-    for_each_vec(n, [&](auto get, auto put) { put(as<T>(x), get(as<T>(x)) * broadcast(factor)); });
+    for_each_vec(n, [&](auto get, auto put) { put(as<T>(out), get(as<T>(x)) * broadcast(factor)); });
   });
 }
 
@@ -117,6 +117,42 @@ void adamw(const AdamwRun& run) {
                 [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
     });
   });
+}
+
+void momentum(const MomentumRun& a) {
+  const Vec factor = broadcast(a.grad_factor), mu = broadcast(a.mu), rest = broadcast(1.0f - a.mu);
+  with_type(a.grad_dtype, [&](auto g_tag) {
+    with_type(a.momentum_dtype, [&](auto m_tag) {
+      const auto* grads = as<decltype(g_tag)>(a.grads);
+      auto* kept = as<decltype(m_tag)>(a.momentum);
+      for_each_vec(a.count, [&](auto get, auto put) {
+        const Vec g = rest * (get(grads) * factor);
+        const Vec m = fma(mu, get(kept), g);
+        // One expression for all of a vector's paths: the direction does not depend on where a run is cut.
+        put(kept, m);
+        put(a.direction, a.nesterov ? fma(mu, m, g) : m);
+      });
+    });
+  });
+}
+
+void direction(const DirectionRun& a) {
+  const Vec lr = broadcast(a.lr), scale = broadcast(a.scale), decay = broadcast(a.weight_decay);
+  const auto run = [&](auto p_tag, auto w_tag) {
+    using W = decltype(w_tag);
+    auto* params = as<decltype(p_tag)>(a.params);
+    W* master = as<W>(a.master);
+    const std::uint32_t* random = a.random;
+    for_each_vec(a.count, [&](auto get, auto put) {
+      const Vec w = get(master);
+      const Vec updated = fnma(lr, fma(decay, w, scale * get(a.direction)), w);
+      put(master, random != nullptr && sizeof(W) == 2 ? round_by(updated, random, 0) : updated);
+      if (params != nullptr) put(params, updated);
+      if (random != nullptr) random += kLanes;
+    });
+  };
+  if (a.master_dtype == DType::bf16) return run(Bf16{}, Bf16{});
+  with_type(a.param_dtype, [&](auto p) { run(p, float{}); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

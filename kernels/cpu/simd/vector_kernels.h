@@ -27,6 +27,30 @@ struct AdamwRun {
   float correction2 = 1;  ///< 1 / (1 - beta2^t)
 };
 
+/// Of MomentumUpdate.
+struct MomentumRun {
+  DType grad_dtype = DType::f32;
+  DType momentum_dtype = DType::f32;
+  const std::byte* grads = nullptr;
+  std::byte* momentum = nullptr;
+  float* direction = nullptr;
+  std::int64_t count = 0;
+  float grad_factor = 1, mu = 0;
+  bool nesterov = true;
+};
+
+/// One run of DirectionUpdate with one weight decay; `params` may be null.
+struct DirectionRun {
+  DType param_dtype = DType::f32;
+  DType master_dtype = DType::f32;
+  const float* direction = nullptr;
+  std::byte* master = nullptr;
+  std::byte* params = nullptr;
+  const std::uint32_t* random = nullptr;  ///< as of AdamwRun
+  std::int64_t count = 0;
+  float lr = 0, scale = 1, weight_decay = 0;
+};
+
 /// The vector kernels of one instruction set: what one thread does with one block of an operator. Pointers to
 /// bytes are to elements of the dtype given. Those that take an operator's arguments work on its rows [begin,
 /// end). They hold no state and allocate nothing.
@@ -61,7 +85,7 @@ struct VectorKernels {
   void (*ce_finish)(const CeFinish&, std::int64_t begin, std::int64_t end);
 
   void (*add)(DType, const std::byte* a, const std::byte* b, std::byte* out, std::int64_t n);
-  void (*scale)(DType, std::byte* x, float factor, std::int64_t n);
+  void (*scale)(DType, const std::byte* x, float factor, std::byte* out, std::int64_t n);
   void (*cast)(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
   /// Sum of squares in double.
   double (*square_sum)(DType, const std::byte* x, std::int64_t n);
@@ -69,6 +93,8 @@ struct VectorKernels {
   /// reduce.cpp).
   void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
   void (*adamw)(const AdamwRun&);
+  void (*momentum)(const MomentumRun&);
+  void (*direction)(const DirectionRun&);
 };
 
 /// The members above, each once.
@@ -91,7 +117,9 @@ struct VectorKernels {
   X(cast)                          \
   X(square_sum)                    \
   X(hash_words)                    \
-  X(adamw)
+  X(adamw)                         \
+  X(momentum)                      \
+  X(direction)
 
 namespace portable {
 const VectorKernels& vector_kernels();

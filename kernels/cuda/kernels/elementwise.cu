@@ -25,7 +25,8 @@ struct AddBody {
 
 template <class T>
 struct ScaleBody {
-  T* x;
+  const T* x;
+  T* out;
   float factor;
   template <int N>
   __device__ void at(std::int64_t i) const {
@@ -33,7 +34,7 @@ struct ScaleBody {
     load<N>(x + i, v);
 #pragma unroll
     for (int k = 0; k < N; ++k) v[k] *= factor;
-    store<N>(x + i, v);
+    store<N>(out + i, v);
   }
 };
 
@@ -81,9 +82,11 @@ void add(const Launch& where, const Add& a) {
 }
 
 void scale(const Launch& where, const Scale& a) {
+  base::check(a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel(), "scale: out is like x");
   with_type(a.x.dtype, "scale: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x), "scale", ScaleBody<T>{at<T>(a.x), a.factor});
+    launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x, a.out), "scale",
+                         ScaleBody<T>{at<T>(a.x), at<T>(a.out), a.factor});
   });
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("device memory reads as zero, and what the device does not have is a c
   CHECK_THROWS_AS(d.backend().allocate(MemoryKind::device, std::int64_t{1} << 50), base::CapacityError);
   // The failure leaves nothing behind for the next call to find.
   const Tensor x = d.empty(DType::f32, {1000});
-  CHECK_NOTHROW(d.backend().scale(d.stream(), {.x = x, .factor = 2.0f}));
+  CHECK_NOTHROW(d.backend().scale(d.stream(), {.x = x, .factor = 2.0f, .out = x}));
 }
 
 TEST_CASE("write, copy, fill and read back move every byte, also of what exceeds the ring", "[cuda]") {
@@ -121,7 +121,7 @@ TEST_CASE("a stream waits for an event of another, and events measure the time b
   const float one = 1.0f;
   b.write(d.stream(), std::as_bytes(std::span(&one, 1)), x.rows(n - 1, 1));
   b.record(d.stream(), *first);
-  for (int i = 0; i < 10; ++i) b.scale(d.stream(), {.x = x, .factor = 2.0f});
+  for (int i = 0; i < 10; ++i) b.scale(d.stream(), {.x = x, .factor = 2.0f, .out = x});
   b.record(d.stream(), *second);
   b.wait(*other, *second);
   b.copy(*other, x, y);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "parallel/tensor/shard.h"
+
+namespace trainerd::core {
+
+/// Elements of the runs that a rank's tensor of whole matrices is cut into `parts` data-parallel parts by:
+/// each matrix by itself where the next one then begins right behind it, so that every part holds as much of
+/// it; else the tensor as one.
+std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std::int64_t tp,
+                                          std::int64_t parts);
+
+}  // namespace trainerd::core
