@@ -176,17 +176,6 @@ TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file
 
 }  // namespace
 
-std::vector<std::byte> token_file_header(std::int64_t token_bytes, std::int64_t tokens) {
-  std::vector<std::byte> header(kTokenHeaderBytes);
-  const auto version = kVersion;
-  const auto width = static_cast<std::uint32_t>(token_bytes);
-  std::memcpy(header.data(), kTokenMagic.data(), kTokenMagic.size());
-  std::memcpy(header.data() + 8, &version, 4);
-  std::memcpy(header.data() + 12, &width, 4);
-  std::memcpy(header.data() + 16, &tokens, 8);
-  return header;
-}
-
 bool has_token_magic(std::span<const std::byte> head) {
   return has_own_magic(head) || llmc_kind(head) != nullptr;
 }

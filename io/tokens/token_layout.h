@@ -32,13 +32,12 @@ struct LayoutRequest {
 /// As many bytes of a file's start as `detect_layout` looks at.
 inline constexpr std::int64_t kLayoutHeadBytes = 1024;
 
-/// Our own flat file, 64 bytes before the tokens:
-///   0  8 bytes  "\x89TRDTOK\n"
-///   8  uint32   version, 1
-///  12  uint32   bytes of a token, 2 or 4
-///  16  uint64   number of tokens
-///  24  zeros
-std::vector<std::byte> token_file_header(std::int64_t token_bytes, std::int64_t tokens);
+// Our own flat file has 64 bytes before the tokens:
+//   0  8 bytes  "\x89TRDTOK\n"
+//   8  uint32   version, 1
+//  12  uint32   bytes of a token, 2 or 4
+//  16  uint64   number of tokens
+//  24  zeros
 
 /// Finds the layout of a file of `file_bytes` bytes from its first min(file_bytes, kLayoutHeadBytes) bytes.
 ///   text:   one token a byte. Refused: a token file, JSON lines (by name), what `foreign_kind` knows, NUL

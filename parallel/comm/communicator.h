@@ -22,9 +22,6 @@ enum class OpKind : std::uint8_t {
 };
 const char* to_string(OpKind kind);
 enum class ReduceOp : std::uint8_t { sum, max };
-/// `fixed`: the order of summands is the same in every run: in rank order, or, of a communicator that says so
-/// (NCCL's), in one that the machines and libraries determine.
-enum class ReduceOrder : std::uint8_t { fast, fixed };
 /// Which thread runs a collective on a device without streams. `caller`: the call itself, which is
 /// quickest when the result is awaited next. `background`: a thread of the communicator, while the caller
 /// goes on.
@@ -34,7 +31,6 @@ struct CommOptions {
   const char* label = "";  ///< what it is for: shown in errors, traces and the ledger
   kernels::DType accumulate =
       kernels::DType::f32;  ///< each addition is made in it, or in the tensor's dtype if that is wider
-  ReduceOrder order = ReduceOrder::fixed;
   Progress progress = Progress::caller;
 };
 
@@ -57,6 +53,8 @@ struct Transfer {
 /// Collectives among the ranks of one group. Each call is ordered after what is on `stream`. It returns at
 /// once, but that CommOptions::progress may have it run to its end. All ranks call the same operations in the
 /// same order. Buffers stay untouched until the Work is waited for.
+/// The order of summands is the same in every run: rank order, or of a communicator that says so (NCCL's) one
+/// that the machines and libraries determine.
 class Communicator {
  public:
   virtual ~Communicator() = default;

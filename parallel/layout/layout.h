@@ -32,7 +32,6 @@ struct Layout {
   ParallelOptions options;
   std::vector<ChunkSpan> chunks;  ///< one for each (stage, virtual stage), in model order
   DataParallelLevels dp_levels;
-  std::int64_t generation = 0;  ///< raised each time the layout is resolved anew
 };
 
 /// What a model's parts cost relative to each other, for splitting it over pipeline chunks.

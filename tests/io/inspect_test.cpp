@@ -7,6 +7,7 @@
 #include "io/tokens/token_layout.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
+#include "tests/io/token_header.h"
 
 using trainerd::base::DataError;
 using namespace trainerd::io;
@@ -14,10 +15,7 @@ using namespace trainerd::test;
 
 namespace {
 
-std::string header(std::int64_t width, std::int64_t tokens) {
-  const std::vector<std::byte> bytes = token_file_header(width, tokens);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+std::string header(std::int64_t width, std::int64_t tokens) { return token_file_header(width, tokens); }
 
 }  // namespace
 

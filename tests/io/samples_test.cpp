@@ -8,6 +8,7 @@
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
+#include "tests/io/token_header.h"
 
 using trainerd::base::DataError;
 using namespace trainerd::io;
@@ -115,9 +116,7 @@ TEST_CASE("an id outside the vocabulary is found at the start by file, position 
 
 TEST_CASE("an id after a header is found at its position among the tokens") {
   const TempDir dir;
-  const std::vector<std::byte> bytes = token_file_header(2, 5);
-  write_file(dir / "a", std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) +
-                            raw<std::uint16_t>({1, 2, 99, 3, 4}));
+  write_file(dir / "a", token_file_header(2, 5) + raw<std::uint16_t>({1, 2, 99, 3, 4}));
   CHECK_THAT(
       message_of<DataError>([&] { open_tokens({dir / "a"}, TokenType::automatic, 50).check_samples(1); }),
       Contains("token 99 at position 2 (byte 68)"));

@@ -63,8 +63,7 @@ json layout_to_json(const parallel::Layout& layout) {
           {"order", order},
           {"options", options_to_json(layout.options)},
           {"chunks", chunks},
-          {"dp_levels", {layout.dp_levels.size, layout.dp_levels.inner, layout.dp_levels.replicas}},
-          {"generation", layout.generation}};
+          {"dp_levels", {layout.dp_levels.size, layout.dp_levels.inner, layout.dp_levels.replicas}}};
 }
 
 parallel::Layout layout_from(const json& j) {
@@ -80,7 +79,6 @@ parallel::Layout layout_from(const json& j) {
   for (const json& c : j.at("chunks")) layout.chunks.push_back({c.at(0), c.at(1), c.at(2), c.at(3)});
   const json& levels = j.at("dp_levels");
   layout.dp_levels = {levels.at(0), levels.at(1), levels.at(2)};
-  layout.generation = j.at("generation");
   return layout;
 }
 

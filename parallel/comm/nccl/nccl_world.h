@@ -46,13 +46,11 @@ struct NcclOptions {
 ///   operation. CommOptions::progress has no meaning. Operations on one communicator run in the order they
 ///   were called, exchanges too: a send may wait for its receiver, and what was called later waits behind it.
 /// - Sums of fp32, fp64 and integers are made in that dtype; `accumulate` of more than that is refused
-/// (std::logic_error). bf16 summands
-///   are added in fp32, but a partial sum that goes from rank to rank is rounded to bf16: up to one rounding
-///   for each rank, not one in all.
-/// - ReduceOrder::fixed: the order is NCCL's, which ranks, devices, links, sizes, library and its environment
-/// variables determine:
-///   the same from run to run, other than in rank order, and all_reduce need not have the bits of
-///   reduce_scatter and all_gather.
+///   (std::logic_error). bf16 summands are added in fp32, but a partial sum that goes from rank to rank is
+///   rounded to bf16: up to one rounding for each rank, not one in all.
+/// - The order of summands is NCCL's. Ranks, devices, links, sizes, the library and its environment variables
+///   determine it. It is the same from run to run but not rank order, and all_reduce need not have the bits
+///   of reduce_scatter and all_gather.
 /// - A maximum passes over a NaN that is not in all summands.
 /// - Ranks that call different operations are not detected: they wait until the deadline. all_to_all is not
 /// in place. A Work
