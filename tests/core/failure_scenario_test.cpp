@@ -9,7 +9,7 @@
 namespace trainerd::core {
 namespace {
 
-constexpr double kDay = 24 * 3600;
+constexpr double kSecondsOfDay = 24 * 3600;
 
 /// 405B parameters on 16,384 H100, as Llama 3 was trained: tp 8, pp 16, dp 128.
 JobSpec llama3_405b(const std::vector<std::string>& overrides = {}) {
@@ -37,11 +37,11 @@ TEST_CASE("Llama 3's interruptions are those of its paper", "[goodput]") {
   const JobSpec job = llama3_405b();
   const FailureScenario s = failure_scenario(job, job_failures(job, {}), kFigures);
   CHECK(s.nodes == 2048);
-  CHECK(failures_per_second(s) * 54 * kDay == Approx(419).margin(0.05));
-  CHECK(s.planned_per_second * 54 * kDay == Approx(47).margin(0.05));
+  CHECK(failures_per_second(s) * 54 * kSecondsOfDay == Approx(419).margin(0.05));
+  CHECK(s.planned_per_second * 54 * kSecondsOfDay == Approx(47).margin(0.05));
   const auto in_54_days = [&](const std::string& name) {
     for (const FailureKind& kind : s.kinds)
-      if (kind.name == name) return kind.per_node_second * 2048 * 54 * kDay;
+      if (kind.name == name) return kind.per_node_second * 2048 * 54 * kSecondsOfDay;
     return 0.0;
   };
   CHECK(in_54_days("gpu_memory") == Approx(72).margin(0.05));
@@ -59,7 +59,7 @@ TEST_CASE("Llama 3's inputs predict the effective training time that it publishe
   CHECK(report.closed_form.shares.useful == Approx(report.simulated.shares.useful).margin(0.01));
   CHECK(report.simulated.interruptions_per_run == Approx(419).epsilon(0.02));
   // Detection alone takes 600 s of every 54 days / 419.
-  CHECK(report.closed_form.shares.detection == Approx(600 * 419 / (54 * kDay)).epsilon(0.1));
+  CHECK(report.closed_form.shares.detection == Approx(600 * 419 / (54 * kSecondsOfDay)).epsilon(0.1));
 
   const nlohmann::json json = nlohmann::json::parse(goodput_json(report));
   CHECK(json["goodput"] == report.simulated.shares.useful);
