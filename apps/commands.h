@@ -18,7 +18,7 @@ struct RunArgs {
   NodeArgs nodes;
   std::string command;  ///< the whole command line
   bool fresh = false;   ///< an earlier run's output is moved aside
-  std::string rates;    ///< a cluster whose rates are this machine's; empty: a step's time is not predicted
+  std::string rates;    ///< a cluster with this machine's rates; empty: no step time is predicted
   /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
   std::string metrics_listen;
   std::string max_time;  ///< a duration after which the run has saved and stopped; empty: no limit

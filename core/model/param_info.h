@@ -37,7 +37,7 @@ struct ParamPlacement {
   parallel::DataParallelGroups dp;
   /// What is in parts: from 1 the optimizer's state, from 2 gradients, from 3 parameters.
   std::int64_t zero = 0;
-  std::int64_t microbatches = 1;  ///< of a step
+  std::int64_t microbatches = 1;  ///< per step
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
 
   /// Whether what ZeRO shards from `stage` on is in parts here.

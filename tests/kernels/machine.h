@@ -197,4 +197,14 @@ inline Values sum(const Values& a, const Values& b) {
 
 constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16};
 
+/// What a step's control decides, as an update reads it.
+inline Tensor control_tensor(Machine& m, float factor, int skip) {
+  kernels::StepControlValues control;
+  control.grad_factor = factor;
+  control.skip = skip;
+  const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
+  std::memcpy(values.data, &control, sizeof(control));
+  return values;
+}
+
 }  // namespace trainerd::test

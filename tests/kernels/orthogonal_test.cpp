@@ -7,17 +7,7 @@ namespace {
 
 using kernels::CopyBoxes;
 using kernels::MatrixBox;
-using kernels::StepControlValues;
 using kernels::UpdateRange;
-
-Tensor control_of(Machine& m, float factor, int skip) {
-  StepControlValues control;
-  control.grad_factor = factor;
-  control.skip = skip;
-  const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
-  std::memcpy(values.data, &control, sizeof(control));
-  return values;
-}
 
 }  // namespace
 
@@ -38,7 +28,7 @@ TEST_CASE("momentum and its direction match their float64 formulas", "[orthogona
           const kernels::MomentumUpdate args{.grads = m.tensor(grad_dtype, {n}, grads),
                                              .momentum = m.tensor(momentum_dtype, {n}, momentum),
                                              .direction = m.empty(DType::f32, {n}),
-                                             .control = control_of(m, 0.5f, 0),
+                                             .control = control_tensor(m, 0.5f, 0),
                                              .mu = 0.9f,
                                              .nesterov = nesterov};
           m.backend().momentum_update(m.stream(), args);
@@ -52,7 +42,7 @@ TEST_CASE("a skipped step leaves momentum and weights, and has no direction", "[
   const Values ones(20, 1.0), nans(20, std::numeric_limits<double>::quiet_NaN());
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 2);
-    const Tensor control = control_of(m, 1.0f, 1), momentum = m.tensor(DType::f32, {20}, ones),
+    const Tensor control = control_tensor(m, 1.0f, 1), momentum = m.tensor(DType::f32, {20}, ones),
                  direction = m.empty(DType::f32, {20}), master = m.tensor(DType::f32, {20}, ones);
     m.backend().momentum_update(m.stream(), {.grads = m.tensor(DType::f32, {20}, nans),
                                              .momentum = momentum,
@@ -95,7 +85,7 @@ TEST_CASE("a direction update matches its float64 formula on its ranges and leav
                                       .direction = m.tensor(DType::f32, {n}, direction),
                                       .master = m.tensor(master_dtype, {n}, master),
                                       .params = narrow ? Tensor{} : m.tensor(param_dtype, {n}, params),
-                                      .control = control_of(m, 1.0f, 0),
+                                      .control = control_tensor(m, 1.0f, 0),
                                       .lr = 0.02f,
                                       .scale = 1.5f,
                                       .step = 3};
@@ -121,7 +111,7 @@ TEST_CASE("stochastic rounding of a direction update is by the element's own wor
                                                 .direction = m.tensor(DType::f32, {n}, direction),
                                                 .master = w,
                                                 .params = {},
-                                                .control = control_of(m, 1.0f, 0),
+                                                .control = control_tensor(m, 1.0f, 0),
                                                 .lr = 1e-3f,
                                                 .step = step,
                                                 .rounding = kernels::Rounding::stochastic});

@@ -27,15 +27,6 @@ StepControlValues control_of(Machine& m, const Values& sums, const std::vector<s
   return control;
 }
 
-Tensor control_tensor(Machine& m, float factor, int skip) {
-  StepControlValues control;
-  control.grad_factor = factor;
-  control.skip = skip;
-  const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
-  std::memcpy(values.data, &control, sizeof(control));
-  return values;
-}
-
 }  // namespace
 
 TEST_CASE("step control clips by the global norm and never scales up", "[update]") {

@@ -35,7 +35,7 @@ struct Failure {
 };
 
 /// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
-/// the world ends. What is told of the training goes to the run (run.h), which outlives it.
+/// the world ends. Records of the training go to the run (run.h), which outlives it.
 class Attempt {
  public:
   /// Number `number` of `run`, from 1. Nothing is started yet.
