@@ -35,9 +35,11 @@ constexpr Blocks even_blocks(std::int64_t n, std::int64_t largest, std::int64_t 
 constexpr bool widened(DType dtype, const Target& target) {
   return dtype == DType::bf16 && !target.bf16_gemm;
 }
-/// Whether the weight gradient is our own kernel. Elsewhere it is oneDNN's.
+/// Whether the products of a dtype are AMX's.
+constexpr bool by_amx(DType dtype, const Target& target) { return dtype == DType::bf16 && target.amx; }
+/// Whether the weight gradient is our own kernel. Elsewhere it is oneDNN's, which alone uses AMX.
 constexpr bool own_wgrad(DType dtype, const Target& target) {
-  return target.isa != Isa::portable && !widened(dtype, target);
+  return target.isa != Isa::portable && !widened(dtype, target) && !by_amx(dtype, target);
 }
 /// Whether products with a prepared weight are our own kernel. With AVX-512 they are oneDNN's, which reads
 /// 64-column panels; without, it would compute them by its reference implementation.
@@ -49,7 +51,7 @@ constexpr bool own_linear(DType dtype, const Target& target) {
 /// the size of a block except by its AVX-512 kernels: elsewhere the shape alone cuts blocks, so that the
 /// number of threads changes no bit. Of a widened product `dtype` is fp32.
 constexpr int sharing_threads(DType dtype, const Target& target) {
-  const bool depends = target.isa < Isa::avx512 || (dtype == DType::bf16 && target.amx);
+  const bool depends = target.isa < Isa::avx512 || by_amx(dtype, target);
   return depends ? 1 : target.threads;
 }
 
@@ -60,7 +62,7 @@ constexpr std::int64_t kTokenBlock = 256;
 constexpr std::int64_t kAmxTokenBlock = 64;
 constexpr Blocks library_blocks(std::int64_t tokens, std::int64_t largest, DType dtype, bool prepared,
                                 const Target& target) {
-  const bool amx = prepared && dtype == DType::bf16 && target.amx;
+  const bool amx = prepared && by_amx(dtype, target);
   return even_blocks(tokens, amx ? kAmxTokenBlock : largest, 16, sharing_threads(dtype, target));
 }
 /// Blocks of our own kernel, in whole tiles: their input stays in the second-level cache, or, where the
@@ -78,6 +80,8 @@ constexpr Blocks fused_blocks(std::int64_t tokens, DType dtype, bool prepared, c
 /// Output features of a block of a widened GEMM, and rows of a block of the weight gradient.
 constexpr std::int64_t kFeatureBlock = 192;
 constexpr std::int64_t kWgradRows = 96;
+/// The same on AMX, where oneDNN packs all of x again for each block.
+constexpr std::int64_t kAmxWgradRows = 192;
 /// Columns of x that a weight gradient packs at a time.
 constexpr std::int64_t kWgradColumns = 2048;
 

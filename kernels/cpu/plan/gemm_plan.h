@@ -100,7 +100,8 @@ struct WgradScratch {
     C = a.dweight_NC.size(1);
     own = own_wgrad(dtype, target);
     // oneDNN's order of sums can depend on the size of its block: there the shape alone decides.
-    rows = own ? even_blocks(N, kWgradRows, 6, target.threads) : even_blocks(N, kWgradRows, 16, 1);
+    rows = own ? even_blocks(N, kWgradRows, 6, target.threads)
+               : even_blocks(N, by_amx(dtype, target) ? kAmxWgradRows : kWgradRows, 16, 1);
     columns = own ? std::min(C, kWgradColumns) : C;
     in_place = own && a.dweight_NC.dtype == DType::f32 && C % 16 == 0;
     sums_stride = own ? (columns + 15) / 16 * 16 : C;  // oneDNN's result is contiguous
