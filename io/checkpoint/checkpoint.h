@@ -59,11 +59,6 @@ struct Manifest {
   std::vector<std::pair<int, TensorSlice>> slices;  ///< shard index, box
 };
 
-/// JSON text of a manifest and back. `parse_manifest` throws CheckpointError on anything malformed or
-/// inconsistent (slices outside their tensors, unknown shard, version from the future).
-std::string to_json(const Manifest& manifest);
-Manifest parse_manifest(const std::string& text);
-
 /// One rank's contribution: the bytes of a whole safetensors file and the boxes that its tensors are.
 struct ShardContent {
   std::span<const std::byte> bytes;
@@ -75,6 +70,13 @@ struct WrittenShard {
   ShardInfo info;
   std::vector<TensorSlice> slices;
 };
+
+/// JSON text of a manifest and back. `parse_manifest` throws CheckpointError on anything malformed or
+/// inconsistent (slices outside their tensors, unknown shard, version from the future).
+std::string to_json(const Manifest& manifest);
+Manifest parse_manifest(const std::string& text);
+/// The same text, of shards by rank.
+std::string to_json(const TrainingState& state, std::span<const WrittenShard> shards);
 
 struct StoredCheckpoint {
   std::int64_t step = 0;

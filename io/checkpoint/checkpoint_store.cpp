@@ -88,13 +88,7 @@ void require_there(const Storage& storage, const std::string& folder, std::span<
 }
 
 std::string manifest_text(const TrainingState& state, std::span<const WrittenShard> shards) {
-  Manifest manifest{.state = state, .shards = {}, .slices = {}};
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    manifest.shards.push_back(shards[i].info);
-    for (const TensorSlice& slice : shards[i].slices)
-      manifest.slices.emplace_back(static_cast<int>(i), slice);
-  }
-  std::string text = to_json(manifest);
+  std::string text = to_json(state, shards);
   parse_manifest(text);  // what could not be read back must not be called a checkpoint
   return text;
 }

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
@@ -37,6 +39,12 @@ ShardInfo parse_shard(const nlohmann::json& json) {
   return shard;
 }
 
+int shard_of(const nlohmann::json& json) {
+  const std::int64_t shard = int_member(json, "shard");
+  if (!std::in_range<int>(shard)) throw JsonError("shard " + std::to_string(shard) + " does not exist");
+  return static_cast<int>(shard);
+}
+
 TensorSlice parse_slice(const nlohmann::json& json) {
   TensorSlice slice{.name = string_member(json, "name"),
                     .dtype = dtype_of(string_member(json, "dtype")),
@@ -54,16 +62,8 @@ TensorSlice parse_slice(const nlohmann::json& json) {
   return slice;
 }
 
-Manifest parse(const std::string& text) {
-  const nlohmann::json json = parse_json(text);
-  if (string_member(json, "format") != kFormat)
-    throw JsonError("\"format\" is not \"" + std::string(kFormat) + "\"");
-  const std::int64_t version = int_member(json, "version");
-  if (version != kVersion)
-    throw JsonError("version " + std::to_string(version) + "; this program reads version " +
-                    std::to_string(kVersion));
-  Manifest manifest;
-  TrainingState& state = manifest.state;
+TrainingState parse_state(const nlohmann::json& json) {
+  TrainingState state;
   state.step = int_member(json, "step");
   state.cursor = int_member(json, "cursor");
   state.tokens = int_member(json, "tokens");
@@ -78,59 +78,163 @@ Manifest parse(const std::string& text) {
     throw JsonError(
         "an order of samples that does not begin between 0 and the cursor, or of a negative number");
   if (json.contains("job")) state.job = string_member(json, "job");
-  std::set<std::string> files;
-  for (const nlohmann::json& item : member(json, "shards")) {
-    manifest.shards.push_back(parse_shard(item));
-    if (!files.insert(manifest.shards.back().file).second)
-      throw JsonError(manifest.shards.back().file + " is listed twice");
-  }
-  std::set<std::pair<int, std::string>> held;
-  std::map<std::string, std::pair<kernels::DType, std::vector<std::int64_t>>> tensors;
-  for (const nlohmann::json& item : member(json, "slices")) {
-    const std::int64_t shard = int_member(item, "shard");
-    TensorSlice slice = parse_slice(item);
+  return state;
+}
+
+void check_shards(const std::vector<ShardInfo>& shards) {
+  std::set<std::string_view> files;
+  for (const ShardInfo& shard : shards)
+    if (!files.insert(shard.file).second) throw JsonError(shard.file + " is listed twice");
+}
+
+void check_slices(const Manifest& manifest) {
+  std::vector<std::pair<int, std::string_view>> stored;  // of all shards
+  std::map<std::string_view, const TensorSlice*> tensors;
+  for (const auto& [shard, slice] : manifest.slices) {
     if (shard < 0 || std::cmp_greater_equal(shard, manifest.shards.size()))
       throw JsonError(slice.name + ": shard " + std::to_string(shard) + " does not exist");
-    if (!held.emplace(static_cast<int>(shard), slice.stored_name()).second)
-      throw JsonError(slice.stored_name() + ": shard " + std::to_string(shard) +
-                      " holds two slices of that name");
-    const auto [known, is_new] = tensors.try_emplace(slice.name, slice.dtype, slice.logical_shape);
-    if (!is_new && known->second != std::pair(slice.dtype, slice.logical_shape))
+    stored.emplace_back(shard, slice.stored_name());
+    const TensorSlice& known = *tensors.try_emplace(slice.name, &slice).first->second;
+    if (known.dtype != slice.dtype || known.logical_shape != slice.logical_shape)
       throw JsonError(slice.name + ": two slices disagree on its dtype or shape");
-    manifest.slices.emplace_back(static_cast<int>(shard), std::move(slice));
   }
+  std::sort(stored.begin(), stored.end());
+  if (const auto twice = std::adjacent_find(stored.begin(), stored.end()); twice != stored.end())
+    throw JsonError(std::string(twice->second) + ": shard " + std::to_string(twice->first) +
+                    " holds two slices of that name");
+}
+
+// Shards and slices become what they are one by one: of a checkpoint of many ranks they are hundreds of
+// megabytes of text, and several times that as JSON in memory.
+Manifest parse(const std::string& text) {
+  Manifest manifest;
+  std::optional<JsonError> problem;  // of the first entry that has one; another version's entries may differ
+  const nlohmann::json json = parse_json(text, [&](const std::string& list, const nlohmann::json& item) {
+    if (problem) return;
+    try {
+      if (list == "shards") manifest.shards.push_back(parse_shard(item));
+      if (list == "slices") manifest.slices.emplace_back(shard_of(item), parse_slice(item));
+    } catch (const JsonError& e) {
+      problem = e;
+    }
+  });
+  if (string_member(json, "format") != kFormat)
+    throw JsonError("\"format\" is not \"" + std::string(kFormat) + "\"");
+  const std::int64_t version = int_member(json, "version");
+  if (version != kVersion)
+    throw JsonError("version " + std::to_string(version) + "; this program reads version " +
+                    std::to_string(kVersion));
+  manifest.state = parse_state(json);
+  for (const char* list : {"shards", "slices"})
+    if (!member(json, list).is_array() || !member(json, list).empty())
+      throw JsonError("\"" + std::string(list) + "\" is not a list of objects");
+  if (problem) throw JsonError(*problem);
+  check_shards(manifest.shards);
+  check_slices(manifest);
   return manifest;
 }
+
+// The text of a manifest, indented by one, entry by entry: as JSON in memory the whole would be several times
+// as large.
+class ManifestText {
+ public:
+  explicit ManifestText(const TrainingState& state) {
+    nlohmann::ordered_json json;
+    json["format"] = kFormat;
+    json["version"] = kVersion;
+    json["step"] = state.step;
+    json["cursor"] = state.cursor;
+    json["tokens"] = state.tokens;
+    json["seed"] = state.seed;
+    json["identity"] = state.identity;
+    json["environment"] = state.environment;
+    json["order_start"] = state.order_start;
+    json["order_stream"] = state.order_stream;
+    if (!state.job.empty()) json["job"] = state.job;
+    text_ = to_text(json, 1);
+    text_.resize(text_.size() - 2);  // without the end of the object
+  }
+  void begin_list(const std::string& key) {
+    text_ += ",\n \"" + key + "\": [";
+    entries_ = 0;
+  }
+  void end_list() { text_ += entries_ == 0 ? "]" : "\n ]"; }
+  void add(const ShardInfo& shard) {
+    begin_entry();
+    field("file", shard.file);
+    field("bytes", shard.bytes);
+    field("xxh3", shard.xxh3);
+    end_entry();
+  }
+  void add(std::int64_t shard, const TensorSlice& slice) {
+    begin_entry();
+    field("name", slice.name);
+    field("dtype", std::string(kernels::name_of(slice.dtype)));
+    field("logical_shape", slice.logical_shape);
+    field("shard", shard);
+    field("begin", slice.begin);
+    field("shape", slice.shape);
+    if (!slice.stored.empty()) field("stored", slice.stored);
+    end_entry();
+  }
+  std::string take() { return std::move(text_) + "\n}\n"; }
+
+ private:
+  void begin_entry() {
+    text_ += entries_++ == 0 ? "\n  {" : ",\n  {";
+    fields_ = 0;
+  }
+  void end_entry() { text_ += "\n  }"; }
+  template <class Value>
+  void field(const char* key, const Value& value) {
+    text_ += fields_++ == 0 ? "\n   \"" : ",\n   \"";
+    text_ += key;
+    text_ += "\": ";
+    put(value);
+  }
+  void put(std::int64_t value) { text_ += std::to_string(value); }
+  void put(const std::string& value) {
+    const bool plain = std::all_of(value.begin(), value.end(),
+                                   [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+    if (plain) (text_ += '"').append(value) += '"';
+    else text_ += to_text(value);
+  }
+  void put(const std::vector<std::int64_t>& sizes) {
+    text_ += '[';
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      text_ += i == 0 ? "\n    " : ",\n    ";
+      put(sizes[i]);
+    }
+    text_ += sizes.empty() ? "]" : "\n   ]";
+  }
+
+  std::string text_;
+  std::int64_t entries_ = 0, fields_ = 0;
+};
 
 }  // namespace
 
 std::string to_json(const Manifest& manifest) {
-  nlohmann::ordered_json json;
-  json["format"] = kFormat;
-  json["version"] = kVersion;
-  json["step"] = manifest.state.step;
-  json["cursor"] = manifest.state.cursor;
-  json["tokens"] = manifest.state.tokens;
-  json["seed"] = manifest.state.seed;
-  json["identity"] = manifest.state.identity;
-  json["environment"] = manifest.state.environment;
-  json["order_start"] = manifest.state.order_start;
-  json["order_stream"] = manifest.state.order_stream;
-  if (!manifest.state.job.empty()) json["job"] = manifest.state.job;
-  json["shards"] = nlohmann::ordered_json::array();
-  for (const ShardInfo& shard : manifest.shards)
-    json["shards"].push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
-  json["slices"] = nlohmann::ordered_json::array();
-  for (const auto& [shard, slice] : manifest.slices) {
-    json["slices"].push_back({{"name", slice.name},
-                              {"dtype", kernels::name_of(slice.dtype)},
-                              {"logical_shape", slice.logical_shape},
-                              {"shard", shard},
-                              {"begin", slice.begin},
-                              {"shape", slice.shape}});
-    if (!slice.stored.empty()) json["slices"].back()["stored"] = slice.stored;
-  }
-  return to_text(json, 1) + "\n";
+  ManifestText text(manifest.state);
+  text.begin_list("shards");
+  for (const ShardInfo& shard : manifest.shards) text.add(shard);
+  text.end_list();
+  text.begin_list("slices");
+  for (const auto& [shard, slice] : manifest.slices) text.add(shard, slice);
+  text.end_list();
+  return text.take();
+}
+
+std::string to_json(const TrainingState& state, std::span<const WrittenShard> shards) {
+  ManifestText text(state);
+  text.begin_list("shards");
+  for (const WrittenShard& shard : shards) text.add(shard.info);
+  text.end_list();
+  text.begin_list("slices");
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    for (const TensorSlice& slice : shards[i].slices) text.add(static_cast<std::int64_t>(i), slice);
+  text.end_list();
+  return text.take();
 }
 
 Manifest parse_manifest(const std::string& text) {

@@ -21,16 +21,27 @@ std::int64_t as_int(const nlohmann::json& value, const char* key) {
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text) {
+nlohmann::json parse_json(std::string_view text) { return parse_json(text, nullptr); }
+
+nlohmann::json parse_json(
+    std::string_view text,
+    const std::function<void(const std::string& list, const nlohmann::json& item)>& take) {
   using Event = nlohmann::json::parse_event_t;
   std::vector<std::set<std::string>> keys;  // of each open object
-  const auto watch = [&keys](int depth, Event event, nlohmann::json& parsed) {
+  std::string outermost;                    // the outermost object's latest key
+  bool in_list = false;                     // of the outermost object
+  const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
     if (depth > kMaxDepth) throw JsonError("nested deeper than " + std::to_string(kMaxDepth) + " levels");
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
       throw JsonError("the key \"" + parsed.get<std::string>() + "\" is given twice");
-    return true;
+    if (event == Event::key && depth == 1) outermost = parsed.get<std::string>();
+    if (event == Event::array_start && depth == 1) in_list = true;
+    if (event == Event::array_end && depth == 1) in_list = false;
+    if (!take || event != Event::object_end || depth != 2 || !in_list) return true;
+    take(outermost, parsed);
+    return false;
   };
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -20,6 +21,11 @@ struct JsonError : std::runtime_error {
 /// Parses one JSON value. Beyond JSON's own rules it refuses a key given twice in one object (readers differ
 /// on which one counts) and nesting deeper than 16. Throws JsonError.
 nlohmann::json parse_json(std::string_view text);
+/// The same of an object with long lists: each object in a list of the outermost one goes to `take` with the
+/// list's key, when it is complete, and is left out of the result. So no list is ever in memory as JSON.
+nlohmann::json parse_json(
+    std::string_view text,
+    const std::function<void(const std::string& list, const nlohmann::json& item)>& take);
 
 // Typed access: throw JsonError naming the key when it is absent or of another type. Integers must fit and be
 // integers.

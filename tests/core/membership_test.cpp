@@ -83,13 +83,20 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   const End end = std::get<End>(crossed(End{true, base::ErrorKind::data, "line\n\xff", 15}));
   CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
   CHECK(end.message.starts_with("line\n"));
-  const auto shards =
-      std::get<ShardsSaved>(crossed(ShardsSaved{10, 2, {{"shard-00002.safetensors", 99, "ab"}}, 0.25, 0.5}));
+  const io::TensorSlice box{"w", kernels::DType::bf16, {4, 6}, {1, 2}, {3, 4}, "w#1"};
+  const auto shards = std::get<ShardsSaved>(
+      crossed(ShardsSaved{10, 2, {{{"shard-00002.safetensors", 99, "ab"}, {box, box}}}, 0.25, 0.5}));
   REQUIRE(shards.shards.size() == 1);
-  CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].bytes == 99 &&
-         shards.shards[0].xxh3 == "ab"));
+  CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].info.bytes == 99 &&
+         shards.shards[0].info.xxh3 == "ab"));
+  REQUIRE(shards.shards[0].slices.size() == 2);
+  const io::TensorSlice& slice = shards.shards[0].slices[1];
+  CHECK((slice.name == box.name && slice.dtype == box.dtype && slice.stored == box.stored));
+  CHECK((slice.logical_shape == box.logical_shape && slice.begin == box.begin && slice.shape == box.shape));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
-  CHECK(std::get<RankMessage>(crossed(RankMessage{3, "{}"})).rank == 3);
+  const auto ready = std::get<NodeReady>(crossed(NodeReady{2, 64, "a.txt 12 \"x\""}));
+  CHECK((ready.attempt == 2 && ready.threads == 64 && ready.data_fingerprint == "a.txt 12 \"x\""));
+  CHECK(std::get<NodeFinished>(crossed(NodeFinished{3})).attempt == 3);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
   CHECK(std::get<Regroup>(crossed(Regroup{3})).attempt == 3);
@@ -109,11 +116,34 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
          failed.failures == 3));
 }
 
+TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "[membership]") {
+  const io::TensorSlice box{"w", kernels::DType::f32, {4}, {0}, {4}};
+  ShardsSaved whole{.step = 5, .first_rank = 8, .shards = {}, .write_seconds = 2, .attempt = 3};
+  for (const std::size_t boxes : {2, 1, 5, 0, 3})
+    whole.shards.push_back(
+        {{"shard-of-" + std::to_string(boxes), 1, ""}, std::vector<io::TensorSlice>(boxes, box)});
+  const std::vector<ShardsSaved> parts = in_parts(whole, 3);
+  std::vector<std::vector<std::string>> files;
+  for (const ShardsSaved& part : parts) {
+    CHECK((part.step == 5 && part.write_seconds == 2 && part.attempt == 3));
+    files.emplace_back();
+    for (const io::WrittenShard& shard : part.shards) files.back().push_back(shard.info.file);
+  }
+  CHECK(files == std::vector<std::vector<std::string>>{
+                     {"shard-of-2", "shard-of-1"}, {"shard-of-5"}, {"shard-of-0", "shard-of-3"}});
+  REQUIRE(parts.size() == 3);
+  CHECK((parts[0].first_rank == 8 && parts[1].first_rank == 10 && parts[2].first_rank == 11));
+  CHECK(in_parts(whole).size() == 1);
+}
+
 TEST_CASE("text that is no message of an agent is a communication error", "[membership]") {
-  for (const std::string text :
-       {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
-        R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})",
-        R"({"type":"shards","step":1,"first":0,"shards":[{}]})"}) {
+  for (
+      const std::string text :
+      {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
+       R"({"type":"end","failed":true,"kind":"mood","message":"","signal":0})",
+       R"({"type":"shards","step":1,"first":0,"shards":[{}]})",
+       R"({"type":"ready","attempt":1,"threads":"8"})",
+       R"({"type":"shards","step":1,"first":0,"snapshot_seconds":0,"write_seconds":0,"attempt":1,"shards":[{"file":"a","bytes":1,"xxh3":"","slices":[["w","fp31",[],[],[],""]]}]})"}) {
     INFO(text);
     CHECK_THROWS_AS(decode_node_message(text), base::CommError);
     CHECK_THROWS_AS(decode_hello(text), base::CommError);

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
 #include "tests/io/checkpoint_support.h"
@@ -61,6 +62,29 @@ TEST_CASE("a manifest reads back as it was") {
   }
 }
 
+TEST_CASE("a manifest is indented JSON, written whole or entry by entry") {
+  Manifest m = example();
+  m.slices[1].second.stored = "w#1\n\"";
+  m.state.job = "name: a\n  b: c\n";
+  const std::string text = to_json(m);
+  CHECK(nlohmann::ordered_json::parse(text).dump(1) + "\n" == text);
+  const std::vector<WrittenShard> shards{{m.shards[0], {m.slices[0].second}},
+                                         {m.shards[1], {m.slices[1].second, m.slices[2].second}}};
+  CHECK(to_json(m.state, shards) == text);
+  m.shards.clear(), m.slices.clear();
+  CHECK(nlohmann::ordered_json::parse(to_json(m)).dump(1) + "\n" == to_json(m));
+}
+
+TEST_CASE("entries of a manifest may be before what they belong to, or as JSON in one line") {
+  nlohmann::json json = nlohmann::json::parse(to_json(example()));  // keys in the order of the alphabet
+  json["zzz"] = nlohmann::json::array({{{"name", "of a later version"}}});
+  json["aaa"] = {{"slices", nlohmann::json::array({1})}};
+  const Manifest back = parse_manifest(json.dump());
+  CHECK(back.shards.size() == 2);
+  REQUIRE(back.slices.size() == 3);
+  CHECK(back.slices[1].second.begin == std::vector<std::int64_t>{3, 0});
+}
+
 TEST_CASE("a manifest of before data could change in mid-run has one order of samples from the start") {
   const std::string now = to_json(example());
   const Manifest back =
@@ -95,6 +119,15 @@ TEST_CASE("an inconsistent manifest is refused with a reason") {
   CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": 1")).find("two slices") != std::string::npos);
   CHECK(why_refused(replaced(good, "fp32", "fp3")).find("fp3") != std::string::npos);
   CHECK(why_refused(replaced(good, "fp32", "bf16")).find("disagree") != std::string::npos);
+  for (const char* list : {"shards", "slices"})
+    for (const nlohmann::json& other :
+         {nlohmann::json(1), nlohmann::json(), nlohmann::json::object(), nlohmann::json{{"a", {{"b", 1}}}},
+          nlohmann::json::array({1}), nlohmann::json::array({nlohmann::json::array()})}) {
+      nlohmann::json changed = nlohmann::json::parse(good);
+      changed[list] = other;
+      INFO(changed.dump());
+      CHECK(why_refused(changed.dump()).find("list of objects") != std::string::npos);
+    }
   m.slices[0].second.begin = {4, 0};
   CHECK(why_refused(to_json(m)).find("outside") != std::string::npos);
   m = example();

@@ -18,9 +18,8 @@ namespace trainerd::test {
 /// A fresh directory, removed at the end of the test.
 class TempDir {
  public:
-  TempDir() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "trainerd-test-").string() + std::string(6, 'X');
+  explicit TempDir(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "trainerd-test-").string() + std::string(6, 'X');
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary directory");
     path_ = name;
   }

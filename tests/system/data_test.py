@@ -112,7 +112,7 @@ class ChangedData(Data):
                                      *sets("data.train=[own.txt]", "data.valid=[own.txt]", "parallel.dp=2"), cwd=self.root / f"node{node}"))
         outputs = [agent.communicate(timeout=60)[0] for agent in agents]
         self.assertEqual([agent.returncode for agent in agents], [4, 4], "\n----\n".join(outputs))
-        self.assertRegex(outputs[0], r"rank 1 sees other data than node 0 .*give node 1 .*the files that node 0 has")
+        self.assertRegex(outputs[0], r"node 1 .*sees other data than node 0 .*give it the files that node 0 .*has")
         self.assertEqual(self.steps(), [])
 
 

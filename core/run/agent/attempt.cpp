@@ -20,7 +20,8 @@ Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
       plan_(std::move(plan)),
       number_(number),
       traces_(run.output().traces(), plan_.here.count,
-              run.membership().alone() ? "" : "-node-" + std::to_string(run.membership().node())) {}
+              run.membership().alone() ? "" : "-node-" + std::to_string(run.membership().node())),
+      ready_(plan_.here, run.membership()) {}
 
 void Attempt::begin(Start start, const HeldStep* held) {
   begun_ = true;
@@ -97,17 +98,16 @@ void Attempt::send_all(const AgentMessage& message) {
   for (Worker& worker : workers_) send(worker, message);
 }
 
-bool Attempt::all_ready() const {
-  return std::cmp_equal(ready_.size(),
-                        run_.membership().leads() ? plan_.layout.grid.ranks() : plan_.here.count);
-}
-
 bool Attempt::workers_left() const {
   return std::any_of(workers_.begin(), workers_.end(),
                      [](const Worker& worker) { return worker.channel_open || worker.alive; });
 }
 
-bool Attempt::all_finished() const { return std::cmp_equal(finished_.size(), plan_.layout.grid.ranks()); }
+bool Attempt::all_finished_here() const { return std::cmp_equal(finished_.size(), plan_.here.count); }
+
+bool Attempt::all_finished() const {
+  return all_finished_here() && std::cmp_equal(finished_nodes_.size(), run_.membership().nodes() - 1);
+}
 
 bool Attempt::stopped() const {
   const auto first = finished_.find(0);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -14,6 +15,7 @@
 
 #include "core/run/agent/device_watch.h"
 #include "core/run/agent/node_snapshots.h"
+#include "core/run/agent/ready_ranks.h"
 #include "core/run/agent/trace_files.h"
 #include "core/run/agent/world_plan.h"
 #include "core/run/wire/channel.h"
@@ -55,9 +57,9 @@ class Attempt {
   /// Ends the workers, waits for their ends, and hears what they said last.
   void end_workers();
 
-  // What a rank of any node told.
-  void handle(std::int64_t rank, const Ready& m);
-  void handle(std::int64_t rank, const Finished& m);
+  // What another node told the leader.
+  void handle_node(std::int64_t node, const NodeReady& m);
+  void handle_node(std::int64_t node, const NodeFinished& m);
 
   const WorldPlan& plan() const { return plan_; }
   std::int64_t number() const { return number_; }
@@ -67,9 +69,8 @@ class Attempt {
   /// What each rank of this node communicated last, when the attempt failed; empty: it was not by
   /// communication.
   const std::vector<std::string>& flights() const { return flights_text_; }
-  /// Of this node, or all that the leader has heard of.
-  const std::map<std::int64_t, Ready>& ready() const { return ready_; }
-  bool all_ready() const;
+  /// Whether everybody is ready that this agent waits for.
+  bool all_ready() const { return ready_.all(); }
   bool workers_left() const;
   /// Whether every rank of the world has finished, as far as the leader knows.
   bool all_finished() const;
@@ -91,10 +92,13 @@ class Attempt {
   void on_message(Worker& worker);
   void on_worker_end(Worker& worker);
   void on_devices();
-  void on_all_ready();
+  void begin_if_all_ready();
+  bool all_finished_here() const;
   void watch_devices();
   void save_complete_steps();
   // What a rank of this node told.
+  void handle(std::int64_t rank, Ready m);
+  void handle(std::int64_t rank, const Finished& m);
   void handle(std::int64_t, const Failed& m);
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
@@ -115,11 +119,12 @@ class Attempt {
   std::optional<base::Segment> flights_;  ///< what they communicated last; none for a world of one
   std::vector<std::string> flights_text_;
   TraceFiles traces_;
-  std::optional<DeviceWatch> devices_;         ///< of this node's GPUs
-  std::vector<std::int64_t> device_ranks_;     ///< whose they are
-  std::deque<Worker> workers_;                 ///< of this node's ranks; they stay where they are
-  std::map<std::int64_t, Ready> ready_;        ///< by rank
-  std::map<std::int64_t, Finished> finished_;  ///< by rank
+  std::optional<DeviceWatch> devices_;      ///< of this node's GPUs
+  std::vector<std::int64_t> device_ranks_;  ///< whose they are
+  std::deque<Worker> workers_;              ///< of this node's ranks; they stay where they are
+  ReadyRanks ready_;
+  std::map<std::int64_t, Finished> finished_;  ///< by rank of this node
+  std::set<std::int64_t> finished_nodes_;      ///< the others, on the leader
   /// Heard before the last rank's `Ready`.
   std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
   std::optional<Failure> failure_;

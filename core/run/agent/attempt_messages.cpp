@@ -22,33 +22,37 @@ void Attempt::on_message(Worker& worker) {
     worker.channel_open = false;
     return;
   }
-  const WorkerMessage message = decode_worker_message(*text);
-  // The leader judges for all; a failure goes to it through `fail`.
-  if (!run_.membership().leads() &&
-      (std::holds_alternative<Ready>(message) || std::holds_alternative<Finished>(message)))
-    run_.membership().send(RankMessage{worker.rank, *text});
-  std::visit([&](const auto& m) { handle(worker.rank, m); }, message);
+  std::visit([&](auto&& m) { handle(worker.rank, std::forward<decltype(m)>(m)); },
+             decode_worker_message(*text));
 }
 
-void Attempt::handle(std::int64_t rank, const Ready& m) {
-  ready_[rank] = m;
-  if (plan_.here.has(rank)) run_.snapshots().describe(rank, m.slices, m.borrowed);
+/// What its snapshots hold is the node's to know; of the rest the leader gets what matters to it, once for
+/// all ranks of a node.
+void Attempt::handle(std::int64_t rank, Ready m) {
+  run_.snapshots().describe(rank, std::exchange(m.slices, {}), std::exchange(m.borrowed, {}));
+  ready_.add(rank, std::move(m));
+  begin_if_all_ready();
+  if (!run_.membership().leads() && all_ready()) run_.membership().send(ready_.summary(number_));
+}
+
+void Attempt::handle_node(std::int64_t node, const NodeReady& m) {
+  ready_.add_node(node, m);
+  begin_if_all_ready();
+}
+
+void Attempt::begin_if_all_ready() {
   if (!all_ready()) return;
-  on_all_ready();
-  for (const auto& record : std::exchange(early_, {}))
-    std::visit([&](const auto& r) { handle(rank, r); }, record);
-}
-
-void Attempt::on_all_ready() {
   run_.on_all_ready(ready_);
   if (!run_.sinks().none()) watch_devices();
+  for (const auto& record : std::exchange(early_, {}))
+    std::visit([&](const auto& r) { handle(plan_.here.first, r); }, record);
 }
 
 /// On a node whose sinks can tell of its GPUs.
 void Attempt::watch_devices() {
   std::vector<std::string> devices;
-  for (const auto& [rank, ready] : ready_) {
-    if (!plan_.here.has(rank) || ready.pci_bus_id.empty()) continue;
+  for (const auto& [rank, ready] : ready_.ranks()) {
+    if (ready.pci_bus_id.empty()) continue;
     devices.push_back(ready.pci_bus_id);
     device_ranks_.push_back(rank);
   }
@@ -98,10 +102,12 @@ void Attempt::handle(std::int64_t, const Failed& m) {
 
 void Attempt::handle(std::int64_t rank, const Finished& m) {
   finished_[rank] = m;
-  for (std::int64_t own = plan_.here.first; own < plan_.here.first + plan_.here.count; ++own)
-    if (!finished_.contains(own)) return;
+  if (!all_finished_here()) return;
+  if (!run_.membership().leads()) run_.membership().send(NodeFinished{number_});
   run_.on_finished(m.stopped);
 }
+
+void Attempt::handle_node(std::int64_t node, const NodeFinished&) { finished_nodes_.insert(node); }
 
 void Attempt::handle(std::int64_t rank, const SnapshotReady& m) {
   workers_.at(static_cast<std::size_t>(rank - plan_.here.first)).snapshots.push_back(m);
@@ -116,14 +122,14 @@ void Attempt::save_complete_steps() {
     for (const Worker& worker : workers_) {
       if (worker.snapshots.empty()) return;
       const SnapshotReady& m = worker.snapshots.front();
-      base::check(ready_.contains(worker.rank), "a worker is ready before it saves");
+      base::check(ready_.ranks().contains(worker.rank), "a worker is ready before it saves");
       if (worker.rank == plan_.here.first) held = {m.step, m.cursor, m.tokens, m.segment, {}};
       base::check(m.step == held.step && m.segment == held.segment, "ranks save the same steps in turn");
       held.bytes.push_back(m.bytes);
       seconds = std::max(seconds, m.seconds);
     }
     for (Worker& worker : workers_) worker.snapshots.pop_front();
-    run_.on_snapshot(std::move(held), seconds, ready_.at(plan_.here.first).environment);
+    run_.on_snapshot(std::move(held), seconds, ready_.ranks().at(plan_.here.first).environment);
   }
 }
 

@@ -194,7 +194,8 @@ void Run::wait_for_events(std::optional<double> seconds) {
   if (killed_) return;
   attempt_->take(std::span(fds).subspan(attempt, nodes - attempt));
   if (fds[1].revents != 0) on_saved();
-  for (const Membership::Event& event : membership_.take(std::span(fds).subspan(nodes))) on_node_event(event);
+  for (Membership::Event& event : membership_.take(std::span(fds).subspan(nodes)))
+    on_node_event(std::move(event));
 }
 
 // ---- the end

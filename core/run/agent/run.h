@@ -55,7 +55,7 @@ class Run {
   void request_stop(const StopRequest& request);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   /// All ranks are there. Throws DataError when they do not see the same data.
-  void on_all_ready(const std::map<std::int64_t, Ready>& ready);
+  void on_all_ready(const ReadyRanks& ready);
   void on_step(io::StepRecord record);
   void on_evaluation(io::EvaluationRecord record);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
@@ -105,9 +105,10 @@ class Run {
   std::optional<double> time_left() const;
   void check_time_limit();
   // Other nodes (run_nodes.cpp).
-  void on_node_event(const Membership::Event& event);
-  void on_message(std::int64_t node, const RankMessage& m);
-  void on_message(std::int64_t node, const ShardsSaved& m);
+  void on_node_event(Membership::Event event);
+  void on_message(std::int64_t node, const NodeReady& m);
+  void on_message(std::int64_t node, const NodeFinished& m);
+  void on_message(std::int64_t node, ShardsSaved m);
   void on_message(std::int64_t node, const NodeFailed& m);
   void on_message(std::int64_t node, const StopAsked& m);
   void on_message(std::int64_t node, const Completed& m);
@@ -182,7 +183,6 @@ class Run {
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
   std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
-  std::map<std::int64_t, std::vector<io::TensorSlice>> slices_;  ///< of every rank's shards, the leader's
   std::int64_t step_ = 0, tokens_ = 0;
   std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due
   std::deque<std::pair<std::int64_t, double>>

@@ -114,10 +114,10 @@ void Run::on_shards(CheckpointWriter::Result result) {
     if (job) writer_.enqueue(*std::move(job));
     return;
   }
-  ShardsSaved message{record.step,          attempt_->plan().here.first, {}, record.snapshot_seconds,
-                      record.write_seconds, saving->second.attempt};
-  for (io::WrittenShard& shard : result.written) message.shards.push_back(std::move(shard.info));
-  membership_.send(message);
+  for (const ShardsSaved& message :
+       in_parts({record.step, attempt_->plan().here.first, std::move(result.written), record.snapshot_seconds,
+                 record.write_seconds, saving->second.attempt}))
+    membership_.send(message);
 }
 
 void Run::completed(std::int64_t step, const std::string& path) {

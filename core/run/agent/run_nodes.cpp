@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/run/agent/run.h"
 #include "kernels/base/error.h"
 
@@ -5,9 +7,10 @@
 
 namespace trainerd::core {
 
-void Run::on_node_event(const Membership::Event& event) {
+void Run::on_node_event(Membership::Event event) {
   if (event.message) {
-    std::visit([&](const auto& message) { on_message(event.node, message); }, *event.message);
+    std::visit([&](auto&& message) { on_message(event.node, std::forward<decltype(message)>(message)); },
+               *std::move(event.message));
   } else if (!membership_.over()) {
     lost_node_ = true;
     fail({base::ErrorKind::comm,
@@ -17,12 +20,13 @@ void Run::on_node_event(const Membership::Event& event) {
   }
 }
 
-void Run::on_message(std::int64_t node, const RankMessage& m) {
-  const WorkerMessage message = decode_worker_message(m.text);
-  base::check(membership_.leads() && node == m.rank / attempt_->plan().here.count,
-              "a node speaks of its own ranks, to the leader");
-  if (const auto* ready = std::get_if<Ready>(&message)) attempt_->handle(m.rank, *ready);
-  if (const auto* finished = std::get_if<Finished>(&message)) attempt_->handle(m.rank, *finished);
+void Run::on_message(std::int64_t node, const NodeReady& m) {
+  base::check(membership_.leads(), "a node speaks of its ranks to the leader");
+  if (m.attempt == attempt_->number()) attempt_->handle_node(node, m);
+}
+
+void Run::on_message(std::int64_t node, const NodeFinished& m) {
+  if (m.attempt == attempt_->number()) attempt_->handle_node(node, m);
 }
 
 void Run::on_message(std::int64_t node, const NodeFailed& m) {
@@ -34,12 +38,9 @@ void Run::on_message(std::int64_t node, const StopAsked& m) {
   request_stop({m.request.reason + " at " + membership_.name_of(node), m.request.exit_signal});
 }
 
-void Run::on_message(std::int64_t, const ShardsSaved& m) {
+void Run::on_message(std::int64_t, ShardsSaved m) {
   if (stale(m.step, m.attempt)) return;
-  std::vector<io::WrittenShard> written;
-  for (const io::ShardInfo& shard : m.shards)
-    written.push_back({shard, slices_.at(m.first_rank + static_cast<std::int64_t>(written.size()))});
-  if (auto job = parts_.add(m.step, m.first_rank, std::move(written), m.snapshot_seconds, m.write_seconds))
+  if (auto job = parts_.add(m.step, m.first_rank, std::move(m.shards), m.snapshot_seconds, m.write_seconds))
     writer_.enqueue(*std::move(job));
 }
 

@@ -21,10 +21,8 @@ Record stamped(Record record) {
 
 }  // namespace
 
-void Run::on_all_ready(const std::map<std::int64_t, Ready>& ready) {
-  const Ready& first = ready.begin()->second;
-  const NodeRanks& here = attempt_->plan().here;
-  for (const auto& [rank, r] : ready) slices_[rank] = r.slices;
+void Run::on_all_ready(const ReadyRanks& ready) {
+  const Ready& first = ready.ranks().begin()->second;
   if (!first.gemm_algorithms.empty()) {
     // The workers that start again compute alike.
     start_.gemm_algorithms = first.gemm_algorithms;
@@ -33,16 +31,8 @@ void Run::on_all_ready(const std::map<std::int64_t, Ready>& ready) {
   const bool again = std::exchange(told_ready_, true);
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
+  ready.require_data(data_text(data_.files, data_.content));
   if (!membership_.leads() && sinks_.none()) return;
-  for (const auto& [rank, r] : ready)
-    if (r.data_fingerprint != data_text(data_.files, data_.content))
-      throw base::data_error(
-          "rank " + std::to_string(rank) + " sees other data than " +
-          membership_.name_of(membership_.node()) +
-          (here.has(rank)
-               ? ": a file changed while the run started"
-               : " (" + r.data_fingerprint + ", not " + data_text(data_.files, data_.content) + "): give " +
-                     membership_.name_of(rank / here.count) + " the files that node 0 has"));
   if (again) return;
   if (resumed_) {
     const std::string changed = environment_differences(resumed_->environment, first.environment);
@@ -51,7 +41,7 @@ void Run::on_all_ready(const std::map<std::int64_t, Ready>& ready) {
   io::RunInfo info = run_info();
   info.device = first.device;
   info.data_tokens = first.data_tokens;
-  for (const auto& [rank, r] : ready) info.threads += r.threads;
+  info.threads = static_cast<int>(ready.threads());
   if (first.peak_flops > 0)
     info.peak_flops = first.peak_flops * static_cast<double>(attempt_->plan().layout.grid.ranks());
   info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;

@@ -1,7 +1,10 @@
 #include "core/run/nodes/node_messages.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "core/run/wire/json_text.h"
+#include "core/run/wire/slices_json.h"
 #include "core/version/version.h"
 
 namespace trainerd::core {
@@ -51,11 +54,20 @@ json body(const End& m) {
           {"message", m.message},
           {"signal", m.stop_signal}};
 }
-json body(const RankMessage& m) { return {{"type", "rank"}, {"rank", m.rank}, {"text", m.text}}; }
+json body(const NodeReady& m) {
+  return {{"type", "ready"},
+          {"attempt", m.attempt},
+          {"threads", m.threads},
+          {"data_fingerprint", m.data_fingerprint}};
+}
+json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
 json body(const ShardsSaved& m) {
   json shards = json::array();
-  for (const io::ShardInfo& shard : m.shards)
-    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
+  for (const auto& [shard, slices] : m.shards)
+    shards.push_back({{"file", shard.file},
+                      {"bytes", shard.bytes},
+                      {"xxh3", shard.xxh3},
+                      {"slices", slices_to_json(slices)}});
   return {{"type", "shards"},
           {"step", m.step},
           {"first", m.first_rank},
@@ -75,48 +87,48 @@ json body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
 }
 
-// Text from outside (host names, paths) need not be UTF-8: replaced, never thrown on.
-std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-template <class Decode>
-auto decoded(const std::string& text, const Decode& decode) {
-  try {
-    const json j = json::parse(text);
-    return decode(j, j.at("type").get<std::string>());
-  } catch (const json::exception& e) {
-    throw base::comm_error(std::string("a message between nodes cannot be read: ") + e.what());
-  }
-}
-
-[[noreturn]] void unknown(const std::string& type) {
-  throw base::comm_error("a message of unknown type '" + type + "' came from another node");
-}
-
 base::ErrorKind kind_in(const json& j) {
   base::ErrorKind kind{};
   const auto word = j.at("kind").get<std::string>();
-  if (!base::parse_error_kind(word, kind)) unknown("kind/" + word);
+  if (!base::parse_error_kind(word, kind)) unknown_message("kind/" + word);
   return kind;
 }
 
 kernels::Isa isa_in(const json& j) {
   kernels::Isa isa{};
   const auto word = j.at("isa").get<std::string>();
-  if (!kernels::parse_isa(word, isa)) unknown("isa/" + word);
+  if (!kernels::parse_isa(word, isa)) unknown_message("isa/" + word);
   return isa;
 }
 
 }  // namespace
 
-std::string encode(const Hello& hello) { return dump(body(hello)); }
+std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes) {
+  std::vector<io::WrittenShard> shards = std::exchange(whole.shards, {});
+  std::vector<ShardsSaved> parts;
+  std::size_t taken = 0;  // of the last part
+  for (io::WrittenShard& shard : shards) {
+    const std::size_t more = shard.slices.size();
+    if (parts.empty() || taken + more > boxes) {
+      parts.push_back(whole);
+      taken = 0;
+    }
+    taken += more;
+    parts.back().shards.push_back(std::move(shard));
+    ++whole.first_rank;
+  }
+  return parts;
+}
+
+std::string encode(const Hello& hello) { return to_message(body(hello)); }
 
 std::string encode(const NodeMessage& message) {
-  return std::visit([](const auto& m) { return dump(body(m)); }, message);
+  return std::visit([](const auto& m) { return to_message(body(m)); }, message);
 }
 
 Hello decode_hello(const std::string& text) {
-  return decoded(text, [](const json& j, const std::string& type) {
-    if (type != "hello") unknown(type);
+  return from_message(text, [](const json& j, const std::string& type) {
+    if (type != "hello") unknown_message(type);
     Hello m{.node = j.at("node"),
             .nodes = 1,
             .version = j.at("version"),
@@ -132,7 +144,7 @@ Hello decode_hello(const std::string& text) {
 }
 
 NodeMessage decode_node_message(const std::string& text) {
-  return decoded(text, [](const json& j, const std::string& type) -> NodeMessage {
+  return from_message(text, [](const json& j, const std::string& type) -> NodeMessage {
     if (type == "go")
       return Go{
           j.at("run"),         j.at("last_good"),    j.at("step"),  j.at("cursor"),         j.at("tokens"),
@@ -145,16 +157,18 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
-    if (type == "rank") return RankMessage{j.at("rank"), j.at("text")};
+    if (type == "ready") return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint")};
+    if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {
       ShardsSaved m{j.at("step"),          j.at("first"),  {}, j.at("snapshot_seconds"),
                     j.at("write_seconds"), j.at("attempt")};
-      for (const json& s : j.at("shards")) m.shards.push_back({s.at("file"), s.at("bytes"), s.at("xxh3")});
+      for (const json& s : j.at("shards"))
+        m.shards.push_back({{s.at("file"), s.at("bytes"), s.at("xxh3")}, slices_from(s.at("slices"))});
       return m;
     }
     if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death")};
     if (type == "stop") return StopAsked{{j.at("reason"), j.at("signal")}};
-    unknown(type);
+    unknown_message(type);
   });
 }
 

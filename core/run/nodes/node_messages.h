@@ -76,15 +76,22 @@ struct End {
 
 // ---- To the leader ----
 
-/// What a worker told its agent (`WorkerMessage`), passed on.
-struct RankMessage {
-  std::int64_t rank = 0;
-  std::string text;
+/// Every rank of the node is ready (`Ready`), and all of them see the same data. What their snapshots hold
+/// stays on the node.
+struct NodeReady {
+  std::int64_t attempt = 1;
+  std::int64_t threads = 0;  ///< of all its ranks
+  std::string data_fingerprint = {};
 };
+/// Every rank of the node has made its last step.
+struct NodeFinished {
+  std::int64_t attempt = 1;
+};
+/// The node's part of a checkpoint is on the disk. This is where the leader learns what the shards hold.
 struct ShardsSaved {
   std::int64_t step = 0;
   std::int64_t first_rank = 0;
-  std::vector<io::ShardInfo> shards;  ///< by rank
+  std::vector<io::WrittenShard> shards;  ///< by rank
   double snapshot_seconds = 0;
   double write_seconds = 0;
   std::int64_t attempt = 1;  ///< whose snapshot it is
@@ -107,8 +114,12 @@ struct StopAsked {
   StopRequest request;
 };
 
-using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, RankMessage, ShardsSaved,
-                                 NodeFailed, StopAsked, Regroup, Held>;
+/// The same in several messages, each of shards with `boxes` in all, or of one shard that has more: what a
+/// node of many ranks saves must not be too long for one.
+std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
+
+using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
+                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

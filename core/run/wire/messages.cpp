@@ -2,45 +2,19 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/run/wire/json_text.h"
 #include "core/run/wire/layout_json.h"
-#include "kernels/tensor/dtype.h"
+#include "core/run/wire/slices_json.h"
 
 namespace trainerd::core {
 namespace {
 
 using nlohmann::json;
 
-json to_json(const io::TensorSlice& s) {
-  return {{"name", s.name},
-          {"dtype", kernels::name_of(s.dtype)},
-          {"logical", s.logical_shape},
-          {"begin", s.begin},
-          {"shape", s.shape},
-          {"stored", s.stored}};
-}
-
-io::TensorSlice slice_from(const json& j) {
-  const auto dtype = kernels::parse_dtype(j.at("dtype").get<std::string>());
-  if (!dtype) throw base::comm_error("a slice of unknown dtype came on the control channel: " + j.dump());
-  return {j.at("name"), *dtype, j.at("logical"), j.at("begin"), j.at("shape"), j.at("stored")};
-}
-
-json to_json(const std::vector<io::TensorSlice>& slices) {
-  json list = json::array();
-  for (const io::TensorSlice& s : slices) list.push_back(to_json(s));
-  return list;
-}
-
-std::vector<io::TensorSlice> slices_from(const json& list) {
-  std::vector<io::TensorSlice> slices;
-  for (const json& s : list) slices.push_back(slice_from(s));
-  return slices;
-}
-
 json body(const Start& m) {
   json held = json::array();
   for (const HeldShard& shard : m.held)
-    held.push_back({{"bytes", shard.bytes}, {"slices", to_json(shard.slices)}});
+    held.push_back({{"bytes", shard.bytes}, {"slices", slices_to_json(shard.slices)}});
   return {{"type", "start"},
           {"layout", layout_to_json(m.layout)},
           {"node_first", m.node_first},
@@ -72,10 +46,8 @@ json body(const Ready& m) {
           {"device", m.device},
           {"threads", m.threads},
           {"peak_flops", m.peak_flops},
-          {"memory_planned_bytes", m.memory_planned_bytes},
-          {"memory_regions", m.memory_regions},
-          {"slices", to_json(m.slices)},
-          {"borrowed", to_json(m.borrowed)},
+          {"slices", slices_to_json(m.slices)},
+          {"borrowed", slices_to_json(m.borrowed)},
           {"environment", m.environment},
           {"data_fingerprint", m.data_fingerprint},
           {"gemm_algorithms", m.gemm_algorithms},
@@ -105,36 +77,17 @@ json body(const Failed& m) {
 }
 json body(const Finished& m) { return {{"type", "finished"}, {"step", m.step}, {"stopped", m.stopped}}; }
 
-template <class Message>
-std::string dump(const Message& message) {
-  // Text from outside (paths, library messages) need not be UTF-8: replaced, never thrown on.
-  return std::visit(
-      [](const auto& m) { return body(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
-}
-
-template <class Decode>
-auto decoded(const std::string& text, const Decode& decode) {
-  try {
-    const json j = json::parse(text);
-    return decode(j, j.at("type").get<std::string>());
-  } catch (const json::exception& e) {
-    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
-  } catch (const base::DataError& e) {  // of a record inside
-    throw base::comm_error(std::string("a message on the control channel cannot be read: ") + e.what());
-  }
-}
-
-[[noreturn]] void unknown(const std::string& type) {
-  throw base::comm_error("a message of unknown type '" + type + "' came on the control channel");
-}
-
 }  // namespace
 
-std::string encode(const AgentMessage& message) { return dump(message); }
-std::string encode(const WorkerMessage& message) { return dump(message); }
+std::string encode(const AgentMessage& message) {
+  return std::visit([](const auto& m) { return to_message(body(m)); }, message);
+}
+std::string encode(const WorkerMessage& message) {
+  return std::visit([](const auto& m) { return to_message(body(m)); }, message);
+}
 
 AgentMessage decode_agent_message(const std::string& text) {
-  return decoded(text, [](const json& j, const std::string& type) -> AgentMessage {
+  return from_message(text, [](const json& j, const std::string& type) -> AgentMessage {
     if (type == "start") {
       Start m{j.at("rank"),
               j.at("job"),
@@ -164,33 +117,28 @@ AgentMessage decode_agent_message(const std::string& text) {
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
-    unknown(type);
+    unknown_message(type);
   });
 }
 
 WorkerMessage decode_worker_message(const std::string& text) {
-  return decoded(text, [](const json& j, const std::string& type) -> WorkerMessage {
-    if (type == "ready") {
-      Ready m{j.at("device"),          j.at("threads"),
-              j.at("peak_flops"),      j.at("memory_planned_bytes"),
-              j.at("memory_regions"),  {},
-              j.at("environment"),     j.at("data_fingerprint"),
-              j.at("gemm_algorithms"), j.at("pci_bus_id"),
-              j.at("data_tokens")};
-      m.slices = slices_from(j.at("slices"));
-      m.borrowed = slices_from(j.at("borrowed"));
-      return m;
-    }
+  return from_message(text, [](const json& j, const std::string& type) -> WorkerMessage {
+    if (type == "ready")
+      return Ready{j.at("device"),          j.at("threads"),
+                   j.at("peak_flops"),      slices_from(j.at("slices")),
+                   j.at("environment"),     j.at("data_fingerprint"),
+                   j.at("gemm_algorithms"), j.at("pci_bus_id"),
+                   j.at("data_tokens"),     slices_from(j.at("borrowed"))};
     if (type == "step") return io::parse_step_record(j.at("line"));
     if (type == "evaluation") {
       const io::EventRecord event = io::parse_event_record(j.at("line"));
       if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&event)) return *evaluation;
-      unknown("evaluation/checkpoint");
+      unknown_message("evaluation/checkpoint");
     }
     if (type == "notice") {
       const io::EventRecord event = io::parse_event_record(j.at("line"));
       if (const auto* notice = std::get_if<io::NoticeRecord>(&event)) return *notice;
-      unknown("notice/record");
+      unknown_message("notice/record");
     }
     if (type == "snapshot")
       return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
@@ -206,12 +154,13 @@ WorkerMessage decode_worker_message(const std::string& text) {
     }
     if (type == "failed") {
       Failed m;
-      if (!base::parse_error_kind(j.at("kind"), m.kind)) unknown("failed/" + j.at("kind").get<std::string>());
+      if (!base::parse_error_kind(j.at("kind"), m.kind))
+        unknown_message("failed/" + j.at("kind").get<std::string>());
       m.message = j.at("message");
       return m;
     }
     if (type == "finished") return Finished{j.at("step"), j.at("stopped")};
-    unknown(type);
+    unknown_message(type);
   });
 }
 

@@ -63,13 +63,12 @@ struct SnapshotDelayed {
 
 // ---- Worker to agent ----
 
-/// Memory is allocated, data is open, state is there: the first step follows.
+/// Memory is allocated, data is open, state is there: the first step follows. It stays on the rank's node;
+/// the leader gets a `NodeReady` for all ranks of a node.
 struct Ready {
   std::string device;
   int threads = 0;
-  double peak_flops = 0;  ///< 0: unknown
-  std::int64_t memory_planned_bytes = 0;
-  std::vector<std::pair<std::string, std::int64_t>> memory_regions;
+  double peak_flops = 0;                ///< 0: unknown
   std::vector<io::TensorSlice> slices;  ///< of every snapshot this worker will fill
   std::map<std::string, std::string> environment;
   std::string data_fingerprint;

@@ -183,13 +183,10 @@ void Worker::build(const Start& start) {
 }
 
 Ready Worker::ready(const Start& start, const parallel::Topology& topology) const {
-  const DryRun& plan = rank_->plan();
   Ready ready;
   ready.device = topology.device.name;
   ready.threads = topology.device.threads;
   ready.peak_flops = peak_->flops_per_second();
-  ready.memory_planned_bytes = plan.memory.total_bytes();
-  for (const auto& region : plan.memory.regions) ready.memory_regions.emplace_back(region.name, region.bytes);
   ready.slices = snapshot_->slices();
   ready.borrowed = snapshot_->borrowed();
   ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));

@@ -1,0 +1,32 @@
+#include "core/run/agent/ready_ranks.h"
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core {
+
+NodeReady ReadyRanks::summary(std::int64_t attempt) const {
+  return {
+      .attempt = attempt, .threads = threads(), .data_fingerprint = ranks_.at(here_.first).data_fingerprint};
+}
+
+std::int64_t ReadyRanks::threads() const {
+  std::int64_t threads = 0;
+  for (const auto& [rank, ready] : ranks_) threads += ready.threads;
+  for (const auto& [node, ready] : nodes_) threads += ready.threads;
+  return threads;
+}
+
+void ReadyRanks::require_data(const std::string& data) const {
+  const std::string here = membership_.name_of(membership_.node());
+  for (const auto& [rank, ready] : ranks_)
+    if (ready.data_fingerprint != data)
+      throw base::data_error("rank " + std::to_string(rank) + " sees other data than " + here +
+                             ": a file changed while the run started");
+  for (const auto& [node, ready] : nodes_)
+    if (ready.data_fingerprint != data)
+      throw base::data_error(membership_.name_of(node) + " sees other data than " + here + " (" +
+                             ready.data_fingerprint + ", not " + data + "): give it the files that " + here +
+                             " has");
+}
+
+}  // namespace trainerd::core

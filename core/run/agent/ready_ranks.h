@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/run/nodes/membership.h"
+#include "core/run/wire/messages.h"
+#include "core/run/worker/rank_world.h"
+
+namespace trainerd::core {
+
+/// Who is ready for the first step of an attempt: each rank of this node and, on the leader, every other
+/// node. Of another node's ranks the leader knows what one message says; what their snapshots hold it learns
+/// when they are saved.
+class ReadyRanks {
+ public:
+  ReadyRanks(const NodeRanks& here, const Membership& membership) : here_(here), membership_(membership) {}
+
+  /// A rank of this node is ready.
+  void add(std::int64_t rank, Ready ready) { ranks_[rank] = std::move(ready); }
+  /// All ranks of another node are.
+  void add_node(std::int64_t node, NodeReady ready) { nodes_[node] = std::move(ready); }
+
+  bool all_here() const { return std::cmp_equal(ranks_.size(), here_.count); }
+  /// Everybody that this agent waits for: a follower waits for its own ranks.
+  bool all() const {
+    return all_here() && (!membership_.leads() || std::cmp_equal(nodes_.size(), membership_.nodes() - 1));
+  }
+  /// Of this node.
+  const std::map<std::int64_t, Ready>& ranks() const { return ranks_; }
+  /// What the leader is told when all ranks of this node are ready.
+  NodeReady summary(std::int64_t attempt) const;
+  /// Of all ranks that this agent knows of.
+  std::int64_t threads() const;
+  /// Throws DataError naming a rank of this node, or another node, that sees other data than `data` says.
+  void require_data(const std::string& data) const;
+
+ private:
+  NodeRanks here_;
+  const Membership& membership_;
+  std::map<std::int64_t, Ready> ranks_;      ///< of this node
+  std::map<std::int64_t, NodeReady> nodes_;  ///< the others, on the leader
+};
+
+}  // namespace trainerd::core
