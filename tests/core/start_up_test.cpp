@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -37,12 +38,14 @@ namespace {
 
 constexpr std::int64_t kNodes = 2048, kNodeRanks = 8;
 constexpr const char* kData = "synthetic tokens";
-// A checkpoint of all of them takes too long under a sanitizer.
+/// Of a checkpoint: all of them in the long tests, fewer elsewhere, and fewest under a sanitizer.
+std::int64_t saving_nodes() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kSavingNodes = 64;
+  return 64;
 #else
-constexpr std::int64_t kSavingNodes = kNodes;
+  return std::getenv("TRAINERD_FULL_TESTS") != nullptr ? kNodes : kNodes / 4;
 #endif
+}
 
 /// A figure of this process's memory, in bytes.
 std::int64_t memory_status(const std::string& key) {
@@ -280,15 +283,16 @@ TEST_CASE("ranks of a node are ready when all are, and one with other data is na
   CHECK_THROWS_WITH(ready.require_data("a.txt"), Catch::StartsWith("rank 1 sees other data than node 0"));
 }
 
-TEST_CASE("the leader of 16,384 ranks completes their checkpoint in bounded time and memory",
+TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounded time and memory",
           "[start][save]") {
   constexpr std::int64_t kStep = 10;
+  const std::int64_t nodes = saving_nodes();
   const JobSpec job = job_of_16384_ranks();
   const parallel::Topology topology = job_topology(job, Absent::assumed);
   const parallel::Layout layout = layout_of(job, topology);
   // What the first rank of a pipeline rank saves stands for what all of it do: other boxes, about as many.
   std::map<std::int64_t, std::vector<io::TensorSlice>> slices;
-  for (std::int64_t node = 0; node < kSavingNodes; ++node) {
+  for (std::int64_t node = 0; node < nodes; ++node) {
     const std::int64_t rank = node * kNodeRanks;
     const auto at = layout.grid.coordinate(rank);
     const std::int64_t pp = at[static_cast<std::size_t>(parallel::Axis::pp)];
@@ -302,7 +306,7 @@ TEST_CASE("the leader of 16,384 ranks completes their checkpoint in bounded time
       dir / "checkpoints/" + std::string(io::kPartialPrefix) + io::folder_name(kStep) + "/";
   std::vector<std::string> messages;
   std::int64_t saved_slices = 0;
-  for (std::int64_t node = 0; node < kSavingNodes; ++node) {
+  for (std::int64_t node = 0; node < nodes; ++node) {
     ShardsSaved saved{.step = kStep, .first_rank = node * kNodeRanks, .shards = {}};
     const auto at = layout.grid.coordinate(saved.first_rank);
     for (std::int64_t rank = saved.first_rank; rank < saved.first_rank + kNodeRanks; ++rank) {
@@ -319,7 +323,7 @@ TEST_CASE("the leader of 16,384 ranks completes their checkpoint in bounded time
   slices.clear();
   const std::int64_t before = forget_peak();
   const double begin = processor_seconds();
-  CheckpointParts parts(kSavingNodes * kNodeRanks);
+  CheckpointParts parts(nodes * kNodeRanks);
   io::TrainingState state;
   state.step = kStep;
   parts.begin(state);
@@ -343,13 +347,13 @@ TEST_CASE("the leader of 16,384 ranks completes their checkpoint in bounded time
                     << " s, completed in " << done - heard << " s, with " << bytes << " bytes; read in "
                     << processor_seconds() - read_begin << " s, with " << peak_bytes() - read_before
                     << " bytes");
-  CHECK(done - begin < 30);
-  CHECK(bytes < 1'000'000'000);
+  CHECK(done - begin < (nodes == kNodes ? 30.0 : 7.5));
+  CHECK(bytes < (nodes == kNodes ? 1'000'000'000 : 250'000'000));
   const io::Manifest& manifest = reader.manifest();
-  REQUIRE(std::cmp_equal(manifest.shards.size(), kSavingNodes * kNodeRanks));
+  REQUIRE(std::cmp_equal(manifest.shards.size(), nodes * kNodeRanks));
   CHECK(manifest.shards[500].file == "shard-00500.safetensors");
   REQUIRE(std::cmp_equal(manifest.slices.size(), saved_slices));
   const auto& [shard, slice] = manifest.slices.back();
-  CHECK((shard == kSavingNodes * kNodeRanks - 1 && slice.name == last.name && slice.stored == last.stored));
+  CHECK((shard == nodes * kNodeRanks - 1 && slice.name == last.name && slice.stored == last.stored));
   CHECK((slice.begin == last.begin && slice.shape == last.shape && slice.dtype == last.dtype));
 }
