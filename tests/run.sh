@@ -35,7 +35,7 @@ if [ "$preset" = release ]; then
   unity=ON
   ./deploy/install-cuda-deps.sh
 fi
-cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY=$unity
+cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY=$unity -DTRAINERD_CUDA=AUTO
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # tests/CMakeLists.txt says which tests run beside each other on two cores.
