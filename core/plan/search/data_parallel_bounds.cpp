@@ -27,6 +27,7 @@ void add(Seconds& sum, double times, const Seconds& of) {
 
 const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp, std::int64_t parts) {
   return sections_.get({tp, parts}, [&] {
+    std::vector<States> views;
     const auto of = [&](const parallel::ChunkSpan& span) {
       const JobSpec& job = parts_.job();
       // By unit, and view.
@@ -43,15 +44,26 @@ const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp
         sections.back() += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
       }
       UnitSections made;
+      std::size_t unit = 0;
       for (const auto& [key, sections] : units) {
-        for (const std::int64_t elements : sections) made.sections.push_back({made.states.size(), elements});
-        made.states.push_back(key.second);
+        const auto view =
+            static_cast<std::size_t>(std::find(views.begin(), views.end(), key.second) - views.begin());
+        if (view == views.size()) views.push_back(key.second);
+        std::int64_t all = 0;
+        for (const std::int64_t elements : sections) {
+          made.sections.push_back({unit, elements});
+          all += elements;
+        }
+        made.largest.resize(std::max(made.largest.size(), view + 1));
+        made.largest[view] = std::max(made.largest[view], all);
+        ++unit;
       }
       return made;
     };
     Sections s{of({.first_layer = 0, .layers = 1, .embedding = false, .head = false}),
                of({.first_layer = 0, .layers = 0, .embedding = true, .head = false}),
                of({.first_layer = 0, .layers = 0, .embedding = false, .head = true})};
+    s.views = views.size();
     return s;
   });
 }
@@ -68,20 +80,14 @@ double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, d
   // What is gathered or reduced lies whole while it is used; in the background, two of it. Each view has its
   // own place for it.
   const Sections& s = sections(c.tp, count);
-  std::map<States, std::int64_t> largest_of_view;
-  const auto add_largest = [&](bool held, const UnitSections& unit) {
-    std::vector<std::int64_t> elements_of(unit.states.size(), 0);
-    for (const parallel::Section& section : unit.sections) elements_of[section.unit] += section.elements;
-    for (std::size_t u = 0; u < unit.states.size(); ++u) {
-      std::int64_t& largest = largest_of_view[unit.states[u]];
-      largest = std::max(largest, held ? elements_of[u] : 0);
-    }
-  };
-  add_largest(units.layers > 0, s.layer);
-  add_largest(units.embedding && !tied, s.embedding);
-  add_largest(units.head && !tied, s.head);
   std::int64_t largest = 0;
-  for (const auto& [view, its_largest] : largest_of_view) largest += its_largest;
+  for (std::size_t view = 0; view < s.views; ++view) {
+    const auto in_view = [&](bool held, const UnitSections& unit) {
+      return held && view < unit.largest.size() ? unit.largest[view] : 0;
+    };
+    largest += std::max({in_view(units.layers > 0, s.layer), in_view(units.embedding && !tied, s.embedding),
+                         in_view(units.head && !tied, s.head)});
+  }
   const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
   double bytes = (master * elements + states) / (c.zero >= 1 ? parts : 1);
   bytes +=

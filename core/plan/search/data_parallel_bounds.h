@@ -15,6 +15,8 @@ namespace trainerd::core {
 struct DataParallelUnits {
   std::int64_t layers = 0;
   bool embedding = false, head = false;
+
+  bool operator==(const DataParallelUnits&) const = default;
   void add(const parallel::ChunkSpan& span) {
     layers += span.layers;
     embedding = embedding || span.embedding, head = head || span.head;
@@ -48,10 +50,11 @@ class DataParallelBounds {
   /// A layer's matrices or a table, as a unit for each view that has some of them.
   struct UnitSections {
     std::vector<parallel::Section> sections;
-    std::vector<States> states;  ///< by unit
+    std::vector<std::int64_t> largest;  ///< elements of a unit, by view
   };
   struct Sections {
     UnitSections layer, embedding, head;
+    std::size_t views = 0;
   };
   /// Of one unit.
   struct UnitSeconds {
