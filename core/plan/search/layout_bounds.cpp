@@ -8,6 +8,7 @@
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/predict/plan.h"
 #include "core/plan/search/orthogonal_bound.h"
+#include "core/plan/search/probe_job.h"
 #include "core/rank/dry_run.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/tensor/dtype.h"
@@ -26,9 +27,9 @@ int ends_of(const parallel::ChunkSpan& span) {
 
 bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleKind::zb_h1; }
 
-constexpr std::array kSums = {
-    &ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
-    &ChunkCosts::update,  &ChunkCosts::norm,     &ChunkCosts::elements,       &ChunkCosts::states};
+constexpr std::array kSums = {&ChunkCosts::forward,        &ChunkCosts::backward,
+                              &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
+                              &ChunkCosts::update,         &ChunkCosts::norm};
 
 /// a + k b, but for the scratch: that is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
@@ -59,10 +60,10 @@ struct LayoutBounds::Stage {
   double late = 0;   ///< of its own work, what does not hold up the drain
   double first_forward = 0;
   double first_backward = 0;  ///< seconds before its first one: forwards of all chunks, backwards above it
-  double update = 0, norm = 0, elements = 0, states = 0;
+  double update = 0, norm = 0;
   double bytes = 0;                      ///< but for parameters, gradients and the optimizer's state
   DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
-  std::size_t like = 0;                  ///< the first stage with the same elements, states and units
+  std::size_t like = 0;                  ///< the first stage with the same units
 };
 
 struct LayoutBounds::Chain {
@@ -84,38 +85,22 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
 ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
-  const bool alone = ends == kEmbedding + kHead;
   LayoutChoice small = c;
-  small.pp = alone ? 1 : 3, small.dp = 1, small.zero = small.zero_group = 0, small.virtual_stages = 1;
+  small.dp = 1, small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind, 1};
   // A unit in one bucket, for the fewest operators: smaller ones read as much for the norm, in more.
   small.bucket_bytes = std::int64_t{1} << 50;
-  JobSpec job = with_choice(parts_.job(), small);
-  job.batch.global = 3 * c.micro;  // a first, a middle and a last one
-  const std::int64_t stage = ends == 0 ? 1 : ends == kHead ? 2 : 0;
-  parallel::Layout layout;
-  layout.options = job.parallel;
-  layout.grid = parallel::make_grids(job.parallel).dense;
-  std::int64_t first = 0;
-  for (std::int64_t s = 0; s < small.pp; ++s) {
-    const std::int64_t n = s == stage ? layers : 1;
-    layout.chunks.push_back(
-        {.first_layer = first, .layers = n, .embedding = s == 0, .head = s + 1 == small.pp});
-    first += n;
-  }
-  job.model.layers = first;
+  constexpr std::int64_t kMicrobatches = 3;  // a first, a middle and a last one
+  const auto& [job, layout, stage, rank] = probe_job(
+      parts_.job(), small,
+      {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
   const SlotCounts slots = count_slots(job, layout, stage);
-  const RankRecord record = record_rank(job, layout, representative(layout, stage), t.device, slots);
+  const RankRecord record = record_rank(job, layout, rank, t.device, slots);
 
   ChunkCosts costs;
   for (const auto& region : record.memory.regions) {
     if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
-    if (region.name == "persistent") {
-      costs.elements = static_cast<double>(region.terms.at("gradients")) /
-                       static_cast<double>(kernels::size_of(job.precision.grads));
-      costs.states = static_cast<double>(region.terms.at("moments"));
-    }
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       if (region.name == to_string(static_cast<SlotClass>(i)))
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
@@ -221,7 +206,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       const double turned = apart ? k.backward_input : k.backward;
       chain.trip += (span.head ? m : 1) * (k.forward + turned);
       forward_trip += k.forward;
-      s.update += k.update, s.norm += k.norm, s.elements += k.elements, s.states += k.states;
+      s.update += k.update, s.norm += k.norm;
       top_backward = backward, all_backward += backward;
       top_turned = turned;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
@@ -250,8 +235,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     s.bytes += scratch + static_cast<double>(device_overhead(t));
     top_backwards.push_back(top_turned);
     const auto alike = [&](const Stage& other) {
-      return other.elements == s.elements && other.states == s.states && other.units == s.units &&
-             other.first_units == s.first_units;
+      return other.units == s.units && other.first_units == s.first_units;
     };
     s.like = static_cast<std::size_t>(std::find_if(chain.stages.begin(), chain.stages.end() - 1, alike) -
                                       chain.stages.begin());
@@ -277,8 +261,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   std::vector<double> state_bytes(chain.stages.size());
   for (std::size_t r = 0; r < chain.stages.size(); ++r) {
     const Stage& s = chain.stages[r];
-    state_bytes[r] =
-        s.like < r ? state_bytes[s.like] : data_parallel_.state_bytes(c, s.elements, s.states, s.units);
+    state_bytes[r] = s.like < r ? state_bytes[s.like] : data_parallel_.state_bytes(c, s.units);
     const auto bytes = static_cast<std::int64_t>(s.bytes + state_bytes[r]);
     bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
   }
@@ -289,9 +272,10 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
     const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // the update
-    double work = s.work, after = s.update / sharing + s.norm / static_cast<double>(parts) +
-                                  static_cast<double>(s.units.layers) * orthogonal_seconds_ /
-                                      (sharing * static_cast<double>(c.tp));
+    double work = s.work, stops = 0,
+           after = s.update / sharing + s.norm / static_cast<double>(parts) +
+                   static_cast<double>(s.units.layers) * orthogonal_seconds_ /
+                       (sharing * static_cast<double>(c.tp));
     if (c.dp > 1) {
       StageSeconds& own_seconds = seconds[static_cast<std::size_t>(r)];
       const auto like = static_cast<std::int64_t>(s.like);
@@ -300,21 +284,20 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
         own_seconds = {data_parallel_.seconds(c, s.units, places.of(r)),
                        data_parallel_.seconds(c, s.first_units, places.of(r))};
       const auto& [all, first] = own_seconds;
-      const double reductions = c.zero >= 2 ? m : 1;
       const double reduced = std::max(all.reduce_inner, all.reduce_outer);
       DataParallelSeconds streams;
       // What is not in the background stops the rank.
       if (job.parallel.overlap_grad_reduce) {
         end = std::max(end, s.fill + work - s.tail + reduced);
-        streams.reduce_inner = all.reduce_inner + (reductions - 1) * all.reduce_inner_again;
-        streams.reduce_outer =
-            all.reduce_outer + (levels.replicas ? 0 : (reductions - 1) * all.reduce_outer_again);
+        streams.reduce_inner = all.reduce_inner + (m - 1) * all.reduce_inner_again;
+        streams.reduce_outer = all.reduce_outer + (m - 1) * all.reduce_outer_again;
         end = std::max(end, s.first_backward + std::max(streams.reduce_inner, streams.reduce_outer));
       } else {
-        work += all.reduce_inner + all.reduce_outer;
+        stops =
+            all.reduce_inner + all.reduce_outer + (m - 1) * (all.reduce_inner_again + all.reduce_outer_again);
       }
       if (c.zero == 0) {
-        after += all.gather_gradients;
+        after += all.gather_inner + all.gather_outer;
       } else if (c.zero < 3 && job.parallel.overlap_param_gather) {
         streams.gather_inner = all.gather_inner, streams.gather_outer = all.gather_outer;
         end = std::max(end, std::max(first.gather_inner, first.gather_outer) + work - s.first_forward +
@@ -329,7 +312,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
       stream = std::max(
           {stream, streams.reduce_inner + streams.gather_inner, streams.reduce_outer + streams.gather_outer});
     }
-    end = std::max({end, s.fill + work, s.fill + work - s.late + s.drain});
+    end = std::max({end, s.fill + work + stops, s.fill + work - s.late + s.drain});
     least_after = least_after < 0 ? after : std::min(least_after, after);
   }
   bound.seconds = std::max(end + std::max(0.0, least_after), stream);

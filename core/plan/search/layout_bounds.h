@@ -25,8 +25,6 @@ struct ChunkCosts {
   double update = 0, norm = 0;  ///< seconds for all elements
   std::array<double, kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
-  double elements = 0;  ///< of the flat arrays
-  double states = 0;    ///< bytes of the optimizer's states
 };
 
 /// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:
