@@ -71,10 +71,20 @@ SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::
   return counts;
 }
 
+Pools all_pools(const JobSpec& job, const parallel::Layout& layout) {
+  Pools pools;
+  for (std::int64_t rank = 0; rank < layout.options.pp; ++rank) pools.push_back(pools_of(job, layout, rank));
+  return pools;
+}
+
 std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout) {
+  return count_all_slots(job, layout, all_pools(job, layout));
+}
+
+std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout,
+                                        const Pools& pools) {
   std::vector<SlotCounts> all;
-  for (std::int64_t rank = 0; rank < layout.options.pp; ++rank)
-    all.push_back(none_yet(pools_of(job, layout, rank)));
+  for (const std::vector<int>& pool_of_chunk : pools) all.push_back(none_yet(pool_of_chunk));
   for (const Pass pass : {Pass::train, Pass::evaluate}) {
     const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
     const auto lists = parallel::make_schedules(shape);

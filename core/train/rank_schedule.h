@@ -26,4 +26,12 @@ SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::
 /// The same of every pipeline rank, in about the time of one.
 std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout);
 
+/// By pipeline rank, `SlotCounts::pool_of_chunk`. Jobs that differ in what they recompute alone often have
+/// the same, and then the same slots.
+using Pools = std::vector<std::vector<int>>;
+Pools all_pools(const JobSpec& job, const parallel::Layout& layout);
+/// `pools` is `all_pools` of the job.
+std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout,
+                                        const Pools& pools);
+
 }  // namespace trainerd::core

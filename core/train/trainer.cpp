@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/train/learning_rate.h"
+#include "core/train/param_placement.h"
 
 namespace trainerd::core {
 namespace {
@@ -14,16 +15,6 @@ using parallel::Pass;
 
 std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
   return place[static_cast<std::size_t>(axis)];
-}
-
-ParamPlacement placement_of(const parallel::Layout& layout, const parallel::ProcessGrid::Coordinate& place,
-                            const RankGroups& groups, std::int64_t microbatches) {
-  return {.tp = layout.options.tp,
-          .tp_rank = at(place, Axis::tp),
-          .dp = groups.data_parallel(layout),
-          .zero = layout.options.zero,
-          .microbatches = microbatches,
-          .bucket_bytes = layout.options.bucket_bytes};
 }
 
 }  // namespace
@@ -46,7 +37,7 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_,
                                    layout.options.sequence_parallel)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
-              placement_of(layout, place_, groups_, microbatches_), backend, memory.persistent()) {
+              param_placement(layout, groups_, microbatches_), backend, memory.persistent()) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();

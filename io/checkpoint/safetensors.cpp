@@ -54,10 +54,16 @@ StoredTensor parse_entry(const std::string& name, const nlohmann::json& entry) {
   return tensor;
 }
 
-nlohmann::ordered_json entry_of(const StoredTensor& tensor) {
-  return {{"dtype", word_of(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"data_offsets", {tensor.begin, tensor.end}}};
+std::string quoted(const std::string& text) { return to_text(nlohmann::ordered_json(text)); }
+
+/// `,"name":{...}`. Written as text, since a header has thousands of entries and a plan makes one for each
+/// rank that it records.
+void append_entry(std::string& text, const StoredTensor& tensor) {
+  text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" + word_of(tensor.dtype) +
+          "\",\"shape\":[";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
+    text += (i > 0 ? "," : "") + std::to_string(tensor.shape[i]);
+  text += "],\"data_offsets\":[" + std::to_string(tensor.begin) + "," + std::to_string(tensor.end) + "]}";
 }
 
 }  // namespace
@@ -134,10 +140,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
 
 SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
                                       const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!metadata.empty()) json[kMetadata] = metadata;
-  // Names are known to differ: to look each up among all before it would take the square of their number.
-  auto& entries = json.get_ref<nlohmann::ordered_json::object_t&>();
+  std::string text = "{";
+  if (!metadata.empty()) text += quoted(kMetadata) + ":" + to_text(metadata);
   std::set<std::string> names;
   std::int64_t next = 0, paddings = 0;
   for (StoredTensor& tensor : tensors) {
@@ -145,10 +149,11 @@ SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
       throw base::checkpoint_error("safetensors: a tensor cannot be called " + tensor.name +
                                    ": the name is taken");
     if (const std::int64_t gap = (kAlignment - next % kAlignment) % kAlignment; gap != 0) {
-      const std::string name = kPaddingPrefix + std::to_string(paddings++);
-      entries.emplace_back(
-          name,
-          entry_of({.name = name, .dtype = DType::u8, .shape = {gap}, .begin = next, .end = next + gap}));
+      append_entry(text, {.name = kPaddingPrefix + std::to_string(paddings++),
+                          .dtype = DType::u8,
+                          .shape = {gap},
+                          .begin = next,
+                          .end = next + gap});
       next += gap;
     }
     tensor.begin = next;
@@ -156,9 +161,9 @@ SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
         tensor.end > INT64_MAX / 2)
       throw base::checkpoint_error("safetensors: " + tensor.name + " ends beyond 2^62 bytes");
     next = tensor.end;
-    entries.emplace_back(tensor.name, entry_of(tensor));
+    append_entry(text, tensor);
   }
-  std::string text = to_text(json);
+  text += "}";
   const auto unpadded = kLengthBytes + static_cast<std::int64_t>(text.size());
   text.append(static_cast<std::size_t>((kAlignment - unpadded % kAlignment) % kAlignment), ' ');
   const std::uint64_t length = text.size();

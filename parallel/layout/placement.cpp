@@ -102,10 +102,13 @@ Link PlacedGrid::all_pairs(std::span<const std::int64_t> group) const {
   const DeviceLocation& first = placement[group.front()];
   const bool wide = topology.nvlink_domain >= topology.devices_per_node;
   std::map<std::int64_t, std::set<std::int64_t>> rails_of_place;
+  auto last = rails_of_place.end();  // ranks that follow each other are mostly in one place
   for (const std::int64_t rank : group) {
-    worst = std::max(worst, hop(first, placement[rank]));
     const DeviceLocation& location = placement[rank];
-    rails_of_place[wide ? domain_of(location) : location.node].insert(rail_of(location));
+    worst = std::max(worst, hop(first, location));
+    const std::int64_t place = wide ? domain_of(location) : location.node;
+    if (last == rails_of_place.end() || last->first != place) last = rails_of_place.try_emplace(place).first;
+    last->second.insert(rail_of(location));
   }
   if (worst < Link::rail) return worst;
   const auto& rails = rails_of_place.begin()->second;

@@ -41,6 +41,17 @@ std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vecto
   return list;
 }
 
+/// Orders of computations with all else that the ranks do.
+std::vector<std::vector<Action>> completed(const ScheduleShape& shape,
+                                           std::vector<std::vector<Action>> lists) {
+  lists = with_transfers(shape, lists);
+  if (shape.pass == Pass::train)
+    for (std::vector<Action>& list : lists) list = with_reductions(shape, list);
+  if (!shape.ring())
+    for (std::vector<Action>& list : lists) join_neighbours(list);
+  return lists;
+}
+
 void require_possible(const ScheduleShape& shape) {
   if (const std::string problem = schedule_problem(shape); !problem.empty()) throw base::spec_error(problem);
 }
@@ -85,18 +96,15 @@ std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape) {
   require_possible(shape);
   std::vector<std::vector<Action>> lists;
   for (int rank = 0; rank < shape.stages; ++rank) lists.push_back(compute_order(shape, rank));
-  lists = with_transfers(shape, lists);
-  if (shape.pass == Pass::train)
-    for (std::vector<Action>& list : lists) list = with_reductions(shape, list);
-  if (!shape.ring())
-    for (std::vector<Action>& list : lists) join_neighbours(list);
-  return lists;
+  return completed(shape, std::move(lists));
 }
 
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank) {
   require_possible(shape);
   base::check(pipeline_rank >= 0 && pipeline_rank < shape.stages,
               "a pipeline rank is below the number of stages");
+  // Along a chain a rank's transfers are in the order of its own computations; in a ring they depend on all.
+  if (!shape.ring()) return completed(shape, {compute_order(shape, pipeline_rank)}).front();
   return make_schedules(shape)[static_cast<std::size_t>(pipeline_rank)];
 }
 

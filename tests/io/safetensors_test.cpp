@@ -93,6 +93,20 @@ TEST_CASE("a laid out file has no hole, as the format demands") {
   CHECK(layout.file_bytes == static_cast<std::int64_t>(layout.header.size()) + 65);
 }
 
+TEST_CASE("a header is compact JSON, entries in the order of the tensors, names escaped") {
+  const SafetensorsLayout layout =
+      lay_out_safetensors({{.name = "a\"\n\xc3\xa9", .dtype = DType::f32, .shape = {8, 2}},
+                           {.name = "b", .dtype = DType::f64, .shape = {}}},
+                          {{"format", "trainerd"}, {"step", "3"}});
+  std::string json(reinterpret_cast<const char*>(layout.header.data()) + 8, layout.header.size() - 8);
+  json.erase(json.find_last_not_of(' ') + 1);
+  CHECK(json == R"({"__metadata__":{"format":"trainerd","step":"3"},)"
+                R"("a\"\n)"
+                "\xc3\xa9"
+                R"(":{"dtype":"F32","shape":[8,2],"data_offsets":[0,64]},)"
+                R"("b":{"dtype":"F64","shape":[],"data_offsets":[64,72]}})");
+}
+
 TEST_CASE("a layout refuses names given twice and sizes beyond 63 bits") {
   CHECK_THROWS_AS(lay_out_safetensors({{.name = "a", .shape = {1}}, {.name = "a", .shape = {1}}}, {}),
                   CheckpointError);

@@ -42,6 +42,18 @@ std::string kinds(const std::vector<Action>& list) {
 
 }  // namespace
 
+TEST_CASE("a rank's schedule is its list among those of all ranks", "[schedule]") {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+    for (const Pass pass : {Pass::train, Pass::evaluate}) {
+      const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, pass};
+      const std::vector<std::vector<Action>> all = make_schedules(shape);
+      REQUIRE(all.size() == 4);
+      for (int rank = 0; rank < 4; ++rank)
+        CHECK(make_schedule(shape, rank) == all[static_cast<std::size_t>(rank)]);
+    }
+}
+
 TEST_CASE("a training schedule runs each microbatch forward, then backward, and reduces last", "[schedule]") {
   for (int m = 1; m <= 16; ++m) {
     const auto actions = make_schedule({ScheduleKind::one_f_one_b, 1, 1, m, Pass::train}, 0);

@@ -201,13 +201,24 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
     return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
-  const double before = cpu_seconds();
-  const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
-  std::printf("search llama-3-405b on 16384: %lld layouts, %lld too large, %lld planned, %.1f s\n",
-              static_cast<long long>(result.layouts), static_cast<long long>(result.too_large),
-              static_cast<long long>(result.planned), result.seconds);
-  if (kTimed)
-    CHECK(cpu_seconds() - before < 20);  // 10 seconds of two cores; the machine may have others to serve
+  // Of two cores at 2 GHz, less than 5 seconds. It is 3 to 4 of the processor's; other processes on its cores
+  // may make it 6, so that the fastest of three is taken.
+  constexpr double kMostSeconds = 6;
+  core::SearchResult result;
+  double seconds = kMostSeconds;
+  for (int i = 0; i < 3 && seconds >= kMostSeconds; ++i) {
+    const double before = cpu_seconds();
+    result = core::search_layouts(job, core::job_topology(job), {.threads = 2});
+    seconds = cpu_seconds() - before;
+    if (!kTimed) break;
+  }
+  std::printf(
+      "search llama-3-405b on 16384: %lld layouts, %lld too large, %lld planned, %.1f s, %.1f of "
+      "processors\n",
+      static_cast<long long>(result.layouts), static_cast<long long>(result.too_large),
+      static_cast<long long>(result.planned), result.seconds, seconds);
+  if (kTimed) CHECK(seconds < kMostSeconds);
+  CHECK(result.planned < 100);  // 69; what bounds do not exclude is most of the time
   REQUIRE(result.best.size() == 10);
   for (const core::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
   rusage usage{};

@@ -115,10 +115,14 @@ GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int
   place.link = placed.link(ranks, parallel::Axis::dp);  // on every axis but pp all talk to all
   const Topology& t = placed.topology;
   std::map<std::int64_t, std::int64_t> members;
+  auto last = members.end();  // ranks that follow each other are mostly in one domain
   for (const std::int64_t rank : ranks) {
     const parallel::DeviceLocation& location = placed.placement[rank];
     const std::int64_t device = location.node * t.devices_per_node + location.device;
-    ++members[device / std::max<std::int64_t>(1, t.nvlink_domain > 0 ? t.nvlink_domain : t.devices_per_node)];
+    const std::int64_t domain =
+        device / std::max<std::int64_t>(1, t.nvlink_domain > 0 ? t.nvlink_domain : t.devices_per_node);
+    if (last == members.end() || last->first != domain) last = members.try_emplace(domain, 0).first;
+    ++last->second;
   }
   place.per_domain = std::min_element(members.begin(), members.end(), [](const auto& a, const auto& b) {
                        return a.second < b.second;

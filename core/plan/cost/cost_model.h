@@ -34,6 +34,8 @@ struct GroupPlace {
   std::int64_t size = 1;
   std::int64_t per_domain = 1;
   parallel::Link link = parallel::Link::none;  ///< the slowest on its way
+
+  bool operator==(const GroupPlace&) const = default;
 };
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks);
 

@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "core/model/parameters.h"
+#include "core/model/recompute.h"
 #include "core/plan/cost/cost_model.h"
 #include "parallel/layout/schedule_shape.h"
 
@@ -13,14 +15,31 @@ namespace {
 
 using parallel::OpKind;
 
-/// Pipeline ranks with the same key record the same step.
+/// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
+/// recompute the same layers, and use the same pools and classes of slots.
 std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
                      const SlotCounts& slots) {
   std::string key;
-  for (const parallel::ChunkSpan& span : parallel::chunks_of(layout, pipeline_rank))
-    key += std::to_string(span.layers) + "@" + std::to_string(span.first_layer % job.recompute.every) +
-           (span.embedding ? "e" : "") + (span.head ? "h" : "") + ",";
-  for (const int pool : slots.pool_of_chunk) key += std::to_string(pool) + ",";
+  const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
+  const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
+  for (const parallel::ChunkSpan& span : chunks) {
+    key += span.embedding ? "e" : "", key += span.head ? "h" : "";
+    for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
+      add(static_cast<std::int64_t>(recompute_of(job.recompute, layer)));
+    key += ";";
+  }
+  const DeclaredParams declared = declare_parameters(job.model, chunks, job.batch.micro * job.model.seq_len,
+                                                     layout.options.sequence_parallel);
+  for (const ParamInfo& p : declared.infos) {
+    for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
+    for (const std::int64_t of :
+         {static_cast<std::int64_t>(p.shard.placement), static_cast<std::int64_t>(p.shard.granularity),
+          std::int64_t{p.shard.owner}, std::int64_t{p.decay}, std::int64_t{p.gemm_weight}, p.gemm_tokens,
+          static_cast<std::int64_t>(p.unit), std::int64_t{p.vectors}, std::int64_t{p.cut_alone}, p.grad_uses})
+      add(of);
+  }
+  add(declared.tied_copy);
+  for (const int pool : slots.pool_of_chunk) add(pool);
   for (const auto& pool : slots.of_pool)
     for (const int count : pool) key += count == 0 ? '0' : '1';
   return key;

@@ -3,154 +3,92 @@
 #include <algorithm>
 #include <array>
 
-#include "core/model/parameters.h"
-#include "core/model/tensor_sections.h"
 #include "core/plan/cost/cost_model.h"
-#include "core/train/optimizer.h"
-#include "kernels/memory/memory.h"
+#include "core/plan/search/probe_job.h"
+#include "core/rank/param_record.h"
 
 namespace trainerd::core {
 namespace {
 
+using parallel::Group;
 using Seconds = DataParallelSeconds;
 
-constexpr std::array kAllSeconds = {
-    &Seconds::reduce_inner,       &Seconds::reduce_outer,       &Seconds::reduce_inner_again,
-    &Seconds::reduce_outer_again, &Seconds::gather_inner,       &Seconds::gather_outer,
-    &Seconds::gather_inner_walks, &Seconds::gather_outer_walks, &Seconds::gather_gradients};
+constexpr std::array kAllSeconds = {&Seconds::reduce_inner,       &Seconds::reduce_outer,
+                                    &Seconds::reduce_inner_again, &Seconds::reduce_outer_again,
+                                    &Seconds::gather_inner,       &Seconds::gather_outer,
+                                    &Seconds::gather_inner_walks, &Seconds::gather_outer_walks};
 
 void add(Seconds& sum, double times, const Seconds& of) {
   for (const auto field : kAllSeconds) sum.*field += times * (of.*field);
 }
 
+const std::optional<GroupPlace>& place_in(const GroupPlaces::ByGroup& places, Group group) {
+  return places[static_cast<std::size_t>(group)];
+}
+
 }  // namespace
 
-const DataParallelBounds::Sections& DataParallelBounds::sections(std::int64_t tp, std::int64_t parts) {
-  return sections_.get({tp, parts}, [&] {
-    const auto of = [&](const parallel::ChunkSpan& span) {
-      const JobSpec& job = parts_.job();
-      // By unit, and view.
-      std::map<std::pair<std::size_t, States>, std::vector<std::int64_t>> units;
-      for (const ParamInfo& info : declare_parameters(job.model, {&span, 1}, 1, false).infos) {
-        if (info.vectors) continue;
-        std::vector<std::int64_t>& sections = units[{info.unit, optimizer_states(job.optimizer, info)}];
-        if (optimizer_cut(job.optimizer, info) == parallel::Granularity::matrix) {
-          for (const std::int64_t elements : tensor_sections(info.shard, tp, parts))
-            sections.push_back(elements);
-          continue;
-        }
-        if (sections.empty()) sections.push_back(0);
-        sections.back() += kernels::align_up(parallel::local_shape(info.shard, tp).numel(), 64);
-      }
-      UnitSections made;
-      for (const auto& [key, sections] : units) {
-        for (const std::int64_t elements : sections) made.sections.push_back({made.states.size(), elements});
-        made.states.push_back(key.second);
-      }
-      return made;
-    };
-    Sections s{of({.first_layer = 0, .layers = 1, .embedding = false, .head = false}),
-               of({.first_layer = 0, .layers = 0, .embedding = true, .head = false}),
-               of({.first_layer = 0, .layers = 0, .embedding = false, .head = true})};
-    return s;
-  });
+double DataParallelBounds::record_bytes(const LayoutChoice& c, const Unit& unit) {
+  const auto [layers, embedding, head] = unit;
+  ProbeJob probe = probe_job(parts_.job(), c, {.layers = layers, .embedding = embedding, .head = head},
+                             std::min<std::int64_t>(2, parts_.microbatches(c)));
+  probe.layout.dp_levels = parts_.levels(c);
+  return real(param_bytes(probe.job, probe.layout, probe.rank, parts_.topology().device));
 }
 
-double DataParallelBounds::state_bytes(const LayoutChoice& c, double elements, double states,
-                                       const DataParallelUnits& units) {
-  const parallel::DataParallelLevels& levels = parts_.levels(c);
-  const PrecisionRecipe& p = parts_.job().precision;
-  const std::int64_t count = levels.replicas ? levels.inner : levels.size;
-  const double parts = real(count), shard = elements / parts;
-  const double params = real(kernels::size_of(p.params)), grads = real(kernels::size_of(p.grads));
-  const double master = p.params == p.master ? 0 : real(kernels::size_of(p.master));
-  const bool tied = parts_.job().model.tie_embeddings;
-  // What is gathered or reduced lies whole while it is used; in the background, two of it. Each view has its
-  // own place for it.
-  const Sections& s = sections(c.tp, count);
-  std::map<States, std::int64_t> largest_of_view;
-  const auto add_largest = [&](bool held, const UnitSections& unit) {
-    std::vector<std::int64_t> elements_of(unit.states.size(), 0);
-    for (const parallel::Section& section : unit.sections) elements_of[section.unit] += section.elements;
-    for (std::size_t u = 0; u < unit.states.size(); ++u) {
-      std::int64_t& largest = largest_of_view[unit.states[u]];
-      largest = std::max(largest, held ? elements_of[u] : 0);
-    }
+double DataParallelBounds::state_bytes(const LayoutChoice& c, const DataParallelUnits& units) {
+  const Ranks ranks = ranks_of(c);
+  const auto bytes_of = [&](std::int64_t layers) {
+    const Unit unit{layers, units.embedding, units.head};
+    return bytes_.get({ranks, unit, parts_.microbatches(c) > 1}, [&] { return record_bytes(c, unit); });
   };
-  add_largest(units.layers > 0, s.layer);
-  add_largest(units.embedding && !tied, s.embedding);
-  add_largest(units.head && !tied, s.head);
-  std::int64_t largest = 0;
-  for (const auto& [view, its_largest] : largest_of_view) largest += its_largest;
-  const auto ring = [&](bool background) { return real(background ? 2 * largest : largest); };
-  double bytes = (master * elements + states) / (c.zero >= 1 ? parts : 1);
-  bytes +=
-      grads * (c.zero >= 2 && parts > 1 ? ring(parts_.job().parallel.overlap_grad_reduce) + shard : elements);
-  return bytes + params * (c.zero >= 3 ? shard + ring(parts_.job().parallel.overlap_param_gather) : elements);
+  if (units.layers <= 3) return bytes_of(units.layers);
+  return bytes_of(2) + real(units.layers - 2) * (bytes_of(3) - bytes_of(2));
 }
 
-DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutChoice& c,
-                                                                 const GroupPlace& inner,
-                                                                 const GroupPlace* outer) {
+DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, const Unit& unit,
+                                                       const GroupPlaces::ByGroup& places) {
   const parallel::Topology& t = parts_.topology();
-  const parallel::DataParallelLevels& levels = parts_.levels(c);
-  const PrecisionRecipe& p = parts_.job().precision;
-  const bool tied = parts_.job().model.tie_embeddings;
-  const std::int64_t grads = kernels::size_of(p.grads), params = kernels::size_of(p.params);
-  const std::int64_t bucket = c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes;
-  const std::int64_t parts = levels.replicas ? levels.inner : levels.size;
-  const auto of = [&](const UnitSections& unit, bool table) {
+  const auto [layers, embedding, head] = unit;
+  LayoutChoice held = c;
+  held.zero = std::min<std::int64_t>(2, c.zero);  // ZeRO 3 gathers in each walk what 2 gathers in a step
+  const auto of = [&](std::int64_t microbatches) {
+    ProbeJob probe =
+        probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head}, microbatches);
+    probe.layout.dp_levels = parts_.levels(c);
     Seconds s;
-    for (const parallel::Bucket& b :
-         parallel::lay_out_buckets(unit.sections, bucket / grads, parts).buckets) {
-      const std::int64_t piece = b.size / levels.inner;
-      const double reduce = collective_seconds(parallel::OpKind::reduce_scatter, b.size * grads, inner, t);
-      const double gather = collective_seconds(parallel::OpKind::all_gather, b.size * params, inner, t);
-      double reduce_outer = 0, gather_outer = 0;
-      if (outer != nullptr && levels.replicas) {
-        reduce_outer = collective_seconds(parallel::OpKind::all_reduce, piece * grads, *outer, t);
-      } else if (outer != nullptr) {
-        reduce_outer = collective_seconds(parallel::OpKind::reduce_scatter, piece * grads, *outer, t);
-        gather_outer = collective_seconds(parallel::OpKind::all_gather, piece * params, *outer, t);
-      }
-      const double walks = table ? 1 : 2;
-      // A tied table's gradient is whole at the end of the step alone.
-      const double again = table && tied ? 0 : 1;
-      add(s, 1,
-          {.reduce_inner = reduce,
-           .reduce_outer = reduce_outer,
-           .reduce_inner_again = again * reduce,
-           .reduce_outer_again = again * reduce_outer,
-           .gather_inner = gather,
-           .gather_outer = gather_outer,
-           .gather_inner_walks = walks * gather,
-           .gather_outer_walks = walks * gather_outer,
-           .gather_gradients = collective_seconds(parallel::OpKind::all_gather, b.size * grads, inner, t)});
+    for (const ParamCollective& call :
+         param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
+      const bool outer = call.group == Group::dp_outer, gather = call.kind == parallel::OpKind::all_gather;
+      double& sum =
+          gather ? (outer ? s.gather_outer : s.gather_inner) : (outer ? s.reduce_outer : s.reduce_inner);
+      sum += collective_seconds(call.kind, call.bytes, place_in(places, call.group).value(), t);
     }
     return s;
   };
-  const Sections& s = sections(c.tp, parts);
-  return {of(s.layer, false), of(s.embedding, true), of(s.head, true)};
+  Seconds s = of(1);
+  const Seconds two = of(2);
+  s.reduce_inner_again = two.reduce_inner - s.reduce_inner;
+  s.reduce_outer_again = two.reduce_outer - s.reduce_outer;
+  const double walks = layers > 0 ? 2 : 1;
+  s.gather_inner_walks = walks * s.gather_inner, s.gather_outer_walks = walks * s.gather_outer;
+  return s;
 }
 
 DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const DataParallelUnits& units,
                                                 const GroupPlaces::ByGroup& places) {
-  const auto place = [&](parallel::Group group) {
-    return places[static_cast<std::size_t>(group)] ? &*places[static_cast<std::size_t>(group)] : nullptr;
+  const Ranks ranks = ranks_of(c);
+  const auto& one = place_in(places, Group::dp);
+  const GroupPlace& inner = one ? *one : place_in(places, Group::dp_inner).value();
+  const GroupPlace outer = place_in(places, Group::dp_outer).value_or(GroupPlace{});
+  const auto of = [&](const Unit& unit) {
+    const Places where{inner.per_domain, inner.link, outer.per_domain, outer.link};
+    return seconds_.get({ranks, unit, where}, [&] { return record_seconds(c, unit, places); });
   };
-  const GroupPlace* one = place(parallel::Group::dp);
-  const GroupPlace& inner = one != nullptr ? *one : *place(parallel::Group::dp_inner);
-  const GroupPlace* outer = place(parallel::Group::dp_outer);
-  const GroupPlace none;
-  const GroupPlace& o = outer != nullptr ? *outer : none;
-  const UnitSeconds& unit =
-      units_.get({c.tp, c.dp, inner.size, c.bucket_bytes, inner.per_domain, inner.link, o.per_domain, o.link},
-                 [&] { return unit_seconds(c, inner, outer); });
   Seconds sum;
-  add(sum, real(units.layers), unit.layer);
+  if (units.layers > 0) add(sum, real(units.layers), of({1, false, false}));
   // A rank with both ends of a tied table holds it once.
-  if (units.embedding) add(sum, 1, unit.embedding);
-  if (units.head && !(units.embedding && parts_.job().model.tie_embeddings)) add(sum, 1, unit.head);
+  if (units.embedding || units.head) add(sum, 1, of({0, units.embedding, units.head}));
   return sum;
 }
 

@@ -1,13 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "core/plan/search/layout_parts.h"
-#include "parallel/data/buckets.h"
 
 namespace trainerd::core {
 
@@ -15,6 +11,8 @@ namespace trainerd::core {
 struct DataParallelUnits {
   std::int64_t layers = 0;
   bool embedding = false, head = false;
+
+  bool operator==(const DataParallelUnits&) const = default;
   void add(const parallel::ChunkSpan& span) {
     layers += span.layers;
     embedding = embedding || span.embedding, head = head || span.head;
@@ -23,49 +21,49 @@ struct DataParallelUnits {
 
 /// Seconds of a rank's data-parallel collectives, by level: `inner` is the only one where there is one.
 struct DataParallelSeconds {
-  double reduce_inner = 0, reduce_outer = 0;  ///< of all gradients once
+  double reduce_inner = 0, reduce_outer = 0;  ///< of gradients, in a step of one microbatch
   double reduce_inner_again = 0,
-         reduce_outer_again = 0;              ///< the same with each microbatch, where gradients are sharded
-  double gather_inner = 0, gather_outer = 0;  ///< of all parameters once
+         reduce_outer_again = 0;              ///< what each further microbatch adds
+  double gather_inner = 0, gather_outer = 0;  ///< once: of parameters, with ZeRO 0 of gradients
   double gather_inner_walks = 0,
          gather_outer_walks = 0;  ///< by a microbatch's walks: layers twice, tables once
-  double gather_gradients = 0;    ///< of whole gradients
 };
 
-/// What data parallelism takes at least: norms and biases of their own are left out.
+/// What data parallelism takes at least, from the trainer's own parameters in the meta world
+/// (param_record.h): of chunks of one to three layers, as what each layer adds is the same. Seconds leave out
+/// norms and biases.
 class DataParallelBounds {
  public:
   explicit DataParallelBounds(LayoutParts& parts) : parts_(parts) {}
 
-  /// Parameters, gradients and the optimizer's state of a rank with so many elements and, unsharded, so many
-  /// bytes of the optimizer's states.
-  double state_bytes(const LayoutChoice& c, double elements, double states, const DataParallelUnits& units);
+  /// Parameters, gradients and the optimizer's state.
+  double state_bytes(const LayoutChoice& c, const DataParallelUnits& units);
   DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units,
                               const GroupPlaces::ByGroup& places);
 
  private:
-  using States = std::vector<std::string>;  ///< of the optimizer, for all parameters of a view
-  /// A layer's matrices or a table, as a unit for each view that has some of them.
-  struct UnitSections {
-    std::vector<parallel::Section> sections;
-    std::vector<States> states;  ///< by unit
+  struct Ranks {
+    std::int64_t tp = 1, dp = 1, inner = 1;
+    bool replicas = false;
+    std::int64_t zero = 0, bucket_bytes = 0;
+    auto operator<=>(const Ranks&) const = default;
   };
-  struct Sections {
-    UnitSections layer, embedding, head;
-  };
-  /// Of one unit.
-  struct UnitSeconds {
-    DataParallelSeconds layer, embedding, head;
-  };
-  using UnitKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                             parallel::Link, std::int64_t, parallel::Link>;
+  Ranks ranks_of(const LayoutChoice& c) {
+    const parallel::DataParallelLevels& levels = parts_.levels(c);
+    return {c.tp, c.dp, levels.inner, levels.replicas, c.zero, c.bucket_bytes};
+  }
+  /// layers, embedding, head
+  using Unit = std::tuple<std::int64_t, bool, bool>;
+  /// The inner and the outer group's members of a domain and links.
+  using Places = std::tuple<std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 
-  const Sections& sections(std::int64_t tp, std::int64_t parts);
-  UnitSeconds unit_seconds(const LayoutChoice& c, const GroupPlace& inner, const GroupPlace* outer);
+  double record_bytes(const LayoutChoice& c, const Unit& unit);
+  DataParallelSeconds record_seconds(const LayoutChoice& c, const Unit& unit,
+                                     const GroupPlaces::ByGroup& places);
 
   LayoutParts& parts_;
-  SharedMemo<std::pair<std::int64_t, std::int64_t>, Sections> sections_;
-  SharedMemo<UnitKey, UnitSeconds> units_;
+  SharedMemo<std::tuple<Ranks, Unit, bool>, double> bytes_;  // whether there are several microbatches
+  SharedMemo<std::tuple<Ranks, Unit, Places>, DataParallelSeconds> seconds_;
 };
 
 }  // namespace trainerd::core

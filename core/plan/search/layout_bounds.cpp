@@ -6,7 +6,9 @@
 
 #include "core/model/parameters.h"
 #include "core/plan/cost/cost_model.h"
+#include "core/plan/predict/plan.h"
 #include "core/plan/search/orthogonal_bound.h"
+#include "core/plan/search/probe_job.h"
 #include "core/rank/dry_run.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/tensor/dtype.h"
@@ -25,9 +27,9 @@ int ends_of(const parallel::ChunkSpan& span) {
 
 bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleKind::zb_h1; }
 
-constexpr std::array kSums = {
-    &ChunkCosts::forward, &ChunkCosts::backward, &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
-    &ChunkCosts::update,  &ChunkCosts::norm,     &ChunkCosts::elements,       &ChunkCosts::states};
+constexpr std::array kSums = {&ChunkCosts::forward,        &ChunkCosts::backward,
+                              &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
+                              &ChunkCosts::update,         &ChunkCosts::norm};
 
 /// a + k b, but for the scratch: that is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
@@ -43,6 +45,11 @@ ChunkCosts least(ChunkCosts a, const ChunkCosts& b) {
   return a;
 }
 
+/// Seconds of a stage's data-parallel collectives.
+struct StageSeconds {
+  DataParallelSeconds all, first;  ///< of all its chunks, and of the first
+};
+
 }  // namespace
 
 /// One pipeline rank.
@@ -52,9 +59,11 @@ struct LayoutBounds::Stage {
   double tail = 0;   ///< of its own work, what may follow the start of a reduction of gradients
   double late = 0;   ///< of its own work, what does not hold up the drain
   double first_forward = 0;
-  double update = 0, norm = 0, elements = 0, states = 0;
+  double first_backward = 0;  ///< seconds before its first one: forwards of all chunks, backwards above it
+  double update = 0, norm = 0;
   double bytes = 0;                      ///< but for parameters, gradients and the optimizer's state
   DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
+  std::size_t like = 0;                  ///< the first stage with the same units
 };
 
 struct LayoutBounds::Chain {
@@ -66,7 +75,8 @@ struct LayoutBounds::Chain {
 LayoutBounds::LayoutBounds(LayoutParts& parts)
     : parts_(parts),
       data_parallel_(parts),
-      timed_(has_rates(parts.topology(), parts.job().precision.compute)) {
+      timed_(has_rates(parts.topology(), parts.job().precision.compute)),
+      device_bytes_(device_bytes(parts.topology(), parts.job().parallel.ranks())) {
   if (timed_ && parts.job().optimizer.name == "muon")
     orthogonal_seconds_ = orthogonal_seconds(parts.job().model, parts.topology());
 }
@@ -75,37 +85,22 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
 ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
-  const bool alone = ends == kEmbedding + kHead;
   LayoutChoice small = c;
-  small.pp = alone ? 1 : 3, small.dp = 1, small.zero = small.zero_group = 0, small.virtual_stages = 1;
+  small.dp = 1, small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind, 1};
-  small.bucket_bytes = parallel::default_bucket_bytes(1);
-  JobSpec job = with_choice(parts_.job(), small);
-  job.batch.global = 3 * c.micro;  // a first, a middle and a last one
-  const std::int64_t stage = ends == 0 ? 1 : ends == kHead ? 2 : 0;
-  parallel::Layout layout;
-  layout.options = job.parallel;
-  layout.grid = parallel::make_grids(job.parallel).dense;
-  std::int64_t first = 0;
-  for (std::int64_t s = 0; s < small.pp; ++s) {
-    const std::int64_t n = s == stage ? layers : 1;
-    layout.chunks.push_back(
-        {.first_layer = first, .layers = n, .embedding = s == 0, .head = s + 1 == small.pp});
-    first += n;
-  }
-  job.model.layers = first;
+  // A unit in one bucket, for the fewest operators: smaller ones read as much for the norm, in more.
+  small.bucket_bytes = std::int64_t{1} << 50;
+  constexpr std::int64_t kMicrobatches = 3;  // a first, a middle and a last one
+  const auto& [job, layout, stage, rank] = probe_job(
+      parts_.job(), small,
+      {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
   const SlotCounts slots = count_slots(job, layout, stage);
-  const RankRecord record = record_rank(job, layout, representative(layout, stage), t.device, slots);
+  const RankRecord record = record_rank(job, layout, rank, t.device, slots);
 
   ChunkCosts costs;
   for (const auto& region : record.memory.regions) {
     if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
-    if (region.name == "persistent") {
-      costs.elements = static_cast<double>(region.terms.at("gradients")) /
-                       static_cast<double>(kernels::size_of(job.precision.grads));
-      costs.states = static_cast<double>(region.terms.at("moments"));
-    }
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       if (region.name == to_string(static_cast<SlotClass>(i)))
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
@@ -135,7 +130,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   costs.backward_input = fastest[ActionKind::backward_input];
   costs.backward_weight = fastest[ActionKind::backward_weight];
   costs.update = seconds_of(record.after, kernels::Operator::adamw_update);
-  costs.norm = seconds_of(record.after, kernels::Operator::block_square_sums);
+  // By a measured curve several small operators may be faster than a large one, where caches hold them.
+  if (!t.measured.known()) costs.norm = seconds_of(record.after, kernels::Operator::block_square_sums);
   return costs;
 }
 
@@ -183,12 +179,14 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     tp.per_domain = std::max(tp.per_domain, other.per_domain), tp.link = std::min(tp.link, other.link);
   }
   Chain chain;
-  double filled = 0, drained = 0;
+  double filled = 0, drained = 0, forward_trip = 0;
+  std::vector<double> top_backwards;  // by rank: of a microbatch, on its last chunk
   // Chunks follow each other over all ranks; the last rank sends to the first.
   for (std::int64_t chunk = 1; timed_ && c.pp > 1 && chunk < c.pp * c.virtual_stages; ++chunk) {
     const std::int64_t from = (chunk - 1) % c.pp, to = chunk % c.pp;
-    chain.trip += message_seconds(flow_bytes(job), places.link(from, to), t) +
-                  message_seconds(flow_bytes(job), places.link(to, from), t);
+    const double forward = message_seconds(flow_bytes(job), places.link(from, to), t);
+    forward_trip += forward;
+    chain.trip += forward + message_seconds(flow_bytes(job), places.link(to, from), t);
   }
   for (std::int64_t r = 0; r < c.pp; ++r) {
     Stage& s = chain.stages.emplace_back();
@@ -197,7 +195,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       drained += message_seconds(flow_bytes(job), places.link(r, r - 1), t);
     }
     s.fill = filled, s.drain = drained;
-    double scratch = 0, top_backward = 0, all_backward = 0;
+    double scratch = 0, top_backward = 0, all_backward = 0, top_turned = 0;
     const SlotCounts& counts = slots[static_cast<std::size_t>(r)];
     std::vector<std::array<double, kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
@@ -205,9 +203,12 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       const ChunkCosts k = costs_of(c, tp, span);
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
-      chain.trip += (span.head ? m : 1) * (k.forward + (apart ? k.backward_input : k.backward));
-      s.update += k.update, s.norm += k.norm, s.elements += k.elements, s.states += k.states;
+      const double turned = apart ? k.backward_input : k.backward;
+      chain.trip += (span.head ? m : 1) * (k.forward + turned);
+      forward_trip += k.forward;
+      s.update += k.update, s.norm += k.norm;
       top_backward = backward, all_backward += backward;
+      top_turned = turned;
       for (std::size_t i = 0; i < kSlotClasses; ++i) {
         const int pool = shared_by_chunks(static_cast<SlotClass>(i))
                              ? 0
@@ -222,7 +223,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.first_units.add(span);
       s.first_forward = k.forward;
       filled += k.forward;
-      drained += apart ? k.backward_input : k.backward;
+      drained += turned;
       // ZB-H1: rank r makes its weights' gradients r microbatches late.
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
@@ -232,6 +233,18 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     // microbatches of each chunk below it.
     s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(device_overhead(t));
+    top_backwards.push_back(top_turned);
+    const auto alike = [&](const Stage& other) {
+      return other.units == s.units && other.first_units == s.first_units;
+    };
+    s.like = static_cast<std::size_t>(std::find_if(chain.stages.begin(), chain.stages.end() - 1, alike) -
+                                      chain.stages.begin());
+  }
+  double reached = forward_trip;
+  for (std::int64_t r = c.pp - 1; r >= 0; --r) {
+    chain.stages[static_cast<std::size_t>(r)].first_backward = reached;
+    reached += top_backwards[static_cast<std::size_t>(r)];
+    if (timed_ && r > 0) reached += message_seconds(flow_bytes(job), places.link(r, r - 1), t);
   }
   return chain;
 }
@@ -243,36 +256,48 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const double m = static_cast<double>(parts_.microbatches(c));
   const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
   LayoutBound bound;
+  // Ranks that share their node's memory make up for each other.
+  const bool own = parts_.topology().device_memory_bytes > 0;
+  std::vector<double> state_bytes(chain.stages.size());
+  for (std::size_t r = 0; r < chain.stages.size(); ++r) {
+    const Stage& s = chain.stages[r];
+    state_bytes[r] = s.like < r ? state_bytes[s.like] : data_parallel_.state_bytes(c, s.units);
+    const auto bytes = static_cast<std::int64_t>(s.bytes + state_bytes[r]);
+    bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
+  }
+  // What is too large is not compared by time.
+  if (!timed_ || bound.bytes > device_bytes_) return bound;
+  std::vector<StageSeconds> seconds(chain.stages.size());
   double end = chain.trip, stream = 0, least_after = -1;
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
-    const auto bytes =
-        static_cast<std::int64_t>(s.bytes + data_parallel_.state_bytes(c, s.elements, s.states, s.units));
-    // Ranks that share their node's memory make up for each other.
-    const bool own = parts_.topology().device_memory_bytes > 0;
-    bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
-    if (!timed_) continue;
     const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // the update
-    double work = s.work, after = s.update / sharing + s.norm / static_cast<double>(parts) +
-                                  static_cast<double>(s.units.layers) * orthogonal_seconds_ /
-                                      (sharing * static_cast<double>(c.tp));
+    double work = s.work, stops = 0,
+           after = s.update / sharing + s.norm / static_cast<double>(parts) +
+                   static_cast<double>(s.units.layers) * orthogonal_seconds_ /
+                       (sharing * static_cast<double>(c.tp));
     if (c.dp > 1) {
-      const DataParallelSeconds all = data_parallel_.seconds(c, s.units, places.of(r)),
-                                first = data_parallel_.seconds(c, s.first_units, places.of(r));
-      const double reductions = c.zero >= 2 ? m : 1;
+      StageSeconds& own_seconds = seconds[static_cast<std::size_t>(r)];
+      const auto like = static_cast<std::int64_t>(s.like);
+      if (like < r && places.of(like) == places.of(r)) own_seconds = seconds[s.like];
+      else
+        own_seconds = {data_parallel_.seconds(c, s.units, places.of(r)),
+                       data_parallel_.seconds(c, s.first_units, places.of(r))};
+      const auto& [all, first] = own_seconds;
       const double reduced = std::max(all.reduce_inner, all.reduce_outer);
       DataParallelSeconds streams;
       // What is not in the background stops the rank.
       if (job.parallel.overlap_grad_reduce) {
         end = std::max(end, s.fill + work - s.tail + reduced);
-        streams.reduce_inner = all.reduce_inner + (reductions - 1) * all.reduce_inner_again;
-        streams.reduce_outer =
-            all.reduce_outer + (levels.replicas ? 0 : (reductions - 1) * all.reduce_outer_again);
+        streams.reduce_inner = all.reduce_inner + (m - 1) * all.reduce_inner_again;
+        streams.reduce_outer = all.reduce_outer + (m - 1) * all.reduce_outer_again;
+        end = std::max(end, s.first_backward + std::max(streams.reduce_inner, streams.reduce_outer));
       } else {
-        work += all.reduce_inner + all.reduce_outer;
+        stops =
+            all.reduce_inner + all.reduce_outer + (m - 1) * (all.reduce_inner_again + all.reduce_outer_again);
       }
       if (c.zero == 0) {
-        after += all.gather_gradients;
+        after += all.gather_inner + all.gather_outer;
       } else if (c.zero < 3 && job.parallel.overlap_param_gather) {
         streams.gather_inner = all.gather_inner, streams.gather_outer = all.gather_outer;
         end = std::max(end, std::max(first.gather_inner, first.gather_outer) + work - s.first_forward +
@@ -287,7 +312,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
       stream = std::max(
           {stream, streams.reduce_inner + streams.gather_inner, streams.reduce_outer + streams.gather_outer});
     }
-    end = std::max({end, s.fill + work, s.fill + work - s.late + s.drain});
+    end = std::max({end, s.fill + work + stops, s.fill + work - s.late + s.drain});
     least_after = least_after < 0 ? after : std::min(least_after, after);
   }
   bound.seconds = std::max(end + std::max(0.0, least_after), stream);

@@ -25,8 +25,6 @@ struct ChunkCosts {
   double update = 0, norm = 0;  ///< seconds for all elements
   std::array<double, kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
-  double elements = 0;  ///< of the flat arrays
-  double states = 0;    ///< bytes of the optimizer's states
 };
 
 /// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:
@@ -37,10 +35,12 @@ struct ChunkCosts {
 ///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
 ///   through them),
 ///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
+///   - all chunks' forwards and the backwards above a rank's, then all its reductions, one or one with each
+///   microbatch (ZeRO 2 and 3),
 ///   - the gather of a first chunk's parameters, then what the rank computes,
 ///   - a data-parallel stream's own collectives,
 /// with the update and the norm's collectives over all ranks. Of Muon's update its products alone are
-/// counted.
+/// counted. A layout whose memory is bounded above the device's has no bound on its seconds: 0.
 class LayoutBounds {
  public:
   explicit LayoutBounds(LayoutParts& parts);
@@ -66,7 +66,8 @@ class LayoutBounds {
   LayoutParts& parts_;
   DataParallelBounds data_parallel_;
   const bool timed_;
-  double orthogonal_seconds_ = 0;  ///< of a layer's matrices, with Muon
+  const std::int64_t device_bytes_;  ///< that a layout must fit
+  double orthogonal_seconds_ = 0;    ///< of a layer's matrices, with Muon
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 

@@ -1,7 +1,6 @@
 #include "core/plan/search/layout_parts.h"
 
 #include "core/rank/dry_run.h"
-#include "core/train/rank_schedule.h"
 #include "parallel/layout/split.h"
 
 namespace trainerd::core {
@@ -35,10 +34,11 @@ const std::vector<parallel::ChunkSpan>& LayoutParts::chunks(const LayoutChoice& 
 }
 
 const std::vector<SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
+  const Shape shape{c.schedule, c.pp, c.virtual_stages, microbatches(c)};
   // Pools of slots depend on which layers are made again.
   const std::int64_t every = c.recompute.kind == RecomputeKind::full ? c.recompute.every : 0;
-  return slots_.get({c.schedule, c.pp, c.virtual_stages, microbatches(c), every},
-                    [&] { return count_all_slots(with_choice(job_, c), layout(c)); });
+  const Pools& pools = pools_.get({shape, every}, [&] { return all_pools(with_choice(job_, c), layout(c)); });
+  return slots_.get({shape, pools}, [&] { return count_all_slots(with_choice(job_, c), layout(c), pools); });
 }
 
 }  // namespace trainerd::core

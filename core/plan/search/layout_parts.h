@@ -10,7 +10,7 @@
 
 #include "core/plan/cost/group_places.h"
 #include "core/plan/search/layout_space.h"
-#include "core/train/step_memory.h"
+#include "core/train/rank_schedule.h"
 
 namespace trainerd::core {
 
@@ -55,7 +55,8 @@ class LayoutParts {
 
  private:
   using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
-  using Shape = std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  using Shape =
+      std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;  // with microbatches
   static Grid grid_of(const LayoutChoice& c) {
     return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0};
   }
@@ -68,7 +69,8 @@ class LayoutParts {
   SharedMemo<Grid, GroupPlaces> places_;
   // By stages, all chunks.
   SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>> chunks_;
-  SharedMemo<Shape, std::vector<SlotCounts>> slots_;
+  SharedMemo<std::pair<Shape, std::int64_t>, Pools> pools_;  // by which layers are recomputed
+  SharedMemo<std::pair<Shape, Pools>, std::vector<SlotCounts>> slots_;
 };
 
 }  // namespace trainerd::core

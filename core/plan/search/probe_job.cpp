@@ -1,0 +1,29 @@
+#include "core/plan/search/probe_job.h"
+
+#include "core/plan/cost/group_places.h"
+
+namespace trainerd::core {
+
+ProbeJob probe_job(const JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
+                   std::int64_t microbatches) {
+  choice.pp = chunk.embedding && chunk.head ? 1 : 3, choice.virtual_stages = 1;
+  ProbeJob probe{.job = with_choice(job, choice), .layout = {}};
+  probe.stage = chunk.embedding ? 0 : chunk.head ? 2 : 1;
+  probe.job.batch.global = microbatches * choice.micro * choice.dp;
+  probe.layout.options = probe.job.parallel;
+  if (choice.bucket_bytes == 0) probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.dp);
+  probe.layout.grid = parallel::make_grids(probe.job.parallel).dense;
+  probe.layout.dp_levels = {choice.dp, choice.dp, false};
+  std::int64_t first = 0;
+  for (std::int64_t s = 0; s < choice.pp; ++s) {
+    const std::int64_t layers = s == probe.stage ? chunk.layers : 1;
+    probe.layout.chunks.push_back(
+        {.first_layer = first, .layers = layers, .embedding = s == 0, .head = s + 1 == choice.pp});
+    first += layers;
+  }
+  probe.job.model.layers = first;
+  probe.rank = representative(probe.layout, probe.stage);
+  return probe;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,84 @@
+#include "core/rank/param_record.h"
+
+#include "core/model/param_store.h"
+#include "core/model/parameters.h"
+#include "core/train/optimizer.h"
+#include "core/train/param_placement.h"
+#include "kernels/meta/meta_backend.h"
+#include "parallel/group/world.h"
+
+namespace trainerd::core {
+namespace {
+
+using kernels::MemoryTerm;
+
+/// The rank's parameters in the meta world.
+class MetaParams {
+ public:
+  enum class Of : std::uint8_t { all, matrices };
+  MetaParams(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+             const kernels::Target& target, Of of, parallel::MetaWorld::OnCollective on_collective = {})
+      : backend_(target),
+        world_(rank, std::move(on_collective)),
+        groups_(layout, rank, job.model, world_, backend_),
+        stream_(backend_.make_stream("compute", &scratch_)) {
+    const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
+    std::vector<ParamInfo> infos =
+        declare_parameters(job.model, parallel::chunks_of(layout, stage), job.batch.micro * job.model.seq_len,
+                           layout.options.sequence_parallel)
+            .infos;
+    if (of == Of::matrices) std::erase_if(infos, [](const ParamInfo& info) { return info.vectors; });
+    const std::vector<ViewSpec> views = optimizer_views(job.optimizer, infos);
+    params_.emplace(std::move(infos), views, job.precision,
+                    param_placement(layout, groups_, job.microbatches()), backend_, persistent_);
+  }
+
+  ParamStore& params() { return *params_; }
+  kernels::Stream& stream() { return *stream_; }
+  std::int64_t bytes(MemoryTerm term) const {
+    return persistent_.terms_at_peak()[static_cast<std::size_t>(term)];
+  }
+
+ private:
+  kernels::MetaBackend backend_;
+  parallel::MetaWorld world_;
+  RankGroups groups_;
+  kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_ = kernels::Arena::dry("persistent");
+  std::unique_ptr<kernels::Stream> stream_;
+  std::optional<ParamStore> params_;
+};
+
+}  // namespace
+
+std::int64_t param_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                         const kernels::Target& target) {
+  const MetaParams params(job, layout, rank, target, MetaParams::Of::all);
+  return params.bytes(MemoryTerm::parameters) + params.bytes(MemoryTerm::gradients) +
+         params.bytes(MemoryTerm::master_weights) + params.bytes(MemoryTerm::moments);
+}
+
+std::vector<ParamCollective> param_collectives(const JobSpec& job, const parallel::Layout& layout,
+                                               std::int64_t rank, const kernels::Target& target) {
+  std::vector<ParamCollective> calls;
+  MetaParams of(job, layout, rank, target, MetaParams::Of::matrices,
+                [&](parallel::Group group, const parallel::MetaCollective& c) {
+                  if (c.moment == parallel::CommMoment::issue && c.group_size > 1)
+                    calls.push_back({group, c.kind, c.bytes});
+                });
+  ParamStore& params = of.params();
+  params.begin_step(of.stream());
+  for (std::int64_t m = 0; m < job.microbatches(); ++m) {
+    for (ParamId id = 0; id < params.count(); ++id) {
+      for (std::int64_t use = 0; use < params.info(id).grad_uses; ++use) {
+        params.grad(id);
+        params.grad_mode(id);
+      }
+      params.reduce_complete_grads();  // of its unit before the next one is opened
+    }
+  }
+  params.finish_grads();
+  params.updated(of.stream());
+  return calls;
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,16 @@
+#include "core/train/param_placement.h"
+
+namespace trainerd::core {
+
+ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
+                               std::int64_t microbatches) {
+  const auto place = layout.grid.coordinate(groups.rank());
+  return {.tp = layout.options.tp,
+          .tp_rank = place[static_cast<std::size_t>(parallel::Axis::tp)],
+          .dp = groups.data_parallel(layout),
+          .zero = layout.options.zero,
+          .microbatches = microbatches,
+          .bucket_bytes = layout.options.bucket_bytes};
+}
+
+}  // namespace trainerd::core
