@@ -201,9 +201,9 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
     return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
-  // Of two cores at 2 GHz, less than 5 seconds. It is 3 to 4 of the processor's; other processes on its cores
-  // may make it 6, so that the fastest of three is taken.
-  constexpr double kMostSeconds = 6;
+  // Less than 5 seconds on two cores of 2 GHz. It is 3 to 4 of the processor's; other processes on its cores
+  // may double it, so that the fastest of three is taken.
+  constexpr double kMostSeconds = 8;
   core::SearchResult result;
   double seconds = kMostSeconds;
   for (int i = 0; i < 3 && seconds >= kMostSeconds; ++i) {
