@@ -99,18 +99,28 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
   const std::int64_t grads = kernels::size_of(p.grads), params = kernels::size_of(p.params);
   const std::int64_t bucket = c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes;
   const std::int64_t parts = levels.replicas ? levels.inner : levels.size;
+  const bool rounded = p.rounds_reduction();
+  const std::int64_t pieces = rounded && levels.replicas ? levels.size / levels.inner : 1;
+  const auto reduce_scatter = [&](std::int64_t elements, const GroupPlace& place) {
+    return rounded ? collective_seconds(parallel::OpKind::all_to_all, elements * kernels::size_of(p.reduce),
+                                        place, t)
+                   : collective_seconds(parallel::OpKind::reduce_scatter, elements * grads, place, t);
+  };
   const auto of = [&](const UnitSections& unit, bool table) {
     Seconds s;
     for (const parallel::Bucket& b :
-         parallel::lay_out_buckets(unit.sections, bucket / grads, parts).buckets) {
+         parallel::lay_out_buckets(unit.sections, bucket / grads, parts, pieces).buckets) {
       const std::int64_t piece = b.size / levels.inner;
-      const double reduce = collective_seconds(parallel::OpKind::reduce_scatter, b.size * grads, inner, t);
+      const double reduce = reduce_scatter(b.size, inner);
       const double gather = collective_seconds(parallel::OpKind::all_gather, b.size * params, inner, t);
       double reduce_outer = 0, gather_outer = 0;
       if (outer != nullptr && levels.replicas) {
-        reduce_outer = collective_seconds(parallel::OpKind::all_reduce, piece * grads, *outer, t);
+        reduce_outer = rounded
+                           ? reduce_scatter(piece, *outer) +
+                                 collective_seconds(parallel::OpKind::all_gather, piece * grads, *outer, t)
+                           : collective_seconds(parallel::OpKind::all_reduce, piece * grads, *outer, t);
       } else if (outer != nullptr) {
-        reduce_outer = collective_seconds(parallel::OpKind::reduce_scatter, piece * grads, *outer, t);
+        reduce_outer = reduce_scatter(piece, *outer);
         gather_outer = collective_seconds(parallel::OpKind::all_gather, piece * params, *outer, t);
       }
       const double walks = table ? 1 : 2;
@@ -129,7 +139,7 @@ DataParallelBounds::UnitSeconds DataParallelBounds::unit_seconds(const LayoutCho
     }
     return s;
   };
-  const Sections& s = sections(c.tp, parts);
+  const Sections& s = sections(c.tp, parts * pieces);
   return {of(s.layer, false), of(s.embedding, true), of(s.head, true)};
 }
 
