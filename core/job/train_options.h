@@ -51,10 +51,13 @@ struct PrecisionRecipe {
   kernels::DType compute = kernels::DType::f32;  ///< activations and GEMM operands
   kernels::DType params = kernels::DType::f32;   ///< what the forward pass reads
   kernels::DType grads = kernels::DType::f32;    ///< accumulated parameter gradients
-  kernels::DType reduce = kernels::DType::f32;   ///< gradients on the wire
+  kernels::DType reduce = kernels::DType::f32;   ///< gradients between ranks; fp32: as `grads` holds them
   kernels::DType master = kernels::DType::f32;   ///< what the optimizer updates
   kernels::DType moments = kernels::DType::f32;
   kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
+
+  /// Whether gradients are rounded on their way to other ranks.
+  bool rounds_reduction() const { return grads == kernels::DType::f32 && reduce == kernels::DType::bf16; }
 
   bool operator==(const PrecisionRecipe&) const = default;
 };

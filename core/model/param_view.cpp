@@ -38,6 +38,8 @@ void ParamView::lay_out(const PrecisionRecipe& recipe) {
   std::stable_sort(ids_.begin(), ids_.end(),
                    [&](ParamId a, ParamId b) { return info(a).unit < info(b).unit; });
 
+  const std::int64_t parts = placement_.dp.parts(),
+                     pieces = recipe.rounds_reduction() ? placement_.dp.pieces() : 1;
   std::vector<parallel::Section> sections;
   std::vector<std::size_t> section_of(infos_.size());
   ParamId before = kNoParam;
@@ -56,16 +58,15 @@ void ParamView::lay_out(const PrecisionRecipe& recipe) {
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
     if (by_itself) {
       sections.pop_back();
-      for (const std::int64_t elements :
-           tensor_sections(info(id).shard, placement_.tp, placement_.dp.parts()))
+      for (const std::int64_t elements : tensor_sections(info(id).shard, placement_.tp, parts * pieces))
         sections.push_back({param.unit, elements});
     } else {
       sections.back().elements += align_up(param.shape.numel(), kAlignElements);
     }
     before = id;
   }
-  buckets_ = parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads),
-                                       placement_.dp.parts());
+  buckets_ =
+      parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads), parts, pieces);
   for (const ParamId id : ids_)
     of(id).offset += buckets_.section_begins[section_of[static_cast<std::size_t>(id)]];
 }
@@ -87,7 +88,8 @@ void ParamView::make_reducer(const PrecisionRecipe& recipe, Arena& persistent) {
     if (sharded && !shared) units[u].reductions = placement_.microbatches;
     unit_grads_[u].complete = uses * placement_.microbatches / units[u].reductions;
   }
-  reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.grads, backend_, persistent);
+  reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded,
+                   parallel::GradDtypes{recipe.grads, recipe.reduce}, backend_, persistent);
 }
 
 void ParamView::make_gatherer(const PrecisionRecipe& recipe, Arena& persistent) {

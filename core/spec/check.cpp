@@ -170,6 +170,10 @@ class Checker {
 
   void precision() {
     const PrecisionRecipe& r = job_.precision;
+    if (good({"precision", "precision.reduce", "device"}) && job_.device == DeviceChoice::cuda &&
+        r.reduce == kernels::DType::bf16)
+      problem("precision.reduce",
+              "bf16 is for device: cpu so far: on device: cuda set it to fp32, or leave it out");
     if (!good({"precision", "precision.rounding", "precision.master", "precision.moments"})) return;
     if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 &&
         r.moments != kernels::DType::bf16)

@@ -168,8 +168,9 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .only_if(r.params == r.compute, "the value of `compute`", "make it the same as precision.compute")
       .or_else("`compute`");
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
-  format("reduce", r.reduce, "gradients on the wire")
-      .reserved(r.reduce == DType::f32, "fp32")
+  format("reduce", r.reduce,
+         "gradients on their way to other data-parallel ranks; fp32: as `grads` holds them; bf16: rounded to "
+         "nearest, and summed in fp32 in rank order (`device: cpu`)")
       .or_else("`fp32`");
   format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
       .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",

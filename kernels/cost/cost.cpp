@@ -172,6 +172,9 @@ Cost cost(const CeFinish& a, const Target&) {
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
+Cost cost(const SumParts& a, const Target&) {
+  return {numel(a.x), sum_bytes({&a.x}) + written(a.out, a.mode)};
+}
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }

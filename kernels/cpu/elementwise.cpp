@@ -70,6 +70,17 @@ void CpuBackend::cast(Stream& stream, const Cast& a) {
   });
 }
 
+void CpuBackend::sum_parts(Stream&, const SumParts& a) {
+  const std::int64_t n = a.out.numel(), size = size_of(a.x.dtype);
+  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == DType::f32 &&
+                  a.parts >= 1 && a.x.numel() == a.parts * n,
+              "sum_parts: parts in fp32 or bf16 of the size of out, which is fp32");
+  for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    vector_.sum_parts(a.x.dtype, a.x.data + begin * size, a.parts, n, a.out.as<float>() + begin, end - begin,
+                      a.mode);
+  });
+}
+
 void CpuBackend::init_normal(Stream&, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
   base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "init: fp32 or bf16");

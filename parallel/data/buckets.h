@@ -7,8 +7,8 @@
 
 namespace trainerd::parallel {
 
-/// A run of elements of the flat arrays that is reduced at once. Its size is a multiple of the parts times
-/// the alignment.
+/// A run of elements of the flat arrays that is reduced at once. Its size is a multiple of the parts, times
+/// the pieces of one, times the alignment.
 struct Bucket {
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -26,7 +26,7 @@ struct Unit {
 /// part for each rank that shards. The partition is the same for every ZeRO stage: stages differ in what is
 /// kept, not in how sums are made.
 struct BucketLayout {
-  std::int64_t elements = 0;  ///< of the flat arrays: a multiple of the parts times the alignment
+  std::int64_t elements = 0;  ///< of the flat arrays: a multiple of what a bucket's is
   std::int64_t parts = 1;
   std::vector<Bucket> buckets;
   std::vector<Unit> units;
@@ -51,8 +51,9 @@ struct Section {
   std::int64_t elements = 0;
 };
 
-/// Sizes are rounded up to what can be cut; `bucket_elements` is a wish.
+/// Sizes are rounded up to what can be cut; `bucket_elements` is a wish. Each part can be cut once more, into
+/// `pieces` equal ones.
 BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t bucket_elements,
-                             std::int64_t parts);
+                             std::int64_t parts, std::int64_t pieces);
 
 }  // namespace trainerd::parallel

@@ -24,6 +24,8 @@ struct DataParallelGroups {
   std::int64_t part() const {
     return shards_outside() ? inner->rank() * outer->size() + outer->rank() : inner->rank();
   }
+  /// Pieces that replicas cut a part into, to sum one each.
+  std::int64_t pieces() const { return replicas ? outer->size() : 1; }
   /// Of the ranks that hold the same part, this one counts and saves it.
   bool owner() const { return !replicas || outer->rank() == 0; }
   /// The piece of a bucket that one inner rank holds of it, its outer ranks together.

@@ -11,8 +11,8 @@ namespace trainerd::parallel {
 using namespace kernels;
 
 GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& plan,
-                         std::vector<GradUnit> units, bool sharded, DType dtype, Backend& backend,
-                         Arena& persistent)
+                         std::vector<GradUnit> units, bool sharded, const GradDtypes& dtypes,
+                         Backend& backend, Arena& persistent)
     : groups_(groups),
       plan_(plan),
       units_(std::move(units)),
@@ -21,13 +21,26 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
       slot_of_unit_(plan.units.size(), nullptr),
       reduced_(plan.units.size(), 0) {
   base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
+  if (dtypes.rounded() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(dtypes.wire, persistent);
   if (sharded_) {
-    parts_ = persistent.take(dtype, {plan_.shard_elements()}, MemoryTerm::gradients);
-    take_rings(dtype, persistent);
+    parts_ = persistent.take(dtypes.held, {plan_.shard_elements()}, MemoryTerm::gradients);
+    take_rings(dtypes.held, persistent);
   } else {
-    flat_ = persistent.take(dtype, {plan_.elements}, MemoryTerm::gradients);
+    flat_ = persistent.take(dtypes.held, {plan_.elements}, MemoryTerm::gradients);
     pending_.reserve(plan_.buckets.size());
   }
+}
+
+void GradReducer::take_staging(DType wire, Arena& persistent) {
+  // In the background a unit is on its way while the next one's gradients are made. Else a bucket is.
+  std::int64_t most = 0;
+  if (groups_.gradients == Progress::background)
+    for (const Unit& unit : plan_.units) most = std::max(most, unit.size);
+  else
+    for (const Bucket& bucket : plan_.buckets) most = std::max(most, bucket.size);
+  rounded_inside_.emplace(*groups_.inner, wire, most, backend_, persistent);
+  if (groups_.outer != nullptr)
+    rounded_outside_.emplace(*groups_.outer, wire, most / groups_.inner->size(), backend_, persistent);
 }
 
 void GradReducer::take_rings(DType dtype, Arena& persistent) {
@@ -47,13 +60,13 @@ void GradReducer::take_rings(DType dtype, Arena& persistent) {
     if (units_[u].ring == GradUnit::Ring::own) continue;
     const auto ring = static_cast<std::size_t>(units_[u].ring);
     largest[ring] = std::max(largest[ring], plan_.units[u].size);
-    adds[ring] = adds[ring] || units_[u].reductions > 1;
+    adds[ring] = adds[ring] || (units_[u].reductions > 1 && !rounded_inside_);
   }
   for (std::size_t ring = 0; ring < 2; ++ring) add_ring(largest[ring], slots, adds[ring]);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const bool own = units_[u].ring == GradUnit::Ring::own;
     ring_of_unit_.push_back(own ? rings_.size() : static_cast<std::size_t>(units_[u].ring));
-    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1);
+    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1 && !rounded_inside_);
   }
 }
 
@@ -103,18 +116,30 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
   if (groups_.outer != nullptr)
     for_pending([&](std::vector<Pending>& pending) {
       for (Pending& p : pending)
-        if (p.work && p.inside) advance(stream, p);
+        if (const bool gathers = p.hop == Hop::outside && groups_.replicas && rounded_outside_;
+            p.work && (p.hop == Hop::inside || gathers))
+          advance(stream, p);
     });
   std::vector<Pending>& pending = slot == nullptr ? pending_ : slot->pending;
   for (std::size_t i = u.buckets; i-- > 0;) {
     const std::size_t b = u.first_bucket + i;
     const std::int64_t at = plan_.buckets[b].begin - u.begin, size = plan_.buckets[b].size;
-    Pending p{
-        .bucket = b, .whole = whole.rows(at, size), .out = part(b), .last = last, .inside = true, .work = {}};
-    if (adds) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
-    const Tensor out = groups_.shards_outside() ? groups_.piece(p.whole) : p.out;
-    p.work = groups_.inner->reduce_scatter(stream, p.whole, out,
-                                           {.label = "gradients", .progress = groups_.gradients});
+    Pending p{.serial = started_++,
+              .bucket = b,
+              .whole = whole.rows(at, size),
+              .out = part(b),
+              .mode = adds ? WriteMode::accumulate : WriteMode::assign,
+              .last = last,
+              .hop = Hop::inside,
+              .work = {},
+              .staged = {}};
+    if (rounded_inside_) {
+      send_rounded(stream, p.whole, p);
+    } else {
+      if (adds) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
+      const Tensor out = groups_.shards_outside() ? groups_.piece(p.whole) : p.out;
+      p.work = groups_.inner->reduce_scatter(stream, p.whole, out, options());
+    }
     pending.push_back(std::move(p));
   }
 }
@@ -122,15 +147,52 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
 void GradReducer::advance(Stream& stream, Pending& p) {
   p.work->wait(stream);
   p.work.reset();
-  const CommOptions options{.label = "gradients", .progress = groups_.gradients};
-  if (p.inside && groups_.shards_outside()) {
-    p.work = groups_.outer->reduce_scatter(stream, groups_.piece(p.whole), p.out, options);
-  } else if (p.inside || groups_.shards_outside()) {
+  if (rounded_inside_) return advance_rounded(stream, p);
+  if (p.hop == Hop::inside && groups_.shards_outside()) {
+    p.work = groups_.outer->reduce_scatter(stream, groups_.piece(p.whole), p.out, options());
+  } else if (p.hop == Hop::inside || groups_.shards_outside()) {
     const Tensor sum = part(p.bucket);
     if (p.out.data != sum.data) backend_.add(stream, {sum, p.out, sum});
-    if (groups_.replicas && p.last) p.work = groups_.outer->all_reduce(stream, sum, ReduceOp::sum, options);
+    if (groups_.replicas && p.last) p.work = groups_.outer->all_reduce(stream, sum, ReduceOp::sum, options());
   }
-  p.inside = false;
+  p.hop = Hop::outside;
+}
+
+void GradReducer::send_rounded(Stream& stream, const Tensor& x, Pending& p) {
+  RoundedSum& rounded = *level(p.hop);
+  // Every rank waits for the same operation here: what there is room for depends on the order of calls alone.
+  while (!(p.staged = rounded.take(x.numel()))) {
+    Pending* oldest = nullptr;
+    for_pending([&](std::vector<Pending>& pending) {
+      for (Pending& other : pending)
+        if (&other != &p && other.hop == p.hop && other.staged && (!oldest || other.serial < oldest->serial))
+          oldest = &other;
+    });
+    base::check(oldest != nullptr, "a staging ring is full of what is under way");
+    advance(stream, *oldest);
+  }
+  p.work = rounded.send(stream, x, *p.staged, options());
+}
+
+void GradReducer::advance_rounded(Stream& stream, Pending& p) {
+  const Tensor sum = part(p.bucket);
+  if (p.hop == Hop::gather) return;
+  const StagingRing::Run run = *std::exchange(p.staged, std::nullopt);
+  RoundedSum& rounded = *level(p.hop);
+  if (p.hop == Hop::outside) {
+    p.hop = Hop::gather;
+    if (!groups_.replicas) return rounded.sum(stream, run, sum, p.mode);
+    // Each replica makes the sum of its piece.
+    const std::int64_t size = sum.numel() / groups_.outer->size();
+    const Tensor mine = sum.rows(groups_.outer->rank() * size, size);
+    rounded.sum(stream, run, mine, WriteMode::assign);
+    p.work = groups_.outer->all_gather(stream, mine, sum, options());
+    return;
+  }
+  const Tensor to = groups_.shards_outside() ? groups_.piece(p.whole) : sum;
+  rounded.sum(stream, run, to, groups_.shards_outside() ? WriteMode::assign : p.mode);
+  p.hop = Hop::outside;
+  if (groups_.shards_outside() || (groups_.replicas && p.last)) send_rounded(stream, to, p);
 }
 
 void GradReducer::settle(Stream& stream, std::vector<Pending>& pending) {

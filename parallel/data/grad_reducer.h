@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/backend/backend.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/data_parallel.h"
+#include "parallel/data/rounded_sum.h"
 
 namespace trainerd::parallel {
 
@@ -28,15 +30,26 @@ struct GradUnit {
   std::int64_t reductions = 1;  ///< in a step
 };
 
+/// Of gradients: as they are held, and as they cross to other ranks. With fp32 and bf16 each level's sums are
+/// made by RoundedSum; else gradients cross as they are held.
+struct GradDtypes {
+  kernels::DType held = kernels::DType::f32;
+  kernels::DType wire = kernels::DType::f32;
+  bool rounded() const { return held == kernels::DType::f32 && wire == kernels::DType::bf16; }
+};
+
 /// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by
 /// reduce-scatter. Every ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where
 /// each sum takes the place of this rank's part, or
 /// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the
 /// reductions of a step add up.
+///
+/// Where gradients are rounded for the way, sums are not: what is gathered of them, for whole gradients or
+/// among replicas, is fp32. One rank rounds nothing.
 class GradReducer {
  public:
   GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
-              bool sharded, kernels::DType dtype, kernels::Backend& backend, kernels::Arena& persistent);
+              bool sharded, const GradDtypes& dtypes, kernels::Backend& backend, kernels::Arena& persistent);
 
   void begin_step();
   /// Where the unit's gradients accumulate, a flat tensor of its size: the same until it is reduced.
@@ -58,14 +71,20 @@ class GradReducer {
   const kernels::Tensor& parts() const { return parts_; }
 
  private:
-  /// A bucket's reduction on its way: inside; then outside, or among replicas after the last one of the step.
+  /// Operations of a bucket's reduction: inside; then outside, or among replicas after the last one of the
+  /// step, which gather rounded sums by an operation of its own.
+  enum class Hop : std::uint8_t { inside, outside, gather };
   struct Pending {
+    std::uint64_t serial = 0;  ///< in the order of starts
     std::size_t bucket = 0;
     kernels::Tensor whole;  ///< the bucket's gradients
     kernels::Tensor out;    ///< where the sum goes: the part itself, or what is then added to it
+    kernels::WriteMode mode =
+        kernels::WriteMode::assign;  ///< of a rounded sum, which goes to the part itself
     bool last = true;
-    bool inside = true;  ///< the operation under way
+    Hop hop = Hop::inside;  ///< the operation under way
     std::unique_ptr<Work> work;
+    std::optional<StagingRing::Run> staged;  ///< by the level of `hop`
   };
   /// Holds one unit at a time, from its first gradient until its slot is needed again.
   struct Slot {
@@ -77,6 +96,14 @@ class GradReducer {
     std::size_t next = 0;  ///< the oldest
   };
   void take_rings(kernels::DType dtype, kernels::Arena& persistent);
+  void take_staging(kernels::DType wire, kernels::Arena& persistent);
+  CommOptions options() const { return {.label = "gradients", .progress = groups_.gradients}; }
+  std::optional<RoundedSum>& level(Hop hop) {
+    return hop == Hop::inside ? rounded_inside_ : rounded_outside_;
+  }
+  /// Starts the pending's operation at the level of its hop, when there is room.
+  void send_rounded(kernels::Stream& stream, const kernels::Tensor& x, Pending& pending);
+  void advance_rounded(kernels::Stream& stream, Pending& pending);
   /// Awaits what is under way and issues what follows it.
   void advance(kernels::Stream& stream, Pending& pending);
   void settle(kernels::Stream& stream, std::vector<Pending>& pending);
@@ -91,6 +118,8 @@ class GradReducer {
   bool sharded_;
   kernels::Backend& backend_;
   kernels::Tensor flat_, parts_;
+  std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< where gradients are rounded
+  std::uint64_t started_ = 0;
   std::vector<Ring> rings_;
   std::vector<std::size_t> ring_of_unit_;
   std::vector<Slot*> slot_of_unit_;    ///< null: not open

@@ -74,6 +74,22 @@ TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") 
   CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
 }
 
+TEST_CASE("gradients in bf16 between ranks are refused on CUDA devices", "[cuda][spec]") {
+  for (const std::vector<std::string>& overrides : {std::vector<std::string>{"parallel.dp=2"},
+                                                    {"parallel.dp=2", "cluster.communication=staged"},
+                                                    {"cluster.preset=dgx-h200"}}) {
+    std::vector<std::string> reduced = overrides;
+    reduced.push_back("precision={compute: bf16, reduce: bf16}");
+    CHECK_THROWS_WITH(cuda_job(reduced),
+                      Catch::Contains("precision.reduce: bf16 is for device: cpu so far") &&
+                          Catch::Contains("set it to fp32"));
+    reduced.push_back("device=cpu");
+    if (overrides.size() == 1) CHECK_NOTHROW(cuda_job(reduced));
+    reduced.back() = "precision.reduce=fp32";
+    CHECK_NOTHROW(cuda_job(reduced));
+  }
+}
+
 TEST_CASE("ranks share devices evenly where the job says so, and have their own where not", "[cuda]") {
   using parallel::Devices, parallel::ranks_per_device;
   CHECK(ranks_per_device(4, 8, Devices::own) == 1);

@@ -269,7 +269,6 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",
           "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
-  refused("precision={reduce: bf16}", "precision.reduce", "bf16 is not available yet: set it to fp32");
   refused("precision={compute: bf16, params: fp32}", "precision.params",
           "fp32 is not available yet: make it the same as precision.compute");
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm",

@@ -145,6 +145,71 @@ TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once
   CHECK(volume.count("dp_outer.all_gather") == 0);
 }
 
+TEST_CASE("gradients that are rounded for the way halve the bytes of each reduction", "[volume]") {
+  const auto rounded = [](core::JobSpec job) {
+    job.precision.name = "custom";
+    job.precision.reduce = kernels::DType::bf16;
+    return job;
+  };
+  for (const std::int64_t m : {1, 3}) {
+    CAPTURE(m);
+    for (const std::int64_t zero : {0, 1, 2, 3}) {
+      CAPTURE(zero);
+      auto volume = volume_of(rounded(job_of(zero, m)));
+      CHECK(volume["dp.all_to_all"] == (zero >= 2 ? m : 1) * kAll / 2);
+      CHECK(volume.count("dp.reduce_scatter") == 0);
+      // Sums and parameters, in fp32.
+      CHECK(volume["dp.all_gather"] == (zero == 3 ? m * (2 * kLayers + 2 * kTable) : kAll));
+    }
+  }
+  core::JobSpec levels = job_of(1, 2);
+  levels.parallel.dp = 4;
+  levels.batch.global = 8;
+  auto volume = volume_of(rounded(levels), 2);
+  CHECK(volume["dp_inner.all_to_all"] == kAll / 2);
+  CHECK(volume["dp_outer.all_to_all"] == kAll / 2 / 2);
+  CHECK(volume["dp_outer.all_gather"] == kAll / 2);
+  CHECK(volume["dp_inner.all_gather"] == kAll);
+
+  core::JobSpec hybrid = job_of(3, 3);
+  hybrid.parallel.dp = 4;
+  hybrid.parallel.zero_group = 2;
+  hybrid.batch.global = 12;
+  volume = volume_of(rounded(hybrid));
+  CHECK(volume["dp_inner.all_to_all"] == 3 * kAll / 2);
+  CHECK(volume["dp_outer.all_to_all"] == kAll / 2 / 2);
+  CHECK(volume["dp_outer.all_gather"] == kAll / 2);
+  CHECK(volume.count("dp_outer.all_reduce") == 0);
+}
+
+TEST_CASE("rounding for the way takes room for one unit of gradients on its way, or for a bucket",
+          "[volume]") {
+  const auto gradients = [](std::int64_t zero, bool background, kernels::DType reduce) {
+    core::JobSpec job = job_of(zero, 1);
+    job.precision.name = "custom";
+    job.precision.reduce = reduce;
+    job.parallel.overlap_grad_reduce = background;
+    job.parallel.bucket_bytes = 1 << 16;
+    parallel::Topology topology = test::cpu_topology(1);
+    topology.devices_per_node = 64;
+    const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+    for (const auto& region : plan.memory.regions)
+      if (region.name == "persistent") return region.terms.at("gradients");
+    return std::int64_t{0};
+  };
+  constexpr std::int64_t kLargestUnit = (kLayers - kNorms) / 4;  // sent and received: twice 2 bytes
+  for (const std::int64_t zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const auto added = [&](bool background) {
+      return gradients(zero, background, kernels::DType::bf16) -
+             gradients(zero, background, kernels::DType::f32);
+    };
+    CHECK(added(true) == kLargestUnit);
+    CHECK(added(false) > 0);
+    CHECK(added(false) <= 1 << 16);
+  }
+}
+
 TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients and optimizer state",
           "[volume]") {
   // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's

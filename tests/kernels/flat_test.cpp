@@ -93,6 +93,34 @@ TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
       }
 }
 
+TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to what was there", "[flat]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : kLengths)
+      for (const std::int64_t parts : {1, 2, 5})
+        for (const kernels::WriteMode mode : {kernels::WriteMode::assign, kernels::WriteMode::accumulate}) {
+          const Values x = normal_values(parts * n, 6, dtype), before = normal_values(n, 7, DType::f32);
+          Values exact(before), expected(before);
+          for (std::size_t i = 0; i < before.size(); ++i) {
+            double wide = 0;
+            auto sum = static_cast<float>(x[i]);
+            for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p) {
+              wide += x[p * before.size() + i];
+              if (p > 0) sum += static_cast<float>(x[p * before.size() + i]);
+            }
+            const bool adds = mode == kernels::WriteMode::accumulate;
+            exact[i] = adds ? before[i] + wide : wide;
+            expected[i] = static_cast<double>(adds ? sum + static_cast<float>(before[i]) : sum);
+          }
+          check_operator([&](Machine& m) {
+            const Tensor out = m.tensor(DType::f32, {n}, before);
+            m.backend().sum_parts(
+                m.stream(), {.x = m.tensor(dtype, {parts * n}, x), .out = out, .parts = parts, .mode = mode});
+            CHECK(Machine::read(out) == expected);
+            return std::vector<Output>{{"sum of parts", out, exact, parts + 1}};
+          });
+        }
+}
+
 TEST_CASE("block square sums are sums of squares of fixed blocks in double", "[reduce]") {
   for (const DType dtype : kActivationDtypes)
     for (const std::int64_t n : kLengths) {

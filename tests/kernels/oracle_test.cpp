@@ -266,7 +266,19 @@ TEST_CASE("flat operators on odd addresses match the CPU world", "[oracle]") {
     on.m.backend().scale(on.m.stream(), {.x = b, .factor = 0.3f, .out = b});
     on.m.backend().cast(on.m.stream(), {.in = a, .out = wide});
     on.m.backend().block_square_sums(on.m.stream(), {.x = a, .sums = sums});
-    return std::vector<Result>{{"sum", out}, {"scaled", b}, {"cast", wide}, {"square sums", sums, n}};
+    const Tensor parts = on.normal({3 * n}, 3), odd_sum = on.empty(DType::f32, {n}),
+                 even_sum = on.parameters({n - n % 8}, 4);
+    on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = odd_sum, .parts = 3});
+    on.m.backend().sum_parts(on.m.stream(), {.x = parts.rows(0, 2 * even_sum.numel()),
+                                             .out = even_sum,
+                                             .parts = 2,
+                                             .mode = kernels::WriteMode::accumulate});
+    return std::vector<Result>{{"sum of odd parts", odd_sum},
+                               {"sum of even parts", even_sum},
+                               {"sum", out},
+                               {"scaled", b},
+                               {"cast", wide},
+                               {"square sums", sums, n}};
   });
 }
 

@@ -99,6 +99,9 @@ std::vector<Case> cases() {
   all.push_back({Options{.tp = 2, .pp = 2, .dp = 2}});
   all.push_back({Options{.tp = 4}, {}, "bf16", 2});
   all.push_back({Options{.dp = 4, .zero = 3, .zero_group = 2}});
+  for (const std::int64_t zero : {0, 1, 2, 3})
+    all.push_back({Options{.dp = 2, .zero = zero}, {}, "{compute: bf16, reduce: bf16}"});
+  all.push_back({Options{.dp = 4, .zero = 3, .zero_group = 2}, {}, "{compute: bf16, reduce: bf16}"});
   for (const core::RecomputeOptions& recompute : {selective, full}) {
     all.push_back({Options{.tp = 2}, recompute});
     all.push_back({Options{.pp = 2, .schedule = zb_h1}, recompute});

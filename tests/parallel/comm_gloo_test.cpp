@@ -10,6 +10,7 @@
 #include "parallel/comm/gloo/gloo_world.h"
 #include "tests/parallel/comm_program.h"
 #include "tests/parallel/comm_workers.h"
+#include "tests/parallel/grad_reduction.h"
 
 using namespace trainerd;
 using namespace trainerd::parallel;
@@ -63,6 +64,29 @@ TEST_CASE("random programs of collectives over TCP give every rank the right res
                    [&](std::int64_t rank, GlooWorld& world) { run_on(rank, world, groups, 77, 60); });
   REQUIRE(gloo.workers.wait_all(100));
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
+    INFO(gloo.workers.text(rank));
+    CHECK(gloo.workers.code(rank) == 0);
+  }
+}
+
+TEST_CASE("gradients reduced over TCP are the fp32 sums in rank order of what crosses, bit for bit") {
+  const ReductionCase c = GENERATE(ReductionCase{.inner = 3, .microbatches = 2},
+                                   ReductionCase{.inner = 2, .outer = 2, .sharded = true, .microbatches = 2},
+                                   ReductionCase{.inner = 2,
+                                                 .outer = 2,
+                                                 .replicas = true,
+                                                 .sharded = true,
+                                                 .progress = Progress::caller,
+                                                 .microbatches = 2});
+  CAPTURE(text_of(c));
+  GlooWorkers gloo(c.ranks(), 60, [&](std::int64_t rank, GlooWorld& world) {
+    RankMachine machine;
+    check_reductions(c, rank, machine, [&](const std::vector<std::int64_t>& ranks, const std::string& name) {
+      return world.communicator(machine.backend, ranks, name);
+    });
+  });
+  REQUIRE(gloo.workers.wait_all(100));
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(c.ranks()); ++rank) {
     INFO(gloo.workers.text(rank));
     CHECK(gloo.workers.code(rank) == 0);
   }

@@ -21,9 +21,11 @@ using namespace trainerd;
 
 namespace {
 
-core::JobSpec job_of(const std::string& model, const std::string& rest) {
+core::JobSpec job_of(const std::string& model, const std::string& rest,
+                     const std::string& precision = "bf16") {
   return core::parse_job(
-      "model: {" + model + "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\n" + rest, "job.yaml");
+      "model: {" + model + "}\nsteps: 1\ndata: {format: synthetic}\nprecision: " + precision + "\n" + rest,
+      "job.yaml");
 }
 
 const std::string kSmall = "layers: 8, hidden: 256, heads: 8, ffn: 512, vocab: 1024, seq_len: 128";
@@ -140,6 +142,41 @@ TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "
     if (zero == 1) CHECK(expected == Approx(20.22e9).epsilon(0.001));
     CHECK(states == Approx(expected).epsilon(0.01));
   }
+}
+
+TEST_CASE("gradients rounded for the way are planned with half of the bytes and of the time", "[plan]") {
+  const auto plan_with = [](const std::string& precision, const std::string& parallel) {
+    return plan_of(
+        job_of("layers: 8, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, seq_len: 2048",
+               "parallel: {" + parallel + "}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n",
+               precision));
+  };
+  const auto traffic = [](const core::Plan& plan, const std::string& group) {
+    for (const core::TrafficPlan& t : plan.communication)
+      if (t.group == group) return t;
+    FAIL("no group " << group);
+    return core::TrafficPlan{};
+  };
+  // 8 reductions in a step of P fp32 gradients, 2 gathers of P bf16 parameters: 8 x 4 + 2 bytes against 8 x 2
+  // + 2.
+  const std::string one = "dp: 8, zero: 2, overlap_grad_reduce: false, bucket_bytes: 1073741824";
+  const core::Plan wide = plan_with("bf16", one), rounded = plan_with("{compute: bf16, reduce: bf16}", one);
+  const core::TrafficPlan before = traffic(wide, "dp"), after = traffic(rounded, "dp");
+  CHECK(after.calls == before.calls);
+  CHECK(after.bytes / before.bytes == Approx(18.0 / 34).epsilon(0.001));
+  const parallel::LinkSpeed& link = wide.topology.nvlink;
+  CHECK(before.seconds - after.seconds ==
+        Approx(7.0 / 8 * (before.bytes - after.bytes) / (link.bytes_per_second * link.efficiency)));
+  // Casts and sums take part of that: they pass over memory.
+  CAPTURE(before.seconds, after.seconds, wide.time.step_seconds, rounded.time.step_seconds);
+  CHECK(rounded.time.step_seconds < wide.time.step_seconds);
+  CHECK(rounded.time.step_seconds > wide.time.step_seconds - (before.seconds - after.seconds));
+  // Among replicas an element crosses once in 2 bytes and once, as a sum, in 4; by all_reduce twice in 4.
+  const std::string hybrid = "dp: 16, zero: 1, zero_group: 8, bucket_bytes: 1073741824";
+  const core::TrafficPlan across = traffic(plan_with("bf16", hybrid), "dp_outer"),
+                          less = traffic(plan_with("{compute: bf16, reduce: bf16}", hybrid), "dp_outer");
+  CHECK(less.bytes / across.bytes == Approx((2.0 + 4) / 4).epsilon(0.001));
+  CHECK(less.seconds < 0.8 * across.seconds);
 }
 
 TEST_CASE("collectives take the time of their rings", "[plan]") {

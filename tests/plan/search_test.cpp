@@ -28,10 +28,12 @@ constexpr bool kTimed = false;  // a sanitizer takes several times as long
 constexpr bool kTimed = true;
 #endif
 
-core::JobSpec search_job(const std::string& model, const std::string& rest) {
+core::JobSpec search_job(const std::string& model, const std::string& rest,
+                         const std::string& precision = "bf16") {
   return core::parse_job(
       "model: {" + model +
-          "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n" + rest,
+          "}\nsteps: 1\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\nprecision: " + precision +
+          "\n" + rest,
       "job.yaml");
 }
 
@@ -39,6 +41,7 @@ struct Case {
   const char* name;
   std::string model, rest;
   core::LayoutSpace space;
+  std::string precision = "bf16";
 };
 
 /// Small enough to plan every layout; each kind of value is in one of them.
@@ -88,6 +91,28 @@ std::vector<Case> cases() {
         .zero_group = {0, 2},
         .schedule = {ScheduleKind::one_f_one_b},
         .recompute = {none}}},
+      {"rounded sums",
+       small + ", tie_embeddings: true",
+       "parallel: {dp: 16}\nbatch: {global: 64, micro: 1}\n",
+       {.tp = {1, 2},
+        .pp = {1, 2},
+        .micro = {1, 2},
+        .zero_group = {0, 2},
+        .bucket_bytes = {0, 1 << 22},
+        .schedule = {ScheduleKind::one_f_one_b},
+        .recompute = {none}},
+       "{compute: bf16, reduce: bf16}"},
+      {"rounded muon",
+       small + ", qkv_bias: true",
+       "parallel: {dp: 16, overlap_grad_reduce: false}\nbatch: {global: 64, micro: 1}\noptimizer: {name: "
+       "muon}\n",
+       {.tp = {1, 2},
+        .pp = {1, 2},
+        .micro = {1},
+        .zero_group = {0, 2},
+        .schedule = {ScheduleKind::one_f_one_b},
+        .recompute = {none}},
+       "{compute: bf16, reduce: bf16}"},
       {"llama-3-8b",
        "preset: llama-3-8b",
        "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
@@ -106,7 +131,7 @@ std::vector<Case> cases() {
 TEST_CASE("the search finds what planning every layout finds, and no bound is above its plan", "[search]") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
-    const core::JobSpec job = search_job(c.model, c.rest);
+    const core::JobSpec job = search_job(c.model, c.rest, c.precision);
     parallel::Topology topology = core::job_topology(job);
     const std::vector<core::LayoutChoice> all = core::all_layouts(job, topology, c.space);
     core::LayoutParts parts(job, topology);

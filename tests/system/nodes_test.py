@@ -19,6 +19,9 @@ LAYOUTS = {
     "tp2-pp2": ["parallel.tp=2", "parallel.pp=2", "batch.micro=1"],
     "dp2-pp2": ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"],
     "hybrid": ["parallel.dp=4", "batch.micro=1", "parallel.zero_group=2", "parallel.zero=2"],
+    # Gradients cross in bf16, over TCP as through memory.
+    "tp2-dp2-rounded": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=2", "precision={compute: bf16, reduce: bf16}"],
+    "hybrid-rounded": ["parallel.dp=4", "batch.micro=1", "parallel.zero_group=2", "parallel.zero=3", "precision={reduce: bf16}"],
     # Gradients are summed inside a node first, where there are several.
     "dp4": ["parallel.dp=4", "batch.micro=1"],
     "dp4-zero3": ["parallel.dp=4", "batch.micro=1", "parallel.zero=3"],

@@ -59,7 +59,9 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
     Seconds s;
     for (const ParamCollective& call :
          param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
-      const bool outer = call.group == Group::dp_outer, gather = call.kind == parallel::OpKind::all_gather;
+      const bool outer = call.group == Group::dp_outer;
+      // Replicas gather sums of gradients alone: part of the reduction.
+      const bool gather = call.kind == parallel::OpKind::all_gather && !(outer && parts_.levels(c).replicas);
       double& sum =
           gather ? (outer ? s.gather_outer : s.gather_inner) : (outer ? s.reduce_outer : s.reduce_inner);
       sum += collective_seconds(call.kind, call.bytes, place_in(places, call.group).value(), t);

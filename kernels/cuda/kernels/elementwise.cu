@@ -1,6 +1,7 @@
 // Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a
 // bytes of
-//   add 3 n, scale 2 n elements; cast n elements of each dtype; accumulate 4 n + 4 n.
+//   add 3 n, scale 2 n elements; cast n elements of each dtype; sum_parts n elements of each part and 4 n (8
+//   n where it adds); accumulate 4 n + 4 n.
 
 #include "kernels/cuda/kernels/flat.cuh"
 
@@ -47,6 +48,29 @@ struct CastBody {
     float v[N];
     load<N>(in + i, v);
     store<N>(out + i, v);
+  }
+};
+
+template <class T, bool kAdd>
+struct SumPartsBody {
+  const T* x;
+  float* out;
+  std::int64_t parts, size;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float total[N], v[N];
+    load<N>(x + i, total);
+    for (std::int64_t p = 1; p < parts; ++p) {
+      load<N>(x + p * size + i, v);
+#pragma unroll
+      for (int k = 0; k < N; ++k) total[k] += v[k];
+    }
+    if constexpr (kAdd) {
+      load<N>(out + i, v);
+#pragma unroll
+      for (int k = 0; k < N; ++k) total[k] += v[k];
+    }
+    store<N>(out + i, total);
   }
 };
 
@@ -106,6 +130,23 @@ void cast(const Launch& where, const Cast& a) {
         launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
                        CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
     });
+  });
+}
+
+void sum_parts(const Launch& where, const SumParts& a) {
+  const std::int64_t n = a.out.numel();
+  base::check(a.out.dtype == DType::f32 && a.parts >= 1 && a.x.numel() == a.parts * n,
+              "sum_parts: parts of the size of out, which is fp32");
+  with_type(a.x.dtype, "sum_parts: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    // Each part has to begin where vectors may.
+    const bool vectors = aligned(a.x, a.out) && n % kVec<T> == 0;
+    if (a.mode == WriteMode::accumulate)
+      launch_flat<kVec<T>>(where, n, vectors, "sum_parts",
+                           SumPartsBody<T, true>{at<T>(a.x), at<float>(a.out), a.parts, n});
+    else
+      launch_flat<kVec<T>>(where, n, vectors, "sum_parts",
+                           SumPartsBody<T, false>{at<T>(a.x), at<float>(a.out), a.parts, n});
   });
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "kernels/memory/memory.h"
+#include "kernels/tensor/tensor.h"
+
+namespace trainerd::parallel {
+
+/// Two equal arrays, of what is sent and of what arrives, from which operations take the same run of both and
+/// give it back about in the order in which they took it. What is taken when depends on the calls alone, not
+/// on time.
+class StagingRing {
+ public:
+  struct Run {
+    kernels::Tensor sent, received;  ///< flat, of the size asked for
+  };
+  StagingRing(kernels::DType dtype, std::int64_t elements, kernels::Arena& persistent);
+
+  /// Nothing while earlier runs are in its place.
+  std::optional<Run> take(std::int64_t elements);
+  void give_back(const Run& run);
+
+ private:
+  struct Taken {
+    std::int64_t begin = 0, end = 0;
+    bool given_back = false;
+  };
+  kernels::Tensor sent_, received_;
+  std::deque<Taken> taken_;  ///< the oldest first
+};
+
+}  // namespace trainerd::parallel
