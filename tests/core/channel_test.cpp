@@ -63,6 +63,14 @@ TEST_CASE("a frame of an absurd length is refused without waiting for it or hold
   CHECK(raw.channel.receive() == std::nullopt);
 }
 
+TEST_CASE("a message that the other end would refuse is not sent", "[channel]") {
+  auto [left, right] = core::Channel::make_pair();
+  core::Channel sender(std::move(left)), receiver(std::move(right));
+  CHECK_THROWS_WITH(sender.send(std::string((64u << 20) + 1, 'x')), Catch::Contains("longer than"));
+  sender.send("short");
+  CHECK(receiver.receive() == "short");
+}
+
 TEST_CASE("sending to a peer that is gone is a communication error", "[channel]") {
   Raw raw;
   raw.close();

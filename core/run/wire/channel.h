@@ -17,7 +17,7 @@ class Channel {
   /// Two connected ends.
   static std::pair<base::UniqueFd, base::UniqueFd> make_pair();
 
-  /// Throws CommError when the peer is gone.
+  /// Throws CommError when the peer is gone, and for a message over 64 MiB, of which nothing is sent.
   void send(std::string_view message);
   /// The next message, waiting for it; empty when the peer is gone.
   std::optional<std::string> receive();
