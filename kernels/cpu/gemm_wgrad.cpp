@@ -84,6 +84,52 @@ void run_own(const WgradCall& c) {
   }
 }
 
+/// oneDNN's AMX matmul: it reads rows alone, so that a thread transposes its block of dy before. Returns
+/// whether oneDNN computed it by its reference implementation.
+bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
+  const LinearWgrad& a = c.args;
+  const WgradScratch& p = c.plan;
+  const std::int64_t element = size_of(p.dtype);
+  const auto rows_of = [&](std::int64_t block) { return std::min(p.rows.size, p.N - block * p.rows.size); };
+  const auto tokens_of = [&](std::int64_t block) {
+    return std::min(kAmxWgradTokens, p.tokens - block * kAmxWgradTokens);
+  };
+  const auto gemm_of = [&](std::int64_t row_block, std::int64_t token_block) -> const Gemm& {
+    GemmKey key;
+    key.m = rows_of(row_block);
+    key.n = p.C;
+    key.k = tokens_of(token_block);
+    key.lda = p.dy_stride;
+    key.ldb = p.C;
+    key.in = p.dtype;
+    key.addend = token_block > 0 ? GemmKey::Addend::in_place : GemmKey::Addend::none;
+    return cache.get(key);
+  };
+  // All there are, made before threads ask for them: the last block of rows and of tokens may be smaller.
+  bool reference = false;
+  for (const std::int64_t row_block : {std::int64_t{0}, p.rows.count - 1})
+    for (std::int64_t token_block = 0; token_block < p.token_blocks; ++token_block)
+      reference = gemm_of(row_block, token_block).is_reference() || reference;
+  c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
+    const std::int64_t row = block * p.rows.size, rows = rows_of(block);
+    const std::byte* dy = a.dy_TN.data.data + row * element;
+    std::byte* transposed = c.scratch + p.dy + thread * p.dy_bytes;
+    for (std::int64_t t = 0; t < p.token_blocks; ++t) {
+      const std::int64_t first = t * kAmxWgradTokens;
+      c.kernels.transpose(dy + first * p.N * element, p.N, tokens_of(t), rows, transposed, p.dy_stride);
+      gemm_of(block, t).run(thread, {.a = transposed,
+                                     .b = a.x_TC.data.data + first * p.C * element,
+                                     .c = reinterpret_cast<std::byte*>(c.sums(thread)),
+                                     .scratch = c.scratch + p.library + thread * library_scratch(target)});
+    }
+    c.finish(c.sums(thread), row, rows, 0, p.C);
+    if (!a.dbias_N.defined()) return;
+    c.kernels.column_sums(p.dtype, dy, p.N, p.tokens, rows, c.bias_sums(thread));
+    c.finish_bias(c.bias_sums(thread), row, rows);
+  });
+  return reference;
+}
+
 /// oneDNN's matmul with dy read by columns, in fp32 when the machine has no bf16 GEMM. Returns whether oneDNN
 /// computed it by its reference implementation.
 bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
@@ -150,6 +196,10 @@ void CpuBackend::linear_wgrad(Stream& stream, const LinearWgrad& args) {
   }
   const WgradCall call{args, plan, gemm_kernels_of(target_.isa), pool_, scratch};
   if (plan.own) return run_own(call);
+  if (by_amx(plan.dtype, target_)) {
+    reference_gemms_ += run_amx(call, *gemms_, target_);
+    return;
+  }
   widened_gemms_ += widened(plan.dtype, target_);
   reference_gemms_ += run_library(call, *gemms_, vector_, target_);
 }

@@ -15,8 +15,9 @@ struct Size {
 };
 
 // One element, odd sizes, whole panels (which can be packed), several token blocks with a tail, and columns
-// of x beyond what a weight gradient packs at a time.
-constexpr Size kSizes[] = {{1, 1, 1}, {7, 33, 65}, {65, 64, 128}, {300, 192, 64}, {65, 7, 2100}};
+// of x and tokens beyond what a weight gradient takes up at a time.
+constexpr Size kSizes[] = {{1, 1, 1},      {7, 33, 65},   {65, 64, 128},
+                           {300, 192, 64}, {65, 7, 2100}, {2083, 17, 9}};
 
 /// c[m, n] = a[m, k] b[k, n], each operand given by its element (row, column).
 template <class A, class B>

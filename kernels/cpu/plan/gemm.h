@@ -80,8 +80,9 @@ constexpr Blocks fused_blocks(std::int64_t tokens, DType dtype, bool prepared, c
 /// Output features of a block of a widened GEMM, and rows of a block of the weight gradient.
 constexpr std::int64_t kFeatureBlock = 192;
 constexpr std::int64_t kWgradRows = 96;
-/// The same on AMX, where oneDNN packs all of x again for each block.
+/// The same on AMX, where oneDNN packs all of x again for each block, and how many tokens a product takes up.
 constexpr std::int64_t kAmxWgradRows = 192;
+constexpr std::int64_t kAmxWgradTokens = 2048;
 /// Columns of x that a weight gradient packs at a time.
 constexpr std::int64_t kWgradColumns = 2048;
 

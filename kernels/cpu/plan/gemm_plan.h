@@ -89,7 +89,8 @@ struct DgradSwigluScratch {
 };
 
 /// Ours: x packed (a chunk of its columns), and per thread packed dy and, when the gradient cannot be summed
-/// in place, the sums. oneDNN's: operands in fp32 when widened, and per thread library workspace and sums.
+/// in place, the sums. oneDNN's: operands in fp32 when widened, and per thread library workspace and sums; on
+/// AMX per thread transposed dy too.
 struct WgradScratch {
   std::int64_t x = 0, dy = 0, library = 0, sums = 0, bias_sums = 0;
 
@@ -118,6 +119,11 @@ struct WgradScratch {
       if (widened(dtype, target)) {
         x = layout_.take(tokens * C * 4);
         dy = layout_.take(tokens * N * 4);
+      } else if (by_amx(dtype, target)) {
+        token_blocks = (tokens + kAmxWgradTokens - 1) / kAmxWgradTokens;
+        dy_stride = (std::min(tokens, kAmxWgradTokens) + 31) / 32 * 32;
+        dy_bytes = align_up((rows.size + 15) / 16 * 16 * dy_stride * size_of(dtype));
+        dy = layout_.take(target.threads * dy_bytes);
       }
     }
     sums = layout_.take(target.threads * sums_bytes);
@@ -132,6 +138,7 @@ struct WgradScratch {
   std::int64_t columns = 0;  ///< of dw, in one chunk
   std::int64_t token_blocks = 0, x_block_bytes = 0;
   std::int64_t dy_bytes = 0, sums_bytes = 0, bias_bytes = 0, sums_stride = 0;  ///< of one thread
+  std::int64_t dy_stride = 0;  ///< elements between rows of transposed dy
 
  private:
   ScratchLayout layout_;

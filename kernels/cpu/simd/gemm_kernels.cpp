@@ -36,6 +36,23 @@ void pack_wgrad_x(const std::byte* x, std::int64_t stride, std::int64_t tokens, 
   pack_rows(elements<T>(x), stride, tokens, columns, kPanel, words(out), kWgradWords * kPanel);
 }
 
+/// Two rows make one row of words, and words transposed are rows of two elements each.
+void transpose(const Bf16* in, std::int64_t stride, std::int64_t rows, std::int64_t columns, Word* out,
+               std::int64_t out_stride) {
+  alignas(64) Word block[16 * 16];
+  for (std::int64_t row = 0; row < rows; row += 32)
+    for (std::int64_t column = 0; column < columns; column += 16) {
+      const std::int64_t width = std::min<std::int64_t>(16, columns - column);
+      for (std::int64_t k = 0; k < 16; ++k) {
+        const std::int64_t low = row + 2 * k;
+        const Bf16* from = in + low * stride + column;
+        if (low < rows) pack_row(from, low + 1 < rows ? from + stride : nullptr, width, block + k * 16, 16);
+        else std::fill_n(block + k * 16, 16, Word{0});
+      }
+      transpose_16x16(block, 16, out + column * out_stride + row / 2, out_stride);
+    }
+}
+
 /// sums[j] (+)= column sums, rows in rising order.
 template <class T>
 void add_column_sums(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* sums,
@@ -165,6 +182,11 @@ const GemmKernels& gemm_kernels() {
           },
       .wgrad_block =
           [](const WgradBlock& w) { w.dtype == DType::bf16 ? wgrad_block<Bf16>(w) : wgrad_block<float>(w); },
+      .transpose =
+          [](const std::byte* in, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+             std::byte* out, std::int64_t out_stride) {
+            transpose(elements<Bf16>(in), stride, rows, columns, words(out), out_stride / 2);
+          },
       .linear_block = linear_block,
       .finish_rows =
           [](const FinishRows& f) { f.dtype == DType::bf16 ? finish_as<Bf16>(f) : finish_as<float>(f); },

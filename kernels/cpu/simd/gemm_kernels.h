@@ -74,6 +74,10 @@ struct GemmKernels {
   void (*pack_wgrad_x)(DType, const std::byte* x, std::int64_t stride, std::int64_t tokens,
                        std::int64_t columns, std::byte* out);
   void (*wgrad_block)(const WgradBlock&);
+  /// out[column][row] = in[row][column], bf16 (strides in elements). Rows are filled up with zeros to a
+  /// multiple of 32, and `out` has columns up to a multiple of 16, whose values say nothing.
+  void (*transpose)(const std::byte* in, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                    std::byte* out, std::int64_t out_stride);
   void (*linear_block)(const LinearBlock&);
   void (*finish_rows)(const FinishRows&);
   /// sums[j] = sum over rows in rising order of x[row][j].
