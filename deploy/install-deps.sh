@@ -12,7 +12,7 @@ packages=(
 test_packages=(
   catch2
   clang-format  # checks that sources are formatted
-  prometheus    # promtool checks the metrics
+  prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary
   slurm-wlm     # runs the batch script
 )
@@ -34,5 +34,16 @@ if [ "$(id -u)" -ne 0 ]; then
   sudo=(sudo)
 fi
 echo "installing: ${missing[*]}"
+# Debian starts the service of a new package at once and at every boot. The tests start programs of their own. The mask lies in /run: a
+# reboot forgets it.
+services=()
+if [ -d /run/systemd/system ] && [[ " ${missing[*]} " == *" prometheus "* ]]; then
+  services=(prometheus.service)
+  "${sudo[@]}" systemctl mask --runtime "${services[@]}"
+fi
 "${sudo[@]}" apt-get update -q
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+if [ "${#services[@]}" -gt 0 ]; then
+  "${sudo[@]}" systemctl unmask --runtime "${services[@]}"
+  "${sudo[@]}" systemctl disable "${services[@]}"
+fi

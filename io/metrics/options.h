@@ -7,6 +7,9 @@ namespace trainerd::io {
 struct MetricsOptions {
   /// host:port: a port that is taken stands for the next free one, port 0 for any; or "off".
   std::string listen = "127.0.0.1:9464";
+  /// Directory of files for Prometheus' file-based service discovery, one of each process that serves; empty:
+  /// none.
+  std::string discovery = {};
 
   bool serves() const { return listen != "off"; }
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "io/metrics/age_gauge.h"
+#include "io/metrics/disk_gauge.h"
 #include "io/metrics/listen_address.h"
 #include "io/metrics/sinks.h"
 #include "kernels/base/error.h"
@@ -218,6 +219,9 @@ struct PrometheusSink::State {
   std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
       "trainerd_checkpoint_age_seconds",
       "Seconds since the last complete checkpoint; since training began where this process has none yet.");
+  std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
+      "trainerd_output_disk_free_bytes",
+      "Bytes that this user may still write on the output directory's file system.");
   Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
   Family<Counter>& time =
       counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
@@ -259,8 +263,7 @@ PrometheusSink::PrometheusSink(const MetricsOptions& options) : state_(std::make
   const std::string port = address.port;
   state_->exposer = listen_near(address, options.listen);
   state_->moved = port != "0" && port != address.port;
-  state_->exposer->RegisterCollectable(state_->registry);
-  state_->exposer->RegisterCollectable(state_->checkpoint_age);
+  also_at("/metrics");
 }
 
 PrometheusSink::~PrometheusSink() {
@@ -272,6 +275,13 @@ PrometheusSink::~PrometheusSink() {
     }
   });
   state_->exposer.reset();
+}
+
+void PrometheusSink::also_at(const std::string& path) {
+  const State& s = *state_;
+  s.exposer->RegisterCollectable(s.registry, path);
+  s.exposer->RegisterCollectable(s.checkpoint_age, path);
+  s.exposer->RegisterCollectable(s.disk_free, path);
 }
 
 std::string PrometheusSink::address() const { return state_->address.text(); }
@@ -292,6 +302,7 @@ void PrometheusSink::on_start(const RunInfo& info) {
   s.restarts.get();
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
+  s.disk_free->watch(info.output);
   s.widened.get();
   for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time.Add(labels_of(part));
 }

@@ -20,6 +20,8 @@ class PrometheusSink final : public MetricsSink {
   ~PrometheusSink() override;
   /// "127.0.0.1:40123": what was bound.
   std::string address() const;
+  /// Serves the same under another path, such as "/a/metrics".
+  void also_at(const std::string& path);
   /// Whether that is another port than the one asked for, which is taken.
   bool moved() const;
 

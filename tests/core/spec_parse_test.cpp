@@ -46,7 +46,7 @@ steps: 20
 data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens, dtype: int32, on_change: continue, prefetch: 4}
 checkpoint: {every: 5, keep: 2, async: FALSE}
 evaluate: {every: 10, batches: 4}
-metrics: {listen: "[::1]:0"}
+metrics: {listen: "[::1]:0", discovery: d}
 trace: {steps: [3, 20]}
 cluster: {preset: local, nodes: 1}
 )",
@@ -84,6 +84,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.checkpoint == io::CheckpointOptions{{.steps = 5}, 2, false});
   CHECK(job.evaluate == EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
+  CHECK(job.metrics.discovery == "d");
   CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});
   CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
 }

@@ -36,7 +36,7 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   CHECK(with_line("grad_clip: 1") ==
         Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
   CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
-        Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen"});
+        Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen or discovery"});
   CHECK(with_line("optimizer.lr: 1e-3").size() == 1);  // a dotted key is a key with a dot, not a path
   CHECK(with_line("<<: {seed: 1}") ==
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
@@ -232,6 +232,11 @@ TEST_CASE("contradictions are errors", "[spec]") {
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).size() == 1);
   for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464", "off"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
+  CHECK(
+      problems(kJob, {"metrics={listen: off, discovery: d}"}) ==
+      Lines{
+          "--set metrics={listen: off, discovery: d}: metrics.discovery: has no effect: metrics.listen: off "
+          "serves none; leave it out"});
 }
 
 TEST_CASE("Muon's keys are for Muon, and its learning rate has a default of its own", "[spec]") {

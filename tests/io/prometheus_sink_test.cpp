@@ -6,7 +6,9 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <sstream>
 
@@ -35,7 +37,7 @@ UniqueFd connect_to(const std::string& address) {
   return fd;
 }
 
-std::string http_get(const std::string& address, const std::string& path) {
+std::string http_reply(const std::string& address, const std::string& path) {
   const UniqueFd fd = connect_to(address);
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   REQUIRE(trainerd::base::write_all(fd.get(), std::as_bytes(std::span(request))) == 0);
@@ -43,13 +45,18 @@ std::string http_get(const std::string& address, const std::string& path) {
   std::array<char, 4096> part{};
   for (ssize_t n = 0; (n = ::read(fd.get(), part.data(), part.size())) > 0;)
     reply.append(part.data(), static_cast<std::size_t>(n));
+  return reply;
+}
+
+std::string http_get(const std::string& address, const std::string& path) {
+  const std::string reply = http_reply(address, path);
   REQUIRE(reply.starts_with("HTTP/1.1 200"));
   return reply.substr(reply.find("\r\n\r\n") + 4);
 }
 
 /// "name{labels}" -> value.
-std::map<std::string, double> scrape(const PrometheusSink& sink) {
-  std::istringstream text(http_get(sink.address(), "/metrics"));
+std::map<std::string, double> scrape(const PrometheusSink& sink, const std::string& path = "/metrics") {
+  std::istringstream text(http_get(sink.address(), path));
   std::map<std::string, double> values;
   for (std::string line; std::getline(text, line);)
     if (!line.empty() && line[0] != '#')
@@ -169,6 +176,31 @@ TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is th
   }
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
   CHECK(scrape(sink).at("trainerd_checkpoint_age_seconds") < old);
+}
+
+TEST_CASE("the free space of the output directory's file system is that of the scrape") {
+  const TempDir dir;
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  RunInfo there = info();
+  sink.on_start(there);  // its output is no directory
+  CHECK_FALSE(scrape(sink).contains("trainerd_output_disk_free_bytes"));
+  there.output = dir.path();
+  sink.on_start(there);
+  const double free = scrape(sink).at("trainerd_output_disk_free_bytes");
+  const auto expected = static_cast<double>(std::filesystem::space(dir.path()).available);
+  CHECK(free > 0);
+  CHECK(std::abs(free - expected) < 0.05 * expected + 1e9);  // others write to the disk meanwhile
+}
+
+TEST_CASE("metrics are served under another path too, and nothing below any other") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.also_at("/a-1/metrics");
+  sink.on_start(info());
+  sink.on_step(step(5));
+  CHECK(scrape(sink, "/a-1/metrics").at("trainerd_step") == 5);
+  CHECK(scrape(sink, "/a-1/metrics").contains("trainerd_checkpoint_age_seconds"));
+  CHECK(scrape(sink).at("trainerd_step") == 5);
+  CHECK(http_reply(sink.address(), "/b-1/metrics").starts_with("HTTP/1.1 404"));
 }
 
 TEST_CASE("an unknown MFU is an absent metric") {

@@ -168,7 +168,8 @@ class Training(NodesTest):
 
     def test_a_node_serves_metrics_when_it_is_asked_to(self):
         port = free_port()
-        job, args = self.job("metrics"), self.arguments("dp4", "steps=100000")
+        discovery = self.root / "discovery"
+        job, args = self.job("metrics"), self.arguments("dp4", "steps=100000", f"metrics.discovery={discovery}")
         first = self.start_node(job, 0, port, *args, "--interface", "lo")
         second = self.start_node(job, 1, port, *args, "--interface", "localhost", "--metrics-listen", "127.0.0.1:0")
         address = None
@@ -182,8 +183,13 @@ class Training(NodesTest):
         while not re.search(r"^trainerd_step [1-9]", scrape(address), re.M):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.05)
+        found = [json.loads(p.read_text())[0] for p in discovery.glob("*.json")]
+        self.assertEqual(sorted((t["labels"]["run"], t["labels"]["node"]) for t in found), [("system", "0"), ("system", "1")])
+        [target] = [t for t in found if t["labels"]["node"] == "1"]
+        self.assertEqual(target["targets"], [address])
         first.send_signal(signal.SIGTERM)
         self.finish([first, second], status=143)
+        self.assertEqual(list(discovery.iterdir()), [])
 
 
 class Meeting(NodesTest):

@@ -530,6 +530,12 @@ class Refusals(RunTest):
         self.run_job(self.job(), *elsewhere, status=2)
         self.assertEqual({n: (self.root / "a" / n).read_bytes() for n in left}, left)
 
+    def test_a_discovery_directory_that_cannot_be_written_is_status_2(self):
+        (self.root / "file").write_text("")
+        output = self.run_job(self.job(), "--set", f"metrics.discovery={self.root}/file/d", status=2)
+        self.assertIn(f"metrics.discovery: cannot make {self.root}/file/d: Not a directory", output)
+        self.assertFalse((self.root / "a" / "job.yaml").exists(), "a refused run left its job")
+
     def test_an_output_that_cannot_be_written_is_status_2(self):
         (self.root / "a").write_text("a file where the directory should be")
         output = self.run_job(self.job(), status=2)

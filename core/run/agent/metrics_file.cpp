@@ -18,19 +18,30 @@ std::string reachable(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   if (host != "0.0.0.0" && host != "[::]") return address;
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return address;
-  return name.data() + address.substr(colon);
+  const std::string name = host_name();
+  return name.empty() ? address : name + address.substr(colon);
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::string path, const std::string& address, const std::string& run,
-                         std::int64_t node)
-    : path_(std::move(path)) {
-  const nlohmann::ordered_json targets = {
-      {{"targets", {reachable(address)}}, {"labels", {{"run", run}, {"node", std::to_string(node)}}}}};
-  const std::string text = targets.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
+  return name.data();
+}
+
+std::string target_text(const MetricsTarget& target, const std::map<std::string, std::string>& more) {
+  nlohmann::ordered_json labels = {{"run", target.run}, {"node", std::to_string(target.node)}};
+  for (const auto& [label, value] : more) labels[label] = value;
+  nlohmann::ordered_json group;
+  group["targets"] = nlohmann::ordered_json::array({reachable(target.address)});
+  group["labels"] = std::move(labels);
+  const auto groups = nlohmann::ordered_json::array({std::move(group)});
+  return groups.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+MetricsFile::MetricsFile(std::string path, const MetricsTarget& target) : path_(std::move(path)) {
+  const std::string text = target_text(target);
   if (const int error = base::write_file_atomically(path_, std::as_bytes(std::span(text))); error != 0)
     log::warn("{} cannot be written: {}", path_, base::errno_text(error));
 }

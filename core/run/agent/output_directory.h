@@ -10,7 +10,8 @@
 namespace trainerd::core {
 
 /// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl,
-/// report.html, run.log, metrics.json while it runs, traces/, checkpoints/.
+/// report.html, run.log, metrics.json while it runs, .discovery-node-0 while a target of it is in the job's
+/// discovery directory, traces/, checkpoints/.
 class OutputDirectory {
  public:
   /// What becomes of an earlier run's output.

@@ -98,7 +98,9 @@ AgentResult Run::run() {
     train();
     drain_writer();
   } catch (const std::exception& error) {
-    membership_.finish(end_by(error));
+    const End end = end_by(error);
+    membership_.finish(end);
+    if (discovery_file_) discovery_file_->leave(end.kind);
     end_failed(error.what());
     throw;
   }

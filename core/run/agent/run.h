@@ -13,6 +13,7 @@
 #include "core/run/agent/attempt.h"
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
+#include "core/run/agent/discovery_file.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
 #include "core/run/agent/output_directory.h"
@@ -141,6 +142,7 @@ class Run {
   std::unique_ptr<io::ReportSink> report_sink() const;
   void open_sinks();
   void serve_metrics(const io::MetricsOptions& metrics);
+  void remove_left_targets() const;
   void compare_with_plan();
   void finish(const std::string& outcome);
   io::RunInfo run_info() const;
@@ -165,6 +167,7 @@ class Run {
   std::optional<NodeSnapshots> snapshots_;
   CheckpointWriter writer_;
   std::optional<MetricsFile> metrics_file_;
+  std::optional<DiscoveryFile> discovery_file_;
   struct Saving {
     int segment = 0;
     std::int64_t attempt = 1;  ///< whose snapshot it is

@@ -69,14 +69,31 @@ std::unique_ptr<io::ReportSink> Run::report_sink() const {
 }
 
 void Run::serve_metrics(const io::MetricsOptions& metrics) {
+  if (!metrics.serves()) return remove_left_targets();
   auto prometheus = std::make_unique<io::PrometheusSink>(metrics);
+  remove_left_targets();
   if (prometheus->moved())
     log::warn("{} of metrics.listen is taken by another process: the metrics are on the next free port",
               metrics.listen);
   log::info("metrics at http://{}/metrics", prometheus->address());
-  metrics_file_.emplace(output_.metrics(membership_.node()), prometheus->address(), job_.name,
-                        membership_.node());
+  const std::int64_t node = membership_.node();
+  const MetricsTarget target{.address = prometheus->address(), .run = job_.name, .node = node};
+  metrics_file_.emplace(output_.metrics(node), target);
+  if (!job_.metrics.discovery.empty()) {
+    const std::string id = discovery_id(job_.name, node);
+    prometheus->also_at(discovery_metrics_path(id));
+    discovery_file_.emplace(job_.metrics.discovery, id, discovery_record(output_.path(), node), target);
+    log::info("a target for Prometheus: {}", discovery_file_->path());
+  }
   sinks_.add(std::move(prometheus));
+}
+
+/// What earlier processes of this output directory left in their discovery directories: of all nodes, since
+/// the others begin when this one says so.
+void Run::remove_left_targets() const {
+  if (!membership_.leads()) return;
+  remove_left_discovery_files(output_.path());
+  if (!output_.moved_to().empty()) remove_left_discovery_files(output_.moved_to());
 }
 
 void Run::open_sinks() {
@@ -84,7 +101,7 @@ void Run::open_sinks() {
   if (membership_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
     if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
-    if (metrics.serves()) serve_metrics(metrics);
+    serve_metrics(metrics);
   }
   if (!membership_.leads()) {
     const NodeRanks& here = attempt_->plan().here;

@@ -96,6 +96,7 @@ void Run::check_data() {
 /// A run that was killed after its last checkpoint and before its report gets the report now.
 AgentResult Run::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
+  remove_left_targets();
   if (membership_.leads() && !output_.report_is_current()) {
     io::RunInfo info = run_info();
     info.device = resumed_->environment["processor"];

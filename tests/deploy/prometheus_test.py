@@ -1,0 +1,249 @@
+"""deploy/prometheus/ by promtool, and by a real Prometheus that finds, scrapes and loses real runs."""
+
+import http.client
+import pathlib
+import re
+import socket
+import sys
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+from support import *
+
+FOLDER = ROOT / "deploy" / "prometheus"
+RULES = sorted((FOLDER / "rules").glob("*.yml"))
+ALERTS = (FOLDER / "rules" / "alerts.yml").read_text()
+MISSING = [p for p in ("prometheus", "promtool") if shutil.which(p) is None]
+# A CPU run has no GPU.
+OF_GPUS = "trainerd_device_"
+WAIT_SECONDS = 120 if SANITIZED else 20
+
+
+def same_words(text):
+    return " ".join(text.split())
+
+
+def alert_texts():
+    """Name of each alert -> its lines."""
+    parts = re.split(r"^ +- alert: (\w+)\n", ALERTS, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def metrics_named(text):
+    return set(re.findall(r"\btrainerd_[a-z_]+", text))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Promtool(unittest.TestCase):
+    def setUp(self):
+        self.assertEqual(MISSING, [], "there is no Prometheus here: deploy/install-deps.sh --tests installs it")
+
+    def promtool(self, *args):
+        done = subprocess.run(["promtool", *args], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_the_configuration_and_the_rules_are_valid(self):
+        self.assertIn("SUCCESS: 2 rule files found", self.promtool("check", "config", FOLDER / "prometheus.yml"))
+        self.promtool("check", "rules", "--lint=all", "--lint-fatal", *RULES)
+
+    def test_each_alert_fires_where_it_should_and_nowhere_else(self):
+        pages = sorted((FOLDER / "tests").glob("*.yml"))
+        self.promtool("test", "rules", *pages)
+        cases = "".join(p.read_text() for p in pages)
+        fires, is_silent = set(), set()
+        for name, rest in re.findall(r'alertname="(\w+)", alertstate="firing"}\'\n +eval_time: \w+\n( +exp_samples:)?', cases):
+            (fires if rest else is_silent).add(name)
+        self.assertEqual(fires, set(alert_texts()), "alerts that no case makes fire")
+        self.assertEqual(is_silent, set(alert_texts()), "alerts that no case leaves silent")
+
+
+class Texts(unittest.TestCase):
+    def test_the_rules_use_metrics_and_records_that_exist(self):
+        table = metrics_named("\n".join(re.findall(r"^\| (`trainerd_.*?) \|", (ROOT / "io" / "README.md").read_text(), re.M)))
+        self.assertGreater(len(table), 30)
+        recorded = set(re.findall(r"record: (\S+)", (FOLDER / "rules" / "recording.yml").read_text()))
+        pages = [*RULES, FOLDER / "README.md"]
+        for page in pages:
+            text = page.read_text()
+            names = {re.sub(r"_(bucket|sum|count)$", "", n) if n.startswith(("trainerd_step_seconds", "trainerd_checkpoint_seconds")) else n
+                     for n in metrics_named(text)}
+            self.assertEqual(names - table, set(), page)
+            self.assertEqual(set(re.findall(r"\btrainerd:[\w:]+", text)) - recorded, set(), page)
+
+    def test_rule_files_are_in_block_style(self):
+        for page in [*FOLDER.rglob("*.yml")]:
+            for line in page.read_text().splitlines():
+                self.assertNotRegex(line, r"^ *(- )?([\w-]+: )?(\[|\{(?!\{))", page)
+
+    def test_each_alert_says_what_to_look_at_and_the_page_says_the_same(self):
+        page = (FOLDER / "README.md").read_text()
+        sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", page, re.M | re.S))
+        self.assertGreaterEqual(len(alert_texts()), 9)
+        self.assertEqual(list(sections), list(alert_texts()))
+        for name, text in alert_texts().items():
+            with self.subTest(name):
+                for key in ("severity: ", "summary: ", "description: ", "runbook: "):
+                    self.assertIn(key, text)
+                runbook = same_words(text[text.index("runbook: |") + len("runbook: |"):])
+                self.assertTrue(runbook.startswith("1. "), runbook)
+                self.assertIn(runbook, same_words(sections[name]))
+                self.assertIn(f"[{name}](#{name.lower()})", page)
+
+
+class RealPrometheus(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(MISSING, [], "there is no Prometheus here: deploy/install-deps.sh --tests installs it")
+        self.discovery = self.root / "discovery"
+        # As it is deployed but for its times and the directory of targets.
+        config = (FOLDER / "prometheus.yml").read_text()
+        config = re.sub(r"(scrape_interval|evaluation_interval): \w+", r"\1: 250ms", config)
+        config = re.sub(r"refresh_interval: \w+", "refresh_interval: 1s", config)
+        config = config.replace("/var/lib/trainerd/discovery", str(self.discovery))
+        self.assertIn(str(self.discovery), config)
+        (self.root / "prometheus.yml").write_text(config)
+        (self.root / "rules").mkdir()
+        for page in RULES:
+            (self.root / "rules" / page.name).write_text(re.sub(r"for: \w+", "for: 1s", page.read_text()))
+        self.port = free_port()
+        log = open(self.root / "prometheus.log", "w")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(["prometheus", f"--config.file={self.root}/prometheus.yml", f"--storage.tsdb.path={self.root}/tsdb",
+                                    f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_until("Prometheus is ready", self.is_ready)
+
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5) as response:
+                return response.status == 200
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError):
+            return False
+
+    def wait_until(self, what, condition):
+        end = time.monotonic() + WAIT_SECONDS
+        while not (value := condition()):
+            if time.monotonic() > end:
+                self.fail(f"not in {WAIT_SECONDS} s: {what}\n{(self.root / 'prometheus.log').read_text()[-3000:]}")
+            time.sleep(0.1)
+        return value
+
+    def api(self, path, **query):
+        text = urllib.parse.urlencode(query)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{text}", timeout=10) as response:
+                reply = json.load(response)
+        except urllib.error.HTTPError as error:
+            self.fail(f"{path} {query}: {error.read().decode()}")
+        self.assertEqual(reply["status"], "success", reply)
+        return reply["data"]
+
+    def query(self, expression):
+        """[(labels, value)] of an instant query."""
+        return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expression)["result"]]
+
+    def up(self, run):
+        return [value for _, value in self.query(f'up{{job="trainerd", run="{run}"}}')]
+
+    def rules(self):
+        return [rule for group in self.api("rules")["groups"] for rule in group["rules"]]
+
+    def alert(self, name, run):
+        """(state, labels and annotations) of an alert of a run; none: it is inactive."""
+        for alert in self.api("alerts")["alerts"]:
+            if alert["labels"]["alertname"] == name and alert["labels"]["run"] == run:
+                return alert
+        return None
+
+    def fires(self, name, run):
+        self.wait_until(f"{name} of {run} fires", lambda: (self.alert(name, run) or {}).get("state") == "firing")
+        alert = self.alert(name, run)
+        for text in alert["annotations"].values():
+            self.assertNotRegex(text, "error expanding|<no value>")
+        self.assertIn(f"Run {run}", alert["annotations"]["summary"])
+        return alert
+
+    def targets(self):
+        return sorted(self.discovery.glob("*")) if self.discovery.exists() else []
+
+    def long_job(self, name):
+        job = self.job(name, schedule=CONSTANT)
+        job.write_text(job.read_text().replace("name: system", f"name: {name}").replace(
+            'listen: "127.0.0.1:0"', f'listen: "127.0.0.1:0", discovery: {self.discovery}').replace("steps: 24", "steps: 10000000"))
+        return job
+
+    def every_query_answers(self, run):
+        rules = self.wait_until("every rule was evaluated", lambda: [r for r in self.rules() if all(r["health"] == "ok" for r in self.rules())])
+        recorded = [r["name"] for r in rules if r["type"] == "recording"]
+        alerts = [r for r in rules if r["type"] == "alerting"]
+        self.assertEqual(set(recorded), set(re.findall(r"record: (\S+)", (FOLDER / "rules" / "recording.yml").read_text())))
+        self.assertEqual([r["name"] for r in alerts], list(alert_texts()))
+        used = metrics_named(" ".join(r["query"] for r in rules))
+        for name in sorted({*recorded, *(n for n in used if not n.startswith(OF_GPUS))}):
+            labels = self.wait_until(f"{name} has samples", lambda: self.query(f'{name}{{run="{run}"}}'))[0][0]
+            self.assertEqual((labels["node"], labels["job"]), ("0", "trainerd"), name)
+        for rule in rules:
+            self.assertEqual((rule["health"], rule.get("lastError", "")), ("ok", ""), rule["name"])
+            self.query(rule["query"])
+
+    def test_a_run_is_found_scraped_and_missed(self):
+        process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1")
+        self.wait_until("the run is found and answers", lambda: self.up("first") == [1])
+        [target] = self.targets()
+        [group] = json.loads(target.read_text())
+        self.assertEqual((group["labels"]["run"], group["labels"]["node"]), ("first", "0"))
+        self.every_query_answers("first")
+        self.assertIsNone(self.alert("TrainerdRunDown", "first"))
+        # A worker that is killed: the run goes on, and Prometheus says so.
+        os.kill(self.children(process.pid)[-1], signal.SIGKILL)
+        self.assertEqual(self.fires("TrainerdWorkersRestarted", "first")["labels"]["severity"], "warning")
+        self.assertEqual(self.up("first"), [1])
+
+        process.kill()
+        process.wait()
+        self.assertEqual(self.targets(), [target], "a killed run leaves its target")
+        # Another run on the same port answers for itself alone.
+        second = self.start(self.long_job("second"), "--set", f"metrics.listen={group['targets'][0]}")
+        self.wait_until("the second run answers", lambda: self.up("second") == [1])
+        self.assertEqual({json.loads(t.read_text())[0]["targets"][0] for t in self.targets()}, {group["targets"][0]})
+        alert = self.fires("TrainerdRunDown", "first")
+        self.assertEqual(alert["labels"]["severity"], "critical")
+        self.assertIn("trainerd run", alert["annotations"]["runbook"])
+        self.assertEqual(self.up("first"), [0])
+        second.send_signal(signal.SIGTERM)
+        second.communicate(timeout=60)
+        self.assertEqual(second.returncode, 143)
+        self.assertEqual(self.targets(), [target], "a run that was stopped has no target any more")
+
+        # The run goes on: its new process takes the old one's target away.
+        process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1")
+        self.wait_until("the run answers again", lambda: self.up("first") == [1])
+        self.assertEqual(len(self.targets()), 1)
+        self.assertNotEqual(self.targets(), [target])
+        self.wait_until("the alert is over", lambda: self.alert("TrainerdRunDown", "first") is None)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(self.targets(), [])
+        self.assertEqual(list((self.root / "first").glob(".discovery*")), [])
+        self.wait_until("nothing is scraped", lambda: self.api("targets")["activeTargets"] == [])
+
+    def test_a_run_that_diverges_is_said_to(self):
+        output = self.run_job(self.long_job("diverged"), "--set", "optimizer.lr=1.0e+30", status=6)
+        self.assertIn("is not finite", output)
+        alert = self.fires("TrainerdLossNotFinite", "diverged")
+        self.assertEqual(alert["labels"]["ended"], "diverged")
+        self.assertIsNone(self.alert("TrainerdRunDown", "diverged"))
+
+
+if __name__ == "__main__":
+    unittest.main()
