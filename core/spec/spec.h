@@ -25,6 +25,9 @@ std::string to_yaml(const JobSpec& job);
 /// table that the parser itself reads by.
 std::string reference_markdown();
 
+/// The JSON Schema of a job, made from the same table (schema.cpp says what it leaves to the parser).
+std::string job_schema();
+
 /// Names of the model presets.
 std::vector<std::string> model_preset_names();
 

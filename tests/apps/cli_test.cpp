@@ -368,7 +368,7 @@ TEST_CASE("a job may extend another file, in whose place its problems are told",
 TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
   for (const char* arguments :
        {"", "fly", "run", "validate", "validate a b", "simulate", "data", "data inspect", "run --sett a=b x",
-        "worker", "data inspect x --format csv"}) {
+        "worker", "data inspect x --format csv", "schema job.yaml"}) {
     INFO(arguments);
     CHECK(trainerd(arguments).status == 2);
   }
