@@ -35,6 +35,9 @@ struct ValidateArgs {
 /// Prints the resolved job and where its ranks are, as YAML (with comments) or JSON.
 int validate_command(const ValidateArgs& args);
 
+/// Prints the JSON Schema of a job.
+int schema_command();
+
 struct SimulateArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< of the job, and "cluster.failures.KEY=VALUE"

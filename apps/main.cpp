@@ -76,6 +76,10 @@ class CommandLine {
         ->type_name("FILE");
     validate->callback([this] { chosen_ = [this] { return validate_command(validate_); }; });
 
+    CLI::App* schema = app_.add_subcommand(
+        "schema", "Print the JSON Schema of a job, by which editors complete and check it");
+    schema->callback([this] { chosen_ = [] { return schema_command(); }; });
+
     add_simulate();
 
     CLI::App* plan = app_.add_subcommand(

@@ -14,6 +14,7 @@ test_packages=(
   clang-format  # checks that sources are formatted
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary
+  python3-jsonschema python3-yaml  # hold the schema of a job against the parser
   slurm-wlm     # runs the batch script
 )
 case ${1:-} in

@@ -256,7 +256,11 @@ class Checker {
       const Field& field = fields[i];
       if (field.idle.empty() || !given_by_job(field.path) || problems_.bad(field.path)) continue;
       if (field.path.starts_with("precision.") || same_value(field.storage, defaults[i].storage)) continue;
-      problem(field.path, "has no effect: " + field.idle + "; leave it out");
+      const bool of_base = problems_.of_base(place_of(field.path));
+      const std::string key =
+          field.path.substr(section_of(field.path).empty() ? 0 : section_of(field.path).size() + 1);
+      problem(field.path, "has no effect: " + field.idle + "; leave it out" +
+                              (of_base ? ", or take it away in the job: `" + key + ": ~`" : ""));
     }
   }
 

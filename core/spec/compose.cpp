@@ -28,18 +28,10 @@ bool is_file_name(const std::string& preset) {
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
                                         Problems& problems) {
   if (is_file_name(name)) {
-    // Never a pipe or device: reading one could wait for ever.
-    std::error_code ignored;
-    if (std::filesystem::exists(name, ignored) && !std::filesystem::is_regular_file(name, ignored)) {
-      problems.add(place, kind.key, show(name) + " is not a plain file");
-      return std::nullopt;
-    }
-    try {
-      return PresetSource{name, read_text_file(name)};
-    } catch (const base::SpecError& e) {
-      problems.add(place, kind.key, e.what());
-      return std::nullopt;
-    }
+    std::string wrong;
+    if (auto text = read_plain_file(name, wrong)) return PresetSource{name, std::move(*text)};
+    problems.add(place, kind.key, wrong);
+    return std::nullopt;
   }
   for (const PresetText& preset : kind.texts)
     if (name == preset.name) return PresetSource{kind.folder + name + ".yaml", preset.text};
@@ -51,6 +43,20 @@ std::optional<PresetSource> find_preset(const PresetKind& kind, const std::strin
       "unknown preset " + show(name) +
           (near.empty() ? "; the presets are " + list_words(names) : " (nearest valid: " + near + ")"));
   return std::nullopt;
+}
+
+std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    wrong = show(path) + " is not a plain file";
+    return std::nullopt;
+  }
+  try {
+    return read_text_file(path);
+  } catch (const base::SpecError& e) {
+    wrong = e.what();
+    return std::nullopt;
+  }
 }
 
 std::vector<std::string> names_of(std::span<const PresetText> texts) {

@@ -34,6 +34,9 @@ bool is_file_name(const std::string& preset);
 /// The preset called `name`: built in or a file. Nothing, and a problem at `place`, if there is none.
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
                                         Problems& problems);
+/// The text of a file of at most 1 MiB; nothing, and in `wrong` why, when it cannot be read. Never of a pipe
+/// or device: reading one could wait for ever.
+std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong);
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
 

@@ -4,8 +4,10 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <unordered_set>
 
 namespace trainerd::core {
@@ -54,8 +56,8 @@ void check_bytes(const std::string& text, int source, const std::string& path, P
 // Builds the tree from the parser's events. The library's own tree would hide duplicates and expand aliases.
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(int source, std::string path, Problems& problems)
-      : source_(source), root_path_(std::move(path)), problems_(problems) {}
+  TreeBuilder(const std::string& text, int source, std::string path, Problems& problems)
+      : text_(text), source_(source), root_path_(std::move(path)), problems_(problems) {}
 
   /// Once the parser is done.
   Node take_root() {
@@ -74,6 +76,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (expects_key()) return stop(mark, "a key is missing before this ':'");
     refuse_anchor(mark, anchor);
     Node node;
+    node.null = writes_null(mark);
     // An absent value has no place of its own worth pointing at: the key's is better.
     node.place = stack_.empty() || stack_.back().node.kind != Node::Kind::map ? place_of(mark)
                                                                               : stack_.back().key_place;
@@ -143,6 +146,20 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   Place place_of(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+
+  // The library's event is the same for `key: ~` and `key:`, whose mark is that of what follows.
+  bool writes_null(const YAML::Mark& mark) const {
+    // The library counts bytes, without the byte order mark.
+    const std::size_t begin =
+        static_cast<std::size_t>(mark.pos) + (text_.starts_with("\xef\xbb\xbf") ? 3 : 0);
+    for (const std::string_view word : {"~", "null", "Null", "NULL"}) {
+      const std::size_t end = begin + word.size();
+      if (text_.compare(std::min(begin, text_.size()), word.size(), word) == 0)
+        return end >= text_.size() ||
+               std::string_view(" \t\r\n,]}").find(text_[end]) != std::string_view::npos;
+    }
+    return false;
+  }
 
   bool expects_key() const {
     return !stack_.empty() && stack_.back().node.kind == Node::Kind::map && !stack_.back().has_key;
@@ -219,6 +236,7 @@ class TreeBuilder : public YAML::EventHandler {
     frame.has_key = false;
   }
 
+  const std::string& text_;
   int source_;
   std::string root_path_;
   Problems& problems_;
@@ -255,7 +273,7 @@ std::string describe(const Node& node) {
 Node parse_document(const std::string& text, int source, const std::string& path, Problems& problems) {
   check_bytes(text, source, path, problems);
   std::istringstream stream(text);
-  TreeBuilder builder(source, path, problems);
+  TreeBuilder builder(text, source, path, problems);
   try {
     YAML::Parser parser(stream);
     // Twice, to see whether the text ends after the first document. Never more: of a stray ',' the parser

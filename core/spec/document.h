@@ -16,6 +16,7 @@ struct Node {
   Kind kind = Kind::nothing;
   Place place;
   bool quoted = false;         ///< a scalar written in quotes or as a block: a text, whatever it looks like
+  bool null = false;           ///< nothing, written as `~` or `null`: not just left out
   std::string text;            ///< of a scalar
   std::vector<Node> items;     ///< of a list
   std::vector<Entry> entries;  ///< of a map, in order; keys are distinct

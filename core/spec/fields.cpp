@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/spec/problems.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
 
@@ -189,8 +190,7 @@ void add_precision(Table& t, PrecisionRecipe& r) {
 
 void add_optimizer(Table& t, OptimizerOptions& o) {
   LrSchedule& s = o.schedule;
-  t.add("optimizer.name", &o.name, "the update rule")
-      .only_if(o.name == "adamw" || o.name == "muon", "`adamw`, `muon`", "set it to adamw or muon");
+  t.add("optimizer.name", &o.name, "the update rule").among(o.name, {"adamw", "muon"});
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
       .above(0)
       .or_else("`3.0e-04`; muon: `0.02`");
@@ -271,8 +271,22 @@ const std::string& Choice::word() const {
   return words[static_cast<std::size_t>(at - values.begin())];
 }
 
+Field& Field::among(const std::string& held, std::vector<std::string> words) {
+  std::string quoted;
+  for (const std::string& word : words) quoted += (quoted.empty() ? "`" : ", `") + word + "`";
+  only_if(std::find(words.begin(), words.end(), held) != words.end(), quoted,
+          "set it to " + list_words(words));
+  allowed = std::move(words);
+  return *this;
+}
+
 std::vector<Field> fields_of(JobSpec& job) {
   Table t;
+  t.add("extends", BaseFile{},
+        "another job file, by its path from this one; its keys go below this file's, map by map, and `~` "
+        "takes "
+        "one of them away")
+      .or_else("none");
   t.add("name", &job.name, "name of the run: letters, digits, `.`, `_`, `-`");
   t.add("seed", &job.seed, "of initial weights and data order");
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")

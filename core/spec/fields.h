@@ -60,13 +60,15 @@ struct IntegerOrAuto {
 struct FixedWord {
   const char* word;
 };
+/// The path of the file that a job extends: merged before the fields are read, and not kept.
+struct BaseFile {};
 /// A key that is known, and of which nothing is honoured yet.
 struct NotYet {};
 
 using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
-                 Duration, StepsOrDuration, RecipeName, FixedWord, NotYet>;
+                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>
@@ -93,10 +95,11 @@ struct Field {
   bool required = false;
   std::string fallback = {};  ///< the default in words, where it is not simply the value in an empty JobSpec
   std::string only = {};      ///< the values honoured so far, in words, where they are not all
-  bool honoured = true;       ///< of the value held now
-  std::string remedy = {};    ///< what to do instead of a value that is not honoured
-  bool settable = true;       ///< false: one value so far, and no place in the reference
-  std::string idle = {};      ///< why the key has no effect in this job; empty when it has one
+  std::vector<std::string> allowed = {};  ///< those values, where they do not depend on other keys
+  bool honoured = true;                   ///< of the value held now
+  std::string remedy = {};                ///< what to do instead of a value that is not honoured
+  bool settable = true;                   ///< false: one value so far, and no place in the reference
+  std::string idle = {};                  ///< why the key has no effect in this job; empty when it has one
 
   Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
   Field& at_least(double low) {
@@ -115,8 +118,11 @@ struct Field {
   /// `value` is the only one so far.
   Field& reserved(bool held, const std::string& value, const std::string& or_else_do = {}) {
     settable = false;
+    allowed = {value};
     return only_if(held, "`" + value + "`", "set it to " + value + or_else_do);
   }
+  /// A text of which these are the only ones so far.
+  Field& among(const std::string& held, std::vector<std::string> words);
   Field& idle_if(bool condition, std::string why) {
     return idle = condition ? std::move(why) : std::string(), *this;
   }

@@ -42,15 +42,24 @@ int Problems::add_source(std::string name, SourceKind kind) {
 void Problems::add(const Place& place, const std::string& path, const std::string& what) {
   const Source& source = sources_.at(static_cast<std::size_t>(place.source));
   std::string text = source.name;
-  if (source.kind == SourceKind::file)
+  if (source.kind != SourceKind::argument)
     text.append(":").append(std::to_string(place.line)).append(":").append(std::to_string(place.column));
   text += ": ";
   if (!path.empty()) text += path + ": ";
   lines_.push_back({place, text + what});
-  bad_.insert(path);
+  bad_[path].insert(place.source);
   // A bad item spoils its list.
   if (const std::size_t bracket = path.find('['); bracket != std::string::npos)
-    bad_.insert(path.substr(0, bracket));
+    bad_[path.substr(0, bracket)].insert(place.source);
+}
+
+bool Problems::bad(const std::string& path, int source) const {
+  const auto found = bad_.find(path);
+  return found != bad_.end() && found->second.contains(source);
+}
+
+bool Problems::of_base(const Place& place) const {
+  return sources_.at(static_cast<std::size_t>(place.source)).kind == SourceKind::base;
 }
 
 void Problems::throw_if_any() const {

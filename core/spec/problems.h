@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,15 +20,19 @@ struct Place {
 /// Collects all problems of a job for one SpecError.
 class Problems {
  public:
-  enum class SourceKind { file, argument };
+  enum class SourceKind { file, base, argument };
 
-  /// A file (problems are "name:line:column: ...") or an argument (problems are "name: ..."). Returns its
-  /// index.
+  /// A file, or one that a job extends (problems are "name:line:column: ..."), or an argument (problems are
+  /// "name: ..."). Returns its index.
   int add_source(std::string name, SourceKind kind);
   /// `path` is the dotted path of a key, or empty for the document itself; it counts as bad from here on.
   void add(const Place& place, const std::string& path, const std::string& what);
   /// Whether a problem was found at `path`, so that its value means nothing.
   bool bad(const std::string& path) const { return bad_.contains(path); }
+  /// Whether one was found at the value that `source` gives it: several files may give one.
+  bool bad(const std::string& path, int source) const;
+  /// Whether the place is in a file that a job extends.
+  bool of_base(const Place& place) const;
   /// Throws the SpecError with every problem, in order of position, if there is any.
   void throw_if_any() const;
 
@@ -42,7 +47,7 @@ class Problems {
   };
   std::vector<Source> sources_;
   std::vector<Line> lines_;
-  std::set<std::string> bad_;
+  std::map<std::string, std::set<int>> bad_;  // by path: the sources
 };
 
 /// Thrown inside this folder when a document is too broken to go on; the problem is already in Problems.

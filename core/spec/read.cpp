@@ -63,7 +63,7 @@ class Reader {
         continue;
       }
       places_[path] = section ? entry.place : entry.value.place;
-      if (problems_.bad(path)) continue;
+      if (problems_.bad(path, entry.value.place.source)) continue;
       if (section && entry.value.kind == Node::Kind::map) {
         if (field != by_path_.end()) start_custom(*field->second);
         walk(entry.value, path);
@@ -91,7 +91,7 @@ class Reader {
 
   void unknown(const Entry& entry, const std::string& prefix) {
     const std::string path = (prefix.empty() ? "" : prefix + ".") + printable(entry.key);
-    if (problems_.bad(path)) return;
+    if (problems_.bad(path, entry.place.source)) return;
     if (entry.key == "<<") {
       problems_.add(entry.place, path, "merge keys are not supported: write the keys out");
       return;
@@ -140,6 +140,10 @@ class Reader {
                      if (node.kind == Node::Kind::scalar && node.text == fixed.word) return;
                      problems_.add(node.place, field.path,
                                    describe(node) + " is not available yet: set it to " + fixed.word);
+                   },
+                   [&](const BaseFile&) {
+                     problems_.add(node.place, field.path,
+                                   "is read from the job's file alone: write it there");
                    },
                    [&](const NotYet&) {
                      problems_.add(node.place, field.path, "is not available yet: " + field.remedy);
@@ -309,7 +313,7 @@ class Reader {
       for (std::size_t i = 0; i < node.items.size(); ++i) {
         const std::string path = field.path + "[" + std::to_string(i) + "]";
         std::string item;
-        if (problems_.bad(path) || !text(node.items[i], path, item)) continue;
+        if (problems_.bad(path, node.place.source) || !text(node.items[i], path, item)) continue;
         if (item.empty()) problems_.add(node.items[i].place, path, "is empty");
         read.push_back(item);
       }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/spec/bases.h"
 #include "core/spec/check.h"
 #include "core/spec/compose.h"
 #include "core/spec/document.h"
@@ -38,6 +39,7 @@ JobSpec parse_job(const std::string& text, const std::string& file, const std::v
   }
   const bool empty = root.kind == Node::Kind::nothing;
   root.place = empty ? Place{source, 1, 1} : root.place;
+  const Bases bases = merge_bases(root, {file, around.directory}, around.environment, problems);
   // An empty file stays an error, whatever the overrides say.
   if (!empty)
     for (const std::string& argument : overrides) apply_override(root, argument, problems);
@@ -46,6 +48,13 @@ JobSpec parse_job(const std::string& text, const std::string& file, const std::v
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
   const Places places = read_fields(root, fields, problems);
+  for (const Node& replaced : bases.replaced) {
+    JobSpec unused;
+    std::vector<Field> of_unused = fields_of(unused);
+    read_fields(replaced, of_unused, problems);
+  }
+  // What is missing may be in the file that could not be read.
+  if (!bases.whole) problems.throw_if_any();
   resolve_automatic(job, places, around, problems);
   for (std::vector<std::string>* paths : {&job.data.train, &job.data.valid})
     if (!around.directory.empty()) anchor_paths(*paths, around.directory);

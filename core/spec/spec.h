@@ -8,10 +8,10 @@
 
 namespace trainerd::core {
 
-/// Parses, composes and checks a job. `overrides` are "a.b=value" texts, applied in order over the file and
-/// checked like it. Texts are expanded (expand.h), automatic values chosen (resolve.h). Throws SpecError with
-/// every problem, one per line: "file:line:column: path: what is wrong; the nearest valid key or value".
-/// `file` is a name for messages.
+/// Parses, composes and checks a job: over the files that it extends, where `around` has a directory.
+/// `overrides` are "a.b=value" texts, applied in order over the file and checked like it. Texts are expanded
+/// (expand.h), automatic values chosen (resolve.h). Throws SpecError with every problem, one per line:
+/// "file:line:column: path: what is wrong; the nearest valid key or value". `file` is a name for messages.
 JobSpec parse_job(const std::string& text, const std::string& file,
                   const std::vector<std::string>& overrides = {}, const Surroundings& around = {});
 /// Reads the file, then as above with its directory; relative data paths that exist become absolute.
@@ -24,6 +24,9 @@ std::string to_yaml(const JobSpec& job);
 /// The spec's reference as a Markdown table for each section: key, type, default, meaning. Made from the
 /// table that the parser itself reads by.
 std::string reference_markdown();
+
+/// The JSON Schema of a job, made from the same table (schema.cpp says what it leaves to the parser).
+std::string job_schema();
 
 /// Names of the model presets.
 std::vector<std::string> model_preset_names();

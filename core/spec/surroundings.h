@@ -24,7 +24,8 @@ struct Surroundings {
       {};  ///< for `device: auto` and `dp: auto`; empty: a device stays auto, and dp cannot be
   /// dp of the newest checkpoint of a run with this output directory; none when it has none.
   std::function<std::optional<std::int64_t>(const std::string& output)> trained_dp = {};
-  /// Of the job's file: relative data paths that exist there are taken from there.
+  /// Of the job's file: relative data paths that exist there are taken from there, and `extends` starts
+  /// there.
   std::string directory = {};
   std::function<void(const std::string& line)> remark =
       {};  ///< called with choices that may surprise the user

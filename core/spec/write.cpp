@@ -93,6 +93,7 @@ std::string value_yaml(const Field& field) {
           },
           [](const RecipeName& r) { return r.recipe->name == "custom" ? std::string() : r.recipe->name; },
           [](const FixedWord&) { return std::string(); },
+          [](const BaseFile&) { return std::string(); },
           [](const NotYet&) { return std::string(); },
       },
       field.storage);
@@ -135,6 +136,7 @@ std::string type_markdown(const Field& field) {
                      [&](const StepsOrDuration&) { return "integer" + limits + ", or duration"; },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
                      [&](const FixedWord&) { return std::string(); },
+                     [&](const BaseFile&) { return std::string("text"); },
                      [&](const NotYet&) { return std::string(); },
                  },
                  field.storage);

@@ -93,6 +93,13 @@ std::optional<double> parse_duration(std::string_view text) {
   return std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
 }
 
+std::string duration_pattern() {
+  std::string pattern = "^(?=.)";  // something
+  for (const TimeUnit& unit : kTimeUnits)
+    pattern.append("(([0-9]+[.]?[0-9]*|[.][0-9]+)").append(unit.name).append(")?");
+  return pattern + "$";
+}
+
 namespace {
 
 /// The shortest digits without an exponent.

@@ -25,6 +25,8 @@ std::string short_duration(double seconds);
 /// h, d, largest unit first: "30s", "1.5h", "3h50m". None for anything else, a number without a unit
 /// included.
 std::optional<double> parse_duration(std::string_view text);
+/// The regular expression (ECMA-262) of the texts that `parse_duration` takes.
+std::string duration_pattern();
 /// The shortest such text that `parse_duration` reads back to the same value: "10m", "1h30m", "2.5s".
 /// `seconds` is finite and >= 0.
 std::string duration_text(double seconds);

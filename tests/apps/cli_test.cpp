@@ -351,10 +351,24 @@ TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "
   CHECK(trainerd("validate no-such.yaml").status == 2);
 }
 
+TEST_CASE("a job may extend another file, in whose place its problems are told", "[cli]") {
+  const Directory directory;
+  const std::string base = directory.write("base.yaml", kJob);
+  const std::string job = directory.write("job.yaml", "extends: base.yaml\nmodel: {layers: 3}\n");
+  const Outcome outcome = trainerd("validate " + job + " --set steps=7", "cd /; ");
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.output, Catch::Contains("\n  layers: 3\n") && Catch::Contains("steps: 7\n") &&
+                                 !Catch::Contains("extends"));
+  directory.write("base.yaml", kJob + "sed: 1\n");
+  const Outcome wrong = trainerd("validate " + job);
+  CHECK(wrong.status == 2);
+  CHECK(wrong.output == "trainerd: " + base + ":5:1: sed: unknown key (nearest valid: seed)\n");
+}
+
 TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
   for (const char* arguments :
        {"", "fly", "run", "validate", "validate a b", "simulate", "data", "data inspect", "run --sett a=b x",
-        "worker", "data inspect x --format csv"}) {
+        "worker", "data inspect x --format csv", "schema job.yaml"}) {
     INFO(arguments);
     CHECK(trainerd(arguments).status == 2);
   }

@@ -1,0 +1,43 @@
+#include "core/spec/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "io/text/text.h"
+
+namespace trainerd::core {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+}  // namespace
+
+nlohmann::ordered_json value_json(const Field& field) {
+  return std::visit(
+      Overloaded{
+          [](const std::int64_t* v) { return Json(*v); },
+          [](const std::uint64_t* v) { return Json(*v); },
+          [](const double* v) { return Json(*v); },
+          [](const bool* v) { return Json(*v); },
+          [](const std::string* v) { return v->empty() ? Json() : Json(*v); },
+          [](const std::vector<std::string>* v) { return v->empty() ? Json() : Json(*v); },
+          [](const std::vector<std::int64_t>* v) { return v->empty() ? Json() : Json(*v); },
+          [](const std::vector<double>* v) { return v->empty() ? Json() : Json(*v); },
+          [](const Choice& c) { return Json(c.word()); },
+          [](const IntegerOrAuto& i) { return Json(*i.value); },
+          [](const NumberPair& p) {
+            return Json::array({*p.first, *p.second});
+          },
+          [](const Duration& d) { return Json(io::duration_text(*d.seconds)); },
+          [](const StepsOrDuration& s) {
+            return s.interval->seconds > 0 ? Json(io::duration_text(s.interval->seconds))
+                                           : Json(s.interval->steps);
+          },
+          [](const RecipeName& r) { return r.recipe->name == "custom" ? Json() : Json(r.recipe->name); },
+          [](const FixedWord&) { return Json(); },
+          [](const BaseFile&) { return Json(); },
+          [](const NotYet&) { return Json(); },
+      },
+      field.storage);
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,191 @@
+// What JSON Schema cannot say stays with the parser: conditions between keys, spellings of numbers (0x10, 1e3
+// for an integer, .inf), forms of names and addresses. The schema is never the stricter of the two. It uses
+// keywords that mean the same since draft 7, because editors read no newer ones.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/spec/fields.h"
+#include "core/spec/json.h"
+#include "core/spec/spec.h"
+#include "io/text/text.h"
+
+namespace trainerd::core {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A text may be written without quotes, and look like a number.
+Json any_text() { return {{"type", {"string", "number", "boolean"}}}; }
+Json some_text() {
+  Json schema = any_text();
+  schema["minLength"] = 1;
+  return schema;
+}
+
+Json number_json(double x) {
+  return x == std::floor(x) && std::abs(x) < 1e15 ? Json(static_cast<std::int64_t>(x)) : Json(x);
+}
+
+Json bounded(const char* type, const Limits& l) {
+  Json schema = {{"type", type}};
+  if (std::isfinite(l.low)) schema[l.above_low ? "exclusiveMinimum" : "minimum"] = number_json(l.low);
+  if (std::isfinite(l.high)) schema[l.below_high ? "exclusiveMaximum" : "maximum"] = number_json(l.high);
+  return schema;
+}
+
+Json integer_json(const Limits& limits) {
+  Json schema = bounded("integer", limits);
+  if (!schema.contains("minimum")) schema["minimum"] = std::numeric_limits<std::int64_t>::min();
+  if (!schema.contains("maximum")) schema["maximum"] = std::numeric_limits<std::int64_t>::max();
+  return schema;
+}
+
+Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
+
+Json duration_json(const Limits& limits) {
+  Json schema = {{"type", "string"}, {"pattern", io::duration_pattern()}};
+  if (limits.above_low) schema["allOf"] = Json::array({{{"pattern", "[1-9]"}}});  // more than 0
+  return schema;
+}
+
+Json any_of(Json one, Json other) { return {{"anyOf", {std::move(one), std::move(other)}}}; }
+
+Json one_of(const std::vector<std::string>& list) { return {{"type", "string"}, {"enum", list}}; }
+
+// What the parser takes for the field, but for null. Null when it takes nothing yet.
+Json type_json(const Field& field) {
+  const Limits& limits = field.limits;
+  return std::visit(
+      Overloaded{
+          [&](const std::int64_t*) {
+            return field.allowed.empty() ? integer_json(limits)
+                                         : Json{{"const", std::stoll(field.allowed[0])}};
+          },
+          [&](const std::uint64_t*) {
+            Json schema = integer_json({.low = 0});
+            schema["maximum"] = std::numeric_limits<std::uint64_t>::max();
+            return schema;
+          },
+          [&](const double*) { return bounded("number", limits); },
+          [&](const bool*) {
+            return Json{{"type", "boolean"}};
+          },
+          [&](const std::string*) { return field.allowed.empty() ? any_text() : one_of(field.allowed); },
+          [&](const std::vector<std::string>*) { return any_of(some_text(), list_of(some_text())); },
+          [&](const std::vector<std::int64_t>*) { return list_of(integer_json(limits)); },
+          [&](const std::vector<double>*) { return list_of(bounded("number", limits)); },
+          [&](const Choice& choice) { return one_of(choice.words); },
+          [&](const NumberPair&) {
+            Json schema = list_of(bounded("number", limits));
+            schema["minItems"] = schema["maxItems"] = 2;
+            return schema;
+          },
+          [&](const IntegerOrAuto&) { return any_of(integer_json(limits), one_of({"auto"})); },
+          [&](const Duration&) { return duration_json(limits); },
+          [&](const StepsOrDuration&) { return any_of(integer_json(limits), duration_json({})); },
+          [&](const RecipeName&) { return one_of(recipe_names()); },
+          [&](const FixedWord& fixed) { return one_of({fixed.word}); },
+          [&](const BaseFile&) { return some_text(); },
+          [&](const NotYet&) { return Json(); },
+      },
+      field.storage);
+}
+
+// `~` over what a base says.
+void allow_null(Json& schema) {
+  if (schema.contains("anyOf")) {
+    schema["anyOf"].push_back({{"type", "null"}});
+    return;
+  }
+  if (schema.contains("const")) {
+    schema["enum"] = {schema["const"], nullptr};
+    schema.erase("const");
+    return;
+  }
+  if (schema["type"].is_string()) schema["type"] = Json::array({schema["type"]});
+  schema["type"].push_back("null");
+  if (schema.contains("enum")) schema["enum"].push_back(nullptr);
+}
+
+std::string description(const Field& field) {
+  std::string text = field.meaning;
+  if (!field.only.empty()) text += " (only " + field.only + " so far)";
+  if (!field.fallback.empty()) text += ". Default: " + field.fallback;
+  return text;
+}
+
+Json empty_section() {
+  return {{"type", Json::array({"object"})}, {"additionalProperties", false}, {"properties", Json::object()}};
+}
+
+std::string key_of(const std::string& path) {
+  const std::string section = section_of(path);
+  return section.empty() ? path : path.substr(section.size() + 1);
+}
+
+// The map of keys below `schema`: itself, or one of its forms.
+Json& map_form(Json& schema) { return schema.contains("anyOf") ? schema["anyOf"][1] : schema; }
+
+// The section at `path`, made with those around it.
+Json& section_at(Json& root, const std::string& path) {
+  if (path.empty()) return root;
+  Json& sections = map_form(section_at(root, section_of(path)))["properties"];
+  const std::string key = key_of(path);
+  if (!sections.contains(key)) {
+    sections[key] = empty_section();
+    allow_null(sections[key]);
+  }
+  return sections[key];
+}
+
+// Keys that a job which extends nothing must have. A preset of the model may give the model's.
+Json required_keys(const std::vector<Field>& fields) {
+  Json schema = {{"required", Json::array()}, {"properties", Json::object()}};
+  for (const Field& field : fields) {
+    const std::string section = section_of(field.path);
+    if (!field.required) continue;
+    if (section.empty()) {
+      schema["required"].push_back(key_of(field.path));
+      continue;
+    }
+    if (!schema["properties"].contains(section)) schema["required"].push_back(section);
+    Json& keys = schema["properties"][section];
+    if (section == "model") keys["if"] = {{"required", {"preset"}}};
+    (section == "model" ? keys["else"] : keys)["required"].push_back(key_of(field.path));
+  }
+  return schema;
+}
+
+}  // namespace
+
+std::string job_schema() {
+  JobSpec defaults;
+  const std::vector<Field> fields = fields_of(defaults);
+  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "trainerd job"},
+               {"description", "Made by `trainerd schema`."},
+               {"type", "object"},
+               {"additionalProperties", false},
+               {"properties", Json::object()}};
+  for (const Field& field : fields) {
+    Json schema = type_json(field);
+    if (schema.is_null()) continue;
+    const bool also_section = std::holds_alternative<RecipeName>(field.storage);
+    if (also_section) schema = any_of(std::move(schema), empty_section());
+    if (!std::holds_alternative<BaseFile>(field.storage)) allow_null(schema);
+    schema["description"] = description(field);
+    if (Json value = value_json(field); !value.is_null() && !field.required && field.fallback.empty())
+      schema["default"] = std::move(value);
+    map_form(section_at(root, section_of(field.path)))["properties"][key_of(field.path)] = std::move(schema);
+  }
+  root["if"] = {{"required", {"extends"}}};
+  root["else"] = required_keys(fields);
+  root["else"]["allOf"] = Json::array({{{"$ref", "#/$defs/given"}}});
+  root["$defs"]["given"] = {{"description", "a value: `~` is for jobs that extend another"},
+                            {"type", {"string", "number", "boolean", "array", "object"}},
+                            {"items", {{"$ref", "#/$defs/given"}}},
+                            {"additionalProperties", {{"$ref", "#/$defs/given"}}}};
+  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace trainerd::core

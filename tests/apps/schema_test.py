@@ -1,0 +1,240 @@
+"""The schema that `trainerd schema` prints and the parser judge alike: types, words, ranges, unknown and missing keys. Where they
+differ (conditions between keys), the parser is the stricter. By two drafts of JSON Schema, because editors read older ones.
+
+Jobs are read as YAML 1.2, which editors read, and mutants are written as JSON, which is YAML."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import jsonschema
+    import yaml
+except ImportError:
+    if sys.executable != "/usr/bin/python3":  # the packages are of Debian's own interpreter
+        os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+    raise SystemExit("python3-jsonschema or python3-yaml is missing: deploy/install-deps.sh --tests installs them")
+
+BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCHEMA = json.loads(subprocess.run([BINARY, "schema"], capture_output=True, check=True).stdout)
+VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
+
+# Known to the parser so that it can say what to do instead; not in the reference.
+RESERVED = {"parallel.cp", "parallel.ep", "precision.loss_scale", "data.tokenizer"}
+NOT_YET = {"faults", "precision.gemm"}
+
+# What the parser says of one value by itself. Other messages are of several keys, or of a name's form.
+OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
+                          r"|^is empty$|is not available yet")
+# Words that are refused where they have no effect, the default one too: on CPUs, and for synthetic data.
+IDLE = {"attention", "gemm_algorithms", "cluster.communication", "data.dtype", "data.on_change"}
+OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port"}
+
+EDGES = [10, 64, 128, 1000, 1024, 4096, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 27, (1 << 31) - 1, 10**12, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
+VALUES = [True, False, None, -1, 0, 1, 2, 3, 4, 7, *EDGES, *(edge + 1 for edge in EDGES), -0.5, 0.5, 0.999, 1.5, 1e30, "", "x", "10", "auto", "true",
+          "30s", "1h30m", "1h 30m", "30m1h", "0s", "0.0h", "-1s", "+1s", ".5s", "1.h", ".s", "1d2ms", "s", "1e3s", "1.2.3s",
+          [], [0], [1], [1, 2], [0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 1], [0.5, "x"], ["a"], ["a", 1], ["", "a"], [None], [[1]], {}, {"x": 1}]
+
+
+class Yaml12(yaml.SafeLoader):
+    """Plain scalars by the core schema of YAML 1.2."""
+
+
+Yaml12.yaml_implicit_resolvers = {}
+for tag, form in {"null": r"~|null|Null|NULL|", "bool": r"true|True|TRUE|false|False|FALSE", "int": r"[-+]?[0-9]+",
+                  "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"}.items():
+    Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{form})$"), None)
+
+
+def from_yaml(text):
+    return yaml.load(text, Yaml12)
+
+
+def errors_of(error):
+    """A map that is no form of a key is wrong by its entries, where one form is a map."""
+    entries = [inner for inner in error.context if isinstance(error.instance, dict) and inner.absolute_path != error.absolute_path]
+    for inner in entries or [error]:
+        yield ".".join(part for part in inner.absolute_path if isinstance(part, str)), inner.validator
+
+
+def schema_errors(job):
+    """(key, keyword) of each value that the schema refuses."""
+    found = [{found for error in validator.iter_errors(job) for found in errors_of(error)} for validator in VALIDATORS]
+    assert found[0] == found[1], (job, found)
+    return found[0]
+
+
+def reference():
+    """Key: the words that it takes."""
+    page = (ROOT / "configs" / "README.md").read_text()
+    keys, section = {}, ""
+    for line in page[page.index("spec-reference:begin"):page.index("spec-reference:end")].splitlines():
+        if title := re.fullmatch(r"`([\w.]+)`", line):
+            section = title.group(1) + "."
+        elif row := re.match(r"\| `(\w+)` \| (.*?) \|", line):
+            key = row.group(1) if row.group(1) == section[:-1] else section + row.group(1)
+            keys[key] = re.findall(r"`([\w-]+)`", row.group(2))
+    return keys
+
+
+def put(job, key, value):
+    *sections, last = key.split(".")
+    for section in sections:
+        job = job.setdefault(section, {})
+    job[last] = value
+
+
+def nested(keys, value):
+    job = {}
+    for key in keys:
+        put(job, key, value)
+    return job
+
+
+def properties(schema, prefix=""):
+    """(key, its schema) of each key, sections too."""
+    for name, found in schema.get("properties", {}).items():
+        yield prefix + name, found
+        for form in [found, *found.get("anyOf", [])]:
+            yield from properties(form, prefix + name + ".")
+
+
+KEYS = reference()
+SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - {"precision"})
+OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in SECTIONS if "." in s]
+
+
+class Schema(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="trainerd-schema-")
+        self.addCleanup(folder.cleanup)
+        self.job = pathlib.Path(folder.name) / "job.yaml"
+
+    def parse(self, text):
+        self.job.write_text(text if isinstance(text, str) else json.dumps(text))
+        return subprocess.run([BINARY, "validate", self.job], capture_output=True, text=True)
+
+    def parser_errors(self, job):
+        """The keys whose values the parser refuses by themselves."""
+        done, keys = self.parse(job), set()
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+        for line in done.stderr.splitlines():
+            if found := re.match(rf"(?:trainerd: )?{re.escape(str(self.job))}:\d+:\d+: ([\w.]+)(?:\[\d+\])?: (.*)", line):
+                key, what = found.groups()
+                if OF_THE_VALUE.search(what) and not (key in OF_SEVERAL and OF_SEVERAL[key] in what):
+                    keys.add(key)
+        return keys
+
+    def test_it_is_a_schema_and_has_every_key_of_the_reference(self):
+        for validator in VALIDATORS:
+            validator.check_schema(SCHEMA)
+        known = {key: schema for key, schema in properties(SCHEMA) if key not in SECTIONS}
+        self.assertEqual(set(known), set(KEYS) | RESERVED)
+        self.assertGreater(len(KEYS), 75)
+        for key, schema in known.items():
+            self.assertGreater(len(schema["description"]), 5, key)
+
+    def test_it_takes_the_jobs_that_are_there(self):
+        jobs = [*sorted((ROOT / "configs").glob("*.yaml")), *(ROOT / "tests/fuzz/seeds/spec" / f"{n}.yaml" for n in ("all-keys", "quickstart"))]
+        texts = {str(path): path.read_text() for path in jobs}
+        for preset in sorted((ROOT / "configs" / "models").glob("*.yaml")):
+            job = f"model: {{preset: {preset.stem}}}\nsteps: 1\nbatch: {{global: 1, micro: 1}}\ndata: {{format: synthetic}}\n"
+            texts[preset.stem] = job
+            texts[preset.stem + ", resolved"] = self.parse(job).stdout
+        for path in (ROOT / "tests").rglob("*.cpp"):
+            for at, raw in enumerate(re.findall(r'R"\(\n(name: .*?)\)"', path.read_text(), re.S)):
+                texts[f"{path}, {at}"] = raw
+        self.assertGreater(len(texts), 35)
+        for name, text in texts.items():
+            with self.subTest(name):
+                self.assertEqual(self.parse(text).returncode, 0)
+                self.assertEqual(schema_errors(from_yaml(text)), set())
+
+    def test_a_value_of_any_key_is_judged_as_the_parser_judges_it(self):
+        keys = [key for key in {*KEYS, *RESERVED} if key not in ("extends", "precision")]
+        values = VALUES + sorted({word for words in KEYS.values() for word in words})
+        refused = 0
+        for value in values:
+            for job in (nested(keys, value), nested(["precision", *OUTER], value), nested(INNER, value)):
+                with self.subTest(value=value, keys=len(job)):
+                    parser = self.parser_errors(job)
+                    refused += len(parser)
+                    schema = {key for key, keyword in schema_errors(job) if keyword != "required"}
+                    if isinstance(value, dict) and value:  # an unknown key in a section is the section's
+                        parser = {key for key in parser if key not in SECTIONS and key != "precision"}
+                        schema = {key for key in schema if key not in SECTIONS and key != "precision"}
+                    self.assertEqual(schema, parser)
+        self.assertGreater(refused, 3000)
+
+    def test_unknown_and_missing_keys_are_refused_as_the_parser_refuses_them(self):
+        whole = from_yaml((ROOT / "configs" / "tiny.yaml").read_text())
+        self.assertEqual(schema_errors(whole), set())
+        for section in ["", *(s + "." for s in SECTIONS), "precision."]:
+            for key in [section + "zzz", *(k for k in NOT_YET if k.startswith(section) and section)]:
+                job = json.loads(json.dumps(whole))
+                put(job, key, 1)
+                with self.subTest(key):
+                    self.assertEqual(self.parse(job).returncode, 2)
+                    self.assertNotEqual(schema_errors(job), set())
+        missing = 0
+        for key in KEYS:
+            *sections, last = key.split(".")
+            job = json.loads(json.dumps(whole))
+            at = job
+            for section in sections:
+                at = at.get(section, {})
+            if at.pop(last, None) is None:
+                continue
+            with self.subTest(missing=key):
+                required = f"{key}: is required" in self.parse(job).stderr and key != "data.train"  # that depends on data.format
+                self.assertEqual("required" in {keyword for _, keyword in schema_errors(job)}, required)
+                missing += required
+        self.assertGreaterEqual(missing, 8)
+        for section in ("model", "batch"):
+            job = {key: value for key, value in whole.items() if key != section}
+            self.assertEqual(schema_errors(job), {("", "required")})
+        # A preset gives the model's.
+        self.assertEqual(schema_errors({**whole, "model": {"preset": "gpt2-124m"}}), set())
+
+    def test_a_job_that_says_every_default_is_the_job_without_them(self):
+        tiny = from_yaml((ROOT / "configs" / "tiny.yaml").read_text())
+        tiny["data"] = {"format": "synthetic"}
+        full, said = json.loads(json.dumps(tiny)), 0
+        for key, schema in properties(SCHEMA):
+            at = tiny
+            for part in key.split("."):
+                at = at.get(part, {}) if isinstance(at, dict) else {}
+            if "default" in schema and at == {} and not key.startswith("precision.") and key not in IDLE:
+                put(full, key, schema["default"])
+                said += 1
+        self.assertGreater(said, 40)
+        self.assertEqual(schema_errors(full), set())
+        done = self.parse(full)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, self.parse(tiny).stdout)
+
+    def test_a_null_and_missing_keys_are_for_jobs_that_extend_another(self):
+        base = self.job.parent / "base.yaml"
+        base.write_text((ROOT / "configs" / "tiny.yaml").read_text() + "evaluate: {every: 0}\nthreads: 1\nprecision: bf16\n")
+        for change in ({"optimizer": {"lr": None, "schedule": {"warmup": None}}}, {"evaluate": None}, {"threads": None}, {"precision": None}):
+            with self.subTest(change):
+                self.assertEqual(schema_errors({"extends": "base.yaml", **change}), set())
+                self.assertEqual(self.parse({"extends": "base.yaml", **change}).returncode, 0)
+                self.assertNotEqual(schema_errors({**from_yaml(base.read_text()), **change}), set())
+                self.assertEqual(self.parse({**from_yaml(base.read_text()), **change}).returncode, 2)
+        for wrong in (None, [], ["base.yaml"], {}, ""):
+            with self.subTest(extends=wrong):
+                self.assertIn(("extends", "minLength" if wrong == "" else "type"), schema_errors({"extends": wrong}))
+                self.assertEqual(self.parse({"extends": wrong}).returncode, 2)
+        self.assertNotEqual(schema_errors({"extends": "base.yaml", "data": {"train": [None]}}), set())
+        self.assertNotEqual(schema_errors({"extends": "base.yaml", "sed": 1}), set())
+
+
+if __name__ == "__main__":
+    unittest.main()
