@@ -11,8 +11,8 @@
 
 namespace trainerd::core {
 
-// What a rank's parameters do by themselves, from the store that the trainer holds them in. Much faster than
-// `record_rank`, whose record has the same and all else.
+// Memory and collectives of a rank's parameters alone, from the trainer's own ParamStore in the meta world.
+// `record_rank` records these and the rest of the step, and takes much longer.
 
 /// Bytes of parameters, gradients, master weights and the optimizer's states; without prepared forms and the
 /// alignment between arrays.
@@ -24,8 +24,8 @@ struct ParamCollective {
   parallel::OpKind kind = parallel::OpKind::barrier;
   std::int64_t bytes = 0;  ///< as in parallel::MetaCollective
 };
-/// The collectives of a step over all parameters but vectors (norms and biases), which units of several
-/// layers may share: the reductions of gradients, and what is gathered after them and after the update.
+/// The collectives of one step: reductions of gradients, then gathers of gradients and of updated parameters.
+/// Norms and biases are left out: their units may hold several layers.
 std::vector<ParamCollective> param_collectives(const JobSpec& job, const parallel::Layout& layout,
                                                std::int64_t rank, const kernels::Target& target);
 

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostFiles = 16;  // of a chain
+constexpr std::size_t kMaxFiles = 16;  // of a chain
 constexpr const char* kKey = "extends";
 constexpr const char* kExpected = "expected the path of a job file";
 
@@ -93,9 +93,9 @@ std::optional<Layer> read_base(Entry extends, const std::vector<Layer>& layers,
   for (const Layer& layer : layers)
     if (!base.real.empty() && layer.real == base.real)
       return problems.add(place, kKey, "is a cycle: " + chain), std::nullopt;
-  if (layers.size() >= kMostFiles)
+  if (layers.size() >= kMaxFiles)
     return problems.add(place, kKey,
-                        "is a chain of more than " + std::to_string(kMostFiles) + " files: " + chain),
+                        "is a chain of more than " + std::to_string(kMaxFiles) + " files: " + chain),
            std::nullopt;
   std::string wrong;
   const auto text = read_plain_file(name, wrong);

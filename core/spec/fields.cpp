@@ -357,11 +357,10 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "
         "0: any free one; off: none");
-  t.add(
-       "metrics.discovery", &job.metrics.discovery,
-       "directory where each process that serves metrics writes where, for Prometheus' `file_sd_configs` "
-       "(see `deploy/prometheus/`); its file goes when the run is done or stopped, and stays after a failure "
-       "or a kill until the run goes on")
+  t.add("metrics.discovery", &job.metrics.discovery,
+        "directory for Prometheus' `file_sd_configs` (see `deploy/prometheus/`): each process that serves "
+        "metrics writes a file with its address there; it removes the file when the run is done or stopped, "
+        "and leaves it after a failure or a kill until the run goes on")
       .or_else("none")
       .idle_if(!job.metrics.serves(), "metrics.listen: off serves none");
   t.add("trace.steps", &job.trace.steps,

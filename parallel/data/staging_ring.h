@@ -9,9 +9,9 @@
 
 namespace trainerd::parallel {
 
-/// Two equal arrays, of what is sent and of what arrives, from which operations take the same run of both and
-/// give it back about in the order in which they took it. What is taken when depends on the calls alone, not
-/// on time.
+/// Two arrays of the same size, one for what is sent and one for what arrives. An operation takes the same
+/// run of both, and gives it back about in the order of taking. Which run it gets depends on the calls alone,
+/// not on time.
 class StagingRing {
  public:
   struct Run {

@@ -51,7 +51,7 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
   const parallel::Topology& t = parts_.topology();
   const auto [layers, embedding, head] = unit;
   LayoutChoice held = c;
-  held.zero = std::min<std::int64_t>(2, c.zero);  // ZeRO 3 gathers in each walk what 2 gathers in a step
+  held.zero = std::min<std::int64_t>(2, c.zero);  // ZeRO 3 gathers per pass what ZeRO 2 gathers per step
   const auto of = [&](std::int64_t microbatches) {
     ProbeJob probe =
         probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head}, microbatches);

@@ -21,12 +21,12 @@ struct DataParallelUnits {
 
 /// Seconds of a rank's data-parallel collectives, by level: `inner` is the only one where there is one.
 struct DataParallelSeconds {
-  double reduce_inner = 0, reduce_outer = 0;  ///< of gradients, in a step of one microbatch
+  double reduce_inner = 0, reduce_outer = 0;  ///< of gradients, with one microbatch per step
   double reduce_inner_again = 0,
          reduce_outer_again = 0;              ///< what each further microbatch adds
   double gather_inner = 0, gather_outer = 0;  ///< once: of parameters, with ZeRO 0 of gradients
   double gather_inner_walks = 0,
-         gather_outer_walks = 0;  ///< by a microbatch's walks: layers twice, tables once
+         gather_outer_walks = 0;  ///< per microbatch, with ZeRO 3: layers twice, tables once
 };
 
 /// What data parallelism takes at least, from the trainer's own parameters in the meta world

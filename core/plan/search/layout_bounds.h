@@ -35,8 +35,8 @@ struct ChunkCosts {
 ///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
 ///   through them),
 ///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
-///   - all chunks' forwards and the backwards above a rank's, then all its reductions, one or one with each
-///   microbatch (ZeRO 2 and 3),
+///   - all chunks' forwards and the backwards of the stages after a rank, then all reductions of that rank:
+///   one, or with ZeRO 2 and 3 one per microbatch,
 ///   - the gather of a first chunk's parameters, then what the rank computes,
 ///   - a data-parallel stream's own collectives,
 /// with the update and the norm's collectives over all ranks. Of Muon's update its products alone are

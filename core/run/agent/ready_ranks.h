@@ -12,7 +12,7 @@
 namespace trainerd::core {
 
 /// Who is ready for the first step of an attempt: each rank of this node and, on the leader, every other
-/// node. Of another node's ranks the leader knows what one message says; what their snapshots hold it learns
+/// node. One message tells the leader about all ranks of another node; what their snapshots hold it learns
 /// when they are saved.
 class ReadyRanks {
  public:
