@@ -14,8 +14,8 @@
 namespace trainerd::apps {
 
 int calibrate_command(const CalibrateArgs& args) {
-  core::CalibrateOptions options;
-  options.device = args.device == "cuda" ? core::DeviceChoice::cuda : core::DeviceChoice::cpu;
+  core::plan::CalibrateOptions options;
+  options.device = args.device == "cuda" ? core::job::DeviceChoice::cuda : core::job::DeviceChoice::cpu;
   options.seconds = args.seconds;
   options.threads = args.threads;
   options.ranks = args.ranks;
@@ -31,7 +31,7 @@ int calibrate_command(const CalibrateArgs& args) {
     for (int i = 0; i < kCells; ++i) bar += i < full ? "█" : "·";
     screen.status(bar + " " + std::to_string(static_cast<int>(100 * share)) + "%  " + what);
   };
-  const core::Calibration made = core::calibrate(options);
+  const core::plan::Calibration made = core::plan::calibrate(options);
   screen.status("");
   screen.line("measured: " + std::to_string(made.rounds) + (made.rounds == 1 ? " round" : " rounds"));
   screen.finish();
@@ -40,8 +40,8 @@ int calibrate_command(const CalibrateArgs& args) {
   ::gmtime_r(&now, &day);
   char date[16];
   std::strftime(date, sizeof(date), "%Y-%m-%d", &day);
-  const std::string text =
-      core::cluster_yaml(made, std::string("measured ") + date + ", trainerd " + core::version());
+  const std::string text = core::plan::cluster_yaml(
+      made, std::string("measured ") + date + ", trainerd " + core::version::version());
   if (args.out.empty()) print(text);
   else write_file("--out", args.out, text);
   return kExitDone;

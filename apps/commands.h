@@ -102,7 +102,7 @@ int checkpoint_verify_command(const CheckpointArgs& args);
 int checkpoint_show_command(const CheckpointArgs& args);
 
 /// Given by the agent alone: its descriptors are `control`, and from `control` + 1 on those of its
-/// core::WorkerMemory in their order.
+/// core::run::WorkerMemory in their order.
 struct WorkerArgs {
   int control = -1;
   int segments = 0;

@@ -40,19 +40,19 @@ std::optional<std::int64_t> trained_dp(const std::string& output) {
 
 }  // namespace
 
-core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
-  return core::load_job(path, overrides,
-                        {.environment = process_environment,
-                         .machine = [] { return core::this_machine(); },
-                         .trained_dp = trained_dp,
-                         .remark = say});
+core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
+  return core::spec::load_job(path, overrides,
+                              {.environment = process_environment,
+                               .machine = [] { return core::spec::this_machine(); },
+                               .trained_dp = trained_dp,
+                               .remark = say});
 }
 
-parallel::Topology machines_of(const core::JobSpec& job, const std::string& calibrate_seconds) {
-  if (calibrate_seconds.empty()) return core::job_topology(job);
+parallel::Topology machines_of(const core::job::JobSpec& job, const std::string& calibrate_seconds) {
+  if (calibrate_seconds.empty()) return core::spec::job_topology(job);
   say("measuring this machine for about " + calibrate_seconds +
       " s; `trainerd calibrate --out FILE` keeps what it finds");
-  return core::calibrated_topology(job, std::stod(calibrate_seconds));
+  return core::plan::calibrated_topology(job, std::stod(calibrate_seconds));
 }
 
 }  // namespace trainerd::apps

@@ -19,7 +19,8 @@ namespace {
 class CommandLine {
  public:
   CommandLine() {
-    app_.set_version_flag("--version", "trainerd " + core::release() + " (" + core::commit() + ")");
+    app_.set_version_flag("--version",
+                          "trainerd " + core::version::release() + " (" + core::version::commit() + ")");
     app_.require_subcommand(1);
 
     CLI::App* run =
@@ -188,10 +189,10 @@ class CommandLine {
       }
       if (names.empty()) return;
       if (next == nullptr) {
-        const std::string near = core::nearest(word, names);
+        const std::string near = core::spec::nearest(word, names);
         throw base::spec_error(
-            command + " has no subcommand " + core::show(word) +
-            (near.empty() ? ": it has " + core::list_words(names) : " (nearest valid: " + near + ")"));
+            command + " has no subcommand " + core::spec::show(word) +
+            (near.empty() ? ": it has " + core::spec::list_words(names) : " (nearest valid: " + near + ")"));
       }
       at = next;
       command += " " + word;

@@ -136,10 +136,10 @@ std::optional<std::string> process_environment(const std::string& name) {
   return value;
 }
 
-std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
-                                                       const Environment& environment) {
+std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
+                                                            const Environment& environment) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
-  core::MembershipOptions membership;
+  core::run::MembershipOptions membership;
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
   membership.interface = args.interface;
   membership.nodes.nodes = nodes;

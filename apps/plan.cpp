@@ -12,14 +12,15 @@
 namespace trainerd::apps {
 namespace {
 
-int search(const core::JobSpec& job, const PlanArgs& args) {
+int search(const core::job::JobSpec& job, const PlanArgs& args) {
   const parallel::Topology topology = machines_of(job, args.calibrate);
-  const core::SearchResult result = core::search_layouts(job, topology);
+  const core::plan::SearchResult result = core::plan::search_layouts(job, topology);
   const bool found = !result.best.empty();
-  if (found && !args.out.empty()) write_file("--out", args.out, core::chosen_yaml(job, result));
-  print(args.json ? core::search_json(job, topology, result) : core::search_text(job, topology, result));
+  if (found && !args.out.empty()) write_file("--out", args.out, core::plan::chosen_yaml(job, result));
+  print(args.json ? core::plan::search_json(job, topology, result)
+                  : core::plan::search_text(job, topology, result));
   if (found && !args.json)
-    print(args.out.empty() ? "\n" + core::chosen_yaml(job, result) : "written to " + args.out + "\n");
+    print(args.out.empty() ? "\n" + core::plan::chosen_yaml(job, result) : "written to " + args.out + "\n");
   return found ? kExitDone : exit_code(base::ErrorKind::capacity);
 }
 
@@ -28,12 +29,12 @@ int search(const core::JobSpec& job, const PlanArgs& args) {
 int plan_command(const PlanArgs& args) {
   std::vector<std::string> overrides = args.overrides;
   if (!args.cluster.empty()) overrides.push_back("cluster.preset=" + args.cluster);
-  const core::JobSpec job = read_job(args.job, overrides);
+  const core::job::JobSpec job = read_job(args.job, overrides);
   if (args.search) return search(job, args);
   const parallel::Topology topology = machines_of(job, args.calibrate);
-  core::Plan plan = core::make_plan(job, topology);
-  if (!plan.fits) plan.near = core::near_changes(job, topology, core::NoneFits::smallest);
-  print(args.json ? core::plan_json(plan, args.tokens) : core::plan_text(plan, args.tokens));
+  core::plan::Plan plan = core::plan::make_plan(job, topology);
+  if (!plan.fits) plan.near = core::plan::near_changes(job, topology, core::plan::NoneFits::smallest);
+  print(args.json ? core::plan::plan_json(plan, args.tokens) : core::plan::plan_text(plan, args.tokens));
   return plan.fits ? kExitDone : exit_code(base::ErrorKind::capacity);
 }
 

@@ -59,10 +59,10 @@ std::optional<double> deadline(const std::string& max_time, double start) {
 }
 
 /// Ends the process where nothing has to be saved; `screen`: where the log goes.
-core::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
-  return [screen = std::move(screen)](const core::StopRequest& stop) {
-    core::log::info("{} before training began: stopping", stop.reason);
-    core::log::flush();
+core::run::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
+  return [screen = std::move(screen)](const core::run::StopRequest& stop) {
+    core::run::log::info("{} before training began: stopping", stop.reason);
+    core::run::log::flush();
     screen->finish();
     // Other threads are at work: nothing of theirs is destroyed.
     std::_Exit(kExitOfSignal + stop.exit_signal);
@@ -83,17 +83,17 @@ int run_command(const RunArgs& args) {
   const auto screen = std::make_shared<io::Screen>(
       STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
-  core::log::write_to(screen, log);
+  core::run::log::write_to(screen, log);
   // The log keeps the screen: its end is not that of its owners.
   struct Finish {
     io::Screen& screen;
     ~Finish() { screen.finish(); }
   } const finish{*screen};
-  std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(screen));
+  std::optional<core::run::EarlyStop> early(std::in_place, signals.get(), leave_with(screen));
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
-  auto [job, rates] = core::job_here(read_job(args.job, overrides));
-  if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
+  auto [job, rates] = core::spec::job_here(read_job(args.job, overrides));
+  if (!args.rates.empty()) rates = core::spec::named_cluster(args.rates, "--rates");
   if (!args.metrics_listen.empty() && args.metrics_listen != "off" &&
       !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
@@ -102,7 +102,7 @@ int run_command(const RunArgs& args) {
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();
-  const core::AgentResult result = core::run_agent(
+  const core::run::AgentResult result = core::run::run_agent(
       {.job = job,
        // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
        .executable = "/proc/self/exe",

@@ -6,7 +6,7 @@
 namespace trainerd::apps {
 
 int schema_command() {
-  print(core::job_schema());
+  print(core::spec::job_schema());
   return kExitDone;
 }
 

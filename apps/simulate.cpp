@@ -19,7 +19,7 @@
 namespace trainerd::apps {
 namespace {
 
-using core::JobSpec;
+using core::job::JobSpec;
 
 const std::string kFailuresPrefix = "cluster.failures.";
 
@@ -35,13 +35,13 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
 }
 
 /// What the plan tells of the job's run, and options in its place.
-core::RunFigures figures_of(const JobSpec& job, const SimulateArgs& args) {
-  core::RunFigures figures{.step_seconds = args.step_seconds,
-                           .checkpoint_bytes = args.checkpoint_bytes,
-                           .save_seconds = args.save_seconds};
+core::plan::RunFigures figures_of(const core::job::JobSpec& job, const SimulateArgs& args) {
+  core::plan::RunFigures figures{.step_seconds = args.step_seconds,
+                                 .checkpoint_bytes = args.checkpoint_bytes,
+                                 .save_seconds = args.save_seconds};
   if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async))
     return figures;
-  const core::Plan plan = core::make_plan(job, machines_of(job, args.calibrate));
+  const core::plan::Plan plan = core::plan::make_plan(job, machines_of(job, args.calibrate));
   if (!figures.step_seconds && plan.timed) figures.step_seconds = plan.time.step_seconds;
   if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
   if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0)
@@ -61,16 +61,16 @@ parallel::ActionCosts costs_of(const SimulateArgs& args) {
           .transfer = seconds(3)};
 }
 
-void simulate_failures(const JobSpec& job, const SimulateArgs& args,
+void simulate_failures(const core::job::JobSpec& job, const SimulateArgs& args,
                        const std::vector<std::string>& overrides) {
   if (!args.svg.empty() || !args.trace.empty())
     throw base::spec_error("--svg and --trace: are pictures of a step; leave --failures out");
-  const core::FailureScenario scenario =
-      core::failure_scenario(job, core::job_failures(job, overrides), figures_of(job, args));
-  const core::GoodputReport report = core::make_goodput_report(
+  const core::plan::FailureScenario scenario =
+      core::plan::failure_scenario(job, core::plan::job_failures(job, overrides), figures_of(job, args));
+  const core::plan::GoodputReport report = core::plan::make_goodput_report(
       job.name, job.cluster.preset, parallel::make_grids(job.parallel).dense.ranks(), scenario,
       {.weeks = args.weeks, .runs = args.runs, .seed = args.seed});
-  print(args.json ? core::goodput_json(report) : core::goodput_text(report));
+  print(args.json ? core::plan::goodput_json(report) : core::plan::goodput_text(report));
 }
 
 /// "RANK=FACTOR", each rank once.
@@ -94,33 +94,35 @@ std::map<std::int64_t, double> stragglers_of(const SimulateArgs& args) {
 void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const parallel::ScheduleShape& shape,
           const io::Trace& trace) {
   if (!args.svg.empty())
-    write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::schedule_title(shape)));
+    write_file("--svg", args.svg, parallel::schedule_svg(timeline, core::plan::schedule_title(shape)));
   if (!args.trace.empty()) write_file("--trace", args.trace, io::to_chrome_json(trace));
 }
 
 /// Without rates: the schedule as if every computation took one unit of time, and the memory, which needs
 /// none.
-void simulate_untimed(const JobSpec& job, const SimulateArgs& args, const parallel::ScheduleShape& shape,
-                      const parallel::Topology& topology) {
-  const core::Plan plan = core::make_plan(job, topology);
+void simulate_untimed(const core::job::JobSpec& job, const SimulateArgs& args,
+                      const parallel::ScheduleShape& shape, const parallel::Topology& topology) {
+  const core::plan::Plan plan = core::plan::make_plan(job, topology);
   const parallel::ActionCosts units;
   const parallel::Timeline timeline = parallel::timeline(parallel::make_schedules(shape), units);
-  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::schedule_trace(timeline, units));
-  print(args.json ? core::untimed_json(plan, shape, timeline) : core::untimed_text(plan, shape, timeline));
+  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::plan::schedule_trace(timeline, units));
+  print(args.json ? core::plan::untimed_json(plan, shape, timeline)
+                  : core::plan::untimed_text(plan, shape, timeline));
 }
 
-void simulate_step(const JobSpec& job, const SimulateArgs& args) {
+void simulate_step(const core::job::JobSpec& job, const SimulateArgs& args) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
-  const core::StepNoise options{
+  const core::plan::StepNoise options{
       .jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
   if (args.costs.empty()) {
     const parallel::Topology topology = machines_of(job, args.calibrate);
-    if (!core::has_rates(topology, job.precision.compute) && options.jitter == 0 &&
+    if (!core::plan::has_rates(topology, job.precision.compute) && options.jitter == 0 &&
         options.stragglers.empty())
       return simulate_untimed(job, args, shape, topology);
-    const core::StepSimulation step = core::simulate_step(job, topology, options);
+    const core::plan::StepSimulation step = core::plan::simulate_step(job, topology, options);
     draw(args, step.timeline, shape, step.trace);
-    print(args.json ? core::simulation_json(step, options) : core::simulation_text(step, options));
+    print(args.json ? core::plan::simulation_json(step, options)
+                    : core::plan::simulation_text(step, options));
     return;
   }
   if (options.jitter != 0 || !options.stragglers.empty())
@@ -128,15 +130,16 @@ void simulate_step(const JobSpec& job, const SimulateArgs& args) {
   const parallel::ActionCosts costs = costs_of(args);
   const parallel::Timeline timeline = parallel::timeline(parallel::make_schedules(shape), costs);
   base::check(timeline.stuck.empty(), "a schedule of ours does not deadlock");
-  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::schedule_trace(timeline, costs));
-  print(args.json ? core::schedule_json(job.name, shape, timeline) : core::schedule_text(shape, timeline));
+  draw(args, timeline, shape, args.trace.empty() ? io::Trace{} : core::plan::schedule_trace(timeline, costs));
+  print(args.json ? core::plan::schedule_json(job.name, shape, timeline)
+                  : core::plan::schedule_text(shape, timeline));
 }
 
 }  // namespace
 
 int simulate_command(const SimulateArgs& args) {
   const Overrides overrides = sort_overrides(args.overrides);
-  const JobSpec job = read_job(args.job, overrides.job);
+  const core::job::JobSpec job = read_job(args.job, overrides.job);
   if (args.failures) {
     simulate_failures(job, args, overrides.failures);
   } else {

@@ -13,20 +13,21 @@ namespace trainerd::apps {
 namespace {
 
 /// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
-std::string schedule_svg(const core::JobSpec& job) {
+std::string schedule_svg(const core::job::JobSpec& job) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}),
-                                core::schedule_title(shape));
+                                core::plan::schedule_title(shape));
 }
 
 }  // namespace
 
 int validate_command(const ValidateArgs& args) {
-  const core::JobSpec job = read_job(args.job, args.overrides);
-  const parallel::PlacedGrid placed = core::place_job(job, core::Absent::assumed);
+  const core::job::JobSpec job = read_job(args.job, args.overrides);
+  const parallel::PlacedGrid placed = core::spec::place_job(job, core::spec::Absent::assumed);
   if (!args.svg.empty()) write_file("--svg", args.svg, parallel::placement_svg(placed));
   if (!args.schedule_svg.empty()) write_file("--schedule-svg", args.schedule_svg, schedule_svg(job));
-  print(args.json ? core::job_json(job, placed) : core::to_yaml(job) + core::placement_comments(placed));
+  print(args.json ? core::spec::job_json(job, placed)
+                  : core::spec::to_yaml(job) + core::spec::placement_comments(placed));
   return kExitDone;
 }
 

@@ -77,6 +77,18 @@ class Structure(unittest.TestCase):
         self.assertGreater(len(reached), 40)
         self.assertEqual(up, [])
 
+    def test_namespaces_follow_folders_and_in_core_rooms(self):
+        wrong = []
+        for path in sources():
+            parts = path.relative_to(ROOT).parts
+            namespace = "trainerd::" + "::".join(parts[:2] if parts[0] == "core" else parts[:1])
+            if parts[:2] == ("kernels", "base"):
+                namespace = "trainerd::base"
+            wrong += [f"{path.relative_to(ROOT)}: {found}, not {namespace}"
+                      for found in re.findall(r"^namespace (trainerd[\w:]*) \{", path.read_text(), re.M)
+                      if found != namespace and not found.startswith(namespace + "::")]
+        self.assertEqual(wrong, [])
+
     def test_a_cycle_of_rooms_is_found(self):
         with self.assertRaisesRegex(AssertionError, "a -> b -> a"):
             closure({"a": ["b"], "b": ["a"]})

@@ -12,7 +12,7 @@
 #include "kernels/target/target.h"
 #include "parallel/layout/options.h"
 
-namespace trainerd::core {
+namespace trainerd::core::job {
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 /// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by
@@ -74,4 +74,4 @@ inline kernels::Isa most_isa(const JobSpec& job) {
 }
 inline IsaChoice choice_of(kernels::Isa isa) { return static_cast<IsaChoice>(static_cast<int>(isa) + 1); }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::job

@@ -1,6 +1,6 @@
 #include "core/job/model_options.h"
 
-namespace trainerd::core {
+namespace trainerd::core::job {
 
 ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
@@ -30,4 +30,4 @@ double flops_per_token(const ModelOptions& m) {
   return 6.0 * static_cast<double>(count_parameters(m).matmul) + 6.0 * attention;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::job

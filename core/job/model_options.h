@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::job {
 
 enum class Norm : std::uint8_t { rms, layer };
 enum class Positions : std::uint8_t { rope, learned };
@@ -57,4 +57,4 @@ ParameterCount count_parameters(const ModelOptions& model);
 /// recomputation does not count.
 double flops_per_token(const ModelOptions& model);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::job

@@ -6,7 +6,7 @@
 
 #include "kernels/ops/ops.h"
 
-namespace trainerd::core {
+namespace trainerd::core::job {
 
 /// Sizes in sequences.
 struct BatchOptions {
@@ -76,4 +76,4 @@ struct TraceOptions {
   bool operator==(const TraceOptions&) const = default;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::job

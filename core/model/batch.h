@@ -2,7 +2,7 @@
 
 #include "kernels/tensor/tensor.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// One microbatch on the device, token-flat: T tokens in `sequences` runs given by `cu_seqlens`.
 struct Batch {
@@ -16,4 +16,4 @@ struct Batch {
   std::int64_t tokens() const { return tokens_T.size(0); }
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -5,7 +5,7 @@
 #include "core/model/batch.h"
 #include "kernels/memory/memory.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// Where a segment's forward leaves what it makes: by how dear it is to make again, and by the walk that last
 /// reads it.
@@ -48,4 +48,4 @@ struct Frame {
   std::vector<SegmentState> segments;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

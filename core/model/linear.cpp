@@ -2,7 +2,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 using namespace kernels;
 
@@ -74,4 +74,4 @@ std::optional<LinearWgrad> Linear::fused_gradient(const Tensor& dy_TN, const Ten
   return weight_gradient(dy_TN, x_TC);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -5,7 +5,7 @@
 
 #include "core/model/model_chunk.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// How tensor parallelism cuts a linear layer's weight [N, C]: by its outputs (the projection that opens a
 /// segment: x is a flow) or by its inputs (the one that closes it: y is a flow). See
@@ -47,4 +47,4 @@ class Linear {
   LinearSplit split_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -6,7 +6,7 @@
 #include "core/model/recompute.h"
 #include "core/model/segments.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
@@ -22,14 +22,14 @@ std::vector<Segment> segments_of(const ChunkParams& ids) {
   return segments;
 }
 
-std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const RecomputeOptions& options,
+std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const job::RecomputeOptions& options,
                                   std::int64_t first_layer) {
   std::vector<SegmentSpan> spans;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const bool layer = segments[i].kind == Segment::Kind::attention || segments[i].kind == Segment::Kind::mlp;
-    const RecomputeKind kind =
-        layer ? recompute_of(options, first_layer + segments[i].layer) : RecomputeKind::none;
-    if (kind == RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
+    const job::RecomputeKind kind =
+        layer ? recompute_of(options, first_layer + segments[i].layer) : job::RecomputeKind::none;
+    if (kind == job::RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
     else spans.push_back({i, i + 1, kind});
   }
   return spans;
@@ -37,8 +37,8 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const Re
 
 }  // namespace
 
-ModelChunk::ModelChunk(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids,
-                       DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
+ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute,
+                       ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
                        const Tensor& rope_table_SE, Determinism attention)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
@@ -74,7 +74,7 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
   Flow flow{frame.in_TD, {}};
   for (const SegmentSpan& span : spans_) {
     const ActivationArenas arenas = forward_arenas(span.recompute, frame, c.stream.scratch());
-    if (span.recompute == RecomputeKind::full && !passing_TD.defined())
+    if (span.recompute == job::RecomputeKind::full && !passing_TD.defined())
       passing_TD = take_flow(c, c.stream.scratch());
     for (std::size_t i = span.begin; i < span.end; ++i) {
       const ArenaScope segment_scope(c.stream.scratch());
@@ -108,7 +108,7 @@ void ModelChunk::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD
 }
 
 void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
-  if (span.recompute == RecomputeKind::none) return;
+  if (span.recompute == job::RecomputeKind::none) return;
   const ActivationArenas arenas = recompute_arenas(frame, c.stream.scratch());
   SegmentState& first = frame.segments[span.begin];
   const LayerParams& ids = *layer_of(span.begin);
@@ -207,4 +207,4 @@ void ModelChunk::backward_weight(Stream& stream, Frame& frame) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -9,7 +9,7 @@
 #include "core/model/parameters.h"
 #include "parallel/tensor/linear.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// A run of operators between two points where a collective starts or is awaited.
 struct Segment {
@@ -29,7 +29,7 @@ enum class BackwardMode : std::uint8_t { fused, split };
 
 /// What every segment's operators are issued with.
 struct WalkContext {
-  const ModelOptions& model;
+  const job::ModelOptions& model;
   const LocalSizes& local;
   const ChunkParams& ids;
   const parallel::TensorParallel& tp;
@@ -52,7 +52,7 @@ struct LossTarget {
 /// input alone.
 struct SegmentSpan {
   std::size_t begin = 0, end = 0;
-  RecomputeKind recompute = RecomputeKind::none;
+  job::RecomputeKind recompute = job::RecomputeKind::none;
 };
 
 /// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in
@@ -61,7 +61,7 @@ struct SegmentSpan {
 class ModelChunk {
  public:
   /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
-  ModelChunk(const ModelOptions& model, const RecomputeOptions& recompute, ChunkParams ids,
+  ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute, ChunkParams ids,
              kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
              const kernels::Tensor& rope_table_SE,
              kernels::Determinism attention = kernels::Determinism::deterministic);
@@ -101,7 +101,7 @@ class ModelChunk {
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
 
-  const ModelOptions model_;
+  const job::ModelOptions model_;
   const LocalSizes local_;
   const ChunkParams ids_;
   const kernels::DType dtype_;
@@ -113,4 +113,4 @@ class ModelChunk {
   std::vector<SegmentSpan> spans_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

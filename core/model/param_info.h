@@ -7,7 +7,7 @@
 #include "parallel/data/data_parallel.h"
 #include "parallel/tensor/shard.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 using ParamId = int;
 constexpr ParamId kNoParam = -1;
@@ -44,4 +44,4 @@ struct ParamPlacement {
   bool shards(std::int64_t stage) const { return zero >= stage && dp.parts() > 1; }
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 using namespace kernels;
 
 ParamStore::ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>& views,
-                       const PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
+                       const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
                        Arena& persistent)
     : infos_(std::move(infos)), tp_rank_(placement.tp_rank), view_of_(infos_.size(), nullptr) {
   for (const ViewSpec& spec : views) {
@@ -72,4 +72,4 @@ void ParamStore::updated(Stream& stream) {
   for (const auto& view : views_) view->updated(stream);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

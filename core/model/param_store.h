@@ -7,15 +7,16 @@
 
 #include "core/model/param_view.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// All parameters of one rank, each in one view. Layers hold ids, never tensors. A prepared form is made at
 /// its first use after the parameters changed or were gathered anew, and is counted in memory.
 class ParamStore {
  public:
   /// Takes all its memory from `persistent`. Each of `infos` is in one of `views`.
-  ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>& views, const PrecisionRecipe& recipe,
-             const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent);
+  ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>& views,
+             const job::PrecisionRecipe& recipe, const ParamPlacement& placement, kernels::Backend& backend,
+             kernels::Arena& persistent);
 
   int count() const { return static_cast<int>(infos_.size()); }
   const ParamInfo& info(ParamId id) const { return infos_.at(static_cast<std::size_t>(id)); }
@@ -65,4 +66,4 @@ class ParamStore {
   std::vector<ParamView*> view_of_;  // by id
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

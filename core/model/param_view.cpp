@@ -6,7 +6,7 @@
 #include "core/model/tensor_sections.h"
 #include "kernels/tensor/rng.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
@@ -19,8 +19,9 @@ GemmRole role_of(WeightForm form) { return form == WeightForm::fprop ? GemmRole:
 
 }  // namespace
 
-ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const PrecisionRecipe& recipe,
-                     const ParamPlacement& placement, Backend& backend, Arena& persistent)
+ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
+                     const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
+                     Arena& persistent)
     : infos_(infos),
       ids_(spec.ids),
       states_(spec.states),
@@ -32,7 +33,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, 
   take_state(recipe, persistent);
 }
 
-void ParamView::lay_out(const PrecisionRecipe& recipe) {
+void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
   // Within a unit in the order of the model.
   std::sort(ids_.begin(), ids_.end());
   std::stable_sort(ids_.begin(), ids_.end(),
@@ -71,7 +72,7 @@ void ParamView::lay_out(const PrecisionRecipe& recipe) {
     of(id).offset += buckets_.section_begins[section_of[static_cast<std::size_t>(id)]];
 }
 
-void ParamView::make_reducer(const PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::make_reducer(const job::PrecisionRecipe& recipe, Arena& persistent) {
   const bool sharded = placement_.shards(2);
   std::vector<GradUnit> units(unit_grads_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -92,7 +93,7 @@ void ParamView::make_reducer(const PrecisionRecipe& recipe, Arena& persistent) {
                    parallel::GradDtypes{recipe.grads, recipe.reduce}, backend_, persistent);
 }
 
-void ParamView::make_gatherer(const PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persistent) {
   const bool sharded = placement_.shards(3);
   std::vector<parallel::ParamUnit> units(unit_grads_.size());
   std::vector<ParamId> by_id = ids_;
@@ -121,7 +122,7 @@ void ParamView::make_gatherer(const PrecisionRecipe& recipe, Arena& persistent) 
         prepared.bytes = persistent.take(DType::u8, {prepared.size}, MemoryTerm::prepared_weights);
 }
 
-void ParamView::take_state(const PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent) {
   const bool sharded = placement_.shards(1);
   const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
   const bool same = recipe.params == recipe.master;
@@ -303,4 +304,4 @@ void ParamView::updated(Stream& stream) {
   if (placement_.shards(1)) gatherer_->updated(stream);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -15,7 +15,7 @@
 #include "parallel/data/param_gatherer.h"
 #include "parallel/tensor/shard.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// The form of a parameter that an operator reads.
 enum class WeightForm : std::uint8_t { plain, fprop, dgrad };
@@ -77,7 +77,7 @@ class ParamView {
  public:
   /// `infos` outlives the view and are those of all parameters of the rank. Takes all its memory from
   /// `persistent`.
-  ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const PrecisionRecipe& recipe,
+  ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const job::PrecisionRecipe& recipe,
             const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent);
   ParamView(const ParamView&) = delete;
   ParamView& operator=(const ParamView&) = delete;
@@ -145,10 +145,10 @@ class ParamView {
   };
   Param& of(ParamId id) { return params_.at(static_cast<std::size_t>(id)); }
   const Param& of(ParamId id) const { return params_.at(static_cast<std::size_t>(id)); }
-  void lay_out(const PrecisionRecipe& recipe);
-  void make_reducer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void make_gatherer(const PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void take_state(const PrecisionRecipe& recipe, kernels::Arena& persistent);
+  void lay_out(const job::PrecisionRecipe& recipe);
+  void make_reducer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
+  void make_gatherer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
+  void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                  std::vector<StateRun>& runs) const;
 
@@ -173,4 +173,4 @@ class ParamView {
   std::int64_t version_ = 0;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

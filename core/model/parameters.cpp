@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 namespace {
 
 using kernels::Shape;
@@ -23,7 +23,7 @@ struct Rule {
 /// Adds parameters under a common prefix, with the model's initialisation.
 class Declarer {
  public:
-  Declarer(const ModelOptions& model, std::int64_t tokens, bool sequence_parallel,
+  Declarer(const job::ModelOptions& model, std::int64_t tokens, bool sequence_parallel,
            std::vector<ParamInfo>& infos)
       : model_(model),
         tokens_(tokens),
@@ -62,7 +62,8 @@ class Declarer {
   }
   LinearParams norm(const std::string& prefix) {
     LinearParams params{vector(prefix + ".weight", model_.hidden, 1.0f, norm_rule_), kNoParam};
-    if (model_.norm == Norm::layer) params.bias = vector(prefix + ".bias", model_.hidden, 0.0f, norm_rule_);
+    if (model_.norm == job::Norm::layer)
+      params.bias = vector(prefix + ".bias", model_.hidden, 0.0f, norm_rule_);
     return params;
   }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
@@ -87,7 +88,7 @@ class Declarer {
     infos_.push_back(std::move(info));
     return static_cast<ParamId>(infos_.size()) - 1;
   }
-  const ModelOptions& model_;
+  const job::ModelOptions& model_;
   std::int64_t tokens_;
   Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
@@ -96,12 +97,12 @@ class Declarer {
       matrices_;  ///< units of the chunk's vectors, and of the matrices being declared
 };
 
-Rule query_key_value(const ModelOptions& m) {
+Rule query_key_value(const job::ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, false};
 }
 
-LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t index) {
+LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   // What adds to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2,
@@ -121,7 +122,7 @@ LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t
   layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
                                   {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias);
   layer.mlp_norm = declare.norm(prefix + "mlp_norm");
-  if (m.mlp == Mlp::swiglu)
+  if (m.mlp == job::Mlp::swiglu)
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
                               {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias);
   else
@@ -134,7 +135,7 @@ LayerParams declare_layer(Declarer& declare, const ModelOptions& m, std::int64_t
 
 }  // namespace
 
-DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
+DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel) {
   DeclaredParams declared;
   Declarer declare(model, microbatch_tokens, sequence_parallel, declared.infos);
@@ -147,7 +148,7 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
     has_head = has_head || span.head;
     if (span.embedding) {
       chunk.embedding = embedding = declare.vocabulary("embed.weight", model.tie_embeddings, true);
-      if (model.positions == Positions::learned)
+      if (model.positions == job::Positions::learned)
         chunk.positions =
             declare.matrix("positions.weight", {model.seq_len, model.hidden}, model.init, {}, false);
     }
@@ -170,13 +171,13 @@ DeclaredParams declare_parameters(const ModelOptions& model, std::span<const par
   return declared;
 }
 
-LocalSizes local_sizes(const ModelOptions& model, std::int64_t tp, std::int64_t tp_rank) {
+LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank) {
   const std::int64_t rows = (model.vocab + tp - 1) / tp;
   return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows,
           tp_rank * rows};
 }
 
-std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp) {
+std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
   const std::string over = " over tp " + std::to_string(tp);
   if (model.heads % tp != 0) return std::to_string(model.heads) + " heads cannot be split evenly" + over;
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
@@ -185,4 +186,4 @@ std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp) 
   return "";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -7,7 +7,7 @@
 #include "core/model/param_info.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// A weight and its optional bias.
 struct LinearParams {
@@ -52,7 +52,7 @@ struct DeclaredParams {
 /// final_norm.{weight,bias}, head.weight. `microbatch_tokens`: rows of the activations that the GEMM weights
 /// will meet; with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are
 /// summands.
-DeclaredParams declare_parameters(const ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
+DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel);
 
 /// Sizes of what one tensor-parallel rank computes on.
@@ -63,9 +63,9 @@ struct LocalSizes {
   std::int64_t vocab_rows = 0;       ///< of the embedding and the head, padding included
   std::int64_t first_vocab_row = 0;  ///< in the vocabulary
 };
-LocalSizes local_sizes(const ModelOptions& model, std::int64_t tp, std::int64_t tp_rank);
+LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank);
 
 /// "" or why the model cannot be split over tp ranks.
-std::string tensor_parallel_problem(const ModelOptions& model, std::int64_t tp);
+std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -1,18 +1,18 @@
 #include "core/model/recompute.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
-RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer) {
-  return options.kind == RecomputeKind::full && layer % options.every != 0 ? RecomputeKind::none
-                                                                           : options.kind;
+job::RecomputeKind recompute_of(const job::RecomputeOptions& options, std::int64_t layer) {
+  return options.kind == job::RecomputeKind::full && layer % options.every != 0 ? job::RecomputeKind::none
+                                                                                : options.kind;
 }
 
-ActivationArenas forward_arenas(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
+ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
   kernels::Arena &to_backward = *frame.to_backward, &to_weight = *frame.to_weight;
   switch (kind) {
-    case RecomputeKind::none: break;
-    case RecomputeKind::selective: return {to_backward, to_backward, to_weight, scratch, scratch};
-    case RecomputeKind::full: return {to_backward, scratch, scratch, scratch, scratch};
+    case job::RecomputeKind::none: break;
+    case job::RecomputeKind::selective: return {to_backward, to_backward, to_weight, scratch, scratch};
+    case job::RecomputeKind::full: return {to_backward, scratch, scratch, scratch, scratch};
   }
   return {to_backward, to_backward, to_weight, to_backward, to_weight};
 }
@@ -21,18 +21,18 @@ ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch) {
   return {scratch, scratch, *frame.grads, scratch, *frame.grads};
 }
 
-SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model,
+SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::ModelOptions& model,
                         const SegmentState& state) {
-  if (kind == RecomputeKind::none) return state;
+  if (kind == job::RecomputeKind::none) return state;
   SegmentState kept;
-  if (kind == RecomputeKind::full && half == Segment::Kind::mlp)
+  if (kind == job::RecomputeKind::full && half == Segment::Kind::mlp)
     return kept;  // its sum is made from the layer's
   kept.sum_TD = state.sum_TD;
-  if (kind == RecomputeKind::full) return kept;
+  if (kind == job::RecomputeKind::full) return kept;
   kept.projected = state.projected;
   if (!model.qk_norm) kept.qkv = state.qkv;  // the same bytes, rotated
   kept.up = state.up;
   return kept;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

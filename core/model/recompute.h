@@ -14,18 +14,18 @@
 
 #include "core/model/model_chunk.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// What happens to one layer, counted over the whole model.
-RecomputeKind recompute_of(const RecomputeOptions& options, std::int64_t layer);
+job::RecomputeKind recompute_of(const job::RecomputeOptions& options, std::int64_t layer);
 
 /// Of the forward pass. What is not kept goes to `scratch`, which the caller gives back after the segment.
-ActivationArenas forward_arenas(RecomputeKind kind, const Frame& frame, kernels::Arena& scratch);
+ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch);
 /// Of making it again: what the weights' walk reads lives with the gradients, the rest in `scratch`, until
 /// the caller is done with what it made again together.
 ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch);
 /// The part of a half-layer's state that outlives the forward pass.
-SegmentState kept_state(RecomputeKind kind, Segment::Kind half, const ModelOptions& model,
+SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::ModelOptions& model,
                         const SegmentState& state);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -4,16 +4,18 @@
 
 #include "core/model/linear.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
 
-NormKind norm_kind(const ModelOptions& m) { return m.norm == Norm::rms ? NormKind::rms : NormKind::layer; }
+NormKind norm_kind(const job::ModelOptions& m) {
+  return m.norm == job::Norm::rms ? NormKind::rms : NormKind::layer;
+}
 
 HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
 
-float attention_scale(const ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
+float attention_scale(const job::ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
 
 /// The batch's sequences, each whole.
 AttentionBlock attention_block(const WalkContext& c) {
@@ -61,7 +63,7 @@ void norm_forward(const WalkContext& c, const LinearParams& norm, const Activati
   // Without a delta the sum is the residual itself, which its producer keeps.
   if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, arenas.sum) : in.residual_TD;
   state.rstd_T = statistic(c, arenas.cheap_to_backward);
-  if (c.model.norm == Norm::layer) state.mean_T = statistic(c, arenas.cheap_to_backward);
+  if (c.model.norm == job::Norm::layer) state.mean_T = statistic(c, arenas.cheap_to_backward);
   state.y_TD = flow(c, arenas.cheap_to_weight);
   const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
   const Lease bias = c.params.use(norm.bias, WeightForm::plain, c.stream);
@@ -236,7 +238,7 @@ namespace {
 /// backward makes it again, where it reads gate and up anyway.
 void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
             SegmentState& state) {
-  const bool swiglu = c.model.mlp == Mlp::swiglu;
+  const bool swiglu = c.model.mlp == job::Mlp::swiglu;
   const bool fresh = !state.up.defined();
   if (fresh) state.up = activation(c, arenas.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
   state.act = activation(c, swiglu ? c.stream.scratch() : arenas.cheap_to_weight, c.local.ffn);
@@ -261,14 +263,14 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Activatio
                    SegmentState& state, const Flow& in) {
   if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, arenas, state, in);
   // With SwiGLU the activation comes with the gradient.
-  if (c.model.mlp == Mlp::swiglu && state.up.defined()) return;
+  if (c.model.mlp == job::Mlp::swiglu && state.up.defined()) return;
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                         const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
-  if (c.model.mlp == Mlp::swiglu) {
+  if (c.model.mlp == job::Mlp::swiglu) {
     state.act = activation(c, *frame.grads, c.local.ffn);
     down_of(c, ids).backward_input_swiglu(dflow_TD, state.up, state.up, state.act, backward);
   } else {
@@ -313,4 +315,4 @@ void head_backward(const WalkContext& c, const SegmentState& state, const LossTa
   norm_backward(c, c.ids.final_norm, state, dx_TD, {}, dx_TD);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

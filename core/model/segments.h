@@ -7,7 +7,7 @@
 
 #include "core/model/model_chunk.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// Opens a segment: state.sum = residual + delta, state.y = norm(sum). A sum that is defined already is where
 /// it goes.
@@ -53,4 +53,4 @@ void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
 /// Loss, the head's gradients, and the gradient of the segment's input.
 void head_backward(const WalkContext&, const SegmentState&, const LossTarget&, const kernels::Tensor& dx_TD);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

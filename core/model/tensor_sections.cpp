@@ -2,7 +2,7 @@
 
 #include "kernels/memory/memory.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std::int64_t tp,
                                           std::int64_t parts) {
@@ -17,4 +17,4 @@ std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std:
   return {parallel::local_shape(shard, tp).numel()};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -5,7 +5,7 @@
 
 #include "parallel/tensor/shard.h"
 
-namespace trainerd::core {
+namespace trainerd::core::model {
 
 /// Elements of the runs that a rank's tensor of whole matrices is cut into `parts` data-parallel parts by:
 /// each matrix by itself where the next one then begins right behind it, so that every part holds as much of
@@ -13,4 +13,4 @@ namespace trainerd::core {
 std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std::int64_t tp,
                                           std::int64_t parts);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::model

@@ -9,7 +9,7 @@
 #include "kernels/backend/observed_backend.h"
 #include "kernels/base/thread_pool.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 /// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not
 /// initialised.
@@ -19,18 +19,18 @@ class DeviceRank {
 
   /// `world` outlives this. `observe`, when given, is called with every operator (and slows each by a wait).
   /// `gemm_algorithms`: the choices of an earlier run, where the job asks for timed ones.
-  DeviceRank(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+  DeviceRank(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
              std::int64_t rank, parallel::World& world, Observe observe = {},
              const std::string& gemm_algorithms = {});
   /// The only rank of its world.
-  DeviceRank(const JobSpec& job, const parallel::Topology& topology, Observe observe = {});
+  DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe = {});
 
-  Trainer& trainer() { return *trainer_; }
-  StepMemory& memory() { return *memory_; }
+  train::Trainer& trainer() { return *trainer_; }
+  train::StepMemory& memory() { return *memory_; }
   kernels::Backend& backend() { return observed_ ? *observed_ : *backend_; }
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
-  const RankGroups& groups() const { return *groups_; }
+  const train::RankGroups& groups() const { return *groups_; }
   /// The choices that all ranks use; empty where the job asks for none.
   const std::string& gemm_algorithms() const { return gemm_algorithms_; }
 
@@ -42,12 +42,13 @@ class DeviceRank {
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Backend> observed_;
   std::string gemm_algorithms_;
-  std::unique_ptr<StepMemory> memory_;
-  std::unique_ptr<RankGroups> groups_;  // before the memory that a communication under way reads and writes
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<train::StepMemory> memory_;
+  std::unique_ptr<train::RankGroups>
+      groups_;  // before the memory that a communication under way reads and writes
+  std::unique_ptr<train::Trainer> trainer_;
 };
 
 /// The layout of a job on a topology.
-parallel::Layout layout_of(const JobSpec& job, const parallel::Topology& topology);
+parallel::Layout layout_of(const job::JobSpec& job, const parallel::Topology& topology);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

@@ -8,7 +8,7 @@
 #include "kernels/base/error.h"
 #include "parallel/comm/staged/staged_communicator.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 namespace {
 
 std::string gibibytes(std::int64_t bytes) {
@@ -25,38 +25,41 @@ std::string part_of(const parallel::Topology& topology) {
 
 }  // namespace
 
-parallel::ModelCosts model_costs(const ModelOptions& m) {
+parallel::ModelCosts model_costs(const job::ModelOptions& m) {
   const double d = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
   const double kv = static_cast<double>(m.kv_heads * m.head_dim), f = static_cast<double>(m.ffn);
   // A token's forward FLOPs: matrix products, and causal attention over half of the sequence on average.
-  const double mlp = (m.mlp == Mlp::swiglu ? 3.0 : 2.0) * d * f;
+  const double mlp = (m.mlp == job::Mlp::swiglu ? 3.0 : 2.0) * d * f;
   return {.layers = m.layers,
           .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
           .embedding = d,
           .head = 2 * d * static_cast<double>(m.vocab)};
 }
 
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                const kernels::Target& target) {
   const std::int64_t pipeline_rank =
       layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-  const RankRecord record = record_rank(job, layout, rank, target, count_slots(job, layout, pipeline_rank));
+  const RankRecord record =
+      record_rank(job, layout, rank, target, train::count_slots(job, layout, pipeline_rank));
   return {record.memory, record.snapshot_bytes, record.flops(job.microbatches()),
           staging_bytes(job, layout, rank), overhead_bytes(job, layout, rank)};
 }
 
-std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
+std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
   std::int64_t bytes = kDeviceOverheadBytes;
-  if (uses_nccl(job))
-    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(job.model)))
+  if (job::uses_nccl(job))
+    for (const parallel::GroupMembers& group :
+         parallel::groups_of(layout, rank, train::group_needs(job.model)))
       bytes += group.ranks.count > 1 ? kNcclOverheadBytes : 0;
   return bytes;
 }
 
-std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
+std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
   std::int64_t bytes = 0;
-  if (uses_staged(job))
-    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(job.model)))
+  if (job::uses_staged(job))
+    for (const parallel::GroupMembers& group :
+         parallel::groups_of(layout, rank, train::group_needs(job.model)))
       bytes += parallel::staged_bytes(group.ranks.count);
   return bytes;
 }
@@ -81,7 +84,7 @@ Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& t, std:
   return fit;
 }
 
-void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology) {
+void require_room_for_ranks(const job::JobSpec& job, const parallel::Topology& topology) {
   if (topology.device_memory_bytes > 0) return;
   constexpr std::int64_t kProcessBytes = std::int64_t{16}
                                          << 20;  // a worker's code, libraries, threads and sockets
@@ -95,7 +98,7 @@ void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topolo
                              ": use at most " + std::to_string(most) + " ranks, or more nodes");
 }
 
-void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology,
+void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const parallel::Topology& topology,
                   std::int64_t snapshots, std::int64_t first_rank) {
   std::vector<RankNeeds> needs;
   std::size_t worst = 0;
@@ -123,7 +126,7 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
   if (largest != nullptr && largest->name.starts_with("forward_to_") &&
-      job.recompute.kind != RecomputeKind::full)
+      job.recompute.kind != job::RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
@@ -139,4 +142,4 @@ void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const paral
                              (largest == nullptr ? "none" : largest->name) + "; try " + advice);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

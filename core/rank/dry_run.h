@@ -9,7 +9,7 @@
 #include "kernels/target/target.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 /// What running the job's own step in the meta world tells.
 struct DryRun {
@@ -21,11 +21,11 @@ struct DryRun {
 };
 
 /// The totals of `record_rank`. The real run allocates exactly the memory that this reports.
-DryRun dry_run(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                const kernels::Target& target);
 
 /// The parts of a model by their FLOPs, for splitting it over pipeline stages.
-parallel::ModelCosts model_costs(const ModelOptions& model);
+parallel::ModelCosts model_costs(const job::ModelOptions& model);
 
 /// What a CUDA device's driver and libraries take beside our allocations: context, modules, cuBLASLt's and
 /// cuDNN's own memory. A reserve, not a measurement.
@@ -34,9 +34,9 @@ constexpr std::int64_t kDeviceOverheadBytes = std::int64_t{3} << 29;
 constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
 
 /// The reserves of one rank: a device's, and NCCL's for each group that it is a member of with others.
-std::int64_t overhead_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
+std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 /// What staged communicators of a rank hold on the host.
-std::int64_t staging_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
+std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
 /// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is
 /// written.
@@ -65,12 +65,12 @@ std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t re
 
 /// Throws CapacityError, before anything is planned, when a node of processors has too little memory for its
 /// ranks' processes alone.
-void require_room_for_ranks(const JobSpec& job, const parallel::Topology& topology);
+void require_room_for_ranks(const job::JobSpec& job, const parallel::Topology& topology);
 
 /// Throws CapacityError when the plans of a node's ranks, from `first_rank` on (with `snapshots` snapshot
 /// segments for each), exceed its memory, or on devices with memory of their own a rank's plan and the
 /// overhead exceed that: which rank is the largest, its terms, and what would fit.
-void require_fits(std::span<const DryRun> ranks, const JobSpec& job, const parallel::Topology& topology,
+void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const parallel::Topology& topology,
                   std::int64_t snapshots, std::int64_t first_rank = 0);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

@@ -8,11 +8,11 @@
 #include "core/rank/record.h"
 #include "core/train/rank_schedule.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 using parallel::Axis;
 
-std::vector<kernels::OpClass> gemms_of_all_ranks(const JobSpec& job, const parallel::Layout& layout,
+std::vector<kernels::OpClass> gemms_of_all_ranks(const job::JobSpec& job, const parallel::Layout& layout,
                                                  const kernels::Target& target) {
   std::set<kernels::OpClass> gemms;
   for (std::int64_t rank = 0; rank < layout.grid.ranks(); ++rank) {
@@ -20,8 +20,9 @@ std::vector<kernels::OpClass> gemms_of_all_ranks(const JobSpec& job, const paral
     const std::int64_t tp_rank = place[static_cast<std::size_t>(Axis::tp)];
     if (place[static_cast<std::size_t>(Axis::dp)] != 0 || (tp_rank != 0 && tp_rank != layout.options.tp - 1))
       continue;
-    const RankRecord record = record_rank(
-        job, layout, rank, target, count_slots(job, layout, place[static_cast<std::size_t>(Axis::pp)]));
+    const RankRecord record =
+        record_rank(job, layout, rank, target,
+                    train::count_slots(job, layout, place[static_cast<std::size_t>(Axis::pp)]));
     for (const RecordedOp& op : record.ops)
       if (op.what.kind == kernels::OpClass::Kind::gemm) gemms.insert(op.what);
   }
@@ -47,4 +48,4 @@ std::string share_text(const std::string& text, kernels::Backend& backend, paral
   return shared;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

@@ -8,7 +8,7 @@
 #include "kernels/memory/memory.h"
 #include "kernels/scratch/scratch.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 using namespace kernels;
 
@@ -67,4 +67,4 @@ bool PeakRate::raise_to(double reached) {
   return true;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

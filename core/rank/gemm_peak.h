@@ -5,7 +5,7 @@
 
 #include "kernels/backend/backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 /// FLOP/s of a square GEMM of 1024 in `dtype` on this backend: the best of several, with a plain weight and
 /// with a prepared one where there is such a form, a tenth of a second each. It is the CPU's peak in MFU:
@@ -32,4 +32,4 @@ class PeakRate {
   std::function<double()> measure_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

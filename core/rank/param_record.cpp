@@ -7,7 +7,7 @@
 #include "kernels/meta/meta_backend.h"
 #include "parallel/group/world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 namespace {
 
 using kernels::MemoryTerm;
@@ -16,24 +16,24 @@ using kernels::MemoryTerm;
 class MetaParams {
  public:
   enum class Of : std::uint8_t { all, matrices };
-  MetaParams(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+  MetaParams(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
              const kernels::Target& target, Of of, parallel::MetaWorld::OnCollective on_collective = {})
       : backend_(target),
         world_(rank, std::move(on_collective)),
         groups_(layout, rank, job.model, world_, backend_),
         stream_(backend_.make_stream("compute", &scratch_)) {
     const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-    std::vector<ParamInfo> infos =
-        declare_parameters(job.model, parallel::chunks_of(layout, stage), job.batch.micro * job.model.seq_len,
-                           layout.options.sequence_parallel)
+    std::vector<model::ParamInfo> infos =
+        model::declare_parameters(job.model, parallel::chunks_of(layout, stage),
+                                  job.batch.micro * job.model.seq_len, layout.options.sequence_parallel)
             .infos;
-    if (of == Of::matrices) std::erase_if(infos, [](const ParamInfo& info) { return info.vectors; });
-    const std::vector<ViewSpec> views = optimizer_views(job.optimizer, infos);
+    if (of == Of::matrices) std::erase_if(infos, [](const model::ParamInfo& info) { return info.vectors; });
+    const std::vector<model::ViewSpec> views = train::optimizer_views(job.optimizer, infos);
     params_.emplace(std::move(infos), views, job.precision,
-                    param_placement(layout, groups_, job.microbatches()), backend_, persistent_);
+                    train::param_placement(layout, groups_, job.microbatches()), backend_, persistent_);
   }
 
-  ParamStore& params() { return *params_; }
+  model::ParamStore& params() { return *params_; }
   kernels::Stream& stream() { return *stream_; }
   std::int64_t bytes(MemoryTerm term) const {
     return persistent_.terms_at_peak()[static_cast<std::size_t>(term)];
@@ -42,22 +42,22 @@ class MetaParams {
  private:
   kernels::MetaBackend backend_;
   parallel::MetaWorld world_;
-  RankGroups groups_;
+  train::RankGroups groups_;
   kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_ = kernels::Arena::dry("persistent");
   std::unique_ptr<kernels::Stream> stream_;
-  std::optional<ParamStore> params_;
+  std::optional<model::ParamStore> params_;
 };
 
 }  // namespace
 
-std::int64_t param_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+std::int64_t param_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                          const kernels::Target& target) {
   const MetaParams params(job, layout, rank, target, MetaParams::Of::all);
   return params.bytes(MemoryTerm::parameters) + params.bytes(MemoryTerm::gradients) +
          params.bytes(MemoryTerm::master_weights) + params.bytes(MemoryTerm::moments);
 }
 
-std::vector<ParamCollective> param_collectives(const JobSpec& job, const parallel::Layout& layout,
+std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const parallel::Layout& layout,
                                                std::int64_t rank, const kernels::Target& target) {
   std::vector<ParamCollective> calls;
   MetaParams of(job, layout, rank, target, MetaParams::Of::matrices,
@@ -65,10 +65,10 @@ std::vector<ParamCollective> param_collectives(const JobSpec& job, const paralle
                   if (c.moment == parallel::CommMoment::issue && c.group_size > 1)
                     calls.push_back({group, c.kind, c.bytes});
                 });
-  ParamStore& params = of.params();
+  model::ParamStore& params = of.params();
   params.begin_step(of.stream());
   for (std::int64_t m = 0; m < job.microbatches(); ++m) {
-    for (ParamId id = 0; id < params.count(); ++id) {
+    for (model::ParamId id = 0; id < params.count(); ++id) {
       for (std::int64_t use = 0; use < params.info(id).grad_uses; ++use) {
         params.grad(id);
         params.grad_mode(id);
@@ -81,4 +81,4 @@ std::vector<ParamCollective> param_collectives(const JobSpec& job, const paralle
   return calls;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

@@ -9,14 +9,14 @@
 #include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 // Memory and collectives of a rank's parameters alone, from the trainer's own ParamStore in the meta world.
 // `record_rank` records these and the rest of the step, and takes much longer.
 
 /// Bytes of parameters, gradients, master weights and the optimizer's states; without prepared forms and the
 /// alignment between arrays.
-std::int64_t param_bytes(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+std::int64_t param_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                          const kernels::Target& target);
 
 struct ParamCollective {
@@ -26,7 +26,7 @@ struct ParamCollective {
 };
 /// The collectives of one step: reductions of gradients, then gathers of gradients and of updated parameters.
 /// Norms and biases are left out: their units may hold several layers.
-std::vector<ParamCollective> param_collectives(const JobSpec& job, const parallel::Layout& layout,
+std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const parallel::Layout& layout,
                                                std::int64_t rank, const kernels::Target& target);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

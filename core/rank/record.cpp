@@ -9,18 +9,18 @@
 #include "kernels/meta/meta_backend.h"
 #include "parallel/group/world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 namespace {
 
 /// The job with as few microbatches as show everything that many do: a first, a last and one between, and as
 /// many as fill the pipeline in whole turns.
-JobSpec shortened(const JobSpec& job) {
+job::JobSpec shortened(const job::JobSpec& job) {
   constexpr std::int64_t kTurns = 3;
   const std::int64_t pp = job.parallel.pp;
   std::int64_t enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
   // With no more microbatches than stages it warms up longer, in other slots.
   if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
-  JobSpec few = job;
+  job::JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
   return few;
 }
@@ -115,20 +115,20 @@ double RankRecord::flops(std::int64_t microbatches) const {
   return sum;
 }
 
-RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
-                       const kernels::Target& target, const SlotCounts& slots,
-                       std::span<const SlotCounts> alike) {
-  const JobSpec few = shortened(job);
+RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const train::SlotCounts& slots,
+                       std::span<const train::SlotCounts> alike) {
+  const job::JobSpec few = shortened(job);
   Recorder recorder(few.microbatches(), layout.options.pp);
   kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
   parallel::MetaWorld world(
       rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
-  const RankGroups groups(layout, rank, job.model, world, backend);
-  StepMemory memory(slots);
-  Trainer trainer(few, layout, backend, groups, memory);
+  const train::RankGroups groups(layout, rank, job.model, world, backend);
+  train::StepMemory memory(slots);
+  train::Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();
-  SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+  train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
   // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are
   // alike.
   if (layout.options.zero == 3) trainer.step(1, batches, {});
@@ -139,15 +139,15 @@ RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::
   if (job.evaluate.every > 0) trainer.evaluate(batches);
   RankRecord record = recorder.take();
   record.memory = memory.budget();
-  for (const SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
-  record.snapshot_bytes = Snapshot(trainer.params()).bytes();
+  for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
+  record.snapshot_bytes = train::Snapshot(trainer.params()).bytes();
   return record;
 }
 
-std::int64_t flow_bytes(const JobSpec& job) {
+std::int64_t flow_bytes(const job::JobSpec& job) {
   const std::int64_t whole =
       job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
   return job.parallel.sequence_parallel ? whole / job.parallel.tp : whole;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

@@ -18,7 +18,7 @@
 #include "parallel/group/group.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::rank {
 
 // What a rank's own step did in the meta world: its operators, collectives and waits in the order of the
 // compute stream, each distinct action once. A cost model gives the operators and collectives their seconds;
@@ -81,11 +81,11 @@ struct RankRecord {
 /// first learns in which order parameters are used) over as few microbatches as show everything that many do.
 /// Ranks that differ from this one in their slots alone get their memory from `alike`. Looks at no data and
 /// needs no device.
-RankRecord record_rank(const JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
-                       const kernels::Target& target, const SlotCounts& slots,
-                       std::span<const SlotCounts> alike = {});
+RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const train::SlotCounts& slots,
+                       std::span<const train::SlotCounts> alike = {});
 
 /// Bytes of one message between pipeline neighbours.
-std::int64_t flow_bytes(const JobSpec& job);
+std::int64_t flow_bytes(const job::JobSpec& job);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::rank

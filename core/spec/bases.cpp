@@ -8,7 +8,7 @@
 #include "core/spec/compose.h"
 #include "core/spec/expand.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 namespace fs = std::filesystem;
@@ -219,4 +219,4 @@ Bases merge_bases(Node& root, const JobFile& file, const Environment& environmen
   return bases;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

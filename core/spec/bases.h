@@ -7,7 +7,7 @@
 #include "core/spec/problems.h"
 #include "core/spec/surroundings.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// The file that a job was read from.
 struct JobFile {
@@ -25,4 +25,4 @@ struct Bases {
 /// whole. A `~` takes away what is below it. Places stay those of the values. `root` loses its `extends`.
 Bases merge_bases(Node& root, const JobFile& file, const Environment& environment, Problems& problems);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -6,7 +6,7 @@
 #include "core/spec/document.h"
 #include "core/spec/spec.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;  // by key, in the order of the document
@@ -46,9 +46,9 @@ std::optional<std::string> find(const Values& values, const std::string& key) {
 
 }  // namespace
 
-std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const JobSpec& now) {
+std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const job::JobSpec& now) {
   const auto before = values_of(was), after = values_of(to_yaml(now)),
-             defaults = values_of(to_yaml(JobSpec{}));
+             defaults = values_of(to_yaml(job::JobSpec{}));
   if (!before || !after || !defaults) return std::nullopt;
   std::vector<KeyChange> changes;
   for (const auto& [key, value] : *after) {
@@ -66,4 +66,4 @@ std::string to_text(const KeyChange& change) {
   return change.key + ": " + shown(change.was) + " -> " + shown(change.is);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

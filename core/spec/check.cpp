@@ -14,7 +14,7 @@
 #include "parallel/layout/schedule_shape.h"
 #include "parallel/layout/split.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using std::to_string;
@@ -25,7 +25,7 @@ std::string nearest_multiple(std::int64_t value, std::int64_t of) {
 
 class Checker {
  public:
-  Checker(JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems)
+  Checker(job::JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems)
       : job_(job), places_(places), preset_(preset), problems_(problems) {}
 
   void run() {
@@ -42,7 +42,8 @@ class Checker {
     availability();
     idle_keys();
     machines();
-    if (job_.model.positions == Positions::learned) job_.model.rope_theta = ModelOptions{}.rope_theta;
+    if (job_.model.positions == job::Positions::learned)
+      job_.model.rope_theta = job::ModelOptions{}.rope_theta;
     if (job_.model.linear_bias) job_.model.qkv_bias = true;
   }
 
@@ -80,7 +81,7 @@ class Checker {
   }
 
   void derive() {
-    ModelOptions& m = job_.model;
+    job::ModelOptions& m = job_.model;
     if (!given("model.kv_heads")) m.kv_heads = m.heads;
     if (!given("model.head_dim") && good({"model.hidden", "model.heads"}) && m.heads > 0) {
       if (m.hidden % m.heads != 0)
@@ -89,7 +90,7 @@ class Checker {
                                     nearest_multiple(m.hidden, m.heads) + ")");
       m.head_dim = m.hidden / m.heads;
     }
-    PrecisionRecipe& r = job_.precision;
+    job::PrecisionRecipe& r = job_.precision;
     if (r.name == "custom") {
       if (!given("precision.params")) r.params = r.compute;
       name_recipe(r);
@@ -99,9 +100,9 @@ class Checker {
   }
 
   // A map that says what a recipe says is that recipe.
-  static void name_recipe(PrecisionRecipe& recipe) {
+  static void name_recipe(job::PrecisionRecipe& recipe) {
     for (const std::string& name : recipe_names()) {
-      PrecisionRecipe named;
+      job::PrecisionRecipe named;
       recipe_by_name(name, named);
       named.name = recipe.name;
       if (named == recipe) {
@@ -126,17 +127,17 @@ class Checker {
   }
 
   void model() {
-    const ModelOptions& m = job_.model;
+    const job::ModelOptions& m = job_.model;
     if (good({"model.heads", "model.kv_heads"}) && m.kv_heads > 0 && m.heads % m.kv_heads != 0)
       problem("model.kv_heads", to_string(m.kv_heads) + " does not divide heads " + to_string(m.heads) +
                                     " (nearest valid: " + nearest_divisor(m.kv_heads, m.heads) + ")");
-    if (good({"model.head_dim", "model.positions", "model.hidden"}) && m.positions == Positions::rope &&
+    if (good({"model.head_dim", "model.positions", "model.hidden"}) && m.positions == job::Positions::rope &&
         m.head_dim % 2 != 0)
       problem(given("model.head_dim") ? "model.head_dim" : "model.hidden",
               "head_dim " + to_string(m.head_dim) +
                   " is odd: positions: rope turns pairs of features (nearest valid: " +
                   to_string(m.head_dim + 1) + ")");
-    if (good({"model.head_dim", "device"}) && job_.device == DeviceChoice::cuda &&
+    if (good({"model.head_dim", "device"}) && job_.device == job::DeviceChoice::cuda &&
         m.head_dim > kernels::kLargestCudaHead)
       problem(given("model.head_dim") ? "model.head_dim" : "model.heads",
               "head_dim " + to_string(m.head_dim) + " is more than the " +
@@ -155,7 +156,7 @@ class Checker {
   }
 
   void batch() {
-    const BatchOptions& b = job_.batch;
+    const job::BatchOptions& b = job_.batch;
     if (!good({"batch.global", "batch.micro", "parallel.dp"})) return;
     const std::int64_t unit = b.micro * job_.parallel.dp;
     if (unit > 0 && b.global % unit != 0)
@@ -169,8 +170,8 @@ class Checker {
   }
 
   void precision() {
-    const PrecisionRecipe& r = job_.precision;
-    if (good({"precision", "precision.reduce", "device"}) && job_.device == DeviceChoice::cuda &&
+    const job::PrecisionRecipe& r = job_.precision;
+    if (good({"precision", "precision.reduce", "device"}) && job_.device == job::DeviceChoice::cuda &&
         r.reduce == kernels::DType::bf16)
       problem("precision.reduce",
               "bf16 is for device: cpu so far: on device: cuda set it to fp32, or leave it out");
@@ -184,8 +185,8 @@ class Checker {
   }
 
   void optimizer() {
-    const OptimizerOptions& o = job_.optimizer;
-    const LrSchedule& s = o.schedule;
+    const job::OptimizerOptions& o = job_.optimizer;
+    const job::LrSchedule& s = o.schedule;
     if (good({"optimizer.schedule.min_lr", "optimizer.lr"}) && s.min_lr > o.lr)
       problem("optimizer.schedule.min_lr", number_text(s.min_lr) + " is more than lr " + number_text(o.lr) +
                                                " (nearest valid: " + number_text(o.lr) + ")");
@@ -194,7 +195,7 @@ class Checker {
       problem("optimizer.schedule.warmup", to_string(s.warmup) + " is more than steps " +
                                                to_string(job_.steps) +
                                                " (nearest valid: " + to_string(job_.steps) + ")");
-    else if (good({"optimizer.schedule.decay", "optimizer.schedule.kind"}) && s.kind == LrKind::wsd &&
+    else if (good({"optimizer.schedule.decay", "optimizer.schedule.kind"}) && s.kind == job::LrKind::wsd &&
              s.decay > job_.steps - s.warmup)
       problem("optimizer.schedule.decay",
               to_string(s.decay) + " is more than the " + to_string(job_.steps - s.warmup) +
@@ -249,7 +250,7 @@ class Checker {
 
   // A key that changes nothing was meant to: say so, unless it says what is so anyway.
   void idle_keys() {
-    JobSpec empty;
+    job::JobSpec empty;
     const std::vector<Field> defaults = fields_of(empty);
     const std::vector<Field> fields = fields_of(job_);
     for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -281,7 +282,7 @@ class Checker {
     layout();
     // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it
     // again, see job_here.
-    if (!cluster && uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
+    if (!cluster && job::uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
       problem("precision.grads",
               "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to "
               "staged");
@@ -323,10 +324,10 @@ class Checker {
     const parallel::ParallelOptions& p = job_.parallel;
     std::string what;
     // A size that is missing or wrong has its own problem already, and may be 0.
-    const ModelOptions& m = job_.model;
+    const job::ModelOptions& m = job_.model;
     if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 &&
         good({"model.heads", "model.kv_heads", "model.ffn"}) &&
-        !(what = tensor_parallel_problem(job_.model, p.tp)).empty())
+        !(what = model::tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
     const std::int64_t tokens = job_.batch.micro * m.seq_len;
     if (p.sequence_parallel && p.tp == 1)
@@ -375,7 +376,7 @@ class Checker {
         a);
   }
 
-  JobSpec& job_;
+  job::JobSpec& job_;
   const Places& places_;
   std::optional<int> preset_;
   Problems& problems_;
@@ -383,8 +384,9 @@ class Checker {
 
 }  // namespace
 
-void complete_and_check(JobSpec& job, const Places& places, std::optional<int> preset, Problems& problems) {
+void complete_and_check(job::JobSpec& job, const Places& places, std::optional<int> preset,
+                        Problems& problems) {
   Checker(job, places, preset, problems).run();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

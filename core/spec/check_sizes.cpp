@@ -7,7 +7,7 @@
 #include "kernels/tensor/dtype.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 // Of all ranks of a job: 4 EiB, half of what 63 bits count.
@@ -18,8 +18,8 @@ constexpr double kMaxBuckets = 1 << 18;
 double number(std::int64_t n) { return static_cast<double>(n); }
 
 /// Bytes that one microbatch's activations take on the ranks that hold a copy of the model, at the most.
-double microbatch_bytes(const JobSpec& job) {
-  const ModelOptions& m = job.model;
+double microbatch_bytes(const job::JobSpec& job) {
+  const job::ModelOptions& m = job.model;
   constexpr double kBytes = 4, kHidden = 16, kQkv = 4, kFfn = 8, kLogits = 4;
   const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
   const double of_layer = kHidden * number(m.hidden) + kQkv * qkv + kFfn * number(m.ffn);
@@ -31,8 +31,8 @@ double microbatch_bytes(const JobSpec& job) {
 
 }  // namespace
 
-std::optional<SizeProblem> size_problem(const JobSpec& job) {
-  const ModelOptions& m = job.model;
+std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
+  const job::ModelOptions& m = job.model;
   const parallel::ParallelOptions& p = job.parallel;
   if (std::min({m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.seq_len,
                 job.batch.micro, job.batch.global, p.tp, p.pp, p.dp, p.virtual_stages}) < 1)
@@ -44,7 +44,7 @@ std::optional<SizeProblem> size_problem(const JobSpec& job) {
                            (chunks == 1 ? " pipeline chunk" : " pipeline chunks") + " are more than " +
                            std::to_string(kMaxComputations) +
                            " computations: make it smaller, or batch.micro or parallel.dp larger"};
-  const double parameters = number(count_parameters(m).total), copies = number(p.dp);
+  const double parameters = number(job::count_parameters(m).total), copies = number(p.dp);
   constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounding up
   if (parameters * kStateBytes * copies > kMaxBytes)
     return SizeProblem{"model",
@@ -72,4 +72,4 @@ std::optional<SizeProblem> size_problem(const JobSpec& job) {
   return std::nullopt;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

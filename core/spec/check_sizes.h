@@ -6,7 +6,7 @@
 
 #include "core/job/job.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 struct SizeProblem {
   std::string path;  ///< of the key to change
@@ -20,6 +20,6 @@ inline constexpr std::int64_t kMaxComputations = 1 << 17;
 /// What makes a job of valid keys larger than any machine: more bytes than 63 bits count, or more
 /// microbatches or buckets of gradients than are worth a list. By arithmetic alone, in no time. Nothing when
 /// every size is at hand or when sizes are missing.
-std::optional<SizeProblem> size_problem(const JobSpec& job);
+std::optional<SizeProblem> size_problem(const job::JobSpec& job);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -7,7 +7,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/read.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 constexpr double kMaxDevices = 4096;
@@ -245,4 +245,4 @@ std::optional<FailureSpec> read_cluster_failures(const std::string& preset, cons
   return spec;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -8,7 +8,7 @@
 #include "core/spec/problems.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Names of the built-in clusters (configs/clusters/), without `local`.
 std::vector<std::string> cluster_preset_names();
@@ -23,4 +23,4 @@ std::optional<FailureSpec> read_cluster_failures(const std::string& preset, cons
                                                  const std::vector<std::string>& overrides,
                                                  Problems& problems);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -4,7 +4,7 @@
 
 #include "kernels/ops/operators.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using parallel::MeasuredRates;
@@ -61,4 +61,4 @@ std::string curve_problem(const MeasuredRates& rates) {
   return "";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -10,7 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 constexpr std::size_t kLongestFile = 1 << 20;
@@ -153,4 +153,4 @@ std::string read_text_file(const std::string& path) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

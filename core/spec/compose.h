@@ -8,7 +8,7 @@
 #include "core/spec/document.h"
 #include "core/spec/problems.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// A preset compiled into the binary from configs/<folder>/<name>.yaml.
 struct PresetText {
@@ -51,4 +51,4 @@ std::optional<int> merge_preset(Node& root, Problems& problems);
 /// Reads a whole text file of at most 1 MiB. Throws SpecError.
 std::string read_text_file(const std::string& path);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

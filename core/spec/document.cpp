@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unordered_set>
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 constexpr std::size_t kLongestText = 1 << 20;
@@ -288,4 +288,4 @@ Node parse_document(const std::string& text, int source, const std::string& path
   return builder.take_root();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -5,7 +5,7 @@
 
 #include "core/spec/problems.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 struct Entry;
 
@@ -39,4 +39,4 @@ std::string describe(const Node& node);
 /// empty text gives a node of kind nothing. `path` is the dotted path that the document's root stands for.
 Node parse_document(const std::string& text, int source, const std::string& path, Problems& problems);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

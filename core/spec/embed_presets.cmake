@@ -11,7 +11,7 @@ file(WRITE ${OUTPUT} "// Made by core/spec/embed_presets.cmake.
 
 #include \"core/spec/compose.h\"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 std::span<const PresetText> ${FUNCTION}() {
   static constexpr auto kPresets = std::to_array<PresetText>({
@@ -19,5 +19,5 @@ ${rows}  });
   return kPresets;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec
 ")

@@ -8,7 +8,7 @@
 #include "io/tokens/file_list.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -136,4 +136,4 @@ void anchor_paths(std::vector<std::string>& paths, const std::string& directory)
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

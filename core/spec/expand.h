@@ -8,7 +8,7 @@
 #include "core/spec/problems.h"
 #include "core/spec/surroundings.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Replaces `${NAME}`, `${NAME:-default}`, `$$` (a dollar) and `$~` (a tilde), and a `~` or `~/` at the start
 /// (of a default there, too) by ${HOME}, in the scalars of the keys `texts` (dotted paths) and in their
@@ -24,4 +24,4 @@ std::string unexpanded(const std::string& text);
 /// working directory where they exist there. Others stay as they are.
 void anchor_paths(std::vector<std::string>& paths, const std::string& directory);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

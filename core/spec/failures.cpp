@@ -1,6 +1,6 @@
 #include "core/spec/failures.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 constexpr double kMaxNodes = 1 << 20;
@@ -38,4 +38,4 @@ void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, F
   add("storage.restore_seconds", &f.storage_restore_seconds, "in place of bytes over bandwidth").at_least(0);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

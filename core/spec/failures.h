@@ -6,7 +6,7 @@
 
 #include "core/spec/fields.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// The `failures` section of a cluster file, in the units of its keys. Negative: not given.
 struct FailureSpec {
@@ -28,4 +28,4 @@ struct FailureSpec {
 /// Adds the section's keys below `prefix` ("cluster.failures."), bound to `spec`.
 void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, FailureSpec& spec);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

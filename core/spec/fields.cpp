@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using kernels::DType;
@@ -46,8 +46,8 @@ class Table {
   std::vector<Field> fields_;
 };
 
-void add_model(Table& t, ModelOptions& m) {
-  const bool rope = m.positions == Positions::rope;
+void add_model(Table& t, job::ModelOptions& m) {
+  const bool rope = m.positions == job::Positions::rope;
   t.add("model.preset", &m.preset,
         "a built-in model, or the path of a YAML file of `model` keys (with a `/` or ending in `.yaml`); "
         "the job's own keys go over it")
@@ -64,14 +64,15 @@ void add_model(Table& t, ModelOptions& m) {
   t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMaxFfn).needed();
   t.add("model.vocab", &m.vocab, "token ids").between(1, kMaxVocab).needed();
   t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMaxSeqLen).needed();
-  t.choice("model.norm", m.norm, {{"rms", Norm::rms}, {"layer", Norm::layer}},
+  t.choice("model.norm", m.norm, {{"rms", job::Norm::rms}, {"layer", job::Norm::layer}},
            "RMSNorm, or LayerNorm with weight and bias");
-  t.choice("model.positions", m.positions, {{"rope", Positions::rope}, {"learned", Positions::learned}},
+  t.choice("model.positions", m.positions,
+           {{"rope", job::Positions::rope}, {"learned", job::Positions::learned}},
            "rotary embedding, or a learned table of `seq_len` rows");
   t.add("model.rope_theta", &m.rope_theta, "base of the rotary angles")
       .above(0)
       .idle_if(!rope, "positions: learned has no rotary angles");
-  t.choice("model.mlp", m.mlp, {{"swiglu", Mlp::swiglu}, {"gelu", Mlp::gelu}},
+  t.choice("model.mlp", m.mlp, {{"swiglu", job::Mlp::swiglu}, {"gelu", job::Mlp::gelu}},
            "gated SiLU (three matrices), or GELU (two)");
   t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies `qkv_bias`");
   t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
@@ -143,18 +144,20 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "let a tensor-parallel group leave its NVLink domain (its node, where there is no NVLink)");
 }
 
-void add_recompute(Table& t, RecomputeOptions& r) {
+void add_recompute(Table& t, job::RecomputeOptions& r) {
   t.choice(
       "recompute.kind", r.kind,
-      {{"none", RecomputeKind::none}, {"selective", RecomputeKind::selective}, {"full", RecomputeKind::full}},
+      {{"none", job::RecomputeKind::none},
+       {"selective", job::RecomputeKind::selective},
+       {"full", job::RecomputeKind::full}},
       "activations that backward makes again in place of keeping them; selective: norms, attention and GELU; "
       "full: all of a layer but its input");
   t.add("recompute.every", &r.every, "recompute every n-th layer, from the first, and keep the others whole")
       .between(1, kMaxLayers)
-      .idle_if(r.kind != RecomputeKind::full, "only kind: full chooses layers");
+      .idle_if(r.kind != job::RecomputeKind::full, "only kind: full chooses layers");
 }
 
-void add_precision(Table& t, PrecisionRecipe& r) {
+void add_precision(Table& t, job::PrecisionRecipe& r) {
   const bool named = r.name != "custom";
   t.add("precision", RecipeName{&r},
         "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
@@ -188,8 +191,8 @@ void add_precision(Table& t, PrecisionRecipe& r) {
       .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");
 }
 
-void add_optimizer(Table& t, OptimizerOptions& o) {
-  LrSchedule& s = o.schedule;
+void add_optimizer(Table& t, job::OptimizerOptions& o) {
+  job::LrSchedule& s = o.schedule;
   t.add("optimizer.name", &o.name, "the update rule").among(o.name, {"adamw", "muon"});
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
       .above(0)
@@ -210,19 +213,19 @@ void add_optimizer(Table& t, OptimizerOptions& o) {
       .at_least(0);
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
   t.choice("optimizer.schedule.kind", s.kind,
-           {{"constant", LrKind::constant},
-            {"cosine", LrKind::cosine},
-            {"linear", LrKind::linear},
-            {"wsd", LrKind::wsd}},
+           {{"constant", job::LrKind::constant},
+            {"cosine", job::LrKind::cosine},
+            {"linear", job::LrKind::linear},
+            {"wsd", job::LrKind::wsd}},
            "course of the learning rate after the warm-up; wsd: constant, then linear over the last `decay` "
            "steps");
   t.add("optimizer.schedule.warmup", &s.warmup, "steps of linear warm-up").between(0, kMaxSteps);
   t.add("optimizer.schedule.min_lr", &s.min_lr, "learning rate of the last step")
       .at_least(0)
-      .idle_if(s.kind == LrKind::constant, "kind: constant stays at lr");
+      .idle_if(s.kind == job::LrKind::constant, "kind: constant stays at lr");
   t.add("optimizer.schedule.decay", &s.decay, "steps of decay in wsd; 0: a tenth of all steps, at least one")
       .between(0, kMaxSteps)
-      .idle_if(s.kind != LrKind::wsd, "only kind: wsd has a decay phase");
+      .idle_if(s.kind != job::LrKind::wsd, "only kind: wsd has a decay phase");
 }
 
 void add_data(Table& t, io::DataOptions& d) {
@@ -280,7 +283,7 @@ Field& Field::among(const std::string& held, std::vector<std::string> words) {
   return *this;
 }
 
-std::vector<Field> fields_of(JobSpec& job) {
+std::vector<Field> fields_of(job::JobSpec& job) {
   Table t;
   t.add("extends", BaseFile{},
         "another job file, by its path from this one; its keys go below this file's, map by map, and `~` "
@@ -292,31 +295,33 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("output", &job.output, "directory of the resolved job, records, checkpoints and report")
       .or_else("`runs/<name>`");
   t.choice("device", job.device,
-           {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+           {{"auto", job::DeviceChoice::automatic},
+            {"cpu", job::DeviceChoice::cpu},
+            {"cuda", job::DeviceChoice::cuda}},
            "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
   t.choice(
        "attention", job.attention,
        {{"deterministic", kernels::Determinism::deterministic}, {"fast", kernels::Determinism::fast}},
        "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
-      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
+      .idle_if(job.device != job::DeviceChoice::cuda && job.cluster.preset == "local",
                "on a CPU it is always deterministic");
   t.choice("gemm_algorithms", job.gemm_algorithms,
-           {{"first", GemmAlgorithms::first}, {"timed", GemmAlgorithms::timed}},
+           {{"first", job::GemmAlgorithms::first}, {"timed", job::GemmAlgorithms::timed}},
            "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before "
            "the first step, all use its "
            "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go "
            "on there")
-      .idle_if(job.device != DeviceChoice::cuda, "a CPU has no choice of them");
+      .idle_if(job.device != job::DeviceChoice::cuda, "a CPU has no choice of them");
   t.choice("isa", job.isa,
-           {{"auto", IsaChoice::automatic},
-            {"portable", IsaChoice::portable},
-            {"avx2", IsaChoice::avx2},
-            {"avx512", IsaChoice::avx512},
-            {"avx512_bf16", IsaChoice::avx512_bf16}},
+           {{"auto", job::IsaChoice::automatic},
+            {"portable", job::IsaChoice::portable},
+            {"avx2", job::IsaChoice::avx2},
+            {"avx512", job::IsaChoice::avx512},
+            {"avx512_bf16", job::IsaChoice::avx512_bf16}},
            "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, "
            "avx512_bf16 also BF16 and VBMI; "
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
-      .idle_if(job.device == DeviceChoice::cuda, "the kernels are a GPU's");
+      .idle_if(job.device == job::DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMaxThreads);
   t.add("restarts", &job.restarts,
         "how often the workers start again after one has ended by a signal (killed, out of memory, a crash), "
@@ -385,7 +390,7 @@ std::vector<Field> fields_of(JobSpec& job) {
            "how ranks on CUDA devices reach each other; nccl: each on a device of its own; staged: through "
            "host memory, slowly, so "
            "that several may share a device; auto: nccl")
-      .idle_if(job.device != DeviceChoice::cuda && job.cluster.preset == "local",
+      .idle_if(job.device != job::DeviceChoice::cuda && job.cluster.preset == "local",
                "on CPUs ranks share memory, or use Gloo between nodes");
   t.add(
        "cluster.timeout", Duration{&job.cluster.timeout_seconds},
@@ -397,10 +402,10 @@ std::vector<Field> fields_of(JobSpec& job) {
 
 std::vector<std::string> recipe_names() { return {"fp32", "bf16"}; }
 
-bool recipe_by_name(const std::string& name, PrecisionRecipe& recipe) {
+bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe) {
   const bool bf16 = name == "bf16";
   if (!bf16 && name != "fp32") return false;
-  recipe = PrecisionRecipe{};
+  recipe = job::PrecisionRecipe{};
   recipe.name = name;
   recipe.compute = recipe.params = bf16 ? DType::bf16 : DType::f32;
   return true;
@@ -411,4 +416,4 @@ std::string section_of(const std::string& path) {
   return dot == std::string::npos ? std::string() : path.substr(0, dot);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -10,7 +10,7 @@
 #include "core/job/job.h"
 #include "io/text/interval.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// A value of an enum and its word in a job.
 template <class Enum>
@@ -42,7 +42,7 @@ struct NumberPair {
 };
 /// A preset's name, or a map of the fields below it.
 struct RecipeName {
-  PrecisionRecipe* recipe;
+  job::PrecisionRecipe* recipe;
 };
 /// A duration ("30s", "10m", "2h"), kept in seconds.
 struct Duration {
@@ -130,14 +130,14 @@ struct Field {
 
 /// The table, bound to `job`: the storage points into it, and `honoured` and `idle` speak of its present
 /// values.
-std::vector<Field> fields_of(JobSpec& job);
+std::vector<Field> fields_of(job::JobSpec& job);
 
 /// The recipe called `name` ("fp32" or "bf16"). False, and `recipe` unchanged, for another name.
-bool recipe_by_name(const std::string& name, PrecisionRecipe& recipe);
+bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe);
 /// Names of the recipes.
 std::vector<std::string> recipe_names();
 
 /// Everything before the last dot of a path; empty for a top-level key.
 std::string section_of(const std::string& path);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

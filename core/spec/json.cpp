@@ -4,7 +4,7 @@
 
 #include "io/text/text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -40,4 +40,4 @@ nlohmann::ordered_json value_json(const Field& field) {
       field.storage);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -4,9 +4,9 @@
 
 #include "core/spec/fields.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// The value of a field; null for what the resolved job does not write either.
 nlohmann::ordered_json value_json(const Field& field);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -6,7 +6,7 @@
 #include "kernels/base/error.h"
 #include "kernels/nvml/nvml.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 parallel::Topology named_cluster(const std::string& name, const std::string& asked_by) {
   Problems problems;
@@ -48,20 +48,20 @@ parallel::Topology cuda_topology(std::int64_t ranks, parallel::Devices devices, 
 
 }  // namespace
 
-parallel::Topology job_topology(const JobSpec& job, Absent absent) {
+parallel::Topology job_topology(const job::JobSpec& job, Absent absent) {
   if (job.cluster.preset == "local") {
     const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
-    if (job.device == DeviceChoice::cuda) {
+    if (job.device == job::DeviceChoice::cuda) {
       parallel::Topology cuda =
           cuda_topology(ranks / job.cluster.nodes,
-                        uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own, absent);
+                        job::uses_staged(job) ? parallel::Devices::shared : parallel::Devices::own, absent);
       cuda.nodes = job.cluster.nodes;
       return cuda;
     }
-    parallel::Topology local =
-        parallel::detect_topology(static_cast<int>(job.threads), ranks / job.cluster.nodes, most_isa(job));
-    if (job.isa != IsaChoice::automatic && local.device.isa != most_isa(job))
-      throw base::device_error(std::string("isa: the job asks for ") + to_string(most_isa(job)) +
+    parallel::Topology local = parallel::detect_topology(static_cast<int>(job.threads),
+                                                         ranks / job.cluster.nodes, job::most_isa(job));
+    if (job.isa != job::IsaChoice::automatic && local.device.isa != job::most_isa(job))
+      throw base::device_error(std::string("isa: the job asks for ") + to_string(job::most_isa(job)) +
                                ", and this CPU, as oneDNN may use it, has " + to_string(local.device.isa) +
                                ": set isa: auto");
     local.nodes = job.cluster.nodes;
@@ -69,7 +69,7 @@ parallel::Topology job_topology(const JobSpec& job, Absent absent) {
   }
   parallel::Topology result = named_cluster(job.cluster.preset, "cluster.preset");
   if (result.device.kind == kernels::DeviceKind::cpu) {
-    if (job.device == DeviceChoice::cuda)
+    if (job.device == job::DeviceChoice::cuda)
       throw base::spec_error("device: the job is for GPUs and cluster.preset (" + job.cluster.preset +
                              ") is of processors: set device: cpu");
     if (job.threads != 0 && job.threads != result.device.threads)
@@ -82,7 +82,7 @@ parallel::Topology job_topology(const JobSpec& job, Absent absent) {
   return result;
 }
 
-parallel::PlacedGrid place_job(const JobSpec& job, Absent absent) {
+parallel::PlacedGrid place_job(const job::JobSpec& job, Absent absent) {
   parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job, absent));
   placed.virtual_stages = job.parallel.virtual_stages;
   return placed;
@@ -105,7 +105,7 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
   return rated;
 }
 
-JobHere job_here(const JobSpec& job) {
+JobHere job_here(const job::JobSpec& job) {
   if (job.cluster.preset == "local") return {job, std::nullopt};
   const parallel::Topology named = job_topology(job);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks(),
@@ -117,14 +117,14 @@ JobHere job_here(const JobSpec& job) {
   const bool cpu = named.device.kind == kernels::DeviceKind::cpu;
   JobHere here{job, std::nullopt};
   here.job.cluster.preset = "local";
-  if (!cpu && job.device == DeviceChoice::automatic && this_machine().cuda_devices > 0)
-    here.job.device = DeviceChoice::cuda;
+  if (!cpu && job.device == job::DeviceChoice::automatic && this_machine().cuda_devices > 0)
+    here.job.device = job::DeviceChoice::cuda;
   if (cpu) here.job.threads = named.device.threads;
   std::string found;
   if (cpu && of_a_node * named.device.threads > kernels::detect_cpu().threads) {
     found =
         std::to_string(kernels::detect_cpu().threads) + " cores for " + std::to_string(of_a_node) + " ranks";
-  } else if (cpu || here.job.device == DeviceChoice::cuda) {
+  } else if (cpu || here.job.device == job::DeviceChoice::cuda) {
     try {
       const std::string name = job_topology(here.job).device.name;
       if (name != named.device.name) {
@@ -147,4 +147,4 @@ JobHere job_here(const JobSpec& job) {
       ": set cluster.preset: local to run here, or look at the job with `trainerd validate`");
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -9,7 +9,7 @@
 #include "parallel/layout/placement.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// A built-in cluster, or the one of a YAML file. Throws SpecError.
 parallel::Topology named_cluster(const std::string& name, const std::string& asked_by);
@@ -23,10 +23,10 @@ enum class Absent : std::uint8_t { refused, assumed };
 
 /// The machines the job is for: those of its cluster preset, or as many as it says of this one's kind, with a
 /// device for each of the ranks. Throws SpecError when the preset cannot be read (any more).
-parallel::Topology job_topology(const JobSpec& job, Absent absent = Absent::refused);
+parallel::Topology job_topology(const job::JobSpec& job, Absent absent = Absent::refused);
 
 /// Every rank of the job on its device. Throws CapacityError when they are more than the devices.
-parallel::PlacedGrid place_job(const JobSpec& job, Absent absent = Absent::refused);
+parallel::PlacedGrid place_job(const job::JobSpec& job, Absent absent = Absent::refused);
 
 /// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and
 /// links. Throws SpecError.
@@ -34,11 +34,11 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
 
 /// A job on this machine's own devices.
 struct JobHere {
-  JobSpec job;                              ///< of the `local` cluster
+  job::JobSpec job;                         ///< of the `local` cluster
   std::optional<parallel::Topology> rates;  ///< of the cluster that it named, where that has operator rates
 };
 /// A job of a named cluster runs where its devices are: by their name. Throws CapacityError when this machine
 /// has others: the job can be validated and planned here, not run.
-JobHere job_here(const JobSpec& job);
+JobHere job_here(const job::JobSpec& job);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

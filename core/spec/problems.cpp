@@ -6,7 +6,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 // A file that is not a job at all could have a problem on every line; a user reads no more than this.
@@ -126,4 +126,4 @@ std::string list_words(const std::vector<std::string>& words) {
   return out;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

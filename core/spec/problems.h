@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Where a value was written: `source` indexes Problems' list of sources. Lines and columns count from 1.
 struct Place {
@@ -64,4 +64,4 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 /// "a, b or c".
 std::string list_words(const std::vector<std::string>& words);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -9,7 +9,7 @@
 #include "core/spec/write.h"
 #include "io/text/text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 bool is_true(const std::string& t) { return t == "true" || t == "True" || t == "TRUE"; }
@@ -155,7 +155,7 @@ class Reader {
   // A recipe given as a map: its keys go over the plainest one.
   static void start_custom(const Field& field) {
     if (const auto* name = std::get_if<RecipeName>(&field.storage)) {
-      *name->recipe = PrecisionRecipe{};
+      *name->recipe = job::PrecisionRecipe{};
       name->recipe->name = "custom";
     }
   }
@@ -353,4 +353,4 @@ Places read_fields(const Node& root, std::vector<Field>& fields, Problems& probl
   return Reader(fields, problems).read(root);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

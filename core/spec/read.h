@@ -8,7 +8,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/problems.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Where every key that was given stands; a section stands at its own key.
 using Places = std::map<std::string, Place>;
@@ -17,4 +17,4 @@ using Places = std::map<std::string, Place>;
 /// values out of their limits become problems.
 Places read_fields(const Node& root, std::vector<Field>& fields, Problems& problems);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -6,7 +6,7 @@
 
 #include "core/spec/json.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -65,8 +65,8 @@ void put(Json& object, const std::string& path, Json value) {
   *at = std::move(value);
 }
 
-Json spec_json(const JobSpec& job) {
-  JobSpec copy = job;
+Json spec_json(const job::JobSpec& job) {
+  job::JobSpec copy = job;
   Json spec = Json::object();
   for (const Field& field : fields_of(copy))
     if (Json value = value_json(field); field.idle.empty() && !value.is_null())
@@ -102,7 +102,7 @@ std::string placement_comments(const parallel::PlacedGrid& placed) {
   return text;
 }
 
-std::string job_json(const JobSpec& job, const parallel::PlacedGrid& placed) {
+std::string job_json(const job::JobSpec& job, const parallel::PlacedGrid& placed) {
   Json out = Json::object();
   out["spec"] = spec_json(job);
   Json& ranks = out["ranks"] = Json::array();
@@ -125,4 +125,4 @@ std::string job_json(const JobSpec& job, const parallel::PlacedGrid& placed) {
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

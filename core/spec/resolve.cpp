@@ -5,22 +5,22 @@
 
 #include "core/spec/cluster.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using std::to_string;
 
 class Resolver {
  public:
-  Resolver(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems)
+  Resolver(job::JobSpec& job, const Places& places, const Surroundings& around, Problems& problems)
       : job_(job), places_(places), around_(around), problems_(problems) {}
 
   void run() {
-    const bool automatic = job_.device == DeviceChoice::automatic && job_.cluster.preset == "local" &&
+    const bool automatic = job_.device == job::DeviceChoice::automatic && job_.cluster.preset == "local" &&
                            around_.machine != nullptr;
     if (automatic) choose_device();
     if (job_.parallel.dp == parallel::kAutomatic) choose_dp();
-    if (automatic && job_.device == DeviceChoice::cuda) check_devices();
+    if (automatic && job_.device == job::DeviceChoice::cuda) check_devices();
   }
 
  private:
@@ -34,7 +34,7 @@ class Resolver {
   }
 
   void choose_device() {
-    job_.device = machine().cuda_devices > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+    job_.device = machine().cuda_devices > 0 ? job::DeviceChoice::cuda : job::DeviceChoice::cpu;
     if (!machine().no_cuda.empty() && around_.remark)
       around_.remark("device: auto is the CPU: " + machine().no_cuda +
                      "; device: cpu or device: cuda ends this line");
@@ -79,7 +79,7 @@ class Resolver {
               "auto is for a command on the machine that trains: give a number (nearest valid: 1)");
       return std::nullopt;
     }
-    if (job_.device == DeviceChoice::cuda) return std::max<std::int64_t>(1, machine().cuda_devices);
+    if (job_.device == job::DeviceChoice::cuda) return std::max<std::int64_t>(1, machine().cuda_devices);
     if (job_.threads == 0) {
       problem("parallel.dp",
               "auto divides the " + to_string(machine().cores) +
@@ -104,7 +104,7 @@ class Resolver {
                             "cluster.communication to staged");
   }
 
-  JobSpec& job_;
+  job::JobSpec& job_;
   const Places& places_;
   const Surroundings& around_;
   Problems& problems_;
@@ -113,8 +113,9 @@ class Resolver {
 
 }  // namespace
 
-void resolve_automatic(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems) {
+void resolve_automatic(job::JobSpec& job, const Places& places, const Surroundings& around,
+                       Problems& problems) {
   Resolver(job, places, around, problems).run();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

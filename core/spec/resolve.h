@@ -4,10 +4,11 @@
 #include "core/spec/read.h"
 #include "core/spec/spec.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Puts what this machine has in place of `device: auto` and `dp: auto` (kAutomatic): before the job is
 /// checked.
-void resolve_automatic(JobSpec& job, const Places& places, const Surroundings& around, Problems& problems);
+void resolve_automatic(job::JobSpec& job, const Places& places, const Surroundings& around,
+                       Problems& problems);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -9,7 +9,7 @@
 #include "core/spec/spec.h"
 #include "io/text/text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -159,7 +159,7 @@ Json required_keys(const std::vector<Field>& fields) {
 }  // namespace
 
 std::string job_schema() {
-  JobSpec defaults;
+  job::JobSpec defaults;
   const std::vector<Field> fields = fields_of(defaults);
   Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                {"title", "trainerd job"},
@@ -188,4 +188,4 @@ std::string job_schema() {
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -13,7 +13,7 @@
 #include "core/spec/read.h"
 #include "core/spec/resolve.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 std::set<std::string> text_keys(const std::vector<Field>& fields) {
@@ -27,8 +27,8 @@ std::set<std::string> text_keys(const std::vector<Field>& fields) {
 
 }  // namespace
 
-JobSpec parse_job(const std::string& text, const std::string& file, const std::vector<std::string>& overrides,
-                  const Surroundings& around) {
+job::JobSpec parse_job(const std::string& text, const std::string& file,
+                       const std::vector<std::string>& overrides, const Surroundings& around) {
   Problems problems;
   const int source = problems.add_source(file, Problems::SourceKind::file);
   Node root;
@@ -43,13 +43,13 @@ JobSpec parse_job(const std::string& text, const std::string& file, const std::v
   // An empty file stays an error, whatever the overrides say.
   if (!empty)
     for (const std::string& argument : overrides) apply_override(root, argument, problems);
-  JobSpec job;
+  job::JobSpec job;
   std::vector<Field> fields = fields_of(job);
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
   const Places places = read_fields(root, fields, problems);
   for (const Node& replaced : bases.replaced) {
-    JobSpec unused;
+    job::JobSpec unused;
     std::vector<Field> of_unused = fields_of(unused);
     read_fields(replaced, of_unused, problems);
   }
@@ -63,7 +63,8 @@ JobSpec parse_job(const std::string& text, const std::string& file, const std::v
   return job;
 }
 
-JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides, Surroundings around) {
+job::JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides,
+                      Surroundings around) {
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   around.directory = directory.empty() ? "." : directory.string();
   return parse_job(read_text_file(path), path, overrides, around);
@@ -71,4 +72,4 @@ JobSpec load_job(const std::string& path, const std::vector<std::string>& overri
 
 std::vector<std::string> model_preset_names() { return names_of(model_preset_texts()); }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -6,20 +6,20 @@
 #include "core/job/job.h"
 #include "core/spec/surroundings.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// Parses, composes and checks a job: over the files that it extends, where `around` has a directory.
 /// `overrides` are "a.b=value" texts, applied in order over the file and checked like it. Texts are expanded
 /// (expand.h), automatic values chosen (resolve.h). Throws SpecError with every problem, one per line:
 /// "file:line:column: path: what is wrong; the nearest valid key or value". `file` is a name for messages.
-JobSpec parse_job(const std::string& text, const std::string& file,
-                  const std::vector<std::string>& overrides = {}, const Surroundings& around = {});
+job::JobSpec parse_job(const std::string& text, const std::string& file,
+                       const std::vector<std::string>& overrides = {}, const Surroundings& around = {});
 /// Reads the file, then as above with its directory; relative data paths that exist become absolute.
-JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides = {},
-                 Surroundings around = {});
+job::JobSpec load_job(const std::string& path, const std::vector<std::string>& overrides = {},
+                      Surroundings around = {});
 
 /// The resolved job as YAML that `parse_job` reads back to the same value.
-std::string to_yaml(const JobSpec& job);
+std::string to_yaml(const job::JobSpec& job);
 
 /// The spec's reference as a Markdown table for each section: key, type, default, meaning. Made from the
 /// table that the parser itself reads by.
@@ -31,4 +31,4 @@ std::string job_schema();
 /// Names of the model presets.
 std::vector<std::string> model_preset_names();
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

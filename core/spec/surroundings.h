@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// An environment variable's value; none when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
@@ -31,4 +31,4 @@ struct Surroundings {
       {};  ///< called with choices that may surprise the user
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -10,7 +10,7 @@
 #include "core/spec/spec.h"
 #include "io/text/text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 namespace {
 
 // Plain where no YAML reader could take it for anything but this text, in double quotes otherwise.
@@ -166,8 +166,8 @@ std::string number_text(double x) {
   return exponent == std::string::npos ? text + ".0" : text.insert(exponent, ".0");
 }
 
-std::string to_yaml(const JobSpec& job) {
-  JobSpec copy = job;
+std::string to_yaml(const job::JobSpec& job) {
+  job::JobSpec copy = job;
   std::string out;
   std::string section;  // whose heading was written last
   for (const Field& field : fields_of(copy)) {
@@ -192,7 +192,7 @@ std::string to_yaml(const JobSpec& job) {
 }
 
 std::string reference_markdown() {
-  JobSpec defaults;
+  job::JobSpec defaults;
   std::string out;
   std::string section = "?";
   for (const Field& field : fields_of(defaults)) {
@@ -214,4 +214,4 @@ std::string reference_markdown() {
   return out;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

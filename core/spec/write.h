@@ -2,10 +2,10 @@
 
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::spec {
 
 /// The shortest decimal that reads back to the same double, with a point in it: YAML 1.1 readers take "1e-05"
 /// for a text.
 std::string number_text(double x);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::spec

@@ -2,17 +2,17 @@
 
 #include "kernels/tensor/rng.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using namespace kernels;
 
-AdamW::AdamW(const JobSpec& job, ParamView& view, Backend& backend)
+AdamW::AdamW(const job::JobSpec& job, model::ParamView& view, Backend& backend)
     : options_(job.optimizer),
       rounding_(job.precision.rounding),
       view_(view),
       backend_(backend),
       lr_factor_(options_.name == "muon" ? options_.adamw_lr / options_.lr : 1) {
-  for (const StatePart& part : view.state_parts()) {
+  for (const model::StatePart& part : view.state_parts()) {
     ranges_.push_back(part.ranges);
     for (UpdateRange& range : ranges_.back()) {
       range.weight_decay *= static_cast<float>(options_.weight_decay);
@@ -23,7 +23,7 @@ AdamW::AdamW(const JobSpec& job, ParamView& view, Backend& backend)
 
 void AdamW::update(Stream& stream, const UpdateStep& step) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const StatePart& part = view_.state_parts()[i];
+    const model::StatePart& part = view_.state_parts()[i];
     backend_.adamw_update(stream, {.ranges = ranges_[i],
                                    .grads = part.grads,
                                    .master = part.master,
@@ -40,4 +40,4 @@ void AdamW::update(Stream& stream, const UpdateStep& step) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -11,7 +11,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 namespace {
 
 constexpr std::chrono::seconds kPatience{1};
@@ -112,4 +112,4 @@ const HostBatch& BatchLoader::next(const BatchRequest& request) {
   return state.slot(i).batch;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -6,7 +6,7 @@
 
 #include "core/train/batch_source.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// Makes the microbatches of pass after pass ahead of time, on a thread of its own: a slow disk delays a step
 /// only when it is behind by more than `ahead` microbatches.
@@ -37,4 +37,4 @@ class BatchLoader final : public BatchSource {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
                 std::vector<std::int32_t>& sample_S1, HostBatch& batch) {
@@ -27,4 +27,4 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

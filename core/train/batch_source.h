@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
@@ -67,4 +67,4 @@ class SampleBatches final : public BatchSource {
   HostBatch batch_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

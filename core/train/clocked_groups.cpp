@@ -2,7 +2,7 @@
 
 #include "parallel/comm/observed_communicator.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using parallel::CommCall;
 using parallel::CommMoment;
@@ -23,4 +23,4 @@ RankGroups clocked(const RankGroups& groups, StepClock& clock) {
   });
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

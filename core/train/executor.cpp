@@ -6,7 +6,7 @@
 
 #include "core/train/trainer.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using namespace kernels;
 using parallel::Action;
@@ -24,7 +24,7 @@ Tensor Trainer::received(const PassSchedule& schedule, const Action& action, Slo
   return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
 }
 
-Frame& Trainer::frame_of(const PassSchedule& schedule, const Action& action) {
+model::Frame& Trainer::frame_of(const PassSchedule& schedule, const Action& action) {
   const int pool = memory_.pool_of_chunk()[static_cast<std::size_t>(local(action.chunk))];
   return frames_[static_cast<std::size_t>(pool)]
                 [static_cast<std::size_t>(slot_of(schedule, action, SlotClass::forward_to_weight))];
@@ -38,7 +38,7 @@ BatchShape Trainer::batch_shape() const {
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {
-  const ModelChunk& model = chunks_[static_cast<std::size_t>(local(action.chunk))].model;
+  const model::ModelChunk& model = chunks_[static_cast<std::size_t>(local(action.chunk))].model;
   return {action.microbatch, model.first() || model.last()};
 }
 
@@ -51,8 +51,8 @@ std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass) const {
 }
 
 /// Writes the microbatch to the device. Tensors of tokens that the chunk does not read stay as they are.
-void Trainer::take_batch(Frame& frame, const Action& action, BatchSource& batches) {
-  Batch& batch = frame.batch;
+void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource& batches) {
+  model::Batch& batch = frame.batch;
   Arena& arena = *frame.to_weight;
   batch.tokens_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
   batch.targets_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
@@ -84,10 +84,10 @@ void Trainer::take_batch(Frame& frame, const Action& action, BatchSource& batche
   clock_.enter(*compute_, base::LedgerPart::compute);
 }
 
-Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
+model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
   const int chunk = local(action.chunk);
-  const ModelChunk& model = chunks_[static_cast<std::size_t>(chunk)].model;
-  Frame& frame = frame_of(schedule, action);
+  const model::ModelChunk& model = chunks_[static_cast<std::size_t>(chunk)].model;
+  model::Frame& frame = frame_of(schedule, action);
   frame.to_backward = &memory_.slot(chunk, SlotClass::forward_to_backward,
                                     slot_of(schedule, action, SlotClass::forward_to_backward));
   frame.to_weight = &memory_.slot(chunk, SlotClass::forward_to_weight,
@@ -152,7 +152,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
   if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
-  const LossTarget loss{loss_T_, grad_scale_};
+  const model::LossTarget loss{loss_T_, grad_scale_};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.
@@ -173,7 +173,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
   switch (action.kind) {
     case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, batches), chunk.out); break;
     case ActionKind::forward_only: {
-      Frame& frame = open_frame(schedule, action, batches);
+      model::Frame& frame = open_frame(schedule, action, batches);
       chunk.model.forward_only(s, frame, chunk.out, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
@@ -181,7 +181,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
       break;
     }
     case ActionKind::backward: {
-      Frame& frame = frame_of(schedule, action);
+      model::Frame& frame = frame_of(schedule, action);
       chunk.model.backward(s, frame, dout(), chunk.din, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
@@ -189,14 +189,14 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
       break;
     }
     case ActionKind::backward_input: {
-      Frame& frame = frame_of(schedule, action);
+      model::Frame& frame = frame_of(schedule, action);
       chunk.model.backward_input(s, frame, dout(), chunk.din, loss);
       add_loss(chunk);
       frame.to_backward->release(0);
       break;
     }
     case ActionKind::backward_weight: {
-      Frame& frame = frame_of(schedule, action);
+      model::Frame& frame = frame_of(schedule, action);
       chunk.model.backward_weight(s, frame);
       frame.grads->release(0);
       frame.to_weight->release(0);
@@ -226,4 +226,4 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
   if (observe_) observe_({});
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

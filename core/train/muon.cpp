@@ -7,7 +7,7 @@
 #include "core/train/newton_schulz.h"
 #include "kernels/tensor/rng.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 namespace {
 
 using namespace kernels;
@@ -15,7 +15,8 @@ using namespace kernels;
 constexpr std::int64_t kShareAlign = kAlignment / 4;  // a cache line of fp32
 
 /// tp, then the groups that a sharded state is cut over: the parts of `DataParallelGroups::part` in order.
-std::vector<parallel::Communicator*> levels(const ParamPlacement& placement, parallel::Communicator& tp) {
+std::vector<parallel::Communicator*> levels(const model::ParamPlacement& placement,
+                                            parallel::Communicator& tp) {
   std::vector<parallel::Communicator*> groups{&tp};
   if (!placement.shards(1)) return groups;
   groups.push_back(placement.dp.inner);
@@ -41,7 +42,7 @@ void for_each_share(const parallel::BucketLayout& buckets, std::int64_t begin, s
 
 }  // namespace
 
-Muon::Muon(const JobSpec& job, ParamView& view, parallel::Communicator& tp, Backend& backend)
+Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicator& tp, Backend& backend)
     : options_(job.optimizer),
       rounding_(job.precision.rounding),
       view_(view),
@@ -71,7 +72,7 @@ std::int64_t Muon::parts() const { return view_.placement().shards(1) ? view_.pl
 
 std::vector<Muon::Matrix> Muon::matrices() const {
   std::vector<Matrix> all;
-  for (const ParamId id : view_.ids())
+  for (const model::ParamId id : view_.ids())
     for (const parallel::WholeMatrix& whole :
          parallel::whole_matrices(view_.info(id).shard, view_.placement().tp)) {
       Matrix& matrix = all.emplace_back(Matrix{id, whole, {}});
@@ -87,8 +88,8 @@ std::vector<Muon::Matrix> Muon::matrices() const {
   return all;
 }
 
-void Muon::add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const JobSpec& job) const {
-  const ParamPlacement& p = view_.placement();
+void Muon::add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const job::JobSpec& job) const {
+  const model::ParamPlacement& p = view_.placement();
   const parallel::ShardSpec& shard = view_.info(matrix.id).shard;
   const std::int64_t offset = view_.flat_begin(matrix.id), begin = offset + matrix.whole.local_begin;
   std::int64_t at = owner * round.share;
@@ -115,7 +116,7 @@ void Muon::add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, co
 }
 
 void Muon::take_ownership(Round& round, const Matrix& matrix) const {
-  const ParamPlacement& p = view_.placement();
+  const model::ParamPlacement& p = view_.placement();
   const parallel::ShardSpec& shard = view_.info(matrix.id).shard;
   const std::int64_t offset = view_.flat_begin(matrix.id), begin = offset + matrix.whole.local_begin;
   round.rows = matrix.whole.rows, round.columns = matrix.whole.columns;
@@ -167,7 +168,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
     Tensor packed = stream.scratch().take(DType::f32, all, MemoryTerm::workspace),
            other = stream.scratch().take(DType::f32, all, MemoryTerm::workspace);
     for (const Piece& piece : round.pieces) {
-      const StatePart& part = view_.state_parts()[piece.part];
+      const model::StatePart& part = view_.state_parts()[piece.part];
       backend_.momentum_update(stream, {.grads = part.grads.rows(piece.begin, piece.count),
                                         .momentum = part.states[0].rows(piece.begin, piece.count),
                                         .direction = packed.rows(piece.at, piece.count),
@@ -183,7 +184,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
     orthogonalise(stream, round, packed, other);
     send();
     for (const Piece& piece : round.pieces) {
-      const StatePart& part = view_.state_parts()[piece.part];
+      const model::StatePart& part = view_.state_parts()[piece.part];
       backend_.direction_update(
           stream, {.ranges = piece.ranges,
                    .direction = packed.rows(piece.at, piece.count),
@@ -198,4 +199,4 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -7,7 +7,7 @@
 #include "core/train/optimizer.h"
 #include "parallel/data/rank_levels.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// Muon (K. Jordan et al., 2024): each matrix moves along its orthogonalised momentum,
 ///   w -= lr (sqrt(max(1, rows / columns)) newton_schulz(direction) + decay w),
@@ -23,12 +23,13 @@ class Muon final : public Optimizer {
  public:
   static std::vector<std::string> states() { return {"momentum"}; }
 
-  Muon(const JobSpec& job, ParamView& view, parallel::Communicator& tp, kernels::Backend& backend);
+  Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicator& tp,
+       kernels::Backend& backend);
   void update(kernels::Stream& stream, const UpdateStep& step) override;
 
  private:
   struct Matrix {
-    ParamId id = kNoParam;
+    model::ParamId id = model::kNoParam;
     parallel::WholeMatrix whole;
     std::vector<std::int64_t> shares;  ///< elements of each rank that the state is sharded over
   };
@@ -49,18 +50,18 @@ class Muon final : public Optimizer {
     std::vector<kernels::MatrixBox> boxes, all_boxes;
   };
   std::vector<Matrix> matrices() const;
-  void add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const JobSpec& job) const;
+  void add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const job::JobSpec& job) const;
   void take_ownership(Round& round, const Matrix& matrix) const;
   void orthogonalise(kernels::Stream& stream, const Round& round, const kernels::Tensor& packed,
                      const kernels::Tensor& other) const;
   std::int64_t parts() const;
 
-  OptimizerOptions options_;
+  job::OptimizerOptions options_;
   kernels::Rounding rounding_;
-  ParamView& view_;
+  model::ParamView& view_;
   kernels::Backend& backend_;
   parallel::RankLevels ranks_;  ///< tp, then what the state is sharded over
   std::vector<Round> rounds_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using namespace kernels;
 
@@ -43,4 +43,4 @@ Tensor newton_schulz(Backend& backend, Stream& stream, const Tensor& x_MN, const
   return x;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

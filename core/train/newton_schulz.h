@@ -4,7 +4,7 @@
 
 #include "kernels/backend/backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 constexpr int kNewtonSchulzSteps = 5;
 
@@ -19,4 +19,4 @@ double newton_schulz_flops(std::int64_t rows, std::int64_t columns);
 kernels::Tensor newton_schulz(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& x_MN,
                               const kernels::Tensor& other_MN);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

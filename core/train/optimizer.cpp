@@ -5,33 +5,35 @@
 #include "core/train/adamw.h"
 #include "core/train/muon.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
-parallel::Granularity optimizer_cut(const OptimizerOptions& options, const ParamInfo& info) {
+parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const model::ParamInfo& info) {
   return options.name == "muon" ? info.shard.granularity : parallel::Granularity::element;
 }
 
-std::vector<std::string> optimizer_states(const OptimizerOptions& options, const ParamInfo& info) {
+std::vector<std::string> optimizer_states(const job::OptimizerOptions& options,
+                                          const model::ParamInfo& info) {
   return optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
 }
 
-std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std::vector<ParamInfo>& infos) {
-  std::vector<ViewSpec> views;
+std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& options,
+                                             const std::vector<model::ParamInfo>& infos) {
+  std::vector<model::ViewSpec> views;
   for (std::size_t id = 0; id < infos.size(); ++id) {
     const std::vector<std::string> states = optimizer_states(options, infos[id]);
     auto view = std::find_if(views.begin(), views.end(),
-                             [&](const ViewSpec& other) { return other.states == states; });
+                             [&](const model::ViewSpec& other) { return other.states == states; });
     if (view == views.end())
       view = views.insert(views.end(), {{}, states, optimizer_cut(options, infos[id])});
-    view->ids.push_back(static_cast<ParamId>(id));
+    view->ids.push_back(static_cast<model::ParamId>(id));
   }
   return views;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, parallel::Communicator& tp,
-                                          kernels::Backend& backend) {
+std::unique_ptr<Optimizer> make_optimizer(const job::JobSpec& job, model::ParamView& view,
+                                          parallel::Communicator& tp, kernels::Backend& backend) {
   if (view.states() == Muon::states()) return std::make_unique<Muon>(job, view, tp, backend);
   return std::make_unique<AdamW>(job, view, backend);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

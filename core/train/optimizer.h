@@ -9,7 +9,7 @@
 #include "core/model/param_store.h"
 #include "kernels/backend/backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// What an update reads beside gradients and states.
 struct UpdateStep {
@@ -29,16 +29,17 @@ class Optimizer {
 };
 
 /// Names of the states that the job's optimizer keeps for a parameter.
-std::vector<std::string> optimizer_states(const OptimizerOptions& options, const ParamInfo& info);
+std::vector<std::string> optimizer_states(const job::OptimizerOptions& options, const model::ParamInfo& info);
 
 /// How it asks for a parameter to be cut: see ViewSpec.
-parallel::Granularity optimizer_cut(const OptimizerOptions& options, const ParamInfo& info);
+parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const model::ParamInfo& info);
 
 /// The views that the optimizer asks for: parameters with equal states are in one.
-std::vector<ViewSpec> optimizer_views(const OptimizerOptions& options, const std::vector<ParamInfo>& infos);
+std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& options,
+                                             const std::vector<model::ParamInfo>& infos);
 
 /// The optimizer of a view of `optimizer_views`, which outlives it.
-std::unique_ptr<Optimizer> make_optimizer(const JobSpec& job, ParamView& view, parallel::Communicator& tp,
-                                          kernels::Backend& backend);
+std::unique_ptr<Optimizer> make_optimizer(const job::JobSpec& job, model::ParamView& view,
+                                          parallel::Communicator& tp, kernels::Backend& backend);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

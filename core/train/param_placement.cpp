@@ -1,9 +1,9 @@
 #include "core/train/param_placement.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
-ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
-                               std::int64_t microbatches) {
+model::ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
+                                      std::int64_t microbatches) {
   const auto place = layout.grid.coordinate(groups.rank());
   return {.tp = layout.options.tp,
           .tp_rank = place[static_cast<std::size_t>(parallel::Axis::tp)],
@@ -13,4 +13,4 @@ ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups&
           .bucket_bytes = layout.options.bucket_bytes};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

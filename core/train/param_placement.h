@@ -6,10 +6,10 @@
 #include "core/train/rank_groups.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// Where a rank stands for its parameters in a layout. Its groups outlive the placement.
-ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
-                               std::int64_t microbatches);
+model::ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
+                                      std::int64_t microbatches);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -1,14 +1,14 @@
 #include "core/train/rank_groups.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using parallel::Group;
 
-parallel::GroupNeeds group_needs(const ModelOptions& model) {
+parallel::GroupNeeds group_needs(const job::ModelOptions& model) {
   return {.kv_heads = model.kv_heads, .tied_embedding = model.tie_embeddings};
 }
 
-RankGroups::RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model,
+RankGroups::RankGroups(const parallel::Layout& layout, std::int64_t rank, const job::ModelOptions& model,
                        parallel::World& world, kernels::Backend& backend)
     : rank_(rank) {
   for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(model)))
@@ -35,4 +35,4 @@ RankGroups::RankGroups(
       groups_[static_cast<std::size_t>(group.group)] = wrap(group.group, *communicator);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -13,14 +13,14 @@
 #include "parallel/group/world.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
-parallel::GroupNeeds group_needs(const ModelOptions& model);
+parallel::GroupNeeds group_needs(const job::ModelOptions& model);
 
 /// The communicators of one rank.
 class RankGroups {
  public:
-  RankGroups(const parallel::Layout& layout, std::int64_t rank, const ModelOptions& model,
+  RankGroups(const parallel::Layout& layout, std::int64_t rank, const job::ModelOptions& model,
              parallel::World& world, kernels::Backend& backend);
   /// The same groups, each seen through another communicator.
   RankGroups(const RankGroups& inner,
@@ -47,4 +47,4 @@ class RankGroups {
   std::array<std::unique_ptr<parallel::Communicator>, parallel::kGroups.size()> groups_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -5,7 +5,7 @@
 
 #include "core/model/recompute.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using parallel::ActionKind;
 using parallel::Lifetime;
@@ -26,14 +26,15 @@ std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::
 /// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et
 /// al., 2022, equation 1, without attention's scores), or the one from which it is made again. What embedding
 /// and head add is not more than a few, and less than a pool of their own would take.
-std::int64_t kept_of(const RecomputeOptions& recompute, const parallel::ChunkSpan& span) {
+std::int64_t kept_of(const job::RecomputeOptions& recompute, const parallel::ChunkSpan& span) {
   std::int64_t kept = 0;
   for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
-    kept += recompute_of(recompute, layer) == RecomputeKind::full ? 1 : 17;
+    kept += model::recompute_of(recompute, layer) == job::RecomputeKind::full ? 1 : 17;
   return kept;
 }
 
-std::vector<int> pools_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
+std::vector<int> pools_of(const job::JobSpec& job, const parallel::Layout& layout,
+                          std::int64_t pipeline_rank) {
   std::vector<std::int64_t> kept;
   for (const parallel::ChunkSpan& span : parallel::chunks_of(layout, pipeline_rank))
     kept.push_back(kept_of(job.recompute, span));
@@ -55,8 +56,8 @@ void take_larger(SlotCounts& counts, const std::array<parallel::SlotTable, kSlot
 
 }  // namespace
 
-PassSchedule pass_schedule(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
-                           Pass pass, std::span<const int> pool_of_chunk) {
+PassSchedule pass_schedule(const job::JobSpec& job, const parallel::Layout& layout,
+                           std::int64_t pipeline_rank, Pass pass, std::span<const int> pool_of_chunk) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
   PassSchedule schedule;
   schedule.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
@@ -64,24 +65,24 @@ PassSchedule pass_schedule(const JobSpec& job, const parallel::Layout& layout, s
   return schedule;
 }
 
-SlotCounts count_slots(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
+SlotCounts count_slots(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   SlotCounts counts = none_yet(pools_of(job, layout, pipeline_rank));
   for (const Pass pass : {Pass::train, Pass::evaluate})
     take_larger(counts, pass_schedule(job, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
   return counts;
 }
 
-Pools all_pools(const JobSpec& job, const parallel::Layout& layout) {
+Pools all_pools(const job::JobSpec& job, const parallel::Layout& layout) {
   Pools pools;
   for (std::int64_t rank = 0; rank < layout.options.pp; ++rank) pools.push_back(pools_of(job, layout, rank));
   return pools;
 }
 
-std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout) {
+std::vector<SlotCounts> count_all_slots(const job::JobSpec& job, const parallel::Layout& layout) {
   return count_all_slots(job, layout, all_pools(job, layout));
 }
 
-std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layout& layout,
+std::vector<SlotCounts> count_all_slots(const job::JobSpec& job, const parallel::Layout& layout,
                                         const Pools& pools) {
   std::vector<SlotCounts> all;
   for (const std::vector<int>& pool_of_chunk : pools) all.push_back(none_yet(pool_of_chunk));
@@ -94,4 +95,4 @@ std::vector<SlotCounts> count_all_slots(const JobSpec& job, const parallel::Layo
   return all;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

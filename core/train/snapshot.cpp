@@ -8,7 +8,7 @@
 #include "core/version/version.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 namespace {
 
 using namespace kernels;
@@ -30,13 +30,13 @@ std::vector<std::int64_t> to_vector(const Shape& shape) {
 
 }  // namespace
 
-Snapshot::Snapshot(const ParamStore& params) {
+Snapshot::Snapshot(const model::ParamStore& params) {
   std::map<std::string, int> boxes;  // of each logical tensor in this file
   std::vector<io::StoredTensor> stored;
   // `array_of` gives the array that a state part's elements lie in.
-  const auto add = [&](const ParamView& view, const std::string& prefix, const auto& array_of) {
-    for (const StateRun& run : view.state_runs()) {
-      const ParamInfo& info = params.info(run.id);
+  const auto add = [&](const model::ParamView& view, const std::string& prefix, const auto& array_of) {
+    for (const model::StateRun& run : view.state_runs()) {
+      const model::ParamInfo& info = params.info(run.id);
       Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count), {}};
       const DType dtype = part.elements.dtype;
       const std::string name = prefix + info.name;
@@ -54,10 +54,11 @@ Snapshot::Snapshot(const ParamStore& params) {
     }
   };
   for (std::size_t v = 0; v < params.views(); ++v) {
-    const ParamView& view = params.view(v);
-    add(view, "", [](const StatePart& part) { return part.master; });
+    const model::ParamView& view = params.view(v);
+    add(view, "", [](const model::StatePart& part) { return part.master; });
     for (std::size_t s = 0; s < view.states().size(); ++s)
-      add(view, "optimizer." + view.states()[s] + ".", [s](const StatePart& part) { return part.states[s]; });
+      add(view, "optimizer." + view.states()[s] + ".",
+          [s](const model::StatePart& part) { return part.states[s]; });
   }
   layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}});
 }
@@ -93,8 +94,8 @@ void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& read
   }
 }
 
-std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
-  const ModelOptions& m = job.model;
+std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job) {
+  const job::ModelOptions& m = job.model;
   const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
   return {{"model.layers", std::to_string(m.layers)},
           {"model.hidden", std::to_string(m.hidden)},
@@ -104,9 +105,9 @@ std::map<std::string, std::string> checkpoint_identity(const JobSpec& job) {
           {"model.ffn", std::to_string(m.ffn)},
           {"model.vocab", std::to_string(m.vocab)},
           {"model.seq_len", std::to_string(m.seq_len)},
-          {"model.norm", m.norm == Norm::rms ? "rms" : "layer"},
-          {"model.positions", m.positions == Positions::rope ? "rope" : "learned"},
-          {"model.mlp", m.mlp == Mlp::swiglu ? "swiglu" : "gelu"},
+          {"model.norm", m.norm == job::Norm::rms ? "rms" : "layer"},
+          {"model.positions", m.positions == job::Positions::rope ? "rope" : "learned"},
+          {"model.mlp", m.mlp == job::Mlp::swiglu ? "swiglu" : "gelu"},
           {"model.bias", flag(m.linear_bias)},
           {"model.qkv_bias", flag(m.qkv_bias)},
           {"model.qk_norm", flag(m.qk_norm)},
@@ -127,13 +128,13 @@ std::map<std::string, std::string> checkpoint_environment(const Target& target, 
           {"amx", target.amx ? "true" : "false"},
           {"threads", std::to_string(target.threads)},
           {"layout", layout},
-          {"trainerd", version()},
+          {"trainerd", version::version()},
           {"gemm_library", target.gemm_library},
           {"attention_library", target.attention_library}};
 }
 
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
-                           const JobSpec& job) {
+                           const job::JobSpec& job) {
   std::string differences;
   for (const auto& [key, value] : checkpoint_identity(job)) {
     const auto it = saved.find(key);
@@ -160,4 +161,4 @@ std::string environment_differences(const std::map<std::string, std::string>& sa
   return text;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

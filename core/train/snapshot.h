@@ -11,13 +11,13 @@
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/target/target.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's states
 /// under optimizer.STATE.NAME (optimizer.moment1.NAME). The bytes of a snapshot are a whole safetensors file.
 class Snapshot {
  public:
-  explicit Snapshot(const ParamStore& params);
+  explicit Snapshot(const model::ParamStore& params);
 
   std::int64_t bytes() const { return layout_.file_bytes; }
   /// The boxes of logical tensors that the file's tensors are.
@@ -44,18 +44,18 @@ class Snapshot {
 };
 
 /// What a checkpoint of this job must agree on with the job that resumes it, for people to read.
-std::map<std::string, std::string> checkpoint_identity(const JobSpec& job);
+std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job);
 /// What bit-for-bit continuation also depends on: instruction set, threads, versions, layout.
 std::map<std::string, std::string> checkpoint_environment(const kernels::Target& target,
                                                           const std::string& layout);
 
 /// Throws CheckpointError naming every entry of `identity` that the job does not share.
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
-                           const JobSpec& job);
+                           const job::JobSpec& job);
 
 /// What of the environment changed since a checkpoint, for people: "threads was 2, is 1; ...". Empty: nothing
 /// did.
 std::string environment_differences(const std::map<std::string, std::string>& saved,
                                     const std::map<std::string, std::string>& now);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -5,7 +5,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 void StepClock::mark(kernels::Stream& stream, Part part) {
   Lap& lap = *running_;
@@ -85,4 +85,4 @@ base::TimeLedger StepClock::read() {
   return ledger;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

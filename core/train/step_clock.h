@@ -9,7 +9,7 @@
 #include "io/records/records.h"
 #include "kernels/backend/backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is
 /// over, which may be after the next was begun. Between steps (an evaluation runs the same code) nothing is
@@ -71,4 +71,4 @@ class StepClock {
   std::vector<io::TraceSlice> trace_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -4,7 +4,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 namespace {
 
 using namespace kernels;
@@ -102,4 +102,4 @@ MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
   return budget;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -7,7 +7,7 @@
 
 #include "kernels/backend/backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// What chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and what is received from
 /// the neighbours, from the receive to its use.
@@ -61,4 +61,4 @@ class StepMemory {
   std::vector<std::array<std::vector<kernels::Arena>, kSlotClasses>> slots_;  // by pool
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 using parallel::ActionKind;
 
@@ -50,4 +50,4 @@ std::vector<io::TraceSlice> filled_trace(std::vector<io::TraceSlice> slices, std
   return filled;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -8,7 +8,7 @@
 #include "parallel/comm/observed_communicator.h"
 #include "parallel/schedule/schedule.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// What a rank's compute stream is at, beside the part of the ledger that its time belongs to. Texts are
 /// literals.
@@ -31,4 +31,4 @@ io::TraceSlice trace_slice(base::LedgerPart part, const StreamWork& work, double
 std::vector<io::TraceSlice> filled_trace(std::vector<io::TraceSlice> slices, std::int64_t rank, double begin,
                                          double end);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -6,7 +6,7 @@
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 namespace {
 
 using namespace kernels;
@@ -19,7 +19,7 @@ std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
 
 }  // namespace
 
-Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& backend,
+Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backend& backend,
                  const RankGroups& groups, StepMemory& memory)
     : job_(job),
       layout_(layout),
@@ -34,8 +34,8 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
       grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
-      declared_(declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)), tokens_,
-                                   layout.options.sequence_parallel)),
+      declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
+                                          tokens_, layout.options.sequence_parallel)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()) {
   take_persistent(memory.persistent());
@@ -49,14 +49,14 @@ Trainer::Trainer(const JobSpec& job, const parallel::Layout& layout, Backend& ba
 }
 
 void Trainer::take_persistent(Arena& persistent) {
-  if (job_.model.positions == Positions::rope)
+  if (job_.model.positions == job::Positions::rope)
     rope_table_SE_ =
         persistent.take(DType::f32, {job_.model.seq_len, job_.model.head_dim}, MemoryTerm::parameters);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   first_block_.push_back(0);
   for (std::size_t i = 0; i < params_.views(); ++i)
-    for (const StateRun& run : params_.view(i).norm_runs()) {
+    for (const model::StateRun& run : params_.view(i).norm_runs()) {
       norm_runs_.push_back({&params_.view(i), &run});
       first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
     }
@@ -74,15 +74,15 @@ void Trainer::take_persistent(Arena& persistent) {
 
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows_, job_.model.hidden};
-  for (const ChunkParams& ids : declared_.chunks) {
+  for (const model::ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(
-        Chunk{ModelChunk(job_.model, job_.recompute, ids, job_.precision.compute, params_,
-                         {.backend = backend_,
-                          .group = groups_.tp(),
-                          .sequence_parallel = layout_.options.sequence_parallel,
-                          .overlap_chunks = layout_.options.tp_overlap_chunks,
-                          .overlap_backward = layout_.options.overlap_tp_backward},
-                         rope_table_SE_, job_.attention),
+        Chunk{model::ModelChunk(job_.model, job_.recompute, ids, job_.precision.compute, params_,
+                                {.backend = backend_,
+                                 .group = groups_.tp(),
+                                 .sequence_parallel = layout_.options.sequence_parallel,
+                                 .overlap_chunks = layout_.options.tp_overlap_chunks,
+                                 .overlap_backward = layout_.options.overlap_tp_backward},
+                                rope_table_SE_, job_.attention),
               {},
               {},
               {},
@@ -102,28 +102,28 @@ void Trainer::make_frames() {
       frames_[pool].resize(std::max(frames_[pool].size(), static_cast<std::size_t>(slots[pool])));
   }
   for (std::size_t c = 0; c < chunks_.size(); ++c)
-    for (Frame& frame : frames_[static_cast<std::size_t>(memory_.pool_of_chunk()[c])])
+    for (model::Frame& frame : frames_[static_cast<std::size_t>(memory_.pool_of_chunk()[c])])
       frame.segments.reserve(chunks_[c].model.segments().size());
 }
 
 void Trainer::add_partial_sums() {
-  const LocalSizes local = local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
-  for (ParamId id = 0; id < params_.count(); ++id)
+  const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
+  for (model::ParamId id = 0; id < params_.count(); ++id)
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1)
       params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(), "norm_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim,
                        count = 2 * local.kv_heads * job_.model.head_dim;
-    for (const ChunkParams& chunk : declared_.chunks)
-      for (const LayerParams& layer : chunk.layers) {
+    for (const model::ChunkParams& chunk : declared_.chunks)
+      for (const model::LayerParams& layer : chunk.layers) {
         params_.add_partial_sum(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden,
                                 *groups_.kv(), "shared_heads_gradient");
-        if (layer.qkv.bias != kNoParam)
+        if (layer.qkv.bias != model::kNoParam)
           params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
       }
   }
-  if (declared_.tied_copy != kNoParam)
+  if (declared_.tied_copy != model::kNoParam)
     params_.add_partial_sum(
         declared_.tied_copy, 0,
         parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
@@ -240,4 +240,4 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   return {read_loss(s, slot), votes > 0};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -22,7 +22,7 @@
 #include "parallel/layout/layout.h"
 #include "parallel/schedule/schedule.h"
 
-namespace trainerd::core {
+namespace trainerd::core::train {
 
 /// What this rank asks for; what any rank asks for, all do at the same step.
 struct StepVote {
@@ -53,7 +53,7 @@ using ObserveActions = std::function<void(std::span<const parallel::Action>)>;
 /// nothing of any size.
 class Trainer {
  public:
-  Trainer(const JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend,
+  Trainer(const job::JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend,
           const RankGroups& groups, StepMemory& memory);
 
   /// Constant tables, then parameters from the seed: before the first step of a new run.
@@ -92,14 +92,14 @@ class Trainer {
   BatchShape batch_shape() const;
   std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
 
-  ParamStore& params() { return params_; }
+  model::ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *compute_; }
 
  private:
   /// One chunk of the model on this rank.
   struct Chunk {
-    ModelChunk model;
+    model::ModelChunk model;
     /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is
     /// written.
     kernels::Tensor out, din, other_out, other_din;
@@ -131,17 +131,18 @@ class Trainer {
   int slot_of(const PassSchedule& schedule, const parallel::Action& action, SlotClass slot_class) const;
   kernels::Tensor received(const PassSchedule& schedule, const parallel::Action& action,
                            SlotClass slot_class);
-  Frame& frame_of(const PassSchedule& schedule, const parallel::Action& action);
-  Frame& open_frame(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
+  model::Frame& frame_of(const PassSchedule& schedule, const parallel::Action& action);
+  model::Frame& open_frame(const PassSchedule& schedule, const parallel::Action& action,
+                           BatchSource& batches);
   BatchRequest request_of(const parallel::Action& action) const;
-  void take_batch(Frame& frame, const parallel::Action& action, BatchSource& batches);
+  void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   void add_loss(const Chunk& chunk);
 
   void update(const ReportSlot& slot);
   double read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
-  JobSpec job_;
+  job::JobSpec job_;
   parallel::Layout layout_;
   parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
@@ -154,13 +155,13 @@ class Trainer {
   float grad_scale_;        ///< 1 / tokens of the global batch
   std::unique_ptr<kernels::Stream> compute_;
   std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
-  DeclaredParams declared_;
-  ParamStore params_;
+  model::DeclaredParams declared_;
+  model::ParamStore params_;
   std::vector<Chunk> chunks_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< by view
   PassSchedule train_, evaluate_;
   /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
-  std::vector<std::vector<Frame>> frames_;
+  std::vector<std::vector<model::Frame>> frames_;
   std::vector<Flight> flights_;
   ObserveActions observe_;
 
@@ -170,12 +171,12 @@ class Trainer {
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   /// Runs of all views that the norm is made of.
   struct NormRun {
-    const ParamView* view;
-    const StateRun* run;
+    const model::ParamView* view;
+    const model::StateRun* run;
   };
   std::vector<NormRun> norm_runs_;
   std::vector<std::int64_t> first_block_;  ///< by norm run
   std::vector<std::byte> staging_;         ///< a microbatch's values, one array after the other
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::train

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::version {
 
 /// "0.1.0"
 std::string release();
@@ -12,4 +12,4 @@ std::string commit();
 /// Both: "0.1.0+1a2b3c4d5e6f". Nodes of a job have the same, and a checkpoint records it.
 std::string version();
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::version

@@ -43,19 +43,19 @@ Args parse(int argc, char** argv) {
   return args;
 }
 
-core::JobSpec bench_job(const Args& args) {
-  return core::parse_job("name: bench\nseed: 1\ndevice: cpu\nthreads: " + std::to_string(args.threads) +
-                             "\nisa: " + args.isa +
-                             "\n"
-                             "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " +
-                             std::to_string(args.vocab) +
-                             "}\n"
-                             "batch: {global: 8, micro: 8}\nprecision: " +
-                             args.precision + "\nrecompute: {kind: " + args.recompute +
-                             "}\n"
-                             "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
-                             "1000000\ndata: {format: synthetic}\n",
-                         "bench.yaml");
+core::job::JobSpec bench_job(const Args& args) {
+  return core::spec::parse_job(
+      "name: bench\nseed: 1\ndevice: cpu\nthreads: " + std::to_string(args.threads) + "\nisa: " + args.isa +
+          "\n"
+          "model: {layers: 6, hidden: 384, heads: 6, ffn: 1024, seq_len: 256, vocab: " +
+          std::to_string(args.vocab) +
+          "}\n"
+          "batch: {global: 8, micro: 8}\nprecision: " +
+          args.precision + "\nrecompute: {kind: " + args.recompute +
+          "}\n"
+          "optimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
+          "1000000\ndata: {format: synthetic}\n",
+      "bench.yaml");
 }
 
 /// Which line of the table an operator belongs to.
@@ -77,25 +77,25 @@ std::string part_of(const std::string& op) {
 
 int main(int argc, char** argv) {
   const Args args = parse(argc, argv);
-  const core::JobSpec job = bench_job(args);
+  const core::job::JobSpec job = bench_job(args);
   std::map<std::string, double> current;
   bool observing = false;
-  if (job.isa != core::IsaChoice::automatic) kernels::limit_gemm_library(core::most_isa(job));
-  const parallel::Topology topology = core::job_topology(job);
-  core::DeviceRank rank(job, topology, [&](const kernels::ObservedCall& call) {
+  if (job.isa != core::job::IsaChoice::automatic) kernels::limit_gemm_library(core::job::most_isa(job));
+  const parallel::Topology topology = core::spec::job_topology(job);
+  core::rank::DeviceRank rank(job, topology, [&](const kernels::ObservedCall& call) {
     if (observing) current[part_of(name_of(call.op))] += call.seconds;
   });
-  core::Trainer& trainer = rank.trainer();
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
-  core::SampleBatches batches(
+  core::train::SampleBatches batches(
       trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
         for (std::size_t i = 0; i < tokens.size(); ++i)
           tokens[i] = static_cast<std::int32_t>(
               kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0] %
               static_cast<std::uint32_t>(args.vocab));
       });
-  double ceiling = core::measure_gemm_peak(rank.backend(), job.precision.compute);
+  double ceiling = core::rank::measure_gemm_peak(rank.backend(), job.precision.compute);
   std::vector<double> seconds;
   std::vector<std::map<std::string, double>> parts;
   double loss = 0;
@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
     seconds.push_back(took);
     parts.push_back(current);
   }
-  ceiling = std::max(ceiling, core::measure_gemm_peak(rank.backend(), job.precision.compute));
+  ceiling = std::max(ceiling, core::rank::measure_gemm_peak(rank.backend(), job.precision.compute));
 
   std::vector<std::size_t> order(seconds.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;

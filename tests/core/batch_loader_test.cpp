@@ -13,13 +13,13 @@
 #include "tests/core/train_support.h"
 
 using namespace trainerd;
-using core::BatchLoader;
-using core::BatchRequest;
-using core::HostBatch;
+using core::train::BatchLoader;
+using core::train::BatchRequest;
+using core::train::HostBatch;
 
 namespace {
 
-constexpr core::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1};
+constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1};
 constexpr std::int64_t kGlobal = 12;
 
 // Tokens that say which sample and place they are.
@@ -28,7 +28,7 @@ void read_place(std::int64_t sample, std::span<std::int32_t> tokens) {
     tokens[i] = static_cast<std::int32_t>(100 * sample + static_cast<std::int64_t>(i));
 }
 
-BatchLoader::Options options(std::int64_t passes, std::int64_t ahead) {
+core::train::BatchLoader::Options options(std::int64_t passes, std::int64_t ahead) {
   return {.shape = kShape,
           .requests = {{0, true}, {1, true}, {2, false}, {2, true}},
           .passes = passes,
@@ -48,11 +48,11 @@ void wait_until(const std::function<bool()>& ready) {
 
 TEST_CASE("a loader gives the microbatches of every pass, however far it reads ahead", "[batch]") {
   for (const std::int64_t ahead : {0, 1, 3, 64}) {
-    BatchLoader loader(options(3, ahead), read_place);
+    core::train::BatchLoader loader(options(3, ahead), read_place);
     for (std::int64_t pass = 0; pass < 3; ++pass)
-      for (const BatchRequest& request : options(1, 0).requests) {
+      for (const core::train::BatchRequest& request : options(1, 0).requests) {
         CAPTURE(ahead, pass, request.microbatch);
-        const HostBatch& batch = loader.next(request);
+        const core::train::HostBatch& batch = loader.next(request);
         CHECK(batch.positions_T == std::vector<std::int32_t>{0, 1, 2, 0, 1, 2});
         CHECK(batch.cu_seqlens == std::vector<std::int32_t>{0, 3, 6});
         CHECK(batch.loss_weight_T == std::vector<float>(6, 1.0f));
@@ -70,13 +70,13 @@ TEST_CASE("a loader gives the microbatches of every pass, however far it reads a
 }
 
 TEST_CASE("microbatches are asked for in the order of a pass", "[batch]") {
-  BatchLoader loader(options(1, 2), read_place);
+  core::train::BatchLoader loader(options(1, 2), read_place);
   CHECK_THROWS_AS(loader.next({1, true}), std::logic_error);
 }
 
 TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]") {
   std::atomic<int> samples = 0;
-  BatchLoader loader(
+  core::train::BatchLoader loader(
       {.shape = kShape, .requests = {{0, true}}, .passes = 100, .samples_per_pass = 4, .ahead = 5},
       [&](std::int64_t, std::span<std::int32_t>) { ++samples; });
   wait_until([&] { return samples == 5 * 2; });
@@ -90,11 +90,14 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
 
 TEST_CASE("an error of reading comes when its microbatch is asked for", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
-    BatchLoader loader(options(2, ahead), [](std::int64_t sample, std::span<std::int32_t> tokens) {
-      if (sample >= kGlobal) throw std::runtime_error("the file became shorter");
-      read_place(sample, tokens);
-    });
-    for (const BatchRequest& request : options(1, 0).requests) CHECK_NOTHROW(loader.next(request));
+    core::train::BatchLoader loader(options(2, ahead),
+                                    [](std::int64_t sample, std::span<std::int32_t> tokens) {
+                                      if (sample >= kGlobal)
+                                        throw std::runtime_error("the file became shorter");
+                                      read_place(sample, tokens);
+                                    });
+    for (const core::train::BatchRequest& request : options(1, 0).requests)
+      CHECK_NOTHROW(loader.next(request));
     CHECK_THROWS_WITH(loader.next({0, true}), "the file became shorter");
   }
 }
@@ -104,7 +107,7 @@ TEST_CASE("a loader ends although a read does not return", "[batch]") {
   std::atomic<bool> blocked = false, returned = false;
   const auto shared = disk.get_future().share();
   const double begin = [&] {
-    const BatchLoader loader(options(2, 4), [&, shared](std::int64_t, std::span<std::int32_t>) {
+    const core::train::BatchLoader loader(options(2, 4), [&, shared](std::int64_t, std::span<std::int32_t>) {
       blocked = true;
       shared.wait();
       returned = true;
@@ -120,26 +123,27 @@ TEST_CASE("a loader ends although a read does not return", "[batch]") {
 
 TEST_CASE("a disk that stops shows in data_wait only beyond the read-ahead", "[batch]") {
   constexpr double kStall = 0.4;
-  const core::JobSpec job = test::small_job();
-  core::DeviceRank rank(job, test::cpu_topology(1));
-  core::Trainer& trainer = rank.trainer();
+  const core::job::JobSpec job = test::small_job();
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   const auto requests = trainer.batch_requests(parallel::Pass::train);
   const auto per_step = static_cast<std::int64_t>(requests.size());
   std::atomic<std::int64_t> read = 0;
   // Two steps are read; then the disk stops once.
   const std::int64_t stops_at = 2 * job.batch.global;
-  BatchLoader loader({.shape = trainer.batch_shape(),
-                      .requests = requests,
-                      .passes = 4,
-                      .samples_per_pass = job.batch.global,
-                      .ahead = 2 * per_step},
-                     [&](std::int64_t sample, std::span<std::int32_t> tokens) {
-                       if (sample == stops_at)
-                         std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
-                       std::fill(tokens.begin(), tokens.end(), static_cast<std::int32_t>(sample % 7));
-                       ++read;
-                     });
+  core::train::BatchLoader loader({.shape = trainer.batch_shape(),
+                                   .requests = requests,
+                                   .passes = 4,
+                                   .samples_per_pass = job.batch.global,
+                                   .ahead = 2 * per_step},
+                                  [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+                                    if (sample == stops_at)
+                                      std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
+                                    std::fill(tokens.begin(), tokens.end(),
+                                              static_cast<std::int32_t>(sample % 7));
+                                    ++read;
+                                  });
   wait_until([&] { return read >= stops_at; });
   const double begin = base::monotonic_seconds();
   double within = 0;

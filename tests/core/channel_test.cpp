@@ -14,7 +14,7 @@ namespace {
 
 /// The receiving end, and the other one for raw bytes.
 struct Raw {
-  Raw() : Raw(core::Channel::make_pair()) {}
+  Raw() : Raw(core::run::Channel::make_pair()) {}
   explicit Raw(std::pair<base::UniqueFd, base::UniqueFd> ends)
       : channel(std::move(ends.first)), other(std::move(ends.second)) {}
   void send(const std::string& bytes) const {
@@ -22,7 +22,7 @@ struct Raw {
   }
   void close() { other.reset(); }
 
-  core::Channel channel;
+  core::run::Channel channel;
   base::UniqueFd other;
 };
 
@@ -35,8 +35,8 @@ std::string length_field(std::uint32_t length) {
 }  // namespace
 
 TEST_CASE("messages arrive whole and in order, also those larger than the socket's buffer", "[channel]") {
-  auto [a, b] = core::Channel::make_pair();
-  core::Channel from(std::move(a)), to(std::move(b));
+  auto [a, b] = core::run::Channel::make_pair();
+  core::run::Channel from(std::move(a)), to(std::move(b));
   const std::vector<std::string> sent{"", "one", std::string(5 << 20, 'x'), std::string("a\0b", 3)};
   std::thread sender([&] {
     for (const std::string& message : sent) from.send(message);
@@ -64,8 +64,8 @@ TEST_CASE("a frame of an absurd length is refused without waiting for it or hold
 }
 
 TEST_CASE("a message that the other end would refuse is not sent", "[channel]") {
-  auto [left, right] = core::Channel::make_pair();
-  core::Channel sender(std::move(left)), receiver(std::move(right));
+  auto [left, right] = core::run::Channel::make_pair();
+  core::run::Channel sender(std::move(left)), receiver(std::move(right));
   CHECK_THROWS_WITH(sender.send(std::string((64u << 20) + 1, 'x')), Catch::Contains("longer than"));
   sender.send("short");
   CHECK(receiver.receive() == "short");

@@ -33,26 +33,26 @@ extern "C" int fsync(int fd) {
 namespace {
 
 /// A checkpoint of one tensor in a segment of its own.
-core::CheckpointWriter::Job job_at(std::int64_t step) {
+core::run::CheckpointWriter::Job job_at(std::int64_t step) {
   const io::SafetensorsLayout layout =
       io::lay_out_safetensors({{.name = "w", .dtype = kernels::DType::f32, .shape = {4}}}, {});
   auto segment = std::make_shared<base::Segment>(base::Segment::create("test", layout.file_bytes));
   std::memcpy(segment->bytes().data(), layout.header.data(), layout.header.size());
-  core::CheckpointWriter::Job job;
+  core::run::CheckpointWriter::Job job;
   job.state.step = step;
   job.shards.push_back({segment->bytes(), {{"w", kernels::DType::f32, {4}, {0}, {4}}}});
   job.memory.push_back(std::move(segment));
   return job;
 }
 
-core::CheckpointWriter::Result wait_for(core::CheckpointWriter& writer) {
+core::run::CheckpointWriter::Result wait_for(core::run::CheckpointWriter& writer) {
   for (;;) {
     if (auto result = writer.take()) return *std::move(result);
     ::usleep(1000);
   }
 }
 
-using Outcome = core::CheckpointWriter::Outcome;
+using Outcome = core::run::CheckpointWriter::Outcome;
 
 /// A file where the directory was.
 void break_disk(const test::TempDir& dir) {
@@ -68,7 +68,7 @@ void mend_disk(const test::TempDir& dir) {
 
 TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[checkpoint-writer]") {
   const test::TempDir dir;
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 1e-3});
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 1e-3});
   break_disk(dir);
   writer.enqueue(job_at(1));
   for (int failures = 1; failures <= 4; ++failures) {
@@ -98,8 +98,8 @@ TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[c
 TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[checkpoint-writer]") {
   const test::TempDir dir;
   // Two tries of one snapshot are an hour apart: what happens before is the newer one's doing.
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
-                                {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
+                                     {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
   break_disk(dir);
   writer.enqueue(job_at(1));
   CHECK(wait_for(writer).outcome == Outcome::failed_once);
@@ -122,8 +122,8 @@ TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[ch
 TEST_CASE("a writer gives up after its time and one last try, counted from the first failure",
           "[checkpoint-writer]") {
   const test::TempDir dir;
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
-                                {.first_seconds = 0.05, .give_up_seconds = 0.2});
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
+                                     {.first_seconds = 0.05, .give_up_seconds = 0.2});
   break_disk(dir);
   const double start = base::monotonic_seconds();
   writer.enqueue(job_at(1));
@@ -147,8 +147,8 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
 
 TEST_CASE("what another try cannot mend is not tried again", "[checkpoint-writer]") {
   const test::TempDir dir;
-  core::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {});
-  core::CheckpointWriter::Job job = job_at(1);
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {});
+  core::run::CheckpointWriter::Job job = job_at(1);
   job.shards.front().slices.front().name = "another";
   writer.enqueue(std::move(job));
   const auto refused = wait_for(writer);
@@ -163,7 +163,7 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
   disk_hangs = true;
   const double start = base::monotonic_seconds();
   {
-    core::CheckpointWriter writer(store, {});
+    core::run::CheckpointWriter writer(store, {});
     writer.enqueue(job_at(1));
     writer.enqueue(job_at(2));
     while (hanging == 0) ::usleep(1000);
@@ -184,7 +184,7 @@ TEST_CASE("a writer that is not abandoned finishes what is queued", "[checkpoint
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
   {
-    core::CheckpointWriter writer(store, {});
+    core::run::CheckpointWriter writer(store, {});
     writer.enqueue(job_at(1));
     writer.enqueue(job_at(2));
   }

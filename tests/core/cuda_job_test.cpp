@@ -17,10 +17,10 @@ using namespace trainerd;
 
 namespace {
 
-core::JobSpec cuda_job(const std::vector<std::string>& more = {}) {
+core::job::JobSpec cuda_job(const std::vector<std::string>& more = {}) {
   std::vector<std::string> overrides{"device=cuda", "precision=bf16"};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  return core::parse_job(
+  return core::spec::parse_job(
       "model: {layers: 2, hidden: 256, heads: 4, kv_heads: 2, ffn: 512, vocab: 512, seq_len: 256}\n"
       "batch: {global: 8, micro: 4}\n"
       "steps: 3\n"
@@ -28,9 +28,9 @@ core::JobSpec cuda_job(const std::vector<std::string>& more = {}) {
       "job.yaml", overrides);
 }
 
-core::DryRun plan_on_h200(const core::JobSpec& job) {
-  const parallel::Topology topology = core::job_topology(job);
-  return core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+core::rank::DryRun plan_on_h200(const core::job::JobSpec& job) {
+  const parallel::Topology topology = core::spec::job_topology(job);
+  return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ TEST_CASE("a job for a CUDA device says in one line why there is none here", "[c
     return;
   }
   try {
-    core::job_topology(cuda_job());
+    core::spec::job_topology(cuda_job());
     FAIL("a topology without a device");
   } catch (const base::DeviceError& error) {
     CHECK(error.what() == why);
@@ -52,14 +52,14 @@ TEST_CASE("a job for a CUDA device says in one line why there is none here", "[c
 }
 
 TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec]") {
-  const core::JobSpec by_default = cuda_job({"parallel.tp=2"});
-  CHECK(core::uses_nccl(by_default));
-  CHECK_FALSE(core::uses_staged(by_default));
-  const core::JobSpec staged = cuda_job({"parallel.tp=2", "cluster.communication=staged"});
-  CHECK(core::uses_staged(staged));
-  CHECK_FALSE(core::uses_nccl(staged));
-  CHECK(core::parse_job(core::to_yaml(staged), "resolved.yaml") == staged);
-  CHECK_FALSE(core::uses_nccl(cuda_job({"device=cpu", "parallel.tp=2"})));
+  const core::job::JobSpec by_default = cuda_job({"parallel.tp=2"});
+  CHECK(core::job::uses_nccl(by_default));
+  CHECK_FALSE(core::job::uses_staged(by_default));
+  const core::job::JobSpec staged = cuda_job({"parallel.tp=2", "cluster.communication=staged"});
+  CHECK(core::job::uses_staged(staged));
+  CHECK_FALSE(core::job::uses_nccl(staged));
+  CHECK(core::spec::parse_job(core::spec::to_yaml(staged), "resolved.yaml") == staged);
+  CHECK_FALSE(core::job::uses_nccl(cuda_job({"device=cpu", "parallel.tp=2"})));
   CHECK_THROWS_WITH(cuda_job({"device=cpu", "cluster.communication=staged"}),
                     Catch::Contains("cluster.communication") && Catch::Contains("has no effect"));
   CHECK_THROWS_WITH(cuda_job({"cluster.communication=gloo"}),
@@ -111,26 +111,26 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
   const std::vector<std::string> shape{"cluster.preset=dgx-h200", "parallel.tp=2", "parallel.dp=2"};
   std::vector<std::string> with_staged = shape;
   with_staged.push_back("cluster.communication=staged");
-  const core::DryRun nccl = plan_on_h200(cuda_job(shape)), staged = plan_on_h200(cuda_job(with_staged));
+  const core::rank::DryRun nccl = plan_on_h200(cuda_job(shape)), staged = plan_on_h200(cuda_job(with_staged));
   // tp, dp and world.
   CHECK(nccl.staging_bytes == 0);
-  CHECK(nccl.overhead_bytes == core::kDeviceOverheadBytes + 3 * core::kNcclOverheadBytes);
+  CHECK(nccl.overhead_bytes == core::rank::kDeviceOverheadBytes + 3 * core::rank::kNcclOverheadBytes);
   CHECK(staged.staging_bytes == 3 * (std::int64_t{8} << 20));
-  CHECK(staged.overhead_bytes == core::kDeviceOverheadBytes);
+  CHECK(staged.overhead_bytes == core::rank::kDeviceOverheadBytes);
   CHECK(staged.memory.total_bytes() == nccl.memory.total_bytes());
 
-  parallel::Topology topology = core::job_topology(cuda_job(shape));
+  parallel::Topology topology = core::spec::job_topology(cuda_job(shape));
   topology.ranks_per_device = 4;
   topology.device_memory_bytes = staged.memory.total_bytes() + staged.overhead_bytes;
   topology.node_memory_bytes = staged.snapshot_bytes + staged.staging_bytes;
-  const core::JobSpec job = cuda_job(with_staged);
-  CHECK_NOTHROW(core::require_fits({&staged, 1}, job, topology, 1));
+  const core::job::JobSpec job = cuda_job(with_staged);
+  CHECK_NOTHROW(core::rank::require_fits({&staged, 1}, job, topology, 1));
   topology.node_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1),
+  CHECK_THROWS_WITH(core::rank::require_fits({&staged, 1}, job, topology, 1),
                     Catch::Contains("staging of communication, on the host: 0.02 GiB"));
   topology.node_memory_bytes += 1;
   topology.device_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&staged, 1}, job, topology, 1),
+  CHECK_THROWS_WITH(core::rank::require_fits({&staged, 1}, job, topology, 1),
                     Catch::Contains("its part of the device, which 4 ranks share, has"));
 }
 
@@ -138,12 +138,12 @@ TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
   CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
   CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}),
                     Catch::Contains("attention") && Catch::Contains("has no effect"));
-  CHECK(core::parse_job(core::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention ==
+  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention ==
         kernels::Determinism::fast);
 }
 
 TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
-  CHECK(cuda_job({"gemm_algorithms=timed"}).gemm_algorithms == core::GemmAlgorithms::timed);
+  CHECK(cuda_job({"gemm_algorithms=timed"}).gemm_algorithms == core::job::GemmAlgorithms::timed);
   CHECK_THROWS_WITH(cuda_job({"gemm_algorithms=timed", "device=cpu"}),
                     Catch::Contains("gemm_algorithms") && Catch::Contains("has no effect"));
   base::ThreadPool pool(1);
@@ -153,11 +153,11 @@ TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
 }
 
 TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "[cuda]") {
-  core::JobSpec job =
+  core::job::JobSpec job =
       cuda_job({"cluster.preset=dgx-h200", "parallel.pp=2", "parallel.tp=2", "batch.micro=2"});
-  const parallel::Topology topology = core::job_topology(job);
+  const parallel::Topology topology = core::spec::job_topology(job);
   const std::vector<kernels::OpClass> gemms =
-      core::gemms_of_all_ranks(job, core::layout_of(job, topology), topology.device);
+      core::rank::gemms_of_all_ranks(job, core::rank::layout_of(job, topology), topology.device);
   const auto has = [&](kernels::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k) {
     return std::any_of(gemms.begin(), gemms.end(), [&](const kernels::OpClass& g) {
       return g.role == role && g.m == m && g.n == n && g.k == k;
@@ -177,22 +177,23 @@ TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "
     kernels::CpuBackend backend(kernels::detect_cpu(1), pool);
     const auto group = world.communicator(rank, backend, {0, 1, 2}, "world");
     for (const std::string& sent : {text, std::string()})
-      if (core::share_text(rank == 0 ? sent : "mine", backend, *group) != sent)
+      if (core::rank::share_text(rank == 0 ? sent : "mine", backend, *group) != sent)
         throw std::logic_error("another text");
   });
 }
 
 TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels take", "[cuda]") {
-  const core::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
-  const core::DryRun plan = plan_on_h200(job);
+  const core::job::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
+  const core::rank::DryRun plan = plan_on_h200(job);
   // A GEMM's workspace is 32 MiB; nothing else in a model of this size comes near it.
   CHECK(plan.memory.bytes_of("scratch") > (std::int64_t{32} << 20));
   CHECK(plan.memory.bytes_of("scratch") < (std::int64_t{64} << 20));
   // The parameters, their state and what flows between segments do not depend on the device.
-  core::JobSpec on_cpu = job;
+  core::job::JobSpec on_cpu = job;
   on_cpu.cluster = {};
   const parallel::Topology cpu = test::cpu_topology(1);
-  const core::DryRun planned_cpu = core::dry_run(on_cpu, core::layout_of(on_cpu, cpu), 0, cpu.device);
+  const core::rank::DryRun planned_cpu =
+      core::rank::dry_run(on_cpu, core::rank::layout_of(on_cpu, cpu), 0, cpu.device);
   CHECK(plan.memory.bytes_of("forward_to_backward") == planned_cpu.memory.bytes_of("forward_to_backward"));
   CHECK(plan.snapshot_bytes == planned_cpu.snapshot_bytes);
 }
@@ -220,23 +221,23 @@ TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded mem
 }
 
 TEST_CASE("a job that does not fit a device is refused with the device's memory", "[cuda]") {
-  const core::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
-  parallel::Topology topology = core::job_topology(job);
-  const core::DryRun plan = plan_on_h200(job);
-  topology.device_memory_bytes = plan.memory.total_bytes() + core::kDeviceOverheadBytes;
+  const core::job::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
+  parallel::Topology topology = core::spec::job_topology(job);
+  const core::rank::DryRun plan = plan_on_h200(job);
+  topology.device_memory_bytes = plan.memory.total_bytes() + core::rank::kDeviceOverheadBytes;
   topology.node_memory_bytes = 2 * plan.snapshot_bytes;
-  CHECK_NOTHROW(core::require_fits({&plan, 1}, job, topology, 2));
+  CHECK_NOTHROW(core::rank::require_fits({&plan, 1}, job, topology, 2));
   topology.device_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2),
+  CHECK_THROWS_WITH(core::rank::require_fits({&plan, 1}, job, topology, 2),
                     Catch::Contains("the device has") && Catch::Contains("try"));
   topology.device_memory_bytes += 1;
   topology.node_memory_bytes -= 1;
-  CHECK_THROWS_WITH(core::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the node has"));
+  CHECK_THROWS_WITH(core::rank::require_fits({&plan, 1}, job, topology, 2), Catch::Contains("the node has"));
 }
 
 TEST_CASE("published peaks are those of the presets, and unknown devices have none", "[cuda]") {
   for (const std::string preset : {"dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"}) {
-    const parallel::Topology topology = core::job_topology(cuda_job({"cluster.preset=" + preset}));
+    const parallel::Topology topology = core::spec::job_topology(cuda_job({"cluster.preset=" + preset}));
     CHECK(parallel::published_peaks(topology.device.name) == topology.peak);
   }
   CHECK(parallel::published_peaks("NVIDIA H100 PCIe").bf16 == 756e12);

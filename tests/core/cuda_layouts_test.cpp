@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::int64_t kSteps = 8;
 
-core::JobSpec job_of(const std::vector<std::string>& layout) {
+core::job::JobSpec job_of(const std::vector<std::string>& layout) {
   std::vector<std::string> overrides{"device=cuda", "cluster.communication=staged"};
   overrides.insert(overrides.end(), layout.begin(), layout.end());
-  return core::parse_job(
+  return core::spec::parse_job(
       "name: layouts\nseed: 5\n"
       "model: {layers: 4, hidden: 128, heads: 4, kv_heads: 2, ffn: 192, vocab: 500, seq_len: 64}\n"
       "batch: {global: 8, micro: 1}\nprecision: fp32\n"
@@ -30,9 +30,9 @@ core::JobSpec job_of(const std::vector<std::string>& layout) {
 }
 
 /// Losses of rank 0, after checking that every rank has the same.
-std::vector<double> run(const core::JobSpec& job) {
-  const parallel::Topology topology = core::job_topology(job);
-  const parallel::Layout layout = core::layout_of(job, topology);
+std::vector<double> run(const core::job::JobSpec& job) {
+  const parallel::Topology topology = core::spec::job_topology(job);
+  const parallel::Layout layout = core::rank::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   std::vector<std::vector<double>> losses(static_cast<std::size_t>(layout.grid.ranks()));
   world.run([&](std::int64_t rank) {
@@ -42,7 +42,7 @@ std::vector<double> run(const core::JobSpec& job) {
         [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
           return parallel::make_staged(world.communicator(rank, host, members, name), backend);
         });
-    core::DeviceRank gpu(job, layout, topology, rank, others);
+    core::rank::DeviceRank gpu(job, layout, topology, rank, others);
     gpu.trainer().initialise();
     losses[static_cast<std::size_t>(rank)] = test::losses(gpu.trainer(), job, 1, kSteps);
     test::require_as_planned(gpu);

@@ -8,7 +8,7 @@ using namespace trainerd;
 
 namespace {
 
-core::DeviceWatch::Taken next(core::DeviceWatch& watch) {
+core::run::DeviceWatch::Taken next(core::run::DeviceWatch& watch) {
   pollfd p{watch.event_fd(), POLLIN, 0};
   REQUIRE(::poll(&p, 1, 10'000) == 1);
   return watch.take();
@@ -17,7 +17,7 @@ core::DeviceWatch::Taken next(core::DeviceWatch& watch) {
 }  // namespace
 
 TEST_CASE("devices are read again and again, in the order asked for", "[devices]") {
-  core::DeviceWatch watch({"0000:CA:00.0", "0000:65:00.0"}, 0.01, TRAINERD_STAND_IN_NVML);
+  core::run::DeviceWatch watch({"0000:CA:00.0", "0000:65:00.0"}, 0.01, TRAINERD_STAND_IN_NVML);
   const auto first = next(watch), second = next(watch);
   for (const auto& taken : {first, second}) {
     CHECK(taken.problem.empty());
@@ -31,7 +31,7 @@ TEST_CASE("devices are read again and again, in the order asked for", "[devices]
 TEST_CASE("without NVML, or without the device, there is one word and no reading", "[devices]") {
   for (const auto& [device, library] :
        {std::pair{"0000:65:00.0", "libnvidia-ml-of-nobody.so.1"}, {"0000:01:00.0", TRAINERD_STAND_IN_NVML}}) {
-    core::DeviceWatch watch({device}, 0.01, library);
+    core::run::DeviceWatch watch({device}, 0.01, library);
     const auto told = next(watch);
     CHECK(told.readings.empty());
     CHECK_THAT(told.problem, Catch::Contains("no readings of"));

@@ -17,7 +17,7 @@ using trainerd::test::write_file;
 
 namespace {
 
-MetricsTarget discovery_target(const std::string& address) {
+run::MetricsTarget discovery_target(const std::string& address) {
   return {.address = address, .run = "r", .node = 1};
 }
 nlohmann::json target_group(const std::string& path) {
@@ -36,11 +36,11 @@ std::string this_host() {
 TEST_CASE("a discovery file is a target of Prometheus while the run lasts") {
   const TempDir dir;
   std::filesystem::create_directory(dir / "output");
-  const std::string record = discovery_record(dir / "output", 1), id = discovery_id("r", 1);
+  const std::string record = run::discovery_record(dir / "output", 1), id = run::discovery_id("r", 1);
   CHECK(id == "r-node1-" + this_host() + "-" + std::to_string(::getpid()));
   const std::string path = dir / "new/discovery/" + id + ".json";
   {
-    const DiscoveryFile file(dir / "new/discovery", id, record, discovery_target("127.0.0.1:40123"));
+    const run::DiscoveryFile file(dir / "new/discovery", id, record, discovery_target("127.0.0.1:40123"));
     CHECK(file.path() == path);
     const nlohmann::json group = target_group(path);
     CHECK(group.at("targets") == nlohmann::json::array({"127.0.0.1:40123"}));
@@ -54,7 +54,7 @@ TEST_CASE("a discovery file is a target of Prometheus while the run lasts") {
 
 TEST_CASE("an address of every interface is written as the host's name") {
   for (const char* address : {"0.0.0.0:9464", "[::]:9464"}) {
-    const nlohmann::json groups = nlohmann::json::parse(target_text(discovery_target(address)));
+    const nlohmann::json groups = nlohmann::json::parse(run::target_text(discovery_target(address)));
     CHECK(groups[0].at("targets") == nlohmann::json::array({this_host() + ":9464"}));
   }
 }
@@ -62,36 +62,36 @@ TEST_CASE("an address of every interface is written as the host's name") {
 TEST_CASE("the discovery file of a failed run stays and says how it ended, until the next run removes it") {
   const TempDir dir;
   std::filesystem::create_directory(dir / "output");
-  const std::string record = discovery_record(dir / "output", 1), path = dir / "d/x.json";
+  const std::string record = run::discovery_record(dir / "output", 1), path = dir / "d/x.json";
   {
-    DiscoveryFile file(dir / "d", "x", record, discovery_target("127.0.0.1:1"));
+    run::DiscoveryFile file(dir / "d", "x", record, discovery_target("127.0.0.1:1"));
     file.leave(base::ErrorKind::diverged);
   }
   CHECK(target_group(path).at("labels").at("ended") == "diverged");
   write_file(dir / "d/other.json", "[]");
-  remove_left_discovery_files(dir / "output");
+  run::remove_left_discovery_files(dir / "output");
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_FALSE(std::filesystem::exists(record));
   CHECK(std::filesystem::exists(dir / "d/other.json"));
   // What is gone already, or was never there, is no matter.
   write_file(record, path);
-  remove_left_discovery_files(dir / "output");
+  run::remove_left_discovery_files(dir / "output");
   CHECK_FALSE(std::filesystem::exists(record));
-  remove_left_discovery_files(dir / "nothing");
+  run::remove_left_discovery_files(dir / "nothing");
 }
 
 TEST_CASE("a discovery directory that cannot be written is refused by its key and path") {
   const TempDir dir;
   std::filesystem::create_directory(dir / "output");
   write_file(dir / "file", "");
-  const std::string record = discovery_record(dir / "output", 0);
+  const std::string record = run::discovery_record(dir / "output", 0);
   const std::string message = message_of<base::SpecError>(
-      [&] { const DiscoveryFile file(dir / "file/d", "x", record, discovery_target("127.0.0.1:1")); });
+      [&] { const run::DiscoveryFile file(dir / "file/d", "x", record, discovery_target("127.0.0.1:1")); });
   CHECK(
       message.starts_with("metrics.discovery: cannot make " + (dir / "file/d") + ": Not a directory; give"));
   std::filesystem::create_directories(dir / "d/x.json.partial/in the way");
   CHECK(message_of<base::SpecError>([&] {
-          const DiscoveryFile file(dir / "d", "x", record, discovery_target("127.0.0.1:1"));
+          const run::DiscoveryFile file(dir / "d", "x", record, discovery_target("127.0.0.1:1"));
         }).starts_with("metrics.discovery: cannot write " + (dir / "d/x.json") + ": "));
   CHECK_FALSE(std::filesystem::exists(record));
 }

@@ -6,7 +6,7 @@ namespace trainerd::core {
 
 TEST_CASE("a measured peak that a step exceeds is measured again", "[gemm-peak]") {
   int measured = 0;
-  PeakRate peak(100, [&] { return ++measured, 150.0; });
+  rank::PeakRate peak(100, [&] { return ++measured, 150.0; });
   CHECK_FALSE(peak.raise_to(100));
   CHECK(measured == 0);
   CHECK(peak.raise_to(124));
@@ -17,13 +17,13 @@ TEST_CASE("a measured peak that a step exceeds is measured again", "[gemm-peak]"
 }
 
 TEST_CASE("no step is above the peak, whatever is measured", "[gemm-peak]") {
-  PeakRate peak(100, [] { return 90.0; });
+  rank::PeakRate peak(100, [] { return 90.0; });
   CHECK(peak.raise_to(124));
   CHECK(peak.flops_per_second() == 124);
 }
 
 TEST_CASE("a maker's figure stays what it is, and so does an unknown one", "[gemm-peak]") {
-  PeakRate given(100, nullptr), unknown(0, [] { return 1.0; });
+  rank::PeakRate given(100, nullptr), unknown(0, [] { return 1.0; });
   CHECK_FALSE(given.raise_to(124));
   CHECK(given.flops_per_second() == 100);
   CHECK_FALSE(given.measured());

@@ -39,13 +39,13 @@ struct Golden {
   std::map<std::string, std::vector<char>> data;
 };
 
-core::JobSpec golden_job(const std::string& name, const std::string& precision) {
-  core::JobSpec job = test::small_job(precision);
-  core::ModelOptions& m = job.model;
+core::job::JobSpec golden_job(const std::string& name, const std::string& precision) {
+  core::job::JobSpec job = test::small_job(precision);
+  core::job::ModelOptions& m = job.model;
   if (name == "gpt2") {
-    m.norm = core::Norm::layer;
-    m.positions = core::Positions::learned;
-    m.mlp = core::Mlp::gelu;
+    m.norm = core::job::Norm::layer;
+    m.positions = core::job::Positions::learned;
+    m.mlp = core::job::Mlp::gelu;
     m.linear_bias = m.tie_embeddings = true;
     m.kv_heads = 4;
     m.ffn = 128;
@@ -56,13 +56,13 @@ core::JobSpec golden_job(const std::string& name, const std::string& precision) 
 
 /// Runs all steps from PyTorch's initial weights, of `initial`. `after_step` sees the rank after each.
 template <class AfterStep>
-std::vector<double> run(const Golden& initial, const Golden& golden, const core::JobSpec& job,
+std::vector<double> run(const Golden& initial, const Golden& golden, const core::job::JobSpec& job,
                         const AfterStep& after_step) {
-  core::DeviceRank rank(job, test::cpu_topology(2));
-  core::Trainer& trainer = rank.trainer();
+  core::rank::DeviceRank rank(job, test::cpu_topology(2));
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
-  core::ParamStore& params = trainer.params();
-  for (core::ParamId id = 0; id < params.count(); ++id) {
+  core::model::ParamStore& params = trainer.params();
+  for (core::model::ParamId id = 0; id < params.count(); ++id) {
     const auto values = initial.get<float>("init." + params.info(id).name);
     rank.backend().write(trainer.stream(), std::as_bytes(std::span(values)), params.master(id));
   }
@@ -74,7 +74,7 @@ std::vector<double> run(const Golden& initial, const Golden& golden, const core:
     const std::vector<std::int32_t> samples(
         tokens.begin() + static_cast<std::ptrdiff_t>((step - 1) * per_step),
         tokens.begin() + static_cast<std::ptrdiff_t>(step * per_step));
-    const core::StepReport report =
+    const core::train::StepReport report =
         trainer.step(static_cast<std::int64_t>(step), *test::batches(trainer, samples), {});
     losses.push_back(report.loss);
     after_step(rank, step, report);
@@ -88,7 +88,7 @@ std::vector<double> run(const Golden& initial, const Golden& golden, const core:
 struct Range {
   std::size_t begin = 0, end = 0;
 };
-Range undetermined(const core::ModelOptions& m, const std::string& name) {
+Range undetermined(const core::job::ModelOptions& m, const std::string& name) {
   if (m.qk_norm || !name.ends_with("qkv.bias")) return {};
   return {static_cast<std::size_t>(m.heads * m.head_dim),
           static_cast<std::size_t>((m.heads + m.kv_heads) * m.head_dim)};
@@ -113,28 +113,29 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
              lr = golden.get<double>("lr");
-  const core::JobSpec job = golden_job(name, "fp32");
+  const core::job::JobSpec job = golden_job(name, "fp32");
   // Single precision through about a hundred chained operations of reduction length up to a few hundred:
   // 2^-24 * sqrt(100 * 200) is 8e-6. Twelve AdamW steps may amplify it: m / sqrt(v) of a tiny gradient keeps
   // its error.
   constexpr double kGradient = 2e-5, kLoss = 5e-6, kWeight = 2e-3;
   const auto losses =
-      run(golden, golden, job, [&](core::DeviceRank& rank, std::size_t step, const core::StepReport& report) {
-        CAPTURE(step);
-        CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
-        CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
-        core::ParamStore& params = rank.trainer().params();
-        for (core::ParamId id = 0; id < params.count(); ++id) {
-          CAPTURE(params.info(id).name);
-          if (step == 1)
-            CHECK(relative_error(golden.get<float>("grad." + params.info(id).name),
-                                 params.grad(id).as<float>()) < kGradient);
-          if (step == 12)
-            CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
-                                 params.master(id).as<float>(),
-                                 undetermined(job.model, params.info(id).name)) < kWeight);
-        }
-      });
+      run(golden, golden, job,
+          [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
+            CAPTURE(step);
+            CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
+            CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
+            core::model::ParamStore& params = rank.trainer().params();
+            for (core::model::ParamId id = 0; id < params.count(); ++id) {
+              CAPTURE(params.info(id).name);
+              if (step == 1)
+                CHECK(relative_error(golden.get<float>("grad." + params.info(id).name),
+                                     params.grad(id).as<float>()) < kGradient);
+              if (step == 12)
+                CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
+                                     params.master(id).as<float>(),
+                                     undetermined(job.model, params.info(id).name)) < kWeight);
+            }
+          });
   for (std::size_t i = 0; i < losses.size(); ++i)
     CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss * static_cast<double>(i + 1)));
 }
@@ -148,7 +149,7 @@ TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run
   for (std::size_t i = 0; i < loss.size(); ++i)
     torch_strays = std::max(torch_strays, std::abs(torch_bf16[i] - loss[i]));
   const auto losses = run(golden, golden, golden_job(name, "bf16"),
-                          [](core::DeviceRank&, std::size_t, const core::StepReport&) {});
+                          [](core::rank::DeviceRank&, std::size_t, const core::train::StepReport&) {});
   // Two independent roundings of one size: their largest deviations differ by a small factor, not in kind.
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - loss[i]) < 2 * torch_strays);
 }
@@ -158,7 +159,7 @@ TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon
   CAPTURE(name);
   const Golden golden("muon_" + name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm");
-  core::JobSpec job = golden_job(name, "fp32");
+  core::job::JobSpec job = golden_job(name, "fp32");
   job.optimizer.name = "muon";
   job.optimizer.lr = 2e-2;
   job.optimizer.adamw_lr = 5e-3;
@@ -167,18 +168,19 @@ TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon
   // Twenty steps in float64 are 1.6e-7 away from the file's float32 (make_muon.py prints it). The sums of
   // both programs are made in their own orders.
   constexpr double kLoss = 1e-6, kWeight = 1e-4;
-  const auto losses = run(Golden(name), golden, job,
-                          [&](core::DeviceRank& rank, std::size_t step, const core::StepReport& report) {
-                            CAPTURE(step);
-                            CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-5));
-                            if (step < 20) return;
-                            core::ParamStore& params = rank.trainer().params();
-                            for (core::ParamId id = 0; id < params.count(); ++id) {
-                              CAPTURE(params.info(id).name);
-                              CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
-                                                   params.master(id).as<float>(),
-                                                   undetermined(job.model, params.info(id).name)) < kWeight);
-                            }
-                          });
+  const auto losses =
+      run(Golden(name), golden, job,
+          [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
+            CAPTURE(step);
+            CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-5));
+            if (step < 20) return;
+            core::model::ParamStore& params = rank.trainer().params();
+            for (core::model::ParamId id = 0; id < params.count(); ++id) {
+              CAPTURE(params.info(id).name);
+              CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
+                                   params.master(id).as<float>(),
+                                   undetermined(job.model, params.info(id).name)) < kWeight);
+            }
+          });
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss));
 }

@@ -22,8 +22,8 @@ struct Curve {
 
 /// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a
 /// vocabulary that tp pads.
-core::JobSpec job_of(const std::string& model) {
-  core::JobSpec job = core::parse_job(
+core::job::JobSpec job_of(const std::string& model) {
+  core::job::JobSpec job = core::spec::parse_job(
       "name: layouts\nseed: 5\ndevice: cpu\n"
       "model: {layers: 5, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
       "batch: {global: 8, micro: 1}\nprecision: fp32\n"
@@ -33,9 +33,9 @@ core::JobSpec job_of(const std::string& model) {
   if (model == "qwen" || model == "muon-qwen")
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
   if (model == "gpt2") {
-    job.model.norm = core::Norm::layer;
-    job.model.positions = core::Positions::learned;
-    job.model.mlp = core::Mlp::gelu;
+    job.model.norm = core::job::Norm::layer;
+    job.model.positions = core::job::Positions::learned;
+    job.model.mlp = core::job::Mlp::gelu;
     job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
     job.model.kv_heads = 4;
   }
@@ -47,15 +47,15 @@ core::JobSpec job_of(const std::string& model) {
   return job;
 }
 
-Curve run(const core::JobSpec& job, std::int64_t devices_per_node = 64,
+Curve run(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
           test::Through through = test::Through::memory) {
   std::vector<Curve> curves(test::ranks_of(job));
   test::on_every_rank(
       job,
-      [&](std::int64_t rank, core::DeviceRank& cpu) {
+      [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
         Curve& curve = curves[static_cast<std::size_t>(rank)];
         for (std::int64_t step = 1; step <= kSteps; ++step) {
-          const core::StepReport report = test::step_on(cpu.trainer(), job, step);
+          const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
           curve.loss.push_back(report.loss);
           curve.norm.push_back(report.grad_norm);
         }
@@ -81,7 +81,7 @@ const Reference& reference(const std::string& model) {
   const auto it = known.find(model);
   if (it != known.end()) return it->second;
   Reference made;
-  core::JobSpec job = job_of(model);
+  core::job::JobSpec job = job_of(model);
   made.curve = run(job);
   for (const std::int64_t parts : {4, 2, 1}) {
     job.batch.micro = job.batch.global / parts;
@@ -107,10 +107,10 @@ struct LayoutCase {
   bool sequence_parallel = false;
   std::int64_t zero_group = 0;
   std::int64_t devices_per_node = 64;
-  core::RecomputeOptions recompute = {};
+  core::job::RecomputeOptions recompute = {};
 };
 
-core::JobSpec with_layout(core::JobSpec job, const LayoutCase& c) {
+core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.tp = c.tp;
   job.parallel.pp = c.pp;
   job.parallel.dp = c.dp;
@@ -185,7 +185,8 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
     for (const std::int64_t tp : {2, 4}) {
       for (const bool sequence_parallel : {false, true}) {
         CAPTURE(model, tp, sequence_parallel);
-        core::JobSpec job = with_layout(job_of(model), {.tp = tp, .sequence_parallel = sequence_parallel});
+        core::job::JobSpec job =
+            with_layout(job_of(model), {.tp = tp, .sequence_parallel = sequence_parallel});
         job.batch.micro = 8;  // 128 tokens: rows enough to cut
         job.parallel.overlap_tp_backward = false;
         const Curve whole = run(job);
@@ -234,8 +235,9 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
 TEST_CASE("layouts that make activations again give one rank's losses", "[layouts][recompute]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
-    for (const core::RecomputeOptions recompute : {core::RecomputeOptions{core::RecomputeKind::selective},
-                                                   core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
+    for (const core::job::RecomputeOptions recompute :
+         {core::job::RecomputeOptions{core::job::RecomputeKind::selective},
+          core::job::RecomputeOptions{core::job::RecomputeKind::full, 2}}) {
       check_layout(model, {.tp = 2, .dp = 2, .sequence_parallel = true, .recompute = recompute});
       check_layout(model, {.pp = 4, .recompute = recompute});
       check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .recompute = recompute});
@@ -280,7 +282,7 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
   for (const std::string model : {"llama", "qwen"})
     for (const std::int64_t tp : {1, 2})
       for (const std::int64_t devices_per_node : {64, 2}) {
-        core::JobSpec job = job_of(model);
+        core::job::JobSpec job = job_of(model);
         const auto curve = [&](std::int64_t zero) {
           return run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node);
         };
@@ -301,7 +303,7 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
 TEST_CASE("where a pipeline's messages are awaited changes no bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const auto schedule : {one_f_one_b, zb_h1, interleaved}) {
-    core::JobSpec job = with_layout(
+    core::job::JobSpec job = with_layout(
         job_of("llama"), {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
     const Curve where_used = run(job);
     job.parallel.overlap_p2p = false;
@@ -313,7 +315,7 @@ TEST_CASE("where a pipeline's messages are awaited changes no bit", "[layouts]")
 
 TEST_CASE("communication in the background changes no bit", "[layouts]") {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
-    core::JobSpec job = with_layout(job_of("qwen"), {.pp = 2, .dp = 4, .zero = zero});
+    core::job::JobSpec job = with_layout(job_of("qwen"), {.pp = 2, .dp = 4, .zero = zero});
     const Curve background = run(job, 2);
     job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
     const Curve inline_ = run(job, 2);
@@ -342,7 +344,7 @@ TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
                                       {.tp = 2, .pp = 2, .dp = 2, .zero = 2, .schedule = zb_h1}};
   for (const LayoutCase& c : cases) {
     CAPTURE(c.tp, c.pp, c.dp, c.zero);
-    const core::JobSpec job = with_layout(job_of("qwen"), c);
+    const core::job::JobSpec job = with_layout(job_of("qwen"), c);
     const Curve direct = run(job), staged = run(job, 64, test::Through::staged);
     CHECK(staged.loss == direct.loss);
     CHECK(staged.norm == direct.norm);
@@ -379,7 +381,7 @@ TEST_CASE("Muon's bound between layouts is that of AdamW", "[layouts][muon]") {
 
 TEST_CASE("Muon's ZeRO stages give the same losses bit for bit, shared out or not", "[layouts][muon]") {
   for (const std::int64_t tp : {1, 2}) {
-    core::JobSpec job = job_of("muon");
+    core::job::JobSpec job = job_of("muon");
     job.batch.micro = job.batch.global / 4;
     const Curve whole = run(with_layout(job, {.tp = tp, .dp = 4, .zero = 0}));
     for (const std::int64_t zero : {1, 2, 3}) {

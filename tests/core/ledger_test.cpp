@@ -20,12 +20,12 @@ constexpr double kMost = 0.05;
 /// `op`.
 std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, std::int64_t late,
                                       const std::string& op) {
-  core::JobSpec job = test::small_job();
+  core::job::JobSpec job = test::small_job();
   job.batch.micro = 1;
   job.parallel = options;
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = 64;
-  const parallel::Layout layout = core::layout_of(job, topology);
+  const parallel::Layout layout = core::rank::layout_of(job, topology);
   std::vector<base::TimeLedger> times(static_cast<std::size_t>(layout.grid.ranks()));
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
@@ -34,7 +34,7 @@ std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, 
         [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
           return world.communicator(rank, backend, members, name);
         });
-    core::DeviceRank cpu(job, layout, topology, rank, others, [&](const kernels::ObservedCall& call) {
+    core::rank::DeviceRank cpu(job, layout, topology, rank, others, [&](const kernels::ObservedCall& call) {
       if (!sleeps || name_of(call.op) != op) return;
       sleeps = false;
       std::this_thread::sleep_for(std::chrono::duration<double>(kDelay));

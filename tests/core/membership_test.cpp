@@ -20,8 +20,8 @@ using namespace trainerd::core;
 
 namespace {
 
-JobSpec some_job() {
-  return parse_job(
+job::JobSpec some_job() {
+  return spec::parse_job(
       "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
       "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: 2}\n",
       "job.yaml");
@@ -31,7 +31,7 @@ JobSpec some_job() {
 std::string leader_meets(const std::string& text) {
   // The port is free when the leader takes it.
   const std::uint16_t port = base::local_port(base::listen_at({"127.0.0.1", 0}).get());
-  MembershipOptions options;
+  run::MembershipOptions options;
   options.nodes.nodes = 2;
   options.rendezvous = {"127.0.0.1", port};
   options.timeout_seconds = 2;
@@ -48,7 +48,7 @@ std::string leader_meets(const std::string& text) {
   const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
   std::string said = "all have met";
   try {
-    const Membership membership(options, some_job(), no_signal.get());
+    const run::Membership membership(options, some_job(), no_signal.get());
   } catch (const base::Error& error) {
     said = std::string(base::to_string(error.kind())) + ": " + error.what();
   }
@@ -63,29 +63,31 @@ io::TrainingState state_at(std::int64_t step, std::int64_t cursor) {
   return state;
 }
 
-Hello good_hello() { return {1, 2, version(), "gpu7", shared_job(some_job())}; }
+run::Hello good_hello() { return {1, 2, version::version(), "gpu7", run::shared_job(some_job())}; }
 
 }  // namespace
 
 TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
-  const Hello hello = decode_hello(encode(good_hello()));
+  const run::Hello hello = run::decode_hello(run::encode(good_hello()));
   CHECK(hello.node == 1);
   CHECK(hello.nodes == 2);
   CHECK(hello.host == "gpu7");
-  CHECK(hello.job_yaml == shared_job(some_job()));
-  const auto crossed = [](const NodeMessage& message) { return decode_node_message(encode(message)); };
-  const Go go = std::get<Go>(
-      crossed(Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
+  CHECK(hello.job_yaml == run::shared_job(some_job()));
+  const auto crossed = [](const run::NodeMessage& message) {
+    return run::decode_node_message(run::encode(message));
+  };
+  const run::Go go = std::get<run::Go>(crossed(
+      run::Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
   CHECK(go.last_good == "runs/a/checkpoints/step-00000010");
   CHECK((go.step == 10 && go.cursor == 80 && go.tokens == 2560));
   CHECK((go.order_start == 40 && go.order_stream == 2 && go.evaluate_first));
-  const End end = std::get<End>(crossed(End{true, base::ErrorKind::data, "line\n\xff", 15}));
+  const run::End end = std::get<run::End>(crossed(run::End{true, base::ErrorKind::data, "line\n\xff", 15}));
   CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
   CHECK(end.message.starts_with("line\n"));
   const io::TensorSlice box{"w", kernels::DType::bf16, {4, 6}, {1, 2}, {3, 4}, "w#1"};
-  const auto shards = std::get<ShardsSaved>(
-      crossed(ShardsSaved{10, 2, {{{"shard-00002.safetensors", 99, "ab"}, {box, box}}}, 0.25, 0.5}));
+  const auto shards = std::get<run::ShardsSaved>(
+      crossed(run::ShardsSaved{10, 2, {{{"shard-00002.safetensors", 99, "ab"}, {box, box}}}, 0.25, 0.5}));
   REQUIRE(shards.shards.size() == 1);
   CHECK((shards.step == 10 && shards.first_rank == 2 && shards.shards[0].info.bytes == 99 &&
          shards.shards[0].info.xxh3 == "ab"));
@@ -94,37 +96,37 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK((slice.name == box.name && slice.dtype == box.dtype && slice.stored == box.stored));
   CHECK((slice.logical_shape == box.logical_shape && slice.begin == box.begin && slice.shape == box.shape));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
-  const auto ready = std::get<NodeReady>(crossed(NodeReady{2, 64, "a.txt 12 \"x\""}));
+  const auto ready = std::get<run::NodeReady>(crossed(run::NodeReady{2, 64, "a.txt 12 \"x\""}));
   CHECK((ready.attempt == 2 && ready.threads == 64 && ready.data_fingerprint == "a.txt 12 \"x\""));
-  CHECK(std::get<NodeFinished>(crossed(NodeFinished{3})).attempt == 3);
-  CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
-  CHECK(std::get<NodeFailed>(crossed(NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
-  CHECK(std::get<Regroup>(crossed(Regroup{3})).attempt == 3);
-  const Held held = std::get<Held>(crossed(Held{3, {5, 10}, true}));
+  CHECK(std::get<run::NodeFinished>(crossed(run::NodeFinished{3})).attempt == 3);
+  CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
+  CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
+  CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
+  const run::Held held = std::get<run::Held>(crossed(run::Held{3, {5, 10}, true}));
   CHECK((held.attempt == 3 && held.steps == std::vector<std::int64_t>{5, 10} && held.self_contained));
-  const Go again = std::get<Go>(crossed(Go{
+  const run::Go again = std::get<run::Go>(crossed(run::Go{
       .step = 7, .resume_path = "c/step-00000007", .attempt = 2, .from_memory = true, .reason = "a death"}));
   CHECK((again.attempt == 2 && again.from_memory && again.reason == "a death"));
   CHECK(again.resume_path == "c/step-00000007");
-  const StopRequest stop = std::get<StopAsked>(crossed(StopAsked{{"SIGINT", 2}})).request;
+  const run::StopRequest stop = std::get<run::StopAsked>(crossed(run::StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
-  CHECK(std::get<Completed>(crossed(Completed{5, "p"})).path == "p");
-  CHECK(std::get<SaveDropped>(crossed(SaveDropped{5})).step == 5);
-  CHECK(std::get<SaveDropped>(crossed(SaveDropped{5, 2})).attempt == 2);
-  const auto failed = std::get<SaveFailed>(crossed(SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
+  CHECK(std::get<run::Completed>(crossed(run::Completed{5, "p"})).path == "p");
+  CHECK(std::get<run::SaveDropped>(crossed(run::SaveDropped{5})).step == 5);
+  CHECK(std::get<run::SaveDropped>(crossed(run::SaveDropped{5, 2})).attempt == 2);
+  const auto failed = std::get<run::SaveFailed>(crossed(run::SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
   CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 &&
          failed.failures == 3));
 }
 
 TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "[membership]") {
   const io::TensorSlice box{"w", kernels::DType::f32, {4}, {0}, {4}};
-  ShardsSaved whole{.step = 5, .first_rank = 8, .shards = {}, .write_seconds = 2, .attempt = 3};
+  run::ShardsSaved whole{.step = 5, .first_rank = 8, .shards = {}, .write_seconds = 2, .attempt = 3};
   for (const std::size_t boxes : {2, 1, 5, 0, 3})
     whole.shards.push_back(
         {{"shard-of-" + std::to_string(boxes), 1, ""}, std::vector<io::TensorSlice>(boxes, box)});
-  const std::vector<ShardsSaved> parts = in_parts(whole, 3);
+  const std::vector<run::ShardsSaved> parts = run::in_parts(whole, 3);
   std::vector<std::vector<std::string>> files;
-  for (const ShardsSaved& part : parts) {
+  for (const run::ShardsSaved& part : parts) {
     CHECK((part.step == 5 && part.write_seconds == 2 && part.attempt == 3));
     files.emplace_back();
     for (const io::WrittenShard& shard : part.shards) files.back().push_back(shard.info.file);
@@ -133,7 +135,7 @@ TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "
                      {"shard-of-2", "shard-of-1"}, {"shard-of-5"}, {"shard-of-0", "shard-of-3"}});
   REQUIRE(parts.size() == 3);
   CHECK((parts[0].first_rank == 8 && parts[1].first_rank == 10 && parts[2].first_rank == 11));
-  CHECK(in_parts(whole).size() == 1);
+  CHECK(run::in_parts(whole).size() == 1);
 }
 
 TEST_CASE("text that is no message of an agent is a communication error", "[membership]") {
@@ -145,20 +147,20 @@ TEST_CASE("text that is no message of an agent is a communication error", "[memb
        R"({"type":"ready","attempt":1,"threads":"8"})",
        R"({"type":"shards","step":1,"first":0,"snapshot_seconds":0,"write_seconds":0,"attempt":1,"shards":[{"file":"a","bytes":1,"xxh3":"","slices":[["w","fp31",[],[],[],""]]}]})"}) {
     INFO(text);
-    CHECK_THROWS_AS(decode_node_message(text), base::CommError);
-    CHECK_THROWS_AS(decode_hello(text), base::CommError);
+    CHECK_THROWS_AS(run::decode_node_message(text), base::CommError);
+    CHECK_THROWS_AS(run::decode_hello(text), base::CommError);
   }
 }
 
 TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[membership]") {
   CHECK(leader_meets(encode(good_hello())) == "all have met");
   // The same files may lie elsewhere on another node.
-  JobSpec elsewhere = some_job();
+  job::JobSpec elsewhere = some_job();
   elsewhere.data.train = {"/scratch/node1/a.txt"};
-  Hello other_place = good_hello();
-  other_place.job_yaml = shared_job(elsewhere);
+  run::Hello other_place = good_hello();
+  other_place.job_yaml = run::shared_job(elsewhere);
   CHECK(leader_meets(encode(other_place)) == "all have met");
-  Hello hello = good_hello();
+  run::Hello hello = good_hello();
   hello.version = "0.0.1";
   CHECK_THAT(leader_meets(encode(hello)),
              Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
@@ -185,7 +187,7 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
 
 TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there",
           "[membership]") {
-  CheckpointParts parts(3);
+  run::CheckpointParts parts(3);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
   CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());
   CHECK_FALSE(parts.add(15, 1, {shard("1"), shard("2")}, 0, 0).has_value());
@@ -193,7 +195,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   parts.begin(state_at(10, 7));
   const auto job = parts.add(10, 0, {shard("0")}, 0.25, 3);
   REQUIRE(job.has_value());
-  CHECK(job->part == CheckpointWriter::Part::completion);
+  CHECK(job->part == run::CheckpointWriter::Part::completion);
   CHECK(job->state.cursor == 7);
   REQUIRE(job->written.size() == 3);
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK(job->written[rank].info.file == std::to_string(rank));
@@ -206,7 +208,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
 
 TEST_CASE("what is known of checkpoints after a restart's step is void, and their steps can be saved again",
           "[membership]") {
-  CheckpointParts parts(2);
+  run::CheckpointParts parts(2);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
   parts.begin(state_at(5, 1));
   parts.begin(state_at(10, 2));
@@ -225,11 +227,11 @@ TEST_CASE("what is known of checkpoints after a restart's step is void, and thei
 
 TEST_CASE("a node sees whether it shares the leader's output directory", "[membership]") {
   const test::TempDir dir;
-  const OutputDirectory leader(dir / "run");
-  CHECK_THROWS_AS(OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
+  const run::OutputDirectory leader(dir / "run");
+  CHECK_THROWS_AS(run::OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
   leader.mark("a longer name of another run");
-  CHECK_THROWS_AS(OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
+  CHECK_THROWS_AS(run::OutputDirectory::marked(dir / "run", "run7", 0.1), base::SpecError);
   leader.mark("run7");
-  CHECK(OutputDirectory::marked(dir / "run", "run7", 5).checkpoints() == leader.checkpoints());
-  CHECK_THROWS_AS(OutputDirectory::marked(dir / "other", "run7", 0.1), base::SpecError);
+  CHECK(run::OutputDirectory::marked(dir / "run", "run7", 5).checkpoints() == leader.checkpoints());
+  CHECK_THROWS_AS(run::OutputDirectory::marked(dir / "other", "run7", 0.1), base::SpecError);
 }

@@ -9,16 +9,16 @@ using namespace trainerd;
 using namespace trainerd::core;
 
 TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]") {
-  Ready ready;
+  run::Ready ready;
   ready.device = "cpu";
   ready.pci_bus_id = "0000:65:00.0";
   using kernels::DType;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
     ready.slices.push_back({"w", dtype, {4, 6}, {1, 2}, {3, 4}});
   ready.gemm_algorithms = "made by hand\n1 2 3\n";
-  const std::string text = encode(WorkerMessage{ready});
+  const std::string text = run::encode(run::WorkerMessage{ready});
   CHECK(text.find("\"bf16\"") != std::string::npos);
-  const Ready back = std::get<Ready>(decode_worker_message(text));
+  const run::Ready back = std::get<run::Ready>(run::decode_worker_message(text));
   CHECK(back.pci_bus_id == ready.pci_bus_id);
   REQUIRE(back.slices.size() == 5);
   CHECK(back.gemm_algorithms == ready.gemm_algorithms);
@@ -28,16 +28,17 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   }
   std::string wrong = text;
   wrong.replace(wrong.find("\"bf16\""), 6, "\"bf61\"");
-  CHECK_THROWS_AS(decode_worker_message(wrong), base::CommError);
+  CHECK_THROWS_AS(run::decode_worker_message(wrong), base::CommError);
 }
 
 TEST_CASE("a worker's start crosses the channel with the data that its agent has seen", "[messages]") {
-  Start start;
+  run::Start start;
   start.rank = 3;
   start.data_content = "0123";
   start.order_start = 40;
   start.order_stream = 2;
-  const Start back = std::get<Start>(decode_agent_message(encode(AgentMessage{start})));
+  const run::Start back =
+      std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   CHECK(back.rank == 3);
   CHECK(back.data_content == "0123");
   CHECK(back.order_start == 40);
@@ -51,12 +52,13 @@ TEST_CASE("a start carries the layout of its world and the snapshots to begin fr
   options.order = "dp-tp-cp-ep-pp", options.sequence_parallel = true, options.overlap_p2p = false;
   parallel::Topology topology;
   topology.nodes = 2, topology.devices_per_node = 8;
-  Start start;
+  run::Start start;
   start.layout = parallel::resolve_layout(options, topology, {.layers = 8}, 4);
   start.node_first = 8, start.node_count = 8, start.attempt = 2;
   start.held = {{640, {{"w", kernels::DType::f32, {4, 6}, {1, 2}, {3, 4}, "w#1"}}}};
   start.next_segment = 1, start.busy_segments = {0};
-  const Start back = std::get<Start>(decode_agent_message(encode(AgentMessage{start})));
+  const run::Start back =
+      std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   const parallel::Layout &was = start.layout, &is = back.layout;
   CHECK(is.options == was.options);
   CHECK(is.chunks == was.chunks);
@@ -74,7 +76,8 @@ TEST_CASE("a start carries the layout of its world and the snapshots to begin fr
 
 TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") {
   const io::EvaluationRecord record{.step = 3, .loss = std::nan(""), .tokens = 5, .seconds = 0.25};
-  const auto back = std::get<io::EvaluationRecord>(decode_worker_message(encode(WorkerMessage{record})));
+  const auto back =
+      std::get<io::EvaluationRecord>(run::decode_worker_message(run::encode(run::WorkerMessage{record})));
   CHECK(std::isnan(back.loss));
   CHECK(back.step == 3);
   CHECK(back.seconds == 0.25);
@@ -82,18 +85,20 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
 
 TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to stop", "[messages]") {
   const auto progress = std::get<io::EvaluationProgress>(
-      decode_worker_message(encode(WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
+      run::decode_worker_message(run::encode(run::WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
   CHECK((progress.step == 7 && progress.done == 2 && progress.batches == 9));
-  CHECK(std::get<StopNeeded>(decode_worker_message(encode(WorkerMessage{StopNeeded{"SIGXCPU"}}))).reason ==
-        "SIGXCPU");
-  Start start;
+  CHECK(std::get<run::StopNeeded>(
+            run::decode_worker_message(encode(run::WorkerMessage{run::StopNeeded{"SIGXCPU"}})))
+            .reason == "SIGXCPU");
+  run::Start start;
   start.evaluate_first = true;
-  CHECK(std::get<Start>(decode_agent_message(encode(AgentMessage{start}))).evaluate_first);
+  CHECK(std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).evaluate_first);
 }
 
 TEST_CASE("a worker's notice crosses the channel", "[messages]") {
   const io::NoticeRecord notice{io::NoticeKind::warning, 4, "slow", {"by 2 s"}};
-  const auto told = std::get<io::NoticeRecord>(decode_worker_message(encode(WorkerMessage{notice})));
+  const auto told =
+      std::get<io::NoticeRecord>(run::decode_worker_message(run::encode(run::WorkerMessage{notice})));
   CHECK(told.kind == notice.kind);
   CHECK(told.step == 4);
   CHECK(told.message == "slow");
@@ -101,13 +106,17 @@ TEST_CASE("a worker's notice crosses the channel", "[messages]") {
 }
 
 TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
-  CHECK(std::get<SnapshotSaved>(decode_agent_message(encode(AgentMessage{SnapshotSaved{1}}))).segment == 1);
-  CHECK(std::get<SnapshotDelayed>(decode_agent_message(encode(AgentMessage{SnapshotDelayed{1}}))).segment ==
-        1);
+  CHECK(std::get<run::SnapshotSaved>(
+            run::decode_agent_message(encode(run::AgentMessage{run::SnapshotSaved{1}})))
+            .segment == 1);
+  CHECK(std::get<run::SnapshotDelayed>(
+            run::decode_agent_message(encode(run::AgentMessage{run::SnapshotDelayed{1}})))
+            .segment == 1);
 }
 
 TEST_CASE("a rank's memory crosses the channel", "[messages]") {
-  CHECK(std::get<MemoryUsed>(decode_worker_message(encode(WorkerMessage{MemoryUsed{std::int64_t{1} << 40}})))
+  CHECK(std::get<run::MemoryUsed>(
+            run::decode_worker_message(encode(run::WorkerMessage{run::MemoryUsed{std::int64_t{1} << 40}})))
             .bytes == std::int64_t{1} << 40);
 }
 
@@ -120,8 +129,8 @@ TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
                              .seconds = 1e-9,
                              .numbers = {{"chunk", 0}, {"bytes", 1ll << 40}},
                              .label = "attention"};
-  const auto back =
-      std::get<StepTrace>(decode_worker_message(encode(WorkerMessage{StepTrace{5, {slice, slice}, true}})));
+  const auto back = std::get<run::StepTrace>(
+      run::decode_worker_message(run::encode(run::WorkerMessage{run::StepTrace{5, {slice, slice}, true}})));
   CHECK(back.step == 5);
   CHECK(back.last);
   REQUIRE(back.slices.size() == 2);
@@ -145,8 +154,8 @@ TEST_CASE("text that is no message is a communication error, of whatever kind th
        R"({"type":"failed","kind":"mood","message":""})",
        R"({"type":"finished","step":"one","stopped":false})"}) {
     INFO(text);
-    CHECK_THROWS_AS(decode_worker_message(text), base::CommError);
+    CHECK_THROWS_AS(run::decode_worker_message(text), base::CommError);
   }
-  CHECK_THROWS_AS(decode_agent_message(R"({"type":"finished"})"), base::CommError);
-  CHECK_THROWS_AS(decode_agent_message(R"({"type":"start","job":1})"), base::CommError);
+  CHECK_THROWS_AS(run::decode_agent_message(R"({"type":"finished"})"), base::CommError);
+  CHECK_THROWS_AS(run::decode_agent_message(R"({"type":"start","job":1})"), base::CommError);
 }

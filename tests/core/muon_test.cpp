@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kMuon =
     "optimizer: {name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3, schedule: {kind: constant}}\n";
 
-core::JobSpec muon_job(const std::string& precision, const std::string& parallel) {
-  return core::parse_job(
+core::job::JobSpec muon_job(const std::string& precision, const std::string& parallel) {
+  return core::spec::parse_job(
       "name: muon\nseed: 7\ndevice: cpu\n"
       "model: {layers: 3, hidden: 40, heads: 4, kv_heads: 2, head_dim: 12, ffn: 52, vocab: 97, seq_len: 16, "
       "qk_norm: true, qkv_bias: true, tie_embeddings: true}\n"
@@ -37,27 +37,27 @@ double value_at(const kernels::Tensor& x, std::int64_t i) {
 }
 
 /// Three updates with gradients that are functions of (step, parameter, logical element) alone.
-Elements updated(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
+Elements updated(const core::job::JobSpec& job, std::int64_t devices_per_node = 64) {
   Elements elements;
   std::mutex mutex;
   test::on_every_rank(
       job,
-      [&](std::int64_t, core::DeviceRank& cpu) {
-        core::Trainer& trainer = cpu.trainer();
+      [&](std::int64_t, core::rank::DeviceRank& cpu) {
+        core::train::Trainer& trainer = cpu.trainer();
         kernels::StepControlValues values;
         values.grad_factor = 0.5f;
         const kernels::Tensor control{reinterpret_cast<std::byte*>(&values),
                                       kernels::DType::u8,
                                       {static_cast<std::int64_t>(sizeof(values))}};
         for (std::size_t v = 0; v < trainer.params().views(); ++v) {
-          core::ParamView& view = trainer.params().view(v);
-          const auto optimizer = core::make_optimizer(job, view, cpu.groups().tp(), cpu.backend());
-          const auto logical = [&](const core::StateRun& run, std::int64_t i) {
+          core::model::ParamView& view = trainer.params().view(v);
+          const auto optimizer = core::train::make_optimizer(job, view, cpu.groups().tp(), cpu.backend());
+          const auto logical = [&](const core::model::StateRun& run, std::int64_t i) {
             return view.update_range(run).logical_index(i);
           };
           for (std::int64_t step = 1; step <= 3; ++step) {
-            for (const core::StateRun& run : view.state_runs()) {
-              const core::StatePart& part = view.state_parts()[run.part];
+            for (const core::model::StateRun& run : view.state_runs()) {
+              const core::model::StatePart& part = view.state_parts()[run.part];
               const std::uint64_t key =
                   kernels::hash_name(view.info(run.id).name, static_cast<std::uint64_t>(step));
               for (std::int64_t i = 0; i < run.count; ++i) {
@@ -69,8 +69,8 @@ Elements updated(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
             optimizer->update(trainer.stream(), {.step = step, .lr = 0.02, .control = control});
           }
           const std::scoped_lock lock(mutex);
-          for (const core::StateRun& run : view.state_runs()) {
-            const core::StatePart& part = view.state_parts()[run.part];
+          for (const core::model::StateRun& run : view.state_runs()) {
+            const core::model::StatePart& part = view.state_parts()[run.part];
             const auto add = [&](const std::string& name, const kernels::Tensor& x) {
               for (std::int64_t i = 0; i < run.count; ++i) {
                 const double value = value_at(x, run.begin + i);
@@ -151,7 +151,7 @@ TEST_CASE("a matrix of a Muon step is the float64 iteration's", "[muon]") {
       for (std::size_t i = 0; i < m * n; ++i) next[i] += 3.4445 * wanted[i];
       wanted = next;
     }
-    const kernels::Tensor got = core::newton_schulz(backend, *stream, x, other);
+    const kernels::Tensor got = core::train::newton_schulz(backend, *stream, x, other);
     // Sums of up to 200 products of numbers below 1, each off by 2^-24, through five steps that multiply a
     // small singular value, and its error, by 3.4445 each: 2^-24 * sqrt(200) * 3.4445^5 is 4e-4.
     double worst = 0;

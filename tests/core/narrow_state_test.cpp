@@ -11,22 +11,22 @@ using namespace trainerd;
 
 namespace {
 
-core::JobSpec narrow_job(const std::string& rounding) {
+core::job::JobSpec narrow_job(const std::string& rounding) {
   return test::small_job("{compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: " + rounding +
                          "}");
 }
 
-std::vector<double> curve(const core::JobSpec& job, std::int64_t steps) {
-  core::DeviceRank rank(job, test::cpu_topology(1));
+std::vector<double> curve(const core::job::JobSpec& job, std::int64_t steps) {
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   const std::vector<double> found = test::losses(rank.trainer(), job, 1, steps);
   test::require_as_planned(rank);
   return found;
 }
 
-std::vector<double> curve_of_ranks(const core::JobSpec& job, std::int64_t steps) {
+std::vector<double> curve_of_ranks(const core::job::JobSpec& job, std::int64_t steps) {
   std::vector<std::vector<double>> curves(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
     curves[static_cast<std::size_t>(rank)] = test::losses(cpu.trainer(), job, 1, steps);
   });
   return curves[0];
@@ -40,11 +40,11 @@ double mean_of_last(const std::vector<double>& losses) {
 
 TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where one in fp32 takes 14",
           "[narrow]") {
-  const auto persistent = [](const core::JobSpec& job) {
-    return core::DeviceRank(job, test::cpu_topology(1)).plan();
+  const auto persistent = [](const core::job::JobSpec& job) {
+    return core::rank::DeviceRank(job, test::cpu_topology(1)).plan();
   };
-  const core::DryRun wide = persistent(test::small_job("{compute: bf16, grads: bf16}")),
-                     narrow = persistent(narrow_job("nearest"));
+  const core::rank::DryRun wide = persistent(test::small_job("{compute: bf16, grads: bf16}")),
+                           narrow = persistent(narrow_job("nearest"));
   std::map<std::string, std::int64_t> wide_terms, narrow_terms;
   for (const auto& region : wide.memory.regions)
     if (region.name == "persistent") wide_terms = region.terms;
@@ -60,10 +60,10 @@ TEST_CASE(
     "with a state in bf16 a model learns, and small updates are not lost when they are rounded by chance",
     "[narrow]") {
   constexpr std::int64_t kSteps = 40;
-  const auto with = [](core::JobSpec job, double lr) {
+  const auto with = [](core::job::JobSpec job, double lr) {
     job.optimizer.lr = lr;
     job.optimizer.schedule = {};
-    job.optimizer.schedule.kind = core::LrKind::constant;
+    job.optimizer.schedule.kind = core::job::LrKind::constant;
     job.steps = kSteps;
     return curve(job, kSteps);
   };
@@ -89,7 +89,7 @@ TEST_CASE(
 TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") {
   // One contribution a rank, so that the stages of ZeRO sum alike: what differs is which rank updates which
   // elements.
-  core::JobSpec job = narrow_job("stochastic");
+  core::job::JobSpec job = narrow_job("stochastic");
   job.parallel.dp = 2;
   job.batch.micro = 2;
   job.parallel.zero = 0;
@@ -98,7 +98,7 @@ TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") 
     job.parallel.zero = zero;
     CHECK(curve_of_ranks(job, 8) == whole);
   }
-  core::JobSpec other = job;
+  core::job::JobSpec other = job;
   other.seed = 12;
   CHECK(curve_of_ranks(other, 2) != std::vector<double>(whole.begin(), whole.begin() + 2));
 }
@@ -106,7 +106,7 @@ TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") 
 TEST_CASE("tensor-parallel ranks round their shards as one rank rounds the whole", "[narrow]") {
   // Sums differ in their last bits between layouts, and a coin may then fall otherwise: the curves stay
   // close, not equal.
-  core::JobSpec job = narrow_job("stochastic");
+  core::job::JobSpec job = narrow_job("stochastic");
   const std::vector<double> one = curve(job, 8);
   job.parallel.tp = 2;
   const std::vector<double> two = curve_of_ranks(job, 8);

@@ -21,8 +21,8 @@ io::StepRecord step_of(std::int64_t step, double compute, double optimizer) {
 }
 
 /// A step of two seconds: 1.5 of compute and 0.5 of optimizer; 1,000 bytes on each of two ranks.
-core::Planned planned() {
-  core::Planned p;
+core::run::Planned planned() {
+  core::run::Planned p;
   p.step_seconds = 2;
   p.time[base::LedgerPart::compute] = 1.5;
   p.time[base::LedgerPart::optimizer] = 0.5;
@@ -40,7 +40,7 @@ const io::PredictionTerm& term(const io::PredictionRecord& record, const std::st
 
 TEST_CASE("the plan is held against the medians of steps 5 to 20, once every rank has told its memory",
           "[plan_check]") {
-  core::PlanCheck check(planned(), 100, 1000);
+  core::run::PlanCheck check(planned(), 100, 1000);
   for (std::int64_t step = 101; step <= 120; ++step) {
     CHECK_FALSE(check.take());
     // The first steps are slow, and one later step is.
@@ -68,9 +68,9 @@ TEST_CASE(
     "a short run is compared by the steps that it has, a shorter one not at all, and without rates memory "
     "alone is",
     "[plan_check]") {
-  core::Planned memory = planned();
+  core::run::Planned memory = planned();
   memory.step_seconds.reset();
-  core::PlanCheck check(memory, 0, 8);
+  core::run::PlanCheck check(memory, 0, 8);
   for (std::int64_t step = 1; step <= 8; ++step) check.add(step_of(step, 1, 1));
   check.add_memory(0, 1000), check.add_memory(1, 1000);
   const auto record = check.take();
@@ -79,20 +79,20 @@ TEST_CASE(
   REQUIRE(record->terms.size() == 1);
   CHECK(record->terms[0].error == 0);
 
-  core::PlanCheck shorter(planned(), 0, 6);
+  core::run::PlanCheck shorter(planned(), 0, 6);
   for (std::int64_t step = 1; step <= 6; ++step) shorter.add(step_of(step, 1, 1));
   shorter.add_memory(0, 1000), shorter.add_memory(1, 1000);
   CHECK_FALSE(shorter.take());
 }
 
 TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_check]") {
-  const parallel::Topology cluster = core::named_cluster("dgx-h100", "--rates");
+  const parallel::Topology cluster = core::spec::named_cluster("dgx-h100", "--rates");
   parallel::Topology here;
   here.device.kind = kernels::DeviceKind::cuda;
   here.device.name = "a GPU";
   here.devices_per_node = 2;
   here.device_memory_bytes = 1000;
-  const parallel::Topology rated = core::with_rates(here, cluster);
+  const parallel::Topology rated = core::spec::with_rates(here, cluster);
   CHECK(rated.rates.known());
   CHECK(rated.rail == cluster.rail);
   CHECK(rated.peak == cluster.peak);
@@ -102,11 +102,11 @@ TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_
   // How its devices are joined is the cluster's word, so that a layout over several has links with a speed.
   CHECK(rated.nvlink_domain == cluster.nvlink_domain);
   CHECK(rated.rails == cluster.rails);
-  const core::JobSpec job = core::parse_job(
+  const core::job::JobSpec job = core::spec::parse_job(
       "model: {preset: llama-3-8b}\nsteps: 1\ncluster: {preset: dgx-h100}\nparallel: {dp: 2}\n"
       "batch: {global: 2, micro: 1}\nprecision: bf16\ndata: {format: synthetic}\n",
       "job.yaml");
-  CHECK(core::make_plan(job, rated).timed);
+  CHECK(core::plan::make_plan(job, rated).timed);
   here.device.kind = kernels::DeviceKind::cpu;
-  CHECK_THROWS_AS(core::with_rates(here, cluster), base::SpecError);
+  CHECK_THROWS_AS(core::spec::with_rates(here, cluster), base::SpecError);
 }

@@ -13,17 +13,17 @@ using namespace trainerd;
 
 namespace {
 
-using core::RecomputeKind;
-using core::RecomputeOptions;
+using core::job::RecomputeKind;
+using core::job::RecomputeOptions;
 
-const std::vector<RecomputeOptions> kRecomputing = {{RecomputeKind::selective, 1},
-                                                    {RecomputeKind::full, 1},
-                                                    {RecomputeKind::full, 2},
-                                                    {RecomputeKind::full, 3}};
+const std::vector<core::job::RecomputeOptions> kRecomputing = {{core::job::RecomputeKind::selective, 1},
+                                                               {core::job::RecomputeKind::full, 1},
+                                                               {core::job::RecomputeKind::full, 2},
+                                                               {core::job::RecomputeKind::full, 3}};
 
 /// Five layers, so that pipelines split unevenly; two key/value heads.
-core::JobSpec job_of(const std::string& model, const std::string& precision) {
-  core::JobSpec job = test::small_job(precision);
+core::job::JobSpec job_of(const std::string& model, const std::string& precision) {
+  core::job::JobSpec job = test::small_job(precision);
   job.steps = 20;
   job.model.layers = 5;
   job.model.seq_len = 16;
@@ -31,9 +31,9 @@ core::JobSpec job_of(const std::string& model, const std::string& precision) {
   job.evaluate = {.every = 1, .batches = 1};
   if (model == "qwen") job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
   if (model == "gpt2") {
-    job.model.norm = core::Norm::layer;
-    job.model.positions = core::Positions::learned;
-    job.model.mlp = core::Mlp::gelu;
+    job.model.norm = core::job::Norm::layer;
+    job.model.positions = core::job::Positions::learned;
+    job.model.mlp = core::job::Mlp::gelu;
     job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
     job.model.kv_heads = 4;
   }
@@ -48,12 +48,12 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-std::vector<Outcome> train(const core::JobSpec& job) {
+std::vector<Outcome> train(const core::job::JobSpec& job) {
   std::vector<Outcome> outcomes(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
     Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= job.steps; ++step) {
-      const core::StepReport report = test::step_on(cpu.trainer(), job, step);
+      const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
       outcome.curve.insert(outcome.curve.end(), {report.loss, report.grad_norm});
     }
     const auto samples = test::skewed_samples(job, 1);
@@ -64,11 +64,11 @@ std::vector<Outcome> train(const core::JobSpec& job) {
   return outcomes;
 }
 
-void check_same_bytes(core::JobSpec job) {
+void check_same_bytes(core::job::JobSpec job) {
   job.recompute = {};
   const std::vector<Outcome> kept = train(job);
   CHECK(kept[0].curve.front() > kept[0].curve[kept[0].curve.size() - 3]);
-  for (const RecomputeOptions& recompute : kRecomputing) {
+  for (const core::job::RecomputeOptions& recompute : kRecomputing) {
     CAPTURE(static_cast<int>(recompute.kind), recompute.every);
     job.recompute = recompute;
     const std::vector<Outcome> made_again = train(job);
@@ -81,26 +81,27 @@ void check_same_bytes(core::JobSpec job) {
   }
 }
 
-core::DryRun plan_of(const core::JobSpec& job) {
+core::rank::DryRun plan_of(const core::job::JobSpec& job) {
   const parallel::Topology topology = test::cpu_topology(1);
-  return core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+  return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
 }
 
 /// What lives from forward on.
-std::int64_t kept_bytes(const core::DryRun& plan) {
+std::int64_t kept_bytes(const core::rank::DryRun& plan) {
   return plan.memory.bytes_of("forward_to_backward") + plan.memory.bytes_of("forward_to_weight");
 }
 
 /// The table of core/model/README.md: bytes that a layer keeps of a token from forward to backward.
-std::int64_t bytes_per_token(const core::ModelOptions& m, RecomputeKind kind, std::int64_t element) {
+std::int64_t bytes_per_token(const core::job::ModelOptions& m, core::job::RecomputeKind kind,
+                             std::int64_t element) {
   const std::int64_t qkv = (m.heads + 2 * m.kv_heads) * m.head_dim;
-  const std::int64_t up = m.mlp == core::Mlp::swiglu ? 2 * m.ffn : m.ffn,
-                     act = m.mlp == core::Mlp::swiglu ? 0 : m.ffn;
-  const std::int64_t statistics = m.norm == core::Norm::rms ? 1 : 2;
+  const std::int64_t up = m.mlp == core::job::Mlp::swiglu ? 2 * m.ffn : m.ffn,
+                     act = m.mlp == core::job::Mlp::swiglu ? 0 : m.ffn;
+  const std::int64_t statistics = m.norm == core::job::Norm::rms ? 1 : 2;
   switch (kind) {
-    case RecomputeKind::full: return element * m.hidden;
-    case RecomputeKind::selective: return element * (2 * m.hidden + qkv + up);
-    case RecomputeKind::none: break;
+    case core::job::RecomputeKind::full: return element * m.hidden;
+    case core::job::RecomputeKind::selective: return element * (2 * m.hidden + qkv + up);
+    case core::job::RecomputeKind::none: break;
   }
   return element * (4 * m.hidden + (m.qk_norm ? 2 : 1) * qkv + m.heads * m.head_dim + up + act) +
          4 * (2 * statistics + m.heads);
@@ -139,7 +140,7 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
         if (turn++ % 2 != 0 && std::getenv("TRAINERD_FULL_TESTS") == nullptr) continue;
         CAPTURE(model, precision, layout.tp, layout.pp, layout.dp, layout.zero, layout.sequence_parallel,
                 parallel::to_string(layout.schedule), layout.virtual_stages);
-        core::JobSpec job = job_of(model, precision);
+        core::job::JobSpec job = job_of(model, precision);
         job.parallel = layout;
         check_same_bytes(job);
       }
@@ -150,10 +151,12 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
 TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "[recompute][memory]") {
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
-      std::map<RecomputeKind, std::int64_t> kept;
-      for (const RecomputeKind kind : {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
+      std::map<core::job::RecomputeKind, std::int64_t> kept;
+      for (const core::job::RecomputeKind kind :
+           {core::job::RecomputeKind::none, core::job::RecomputeKind::selective,
+            core::job::RecomputeKind::full}) {
         CAPTURE(model, precision, static_cast<int>(kind));
-        core::JobSpec job = job_of(model, precision);
+        core::job::JobSpec job = job_of(model, precision);
         job.recompute.kind = kind;
         job.model.seq_len = 64;
         const std::int64_t tokens = job.batch.micro * job.model.seq_len,
@@ -172,11 +175,11 @@ TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "
 
 TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/README.md says",
           "[recompute][memory]") {
-  core::JobSpec job = core::parse_job(
+  core::job::JobSpec job = core::spec::parse_job(
       "model: {preset: llama-3-8b, seq_len: 1024}\nsteps: 1\nbatch: {global: 1, micro: 1}\n"
       "precision: bf16\ndata: {format: synthetic}\n",
       "llama.yaml");
-  const auto kept_of_layer = [&](RecomputeKind kind) {
+  const auto kept_of_layer = [&](core::job::RecomputeKind kind) {
     job.recompute.kind = kind;
     job.model.layers = 4;
     const std::int64_t four = kept_bytes(plan_of(job));
@@ -192,13 +195,13 @@ TEST_CASE(
     "full recomputation keeps one tensor of the residual stream a layer and what is made again is of one "
     "layer",
     "[recompute][memory]") {
-  core::JobSpec job = job_of("llama", "bf16");
+  core::job::JobSpec job = job_of("llama", "bf16");
   job.model.seq_len = 64;
-  job.recompute.kind = RecomputeKind::full;
+  job.recompute.kind = core::job::RecomputeKind::full;
   job.model.layers = 8;
-  const core::DryRun shallow = plan_of(job);
+  const core::rank::DryRun shallow = plan_of(job);
   job.model.layers = 16;
-  const core::DryRun deep = plan_of(job);
+  const core::rank::DryRun deep = plan_of(job);
   const std::int64_t tokens = 64, flow = tokens * job.model.hidden * 2;
   // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic.
   // The batch is tokens, targets, positions, weights, and the bounds of its one sequence.
@@ -216,19 +219,19 @@ TEST_CASE(
 }
 
 TEST_CASE("layers are counted over the whole model, not over a rank's chunk", "[recompute][memory]") {
-  core::JobSpec job = job_of("llama", "fp32");
+  core::job::JobSpec job = job_of("llama", "fp32");
   job.model.layers = 6;
-  job.recompute = {RecomputeKind::full, 4};  // layers 0 and 4 of the model
+  job.recompute = {core::job::RecomputeKind::full, 4};  // layers 0 and 4 of the model
   job.parallel.pp = 3;
   const parallel::Topology topology = test::cpu_topology(3);
   parallel::Topology machine = topology;
   machine.devices_per_node = 3;
-  const parallel::Layout layout = core::layout_of(job, machine);
-  core::JobSpec none = job;
+  const parallel::Layout layout = core::rank::layout_of(job, machine);
+  core::job::JobSpec none = job;
   none.recompute = {};
   const auto saved = [&](std::int64_t rank) {
-    return kept_bytes(core::dry_run(none, layout, rank, machine.device)) -
-           kept_bytes(core::dry_run(job, layout, rank, machine.device));
+    return kept_bytes(core::rank::dry_run(none, layout, rank, machine.device)) -
+           kept_bytes(core::rank::dry_run(job, layout, rank, machine.device));
   };
   for (std::int64_t rank = 0; rank < 3; ++rank) {
     const parallel::ChunkSpan span = parallel::chunks_of(layout, rank).front();
@@ -237,30 +240,30 @@ TEST_CASE("layers are counted over the whole model, not over a rank's chunk", "[
       return span.first_layer <= layer && layer < span.first_layer + span.layers;
     };
     const std::int64_t in_flight = 3 - rank, tokens = job.model.seq_len;
-    const std::int64_t per_layer = tokens * (bytes_per_token(job.model, RecomputeKind::none, 4) -
-                                             bytes_per_token(job.model, RecomputeKind::full, 4));
+    const std::int64_t per_layer = tokens * (bytes_per_token(job.model, core::job::RecomputeKind::none, 4) -
+                                             bytes_per_token(job.model, core::job::RecomputeKind::full, 4));
     CHECK(saved(rank) == in_flight * per_layer * (holds(0) + holds(4)));
   }
 }
 
 TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[recompute][memory]") {
-  core::JobSpec job = job_of("llama", "fp32");
+  core::job::JobSpec job = job_of("llama", "fp32");
   // Large enough that products dominate.
   job.model.hidden = 256;
   job.model.head_dim = 64;
   job.model.ffn = 512;
   job.model.seq_len = 64;
-  const core::ModelOptions& m = job.model;
-  const double model_flops = core::flops_per_token(m), none = plan_of(job).flops_per_step;
+  const core::job::ModelOptions& m = job.model;
+  const double model_flops = core::job::flops_per_token(m), none = plan_of(job).flops_per_step;
   const double qkv = static_cast<double>((m.heads + 2 * m.kv_heads) * m.head_dim * m.hidden);
   const double out = static_cast<double>(m.heads * m.head_dim * m.hidden),
                up = static_cast<double>(2 * m.ffn * m.hidden);
   // Two products, of which the mask leaves half.
   const double core_attention = 2.0 * static_cast<double>(m.heads * m.head_dim * m.seq_len);
   const double layer_tokens = static_cast<double>(job.tokens_per_step() * m.layers);
-  job.recompute.kind = RecomputeKind::selective;
+  job.recompute.kind = core::job::RecomputeKind::selective;
   const double selective = plan_of(job).flops_per_step - none;
-  job.recompute.kind = RecomputeKind::full;
+  job.recompute.kind = core::job::RecomputeKind::full;
   const double full = plan_of(job).flops_per_step - none;
   // The down projection is in no gradient's way.
   const double full_products = layer_tokens * (2 * (qkv + out + up) + core_attention);
@@ -268,25 +271,25 @@ TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[re
   CHECK(full < 1.05 * full_products);
   CHECK(selective > layer_tokens * core_attention);
   CHECK(selective < 0.25 * full);
-  CHECK(core::flops_per_token(job.model) == model_flops);
+  CHECK(core::job::flops_per_token(job.model) == model_flops);
 }
 
 TEST_CASE("a job that activations make too large is told of recomputation", "[recompute][memory]") {
-  core::JobSpec job = job_of("llama", "fp32");
+  core::job::JobSpec job = job_of("llama", "fp32");
   job.model.layers = 12;
   job.model.seq_len = 512;
   parallel::Topology topology = test::cpu_topology(1);
   const auto refusal = [&] {
-    const core::DryRun plan = plan_of(job);
+    const core::rank::DryRun plan = plan_of(job);
     topology.node_memory_bytes = plan.memory.total_bytes() - 1;
     try {
-      core::require_fits(std::span(&plan, 1), job, topology, 0);
+      core::rank::require_fits(std::span(&plan, 1), job, topology, 0);
     } catch (const base::CapacityError& e) {
       return std::string(e.what());
     }
     return std::string();
   };
   CHECK_THAT(refusal(), Catch::Contains("try recompute: {kind: full}"));
-  job.recompute.kind = RecomputeKind::full;
+  job.recompute.kind = core::job::RecomputeKind::full;
   CHECK_THAT(refusal(), Catch::Contains("try a smaller model") && !Catch::Contains("recompute"));
 }

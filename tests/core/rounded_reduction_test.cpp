@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::int64_t kRoundedSteps = 20;
 
-core::JobSpec reduced_job(const std::string& precision, const std::string& parallel,
-                          const std::string& optimizer = "name: adamw, lr: 5.0e-3") {
-  return core::parse_job(
+core::job::JobSpec reduced_job(const std::string& precision, const std::string& parallel,
+                               const std::string& optimizer = "name: adamw, lr: 5.0e-3") {
+  return core::spec::parse_job(
       "name: reduced\nseed: 5\ndevice: cpu\n"
       "model: {layers: 3, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16, "
       "tie_embeddings: true}\n"
@@ -27,14 +27,14 @@ core::JobSpec reduced_job(const std::string& precision, const std::string& paral
 }
 
 /// Losses and norms of 20 steps, one after the other, alike on all ranks; memory is used as planned.
-std::vector<double> reduced_curve(const core::JobSpec& job, std::int64_t devices_per_node = 64,
+std::vector<double> reduced_curve(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
                                   test::Through through = test::Through::memory) {
   std::vector<std::vector<double>> curves(test::ranks_of(job));
   test::on_every_rank(
       job,
-      [&](std::int64_t rank, core::DeviceRank& cpu) {
+      [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
         for (std::int64_t step = 1; step <= kRoundedSteps; ++step) {
-          const core::StepReport report = test::step_on(cpu.trainer(), job, step);
+          const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
           curves[static_cast<std::size_t>(rank)].push_back(report.loss);
           curves[static_cast<std::size_t>(rank)].push_back(report.grad_norm);
         }
@@ -113,7 +113,7 @@ TEST_CASE("gradients held in bf16 cross as they are, whatever precision.reduce s
 TEST_CASE("rounded sums do not depend on when or how they are made", "[reduction]") {
   for (const ReducedLayout& layout : kReducedLayouts) {
     CAPTURE(layout.parallel, layout.devices_per_node);
-    core::JobSpec job = reduced_job("{compute: bf16, reduce: bf16}", layout.parallel);
+    core::job::JobSpec job = reduced_job("{compute: bf16, reduce: bf16}", layout.parallel);
     const std::vector<double> background = reduced_curve(job, layout.devices_per_node);
     CHECK(reduced_curve(job, layout.devices_per_node, test::Through::staged) == background);
     job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
@@ -126,7 +126,8 @@ TEST_CASE("ZeRO stages have the same bits with rounded sums: 0 and 1 always, 2 a
   for (const std::string optimizer : {"name: adamw, lr: 5.0e-3", "name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3"})
     for (const std::int64_t devices_per_node : {64, 2}) {
       const auto curve = [&](std::int64_t zero, std::int64_t micro) {
-        core::JobSpec job = reduced_job("{reduce: bf16}", "dp: 4, zero: " + std::to_string(zero), optimizer);
+        core::job::JobSpec job =
+            reduced_job("{reduce: bf16}", "dp: 4, zero: " + std::to_string(zero), optimizer);
         job.batch.micro = micro;
         return reduced_curve(job, devices_per_node);
       };

@@ -22,7 +22,7 @@ struct FakeSink final : io::MetricsSink {
 TEST_CASE("a file that begins or ends to fail is told of once, its counts whenever they change") {
   io::OutletRecord file{.name = "steps.jsonl", .error = {}};
   std::vector<io::OutletRecord> seen;
-  RunSinks sinks;
+  run::RunSinks sinks;
   sinks.add(std::make_unique<FakeSink>(file, seen));
   using Warnings = std::vector<std::string>;
   CHECK(sinks.watch().empty());

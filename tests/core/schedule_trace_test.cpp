@@ -26,7 +26,7 @@ TEST_CASE("a simulated pass as a trace: rows do not overlap, and are full", "[tr
                                                                         {ScheduleKind::interleaved, 2},
                                                                         {ScheduleKind::zb_h1, 1}}) {
     const parallel::Timeline timeline = timeline_of(kind, virtual_stages);
-    const json trace = json::parse(io::to_chrome_json(schedule_trace(timeline, kCosts)));
+    const json trace = json::parse(io::to_chrome_json(plan::schedule_trace(timeline, kCosts)));
     std::map<std::pair<int, int>, std::map<double, double>> rows;  // by (process, row): start to end, in us
     std::map<std::string, double> sums;                            // us
     std::map<std::string, int> counts;

@@ -36,7 +36,7 @@ class JobFiles {
 /// The problems of a job in a file, line by line.
 Lines file_problems(const std::string& path, const std::vector<std::string>& overrides = {}) {
   try {
-    load_job(path, overrides);
+    spec::load_job(path, overrides);
   } catch (const base::SpecError& e) {
     Lines lines{""};
     for (const char c : std::string(e.what()))
@@ -64,37 +64,38 @@ TEST_CASE("a job goes over the file that it extends, maps key by key and all els
         "data: {train: [x.txt]}\n"},
        {"base.yaml",
         kJob + "optimizer: {lr: 0.5, betas: [0.7, 0.6], schedule: {kind: linear, warmup: 1}}\n"}});
-  const JobSpec merged = load_job("job.yaml");
+  const job::JobSpec merged = spec::load_job("job.yaml");
   CHECK(merged ==
-        parse_job("name: variant\nsteps: 20\n"
-                  "model: {layers: 3, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 32}\n"
-                  "batch: {global: 8, micro: 2}\ndata: {train: [x.txt], valid: [b.txt]}\n"
-                  "optimizer: {lr: 0.5, betas: [0.8, 0.9], schedule: {kind: linear, warmup: 2}}\n",
-                  "flat.yaml"));
-  CHECK(to_yaml(merged).find("extends") == std::string::npos);
-  CHECK(parse_job(to_yaml(merged), "resolved.yaml") == merged);
-  CHECK(load_job("job.yaml", {"model.layers=5", "optimizer.schedule.warmup=4"}).model.layers == 5);
+        spec::parse_job(
+            "name: variant\nsteps: 20\n"
+            "model: {layers: 3, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 32}\n"
+            "batch: {global: 8, micro: 2}\ndata: {train: [x.txt], valid: [b.txt]}\n"
+            "optimizer: {lr: 0.5, betas: [0.8, 0.9], schedule: {kind: linear, warmup: 2}}\n",
+            "flat.yaml"));
+  CHECK(spec::to_yaml(merged).find("extends") == std::string::npos);
+  CHECK(spec::parse_job(spec::to_yaml(merged), "resolved.yaml") == merged);
+  CHECK(spec::load_job("job.yaml", {"model.layers=5", "optimizer.schedule.warmup=4"}).model.layers == 5);
 }
 
 TEST_CASE("a base may extend another, each by its path from the file that says it", "[spec][bases]") {
   const JobFiles files({{"runs/today/job.yaml", "steps: 3\nextends: ../../bases/small.yaml\n"},
                         {"bases/small.yaml", "extends: root.yaml\nsteps: 2\nmodel: {layers: 1}\n"},
                         {"bases/root.yaml", kJob + "seed: 7\n"}});
-  const JobSpec job = load_job("runs/today/job.yaml");
+  const job::JobSpec job = spec::load_job("runs/today/job.yaml");
   CHECK(job.steps == 3);
   CHECK(job.model.layers == 1);
   CHECK(job.seed == 7);
-  CHECK(load_job(files.path() + "/runs/today/job.yaml") == job);
+  CHECK(spec::load_job(files.path() + "/runs/today/job.yaml") == job);
   std::filesystem::current_path("runs/today");
-  CHECK(load_job("job.yaml") == job);
+  CHECK(spec::load_job("job.yaml") == job);
 }
 
 TEST_CASE("the path of a base takes variables of the environment", "[spec][bases]") {
   const JobFiles files({{"job.yaml", "extends: ${BASE}.yaml\n"}, {"common.yaml", kJob}});
-  const Environment environment = [](const std::string& name) {
+  const spec::Environment environment = [](const std::string& name) {
     return name == "BASE" ? std::optional<std::string>("common") : std::nullopt;
   };
-  CHECK(load_job("job.yaml", {}, {.environment = environment}).name == "tiny");
+  CHECK(spec::load_job("job.yaml", {}, {.environment = environment}).name == "tiny");
   CHECK(file_problems("job.yaml") ==
         Lines{"job.yaml:1:10: extends: the variable BASE is not set in the environment: set it, or write "
               "${BASE:-default}"});
@@ -105,7 +106,7 @@ TEST_CASE("data of a base is looked up where the job's own would be", "[spec][ba
                         {"bases/base.yaml", kJob},
                         {"bases/a.txt", "the base's"},
                         {"here/a.txt", "the job's"}});
-  CHECK(load_job("here/job.yaml").data.train == Lines{files.path() + "/here/a.txt"});
+  CHECK(spec::load_job("here/job.yaml").data.train == Lines{files.path() + "/here/a.txt"});
 }
 
 TEST_CASE("a null takes a key or a section of the base away", "[spec][bases]") {
@@ -114,10 +115,10 @@ TEST_CASE("a null takes a key or a section of the base away", "[spec][bases]") {
        {"middle.yaml", "extends: base.yaml\nmodel: {kv_heads: Null}\nseed: ~ # again above\n"},
        {"base.yaml", kJob + "seed: 3\noptimizer: {betas: [0.1, 0.2], lr: 0.5}\n"
                             "evaluate: {every: 5, batches: 1}\n"}});
-  const JobSpec job = load_job("job.yaml");
-  CHECK(job.optimizer.beta1 == OptimizerOptions{}.beta1);
+  const job::JobSpec job = spec::load_job("job.yaml");
+  CHECK(job.optimizer.beta1 == job::OptimizerOptions{}.beta1);
   CHECK(job.optimizer.lr == 0.5);
-  CHECK(job.evaluate == EvaluateOptions{});
+  CHECK(job.evaluate == job::EvaluateOptions{});
   CHECK(job.model.kv_heads == 4);
   CHECK(job.seed == 4);
 }
@@ -152,8 +153,8 @@ TEST_CASE("a map replaces a value that is none, and a value a map", "[spec][base
   const JobFiles files({{"map.yaml", "extends: named.yaml\nprecision: {grads: bf16}\n"},
                         {"named.yaml", "extends: custom.yaml\nprecision: bf16\n"},
                         {"custom.yaml", kJob + "precision: {compute: bf16, reduce: bf16}\n"}});
-  CHECK(load_job("named.yaml") == parse_job(kJob + "precision: bf16\n", "flat.yaml"));
-  CHECK(load_job("map.yaml") == parse_job(kJob + "precision: {grads: bf16}\n", "flat.yaml"));
+  CHECK(spec::load_job("named.yaml") == spec::parse_job(kJob + "precision: bf16\n", "flat.yaml"));
+  CHECK(spec::load_job("map.yaml") == spec::parse_job(kJob + "precision: {grads: bf16}\n", "flat.yaml"));
 }
 
 TEST_CASE("problems of a base are placed in it, whether the job uses the value or not", "[spec][bases]") {
@@ -207,7 +208,7 @@ TEST_CASE("what depends on several keys is checked of the merged job", "[spec][b
 TEST_CASE("a preset is below the bases", "[spec][bases]") {
   const JobFiles files(
       {{"job.yaml", "extends: base.yaml\nmodel: {preset: gpt2-124m, kv_heads: ~}\n"}, {"base.yaml", kJob}});
-  const JobSpec job = load_job("job.yaml");
+  const job::JobSpec job = spec::load_job("job.yaml");
   CHECK(job.model.layers == 2);  // of the base
   CHECK(job.model.kv_heads == job.model.heads);
   CHECK(job.model.tie_embeddings);  // of the preset
@@ -215,7 +216,7 @@ TEST_CASE("a preset is below the bases", "[spec][bases]") {
 
 TEST_CASE("overrides go over the merged job, and give it no base", "[spec][bases]") {
   const JobFiles files({{"job.yaml", "extends: base.yaml\nsteps: 2\n"}, {"base.yaml", kJob}});
-  CHECK(load_job("job.yaml", {"steps=5", "model.layers=4"}).steps == 5);
+  CHECK(spec::load_job("job.yaml", {"steps=5", "model.layers=4"}).steps == 5);
   CHECK(file_problems("job.yaml", {"extends=other.yaml"}) ==
         Lines{"--set extends=other.yaml: extends: is read from the job's file alone: write it there"});
 }
@@ -283,7 +284,7 @@ TEST_CASE("the limits of a job's text hold for its bases, and a chain has one to
   CHECK_THAT(file_problems("long.yaml").at(0), Catch::Contains("is longer than 1 MiB"));
   CHECK_THAT(file_problems("deep.yaml").at(0),
              Catch::StartsWith("deep_base.yaml:6:") && Catch::Contains("is nested too deeply"));
-  CHECK(load_job("1.yaml").steps == 20);
+  CHECK(spec::load_job("1.yaml").steps == 20);
   CHECK_THAT(
       file_problems("0.yaml").at(0),
       Catch::StartsWith("15.yaml:1:10: extends: is a chain of more than 16 files: 0.yaml -> 1.yaml -> "));

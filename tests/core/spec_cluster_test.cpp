@@ -15,14 +15,17 @@ namespace {
 
 const std::string kClusterFile = std::string(TRAINERD_SOURCE_DIR) + "/configs/clusters/dgx-h100.yaml";
 
-JobSpec job_on(const std::string& cluster) {
-  return parse_job(kJob + "cluster: " + cluster + "\n", "job.yaml");
+job::JobSpec job_on(const std::string& cluster) {
+  return spec::parse_job(kJob + "cluster: " + cluster + "\n", "job.yaml");
 }
 
-parallel::Topology preset(const std::string& name) { return job_topology(job_on("{preset: " + name + "}")); }
+parallel::Topology preset(const std::string& name) {
+  return spec::job_topology(job_on("{preset: " + name + "}"));
+}
 
 // As the issue of a layout: sizes that the spec itself does not accept yet.
-JobSpec laid_out(JobSpec job, std::int64_t tp, std::int64_t dp, std::int64_t pp, std::int64_t nodes) {
+job::JobSpec laid_out(job::JobSpec job, std::int64_t tp, std::int64_t dp, std::int64_t pp,
+                      std::int64_t nodes) {
   job.parallel.tp = tp;
   job.parallel.dp = dp;
   job.parallel.pp = pp;
@@ -31,7 +34,7 @@ JobSpec laid_out(JobSpec job, std::int64_t tp, std::int64_t dp, std::int64_t pp,
 }
 
 TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cluster]") {
-  CHECK(cluster_preset_names() ==
+  CHECK(spec::cluster_preset_names() ==
         std::vector<std::string>{"dgx-a100", "dgx-b200", "dgx-h100", "dgx-h200", "gb200-nvl72"});
   struct Published {
     const char* name;
@@ -65,16 +68,17 @@ TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cl
 }
 
 TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][cluster]") {
-  const JobSpec job = job_on("{preset: " + kClusterFile + ", nodes: 3}");
-  CHECK(job_topology(job).devices() == 24);
-  CHECK(job_topology(job).peak == preset("dgx-h100").peak);
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  const job::JobSpec job = job_on("{preset: " + kClusterFile + ", nodes: 3}");
+  CHECK(spec::job_topology(job).devices() == 24);
+  CHECK(spec::job_topology(job).peak == preset("dgx-h100").peak);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
 TEST_CASE("a preset has as many nodes as the ranks need, unless the job says", "[spec][cluster]") {
   CHECK(job_on("{preset: dgx-h100}").cluster.nodes == 1);
   CHECK(job_on("{preset: dgx-h100, nodes: 5}").cluster.nodes == 5);
-  CHECK(parse_job(to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") == job_on("{preset: dgx-h100}"));
+  CHECK(spec::parse_job(spec::to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") ==
+        job_on("{preset: dgx-h100}"));
 }
 
 TEST_CASE("a cluster that is not there or not one is told", "[spec][cluster]") {
@@ -98,61 +102,62 @@ TEST_CASE("a cluster that is not there or not one is told", "[spec][cluster]") {
 }
 
 TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cluster]") {
-  CHECK(parse_job(kJob + "parallel: {order: tp-pp-dp}\n", "j").parallel.order == "tp-pp-dp");
+  CHECK(spec::parse_job(kJob + "parallel: {order: tp-pp-dp}\n", "j").parallel.order == "tp-pp-dp");
   CHECK(with_line("parallel: {order: tp-pp-tp}") ==
         Lines{"job.yaml:6:19: parallel.order: 'tp-pp-tp': names tp twice: keep one (nearest valid: "
               "tp-cp-ep-dp-pp)"});
   CHECK(with_line("parallel: {order: rows}").size() == 1);
-  CHECK(parse_job(kJob + "parallel: {allow_tp_across_nodes: true}\n", "j").parallel.allow_tp_across_nodes);
+  CHECK(spec::parse_job(kJob + "parallel: {allow_tp_across_nodes: true}\n", "j")
+            .parallel.allow_tp_across_nodes);
 }
 
 TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
-  CHECK(job_here(parse_job(kJob, "j")).job.cluster.preset == "local");
-  CHECK_THROWS_AS(job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
-  CHECK_THROWS_WITH(job_here(job_on("{preset: dgx-h100}")), Catch::Contains("8 x NVIDIA H100") &&
-                                                                Catch::Contains("none of these devices") &&
-                                                                Catch::Contains("cluster.preset: local"));
+  CHECK(spec::job_here(spec::parse_job(kJob, "j")).job.cluster.preset == "local");
+  CHECK_THROWS_AS(spec::job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
+  CHECK_THROWS_WITH(spec::job_here(job_on("{preset: dgx-h100}")),
+                    Catch::Contains("8 x NVIDIA H100") && Catch::Contains("none of these devices") &&
+                        Catch::Contains("cluster.preset: local"));
 }
 
 TEST_CASE("a job of a calibrated processor runs on such a processor, with its threads and rates",
           "[spec][cluster]") {
   const auto path =
       std::filesystem::temp_directory_path() / ("trainerd-job-here-" + std::to_string(::getpid()) + ".yaml");
-  Calibration made;
+  plan::Calibration made;
   made.topology = parallel::detect_topology(1, 2);
   made.topology.peak.fp32 = made.topology.peak.bf16 = 1e11;
   made.topology.measured.alone["linear_fprop.fp32"] = {1e-6, 1e-11, 0, 0, 0, 0};
   const auto job_of = [&](const std::string& device) {
     made.topology.device.name = device;
-    std::ofstream(path) << cluster_yaml(made, "made up");
+    std::ofstream(path) << plan::cluster_yaml(made, "made up");
     return job_on("{preset: " + path.string() + "}");
   };
-  const JobHere here = job_here(job_of(made.topology.device.name));
+  const spec::JobHere here = spec::job_here(job_of(made.topology.device.name));
   CHECK(here.job.cluster.preset == "local");
   CHECK(here.job.threads == 1);
   REQUIRE(here.rates);
   CHECK(here.rates->measured.alone.contains("linear_fprop.fp32"));
-  CHECK_THROWS_WITH(job_here(job_of("another processor")),
+  CHECK_THROWS_WITH(spec::job_here(job_of("another processor")),
                     Catch::Contains("another processor") && Catch::Contains("but "));
   // More ranks than the cluster has devices, and what a job for this machine alone is refused for.
   const std::string own = made.topology.device.name = parallel::detect_topology(1).device.name;
-  JobSpec job = job_of(own);
+  job::JobSpec job = job_of(own);
   job.parallel.dp = 3, job.cluster.nodes = 1;
-  CHECK_THROWS_AS(job_here(job), base::CapacityError);
+  CHECK_THROWS_AS(spec::job_here(job), base::CapacityError);
   job.parallel.dp = 3, job.cluster.nodes = 2;
-  CHECK_THROWS_AS(job_here(job), base::SpecError);
+  CHECK_THROWS_AS(spec::job_here(job), base::SpecError);
   std::filesystem::remove(path);
 }
 
 TEST_CASE("the machine is a device for each rank of a local job", "[spec][cluster]") {
-  const parallel::PlacedGrid placed = place_job(laid_out(parse_job(kJob, "j"), 2, 2, 1, 1));
+  const parallel::PlacedGrid placed = spec::place_job(laid_out(spec::parse_job(kJob, "j"), 2, 2, 1, 1));
   CHECK(placed.topology.devices() == 4);
   CHECK(placed.placement[3] == parallel::DeviceLocation{0, 3});
 }
 
 TEST_CASE("the comments of a small world list its ranks and every group with its link", "[spec][cluster]") {
-  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 4, 2, 2, 2);
-  CHECK(placement_comments(place_job(job)) ==
+  const job::JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 4, 2, 2, 2);
+  CHECK(spec::placement_comments(spec::place_job(job)) ==
         "# 16 ranks on 2 nodes of 8 devices (dgx-h100, NVIDIA H100 80GB HBM3), order tp-cp-ep-dp-pp\n"
         "#    rank    node  device      tp      cp      ep      dp      pp\n"
         "#       0       0       0       0       0       0       0       0\n"
@@ -178,8 +183,8 @@ TEST_CASE("the comments of a small world list its ranks and every group with its
 
 TEST_CASE("the comments of a large world name one group of each axis", "[spec][cluster]") {
   // Llama 3 405B at 8K on 16384 GPUs: table 4 of its paper.
-  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 8, 128, 16, 2048);
-  CHECK(placement_comments(place_job(job)) ==
+  const job::JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 8, 128, 16, 2048);
+  CHECK(spec::placement_comments(spec::place_job(job)) ==
         "# 16384 ranks on 2048 nodes of 8 devices (dgx-h100, NVIDIA H100 80GB HBM3), order tp-cp-ep-dp-pp\n"
         "#   tp 8: 2048 groups over nvlink: [0 1 2 3 4 5 6 7] ...\n"
         "#   dp 128: 128 groups over rail: [0 8 16 ... 1016] ...\n"
@@ -189,8 +194,8 @@ TEST_CASE("the comments of a large world name one group of each axis", "[spec][c
 }
 
 TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][cluster]") {
-  const JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 2, 2, 4, 2);
-  const auto parsed = nlohmann::json::parse(job_json(job, place_job(job)));
+  const job::JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 2, 2, 4, 2);
+  const auto parsed = nlohmann::json::parse(spec::job_json(job, spec::place_job(job)));
   CHECK(parsed["spec"]["model"]["hidden"] == 64);
   CHECK(parsed["spec"]["optimizer"]["betas"] == nlohmann::json::array({0.9, 0.95}));
   CHECK(parsed["spec"]["optimizer"]["schedule"]["kind"] == "cosine");
@@ -213,8 +218,8 @@ TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][c
 }
 
 TEST_CASE("a custom precision is a map in the JSON", "[spec][cluster]") {
-  const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
-  const auto parsed = nlohmann::json::parse(job_json(job, place_job(job)));
+  const job::JobSpec job = spec::parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
+  const auto parsed = nlohmann::json::parse(spec::job_json(job, spec::place_job(job)));
   CHECK(parsed["spec"]["precision"]["grads"] == "bf16");
   CHECK(parsed["spec"]["precision"]["master"] == "fp32");
 }

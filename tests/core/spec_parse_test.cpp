@@ -8,26 +8,26 @@ namespace trainerd::core {
 namespace {
 
 TEST_CASE("a minimal job gets every default", "[spec]") {
-  const JobSpec job = parse_job(kJob, "job.yaml");
+  const job::JobSpec job = spec::parse_job(kJob, "job.yaml");
   CHECK(job.name == "tiny");
   CHECK(job.output == "runs/tiny");
   CHECK(job.model.head_dim == 16);
   CHECK(job.model.kv_heads == 2);
-  CHECK(job.device == DeviceChoice::automatic);
-  CHECK(job.precision == PrecisionRecipe{});
+  CHECK(job.device == job::DeviceChoice::automatic);
+  CHECK(job.precision == job::PrecisionRecipe{});
   CHECK(job.checkpoint.every == io::Interval{.steps = 0, .seconds = 600});
   CHECK(job.metrics.listen == "127.0.0.1:9464");
   CHECK(job.data.train == std::vector<std::string>{"a.txt"});
   CHECK(job.microbatches() == 4);
   CHECK(job.tokens_per_step() == 8 * 32);
-  CHECK(parse_job("model: {layers: 1, hidden: 64, heads: 4, ffn: 8, vocab: 9, seq_len: 3}\nsteps: 1\n"
-                  "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
-                  "j")
+  CHECK(spec::parse_job("model: {layers: 1, hidden: 64, heads: 4, ffn: 8, vocab: 9, seq_len: 3}\nsteps: 1\n"
+                        "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
+                        "j")
             .model.kv_heads == 4);
 }
 
 TEST_CASE("every key that can be given is stored", "[spec]") {
-  const JobSpec job = parse_job(R"(
+  const job::JobSpec job = spec::parse_job(R"(
 name: all
 seed: 18446744073709551615
 output: some/where
@@ -50,20 +50,20 @@ metrics: {listen: "[::1]:0", discovery: d}
 trace: {steps: [3, 20]}
 cluster: {preset: local, nodes: 1}
 )",
-                                "job.yaml");
+                                           "job.yaml");
   CHECK(job.seed == std::numeric_limits<std::uint64_t>::max());
   CHECK(job.output == "some/where");
-  CHECK(job.device == DeviceChoice::cpu);
+  CHECK(job.device == job::DeviceChoice::cpu);
   CHECK(job.threads == 2);
   CHECK(job.model.head_dim == 32);
-  CHECK(job.model.norm == Norm::layer);
-  CHECK(job.model.mlp == Mlp::gelu);
+  CHECK(job.model.norm == job::Norm::layer);
+  CHECK(job.model.mlp == job::Mlp::gelu);
   CHECK(job.model.rope_theta == 500000.0);
   CHECK((job.model.linear_bias && job.model.qkv_bias && job.model.qk_norm && job.model.tie_embeddings));
   CHECK(job.model.norm_eps == 1e-6);
   CHECK(job.model.init == 0.5);
   CHECK(job.parallel.zero == 0);
-  CHECK(job.recompute == RecomputeOptions{RecomputeKind::full, 3});
+  CHECK(job.recompute == job::RecomputeOptions{job::RecomputeKind::full, 3});
   CHECK(job.precision.compute == kernels::DType::bf16);
   CHECK(job.precision.params == kernels::DType::bf16);
   CHECK(job.precision.grads == kernels::DType::f32);
@@ -74,7 +74,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.optimizer.eps == 1e-9);
   CHECK(job.optimizer.weight_decay == 0.0);
   CHECK(job.optimizer.grad_clip == 0.5);
-  CHECK(job.optimizer.schedule == LrSchedule{LrKind::wsd, 5, 1e-5, 3});
+  CHECK(job.optimizer.schedule == job::LrSchedule{job::LrKind::wsd, 5, 1e-5, 3});
   CHECK(job.data.train == std::vector<std::string>{"a.bin", "b c.bin"});
   CHECK(job.data.valid == std::vector<std::string>{"v.bin"});
   CHECK(job.data.format == io::DataFormat::tokens);
@@ -82,15 +82,15 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.data.on_change == io::DataChange::go_on);
   CHECK(job.data.prefetch == 4);
   CHECK(job.checkpoint == io::CheckpointOptions{{.steps = 5}, 2, false});
-  CHECK(job.evaluate == EvaluateOptions{10, 4});
+  CHECK(job.evaluate == job::EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
   CHECK(job.metrics.discovery == "d");
   CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
 TEST_CASE("texts of any kind survive the resolved job", "[spec]") {
-  JobSpec job = parse_job(kJob, "job.yaml");
+  job::JobSpec job = spec::parse_job(kJob, "job.yaml");
   for (const std::string text : {"yes",
                                  "1e3",
                                  "a b",
@@ -117,56 +117,56 @@ TEST_CASE("texts of any kind survive the resolved job", "[spec]") {
     INFO(text);
     job.data.train = {text, "z"};
     job.output = text;
-    const JobSpec back = parse_job(to_yaml(job), "resolved.yaml");
+    const job::JobSpec back = spec::parse_job(spec::to_yaml(job), "resolved.yaml");
     CHECK(back == job);
   }
 }
 
 TEST_CASE("numbers survive the resolved job to the last bit", "[spec]") {
-  JobSpec job = parse_job(kJob, "job.yaml");
+  job::JobSpec job = spec::parse_job(kJob, "job.yaml");
   for (const double x : {1e-5, 0.1, 1.0 / 3, 6e-4, 1e20, 5e-324, 12345678.9, 3e-5}) {
     job.optimizer.lr = x;
-    CHECK(parse_job(to_yaml(job), "resolved.yaml").optimizer.lr == x);
+    CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").optimizer.lr == x);
   }
 }
 
 TEST_CASE("a precision map is the recipe that it spells, or a custom one", "[spec]") {
   const auto precision = [](const std::string& map) {
-    return parse_job(kJob + "precision: " + map + "\n", "j").precision;
+    return spec::parse_job(kJob + "precision: " + map + "\n", "j").precision;
   };
   CHECK(precision("{compute: bf16}").name == "bf16");
   CHECK(precision("{compute: bf16}") == precision("bf16"));
   CHECK(precision("{}") == precision("fp32"));
-  const PrecisionRecipe reduced = precision("{compute: bf16, reduce: bf16}");
+  const job::PrecisionRecipe reduced = precision("{compute: bf16, reduce: bf16}");
   CHECK(reduced.name == "custom");
   CHECK(reduced.reduce == kernels::DType::bf16);
   CHECK(precision("{compute: bf16, reduce: fp32}") == precision("bf16"));
-  const PrecisionRecipe custom = precision("{compute: bf16, grads: bf16, loss_scale: none}");
+  const job::PrecisionRecipe custom = precision("{compute: bf16, grads: bf16, loss_scale: none}");
   CHECK(custom.name == "custom");
   CHECK(custom.grads == kernels::DType::bf16);
   CHECK(custom.params == kernels::DType::bf16);
-  const JobSpec job = parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
-  const JobSpec narrow = parse_job(
+  const job::JobSpec job = spec::parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
+  const job::JobSpec narrow = spec::parse_job(
       kJob + "precision: {compute: bf16, grads: bf16, master: bf16, moments: bf16, rounding: stochastic}\n",
       "j");
   CHECK(narrow.precision.master == kernels::DType::bf16);
   CHECK(narrow.precision.moments == kernels::DType::bf16);
   CHECK(narrow.precision.rounding == kernels::Rounding::stochastic);
-  CHECK(parse_job(to_yaml(narrow), "resolved.yaml") == narrow);
+  CHECK(spec::parse_job(spec::to_yaml(narrow), "resolved.yaml") == narrow);
 }
 
 TEST_CASE("overrides go over the file, in order, and through the same checks", "[spec]") {
-  const JobSpec job =
-      parse_job(kJob, "job.yaml",
-                {"optimizer.schedule.warmup=3", "steps=5", "steps=6", "data.train=[x, y]", "model.norm=layer",
-                 "precision={compute: bf16}", "evaluate={every: 2, batches: 1}", "precision.grads=bf16"});
+  const job::JobSpec job = spec::parse_job(
+      kJob, "job.yaml",
+      {"optimizer.schedule.warmup=3", "steps=5", "steps=6", "data.train=[x, y]", "model.norm=layer",
+       "precision={compute: bf16}", "evaluate={every: 2, batches: 1}", "precision.grads=bf16"});
   CHECK(job.optimizer.schedule.warmup == 3);
   CHECK(job.steps == 6);
   CHECK(job.data.train == std::vector<std::string>{"x", "y"});
-  CHECK(job.model.norm == Norm::layer);
+  CHECK(job.model.norm == job::Norm::layer);
   CHECK(job.precision.name == "custom");
-  CHECK(job.evaluate == EvaluateOptions{2, 1});
+  CHECK(job.evaluate == job::EvaluateOptions{2, 1});
 
   CHECK(problems(kJob, {"optimizer.lrr=1"}) ==
         Lines{"--set optimizer.lrr=1: optimizer.lrr: unknown key (nearest valid: lr)"});
@@ -188,10 +188,10 @@ TEST_CASE("overrides go over the file, in order, and through the same checks", "
 }
 
 TEST_CASE("a job file that is absent or a directory is a SpecError that names it", "[spec]") {
-  CHECK_THROWS_AS(load_job("no/such/job.yaml"), base::SpecError);
-  CHECK_THROWS_WITH(load_job("no/such/job.yaml"),
+  CHECK_THROWS_AS(spec::load_job("no/such/job.yaml"), base::SpecError);
+  CHECK_THROWS_WITH(spec::load_job("no/such/job.yaml"),
                     Catch::Contains("no/such/job.yaml") && Catch::Contains("No such file"));
-  CHECK_THROWS_AS(load_job("."), base::SpecError);
+  CHECK_THROWS_AS(spec::load_job("."), base::SpecError);
 }
 
 TEST_CASE("configs/README.md holds the reference that the parser's table makes", "[spec][readme]") {
@@ -205,11 +205,11 @@ TEST_CASE("configs/README.md holds the reference that the parser's table makes",
   const std::size_t to = readme.find("<!-- spec-reference:end -->", from);
   REQUIRE(to != std::string::npos);
   const std::string section = readme.substr(from + begin.size(), to - from - begin.size());
-  CHECK(section.find(reference_markdown()) != std::string::npos);
+  CHECK(section.find(spec::reference_markdown()) != std::string::npos);
 }
 
 TEST_CASE("the reference has a row for every key of the issue's list", "[spec]") {
-  const std::string reference = reference_markdown();
+  const std::string reference = spec::reference_markdown();
   for (const char* key : {"name",
                           "seed",
                           "output",
@@ -248,14 +248,14 @@ TEST_CASE("the reference has a row for every key of the issue's list", "[spec]")
 }
 
 TEST_CASE("a key that cannot be set is not in the reference", "[spec]") {
-  const std::string reference = reference_markdown();
+  const std::string reference = spec::reference_markdown();
   for (const char* key : {"cp", "ep", "loss_scale", "gemm", "tokenizer", "faults"})
     CHECK(reference.find("| `" + std::string(key) + "` |") == std::string::npos);
 }
 
 // ./test_core "[.print-reference]" prints what belongs between the markers of configs/README.md.
 TEST_CASE("print the reference", "[.print-reference]") {
-  const std::string reference = reference_markdown();
+  const std::string reference = spec::reference_markdown();
   std::fwrite(reference.data(), 1, reference.size(), stdout);
   CHECK(!reference.empty());
 }

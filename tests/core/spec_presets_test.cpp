@@ -6,10 +6,11 @@
 namespace trainerd::core {
 namespace {
 
-JobSpec preset_job(const std::string& preset) {
-  return parse_job("model: {preset: " + preset +
-                       "}\nsteps: 10\nbatch: {global: 4, micro: 1}\ndata: {train: a.bin, format: tokens}\n",
-                   "job.yaml");
+job::JobSpec preset_job(const std::string& preset) {
+  return spec::parse_job(
+      "model: {preset: " + preset +
+          "}\nsteps: 10\nbatch: {global: 4, micro: 1}\ndata: {train: a.bin, format: tokens}\n",
+      "job.yaml");
 }
 
 TEST_CASE("every preset has the published number of parameters", "[spec]") {
@@ -22,44 +23,44 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
   };
   for (const auto& [name, total] : published) {
     INFO(name);
-    CHECK(count_parameters(preset_job(name).model).total == total);
+    CHECK(job::count_parameters(preset_job(name).model).total == total);
   }
-  const auto gpt3 = static_cast<double>(count_parameters(preset_job("gpt3-175b").model).total);
+  const auto gpt3 = static_cast<double>(job::count_parameters(preset_job("gpt3-175b").model).total);
   CHECK(std::abs(gpt3 / 174.6e9 - 1) < 0.005);
   // Megatron's table of 2021, in billions.
   const std::map<std::string, double> megatron = {
       {"megatron-145b", 145.6}, {"megatron-310b", 310.1}, {"megatron-530b", 529.6}, {"megatron-1t", 1008.0}};
   for (const auto& [name, billions] : megatron) {
     INFO(name);
-    CHECK(std::abs(static_cast<double>(count_parameters(preset_job(name).model).total) / 1e9 - billions) <
-          0.05);
+    CHECK(std::abs(static_cast<double>(job::count_parameters(preset_job(name).model).total) / 1e9 -
+                   billions) < 0.05);
   }
-  CHECK(model_preset_names().size() == published.size() + 1 + megatron.size());
+  CHECK(spec::model_preset_names().size() == published.size() + 1 + megatron.size());
 }
 
 TEST_CASE("a tied head counts as a matrix multiplication and the input embedding does not", "[spec]") {
   // GPT-2 small: 12 layers of 12 x 768^2 weights, and the 50257 x 768 head.
-  const ParameterCount gpt2 = count_parameters(preset_job("gpt2-124m").model);
+  const job::ParameterCount gpt2 = job::count_parameters(preset_job("gpt2-124m").model);
   CHECK(gpt2.matmul == 12LL * 12 * 768 * 768 + 50257LL * 768);
   // Llama 3 8B is not tied: all but one 128256 x 4096 table and 65 norms of 4096.
-  const ParameterCount llama = count_parameters(preset_job("llama-3-8b").model);
+  const job::ParameterCount llama = job::count_parameters(preset_job("llama-3-8b").model);
   CHECK(llama.total - llama.matmul == 128256LL * 4096 + 65LL * 4096);
 }
 
 TEST_CASE("FLOPs of a token are six for each matmul parameter and causal attention's", "[spec]") {
-  ModelOptions model = preset_job("gpt2-124m").model;
+  job::ModelOptions model = preset_job("gpt2-124m").model;
   // 6 x 123,532,032 + 6 x 12 x 768 x 1024.
-  CHECK(flops_per_token(model) == Approx(6.0 * 123532032 + 56623104).epsilon(1e-12));
+  CHECK(job::flops_per_token(model) == Approx(6.0 * 123532032 + 56623104).epsilon(1e-12));
 }
 
 TEST_CASE("qk_norm adds one weight for each feature of a query and a key head", "[spec]") {
-  ModelOptions model = preset_job("qwen2.5-0.5b").model;
+  job::ModelOptions model = preset_job("qwen2.5-0.5b").model;
   model.qk_norm = true;
-  CHECK(count_parameters(model).total == 494032768 + 24 * 2 * 64);
+  CHECK(job::count_parameters(model).total == 494032768 + 24 * 2 * 64);
 }
 
 TEST_CASE("a job's own keys go over its preset's", "[spec]") {
-  const JobSpec job = parse_job(
+  const job::JobSpec job = spec::parse_job(
       "model: {preset: llama-3-8b, layers: 2, hidden: 64, heads: 4, kv_heads: 1}\nsteps: 1\n"
       "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
       "job.yaml");
@@ -71,12 +72,12 @@ TEST_CASE("a job's own keys go over its preset's", "[spec]") {
 }
 
 TEST_CASE("learned positions over a preset with rotary ones drop its angle", "[spec]") {
-  const JobSpec job = parse_job(
+  const job::JobSpec job = spec::parse_job(
       "model: {preset: llama-3-8b, positions: learned}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: "
       "{format: synthetic}\n",
       "job.yaml");
-  CHECK(job.model.rope_theta == ModelOptions{}.rope_theta);
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(job.model.rope_theta == job::ModelOptions{}.rope_theta);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
 TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
@@ -90,32 +91,33 @@ TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
 TEST_CASE("a preset may be a file, whose faults are placed in it", "[spec]") {
   const std::string path = std::string(TRAINERD_SOURCE_DIR) + "/tests/core/data/preset.yaml";
   const std::string rest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
-  const JobSpec job = parse_job("model: {preset: " + path + ", layers: 3, heads: 4" + rest, "job.yaml");
+  const job::JobSpec job =
+      spec::parse_job("model: {preset: " + path + ", layers: 3, heads: 4" + rest, "job.yaml");
   CHECK(job.model.layers == 3);
   CHECK(job.model.vocab == 300);
   CHECK(job.model.preset.empty());
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
   CHECK(problems("model: {preset: " + path + rest) ==
         Lines{path + ":4:8: model.heads: expected an integer, got 'four'"});
 }
 
 TEST_CASE("the resolved job of every preset reads back to the same job", "[spec]") {
-  for (const std::string& name : model_preset_names()) {
+  for (const std::string& name : spec::model_preset_names()) {
     INFO(name);
-    const JobSpec job = preset_job(name);
-    CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+    const job::JobSpec job = preset_job(name);
+    CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
   }
 }
 
 TEST_CASE("the quickstart job is valid, has about ten million parameters and reads back", "[spec]") {
-  const JobSpec job = load_job(std::string(TRAINERD_SOURCE_DIR) + "/configs/quickstart.yaml");
-  const std::int64_t parameters = count_parameters(job.model).total;
+  const job::JobSpec job = spec::load_job(std::string(TRAINERD_SOURCE_DIR) + "/configs/quickstart.yaml");
+  const std::int64_t parameters = job::count_parameters(job.model).total;
   CHECK(parameters > 9'500'000);
   CHECK(parameters < 11'500'000);
   CHECK(job.precision.name == "bf16");
   CHECK(job.microbatches() == 1);
   CHECK(job.parallel.dp == 2);
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
 }  // namespace

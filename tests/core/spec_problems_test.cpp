@@ -246,12 +246,13 @@ TEST_CASE("Muon's keys are for Muon, and its learning rate has a default of its 
                 ": has no effect: only name: muon has it; leave it out"});
   CHECK(problems(kJob, {"optimizer={name: muon, momentum: 1.0}"}).size() == 1);
   CHECK(problems(kJob, {"optimizer={name: muon, adamw_lr: 0}"}).size() == 1);
-  const JobSpec job = parse_job(kJob, "job.yaml", {"optimizer={name: muon, momentum: 0.9, nesterov: false}"});
+  const job::JobSpec job =
+      spec::parse_job(kJob, "job.yaml", {"optimizer={name: muon, momentum: 0.9, nesterov: false}"});
   CHECK(job.optimizer.lr == 0.02);
   CHECK(job.optimizer.adamw_lr == 3e-4);
   CHECK(job.optimizer.momentum == 0.9);
   CHECK_FALSE(job.optimizer.nesterov);
-  CHECK(parse_job(to_yaml(job), "resolved.yaml") == job);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
 TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]") {
@@ -284,12 +285,14 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
 }
 
 TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel group stays on one", "[spec]") {
-  const auto job = [](const std::vector<std::string>& sets) { return parse_job(kJob, "job.yaml", sets); };
-  const JobSpec two = job({"parallel.dp=4", "cluster.nodes=2"});
-  CHECK(job_topology(two).nodes == 2);
-  CHECK(job_topology(two).devices_per_node == 2);
-  CHECK(place_job(two).placement[2] == parallel::DeviceLocation{1, 0});
-  CHECK(parse_job(to_yaml(two), "resolved.yaml") == two);
+  const auto job = [](const std::vector<std::string>& sets) {
+    return spec::parse_job(kJob, "job.yaml", sets);
+  };
+  const job::JobSpec two = job({"parallel.dp=4", "cluster.nodes=2"});
+  CHECK(spec::job_topology(two).nodes == 2);
+  CHECK(spec::job_topology(two).devices_per_node == 2);
+  CHECK(spec::place_job(two).placement[2] == parallel::DeviceLocation{1, 0});
+  CHECK(spec::parse_job(spec::to_yaml(two), "resolved.yaml") == two);
   CHECK(problems(kJob, {"cluster.nodes=2"}) == Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp "
                                                      "x dp) cannot be divided evenly among 2 nodes (nearest "
                                                      "valid: 1)"});

@@ -11,22 +11,22 @@
 namespace trainerd::core {
 namespace {
 
-Surroundings with_variables(const std::map<std::string, std::string>& variables) {
+spec::Surroundings with_variables(const std::map<std::string, std::string>& variables) {
   return {.environment = [variables](const std::string& name) -> std::optional<std::string> {
     const auto at = variables.find(name);
     return at == variables.end() ? std::nullopt : std::optional(at->second);
   }};
 }
-Surroundings on(const Machine& machine) {
+spec::Surroundings on(const spec::Machine& machine) {
   return {.machine = [machine] { return machine; }};
 }
 
-JobSpec job(const std::vector<std::string>& overrides, const Surroundings& around = {}) {
-  return parse_job(kJob, "job.yaml", overrides, around);
+job::JobSpec job_from(const std::vector<std::string>& overrides, const spec::Surroundings& around = {}) {
+  return spec::parse_job(kJob, "job.yaml", overrides, around);
 }
-std::string error_of(const std::vector<std::string>& overrides, const Surroundings& around = {}) {
+std::string error_of(const std::vector<std::string>& overrides, const spec::Surroundings& around = {}) {
   try {
-    job(overrides, around);
+    job_from(overrides, around);
   } catch (const base::SpecError& e) {
     return e.what();
   }
@@ -50,9 +50,9 @@ class Directory {
 }  // namespace
 
 TEST_CASE("variables and the home directory are expanded in texts, in lists and in overrides", "[spec]") {
-  const Surroundings around =
+  const spec::Surroundings around =
       with_variables({{"HOME", "/home/ann"}, {"DATA", "/data"}, {"EMPTY", ""}, {"LOOP", "${DATA}"}});
-  const JobSpec made = parse_job(
+  const job::JobSpec made = spec::parse_job(
       "name: ${RUN:-tiny}\noutput: ~/runs\nsteps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, "
       "vocab: 256, seq_len: 32}\n"
       "batch: {global: 8, micro: 2}\ndata: {train: [\"${DATA}/a.txt\", ~/b.txt, 'c$$d$e~'], valid: "
@@ -63,14 +63,14 @@ TEST_CASE("variables and the home directory are expanded in texts, in lists and 
   CHECK(made.data.train == std::vector<std::string>{"/data/a.txt", "/home/ann/b.txt", "c$d$e~"});
   CHECK(made.data.valid == std::vector<std::string>{"/v/${DATA}"});
   CHECK(made.cluster.preset == "local");
-  CHECK(job({"output=${A:-${B}"}, around).output == "${B");  // as far as the first brace
+  CHECK(job_from({"output=${A:-${B}"}, around).output == "${B");  // as far as the first brace
 }
 
 TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
-  const JobSpec made =
-      job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
+  const job::JobSpec made =
+      job_from({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
   CHECK(made.output == "~/${x}$");
-  const JobSpec again = parse_job(to_yaml(made), "job.yaml");
+  const job::JobSpec again = spec::parse_job(spec::to_yaml(made), "job.yaml");
   CHECK(again == made);
   CHECK(again.data.train == std::vector<std::string>{"a${x}", "~/${x}$"});
 }
@@ -103,20 +103,20 @@ TEST_CASE(
   std::ofstream(path)
       << kJob.substr(0, kJob.find("data:"))
       << "data: {train: [a.txt, ./text, 'text/*.txt', missing.txt, 'no/*.txt', /absolute.txt]}\n";
-  const JobSpec made = load_job(path);
+  const job::JobSpec made = spec::load_job(path);
   const std::string at = directory.path.string();
   CHECK(made.data.train == std::vector<std::string>{at + "/a.txt", at + "/text", at + "/text/*.txt",
                                                     "missing.txt", "no/*.txt", "/absolute.txt"});
-  CHECK(parse_job(to_yaml(made), "elsewhere.yaml") == made);
+  CHECK(spec::parse_job(spec::to_yaml(made), "elsewhere.yaml") == made);
 }
 
 TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spec]") {
-  CHECK(job({}, on({.cores = 4})).device == DeviceChoice::cpu);
-  CHECK(job({}, on({.cores = 4, .cuda_devices = 1})).device == DeviceChoice::cuda);
-  CHECK(job({"device=cpu"}, on({.cuda_devices = 8})).device == DeviceChoice::cpu);
-  CHECK(job({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == DeviceChoice::automatic);
+  CHECK(job_from({}, on({.cores = 4})).device == job::DeviceChoice::cpu);
+  CHECK(job_from({}, on({.cores = 4, .cuda_devices = 1})).device == job::DeviceChoice::cuda);
+  CHECK(job_from({"device=cpu"}, on({.cuda_devices = 8})).device == job::DeviceChoice::cpu);
+  CHECK(job_from({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == job::DeviceChoice::automatic);
   // Keys that are a GPU's alone have their effect.
-  CHECK(job({"attention=fast"}, on({.cuda_devices = 1})).attention == kernels::Determinism::fast);
+  CHECK(job_from({"attention=fast"}, on({.cuda_devices = 1})).attention == kernels::Determinism::fast);
   CHECK_THAT(error_of({"attention=fast"}, on({.cores = 4})), Catch::Contains("attention: has no effect"));
 }
 
@@ -125,38 +125,40 @@ TEST_CASE("device: auto with more ranks than GPUs says how to choose", "[spec]")
   CHECK_THAT(error_of(four, on({.cuda_devices = 2})),
              Catch::Contains("device: auto takes the CUDA devices of this machine, 2, and the job has 4 "
                              "ranks on it: set device: cpu"));
-  CHECK(job({"parallel.dp=4", "cluster.nodes=2"}, on({.cuda_devices = 2})).device == DeviceChoice::cuda);
-  CHECK(job({"parallel.dp=4", "cluster.communication=staged"}, on({.cuda_devices = 2})).device ==
-        DeviceChoice::cuda);
-  CHECK(job({"parallel.dp=4", "device=cpu"}, on({.cuda_devices = 2})).device == DeviceChoice::cpu);
+  CHECK(job_from({"parallel.dp=4", "cluster.nodes=2"}, on({.cuda_devices = 2})).device ==
+        job::DeviceChoice::cuda);
+  CHECK(job_from({"parallel.dp=4", "cluster.communication=staged"}, on({.cuda_devices = 2})).device ==
+        job::DeviceChoice::cuda);
+  CHECK(job_from({"parallel.dp=4", "device=cpu"}, on({.cuda_devices = 2})).device == job::DeviceChoice::cpu);
 }
 
 TEST_CASE("GPUs that device: auto cannot use are a remark, not a silent CPU", "[spec]") {
   std::vector<std::string> remarks;
-  Surroundings around = on({.cores = 4, .no_cuda = "this machine has 2 GPUs that cannot be used: no plugin"});
+  spec::Surroundings around =
+      on({.cores = 4, .no_cuda = "this machine has 2 GPUs that cannot be used: no plugin"});
   around.remark = [&](const std::string& line) { remarks.push_back(line); };
-  CHECK(job({}, around).device == DeviceChoice::cpu);
+  CHECK(job_from({}, around).device == job::DeviceChoice::cpu);
   REQUIRE(remarks.size() == 1);
   CHECK_THAT(
       remarks[0],
       Catch::Contains("device: auto is the CPU: this machine has 2 GPUs that cannot be used: no plugin"));
-  job({"device=cpu"}, around);
+  job_from({"device=cpu"}, around);
   CHECK(remarks.size() == 1);
 }
 
 TEST_CASE("GPUs are counted by their management library and used by the CUDA part of the build", "[spec]") {
-  CHECK(this_machine("libnvidia-ml-of-nobody.so.1").no_cuda.empty());
-  const Machine machine = this_machine(TRAINERD_STAND_IN_NVML);
+  CHECK(spec::this_machine("libnvidia-ml-of-nobody.so.1").no_cuda.empty());
+  const spec::Machine machine = spec::this_machine(TRAINERD_STAND_IN_NVML);
   CHECK(machine.cores >= 1);
   if (machine.cuda_devices == 0)
     CHECK_THAT(machine.no_cuda, Catch::Contains("this machine has 2 GPUs that cannot be used: "));
 }
 
 TEST_CASE("dp: auto is the largest that the devices hold and the batch divides into", "[spec]") {
-  const auto dp = [](const std::vector<std::string>& more, const Machine& machine) {
+  const auto dp = [](const std::vector<std::string>& more, const spec::Machine& machine) {
     std::vector<std::string> overrides{"parallel.dp=auto"};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    return job(overrides, on(machine)).parallel.dp;
+    return job_from(overrides, on(machine)).parallel.dp;
   };
   // 8 sequences in microbatches of 2: four parts.
   CHECK(dp({"threads=1"}, {.cores = 4}) == 4);
@@ -167,7 +169,7 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
   CHECK(dp({"threads=1", "cluster.nodes=2"}, {.cores = 1}) == 2);
   CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not matter there
   CHECK(dp({"cluster.preset=dgx-h100", "batch.global=32"}, {}) == 8);
-  CHECK(job({}).parallel.dp == 1);
+  CHECK(job_from({}).parallel.dp == 1);
   CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})),
              Catch::Contains("parallel.dp: auto divides the 6 cores by `threads`, and threads is 0"));
   CHECK_THAT(error_of({"parallel.dp=auto"}), Catch::Contains("give a number"));
@@ -177,20 +179,20 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
 }
 
 TEST_CASE("dp: auto of a run that has a checkpoint is that checkpoint's", "[spec]") {
-  Surroundings around = on({.cores = 4});
+  spec::Surroundings around = on({.cores = 4});
   std::string asked;
   around.trained_dp = [&](const std::string& output) -> std::optional<std::int64_t> {
     return asked = output, 2;
   };
-  const JobSpec made = job({"parallel.dp=auto"}, around);
+  const job::JobSpec made = job_from({"parallel.dp=auto"}, around);
   CHECK(made.parallel.dp == 2);
   CHECK(asked == "runs/tiny");
-  CHECK_THAT(to_yaml(made), Catch::Contains("  dp: 2\n"));
+  CHECK_THAT(spec::to_yaml(made), Catch::Contains("  dp: 2\n"));
 }
 
 TEST_CASE("a job for CUDA devices is laid out where there are none when that is asked for", "[spec]") {
-  const JobSpec cuda = job({"device=cuda", "parallel.dp=2"});
-  const parallel::PlacedGrid placed = place_job(cuda, Absent::assumed);
+  const job::JobSpec cuda = job_from({"device=cuda", "parallel.dp=2"});
+  const parallel::PlacedGrid placed = spec::place_job(cuda, spec::Absent::assumed);
   CHECK(placed.placement.ranks() == 2);
   CHECK(placed.topology.device.kind == kernels::DeviceKind::cuda);
 }

@@ -21,7 +21,7 @@ inline const std::string kJob =
 inline std::vector<std::string> problems(const std::string& text,
                                          const std::vector<std::string>& overrides = {}) {
   try {
-    parse_job(text, "job.yaml", overrides);
+    spec::parse_job(text, "job.yaml", overrides);
   } catch (const base::SpecError& e) {
     std::vector<std::string> lines{""};
     for (const char c : std::string(e.what()))

@@ -81,8 +81,8 @@ double processor_seconds(std::jthread& thread) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-JobSpec job_of_16384_ranks() {
-  return parse_job(
+job::JobSpec job_of_16384_ranks() {
+  return spec::parse_job(
       "steps: 20\ndevice: cuda\nprecision: bf16\nmodel: {preset: llama-3-405b}\nbatch: {global: 2048, micro: "
       "1}\n"
       "data: {format: synthetic}\nparallel: {tp: 8, pp: 16, dp: 128, zero: 1, sequence_parallel: true}\n"
@@ -100,28 +100,28 @@ bool allow_descriptors(rlim_t count) {
 }
 
 /// What a rank's snapshots hold: of its trainer in a world that computes nothing.
-std::vector<io::TensorSlice> slices_of_rank(const JobSpec& job, const parallel::Topology& topology,
+std::vector<io::TensorSlice> slices_of_rank(const job::JobSpec& job, const parallel::Topology& topology,
                                             std::int64_t rank) {
-  const parallel::Layout layout = layout_of(job, topology);
+  const parallel::Layout layout = rank::layout_of(job, topology);
   kernels::MetaBackend backend(topology.device, [](const kernels::MetaCall&) {});
   parallel::MetaWorld world(rank, [](parallel::Group, const parallel::MetaCollective&) {});
-  const RankGroups groups(layout, rank, job.model, world, backend);
+  const train::RankGroups groups(layout, rank, job.model, world, backend);
   const auto stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-  StepMemory memory(count_all_slots(job, layout).at(static_cast<std::size_t>(stage)));
-  Trainer trainer(job, layout, backend, groups, memory);
+  train::StepMemory memory(train::count_all_slots(job, layout).at(static_cast<std::size_t>(stage)));
+  train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
-  return Snapshot(trainer.params()).slices();
+  return train::Snapshot(trainer.params()).slices();
 }
 
 /// Does what the agents of all other nodes do until they are told that it is over.
-void stand_for_others(const std::stop_token& stop, const MembershipOptions& options, const std::string& yaml,
-                      const std::string& ready) {
-  std::vector<Channel> channels;
+void stand_for_others(const std::stop_token& stop, const run::MembershipOptions& options,
+                      const std::string& yaml, const std::string& ready) {
+  std::vector<run::Channel> channels;
   for (std::int64_t node = 1; node < kNodes; ++node) {
     std::string why;
     base::UniqueFd socket;
-    const std::string hello =
-        encode(Hello{node, kNodes, version(), "host" + std::to_string(node), yaml, kernels::Isa::portable});
+    const std::string hello = run::encode(run::Hello{
+        node, kNodes, version::version(), "host" + std::to_string(node), yaml, kernels::Isa::portable});
     while (!socket) {
       if (stop.stop_requested()) return;
       socket = parallel::join_store(options.rendezvous, hello, 1, why);
@@ -129,12 +129,12 @@ void stand_for_others(const std::stop_token& stop, const MembershipOptions& opti
     }
     channels.emplace_back(std::move(socket));
   }
-  for (Channel& channel : channels) {
+  for (run::Channel& channel : channels) {
     while (const auto text = channel.receive())
-      if (std::holds_alternative<Go>(decode_node_message(*text))) break;
+      if (std::holds_alternative<run::Go>(run::decode_node_message(*text))) break;
     channel.send(ready);
   }
-  for (Channel& channel : channels)
+  for (run::Channel& channel : channels)
     while (channel.receive()) {}
 }
 
@@ -143,22 +143,23 @@ void stand_for_others(const std::stop_token& stop, const MembershipOptions& opti
 TEST_CASE("the leader of 16,384 ranks plans them in less than 2 s and 500 MB", "[start]") {
   const std::int64_t before = forget_peak();
   const double begin = processor_seconds();
-  const JobSpec job = job_of_16384_ranks();
-  const parallel::Topology topology = job_topology(job, Absent::assumed);
-  const parallel::Layout layout = layout_of(job, topology);
-  const PlannedRanks plans = plan_ranks(job, layout, topology, node_ranks(layout, topology, 0), true);
+  const job::JobSpec job = job_of_16384_ranks();
+  const parallel::Topology topology = spec::job_topology(job, spec::Absent::assumed);
+  const parallel::Layout layout = rank::layout_of(job, topology);
+  const run::PlannedRanks plans =
+      run::plan_ranks(job, layout, topology, run::node_ranks(layout, topology, 0), true);
   const double seconds = processor_seconds() - begin;
   CAPTURE(seconds, peak_bytes() - before);
   CHECK(plans.here.size() == 8);
   std::int64_t ranks = 0;
-  for (const RankClass& known : plans.known) ranks += known.ranks;
+  for (const plan::RankClass& known : plans.known) ranks += known.ranks;
   CHECK(ranks == 16384);
   CHECK(seconds < 2);
   CHECK(peak_bytes() - before < 500'000'000);
 }
 
 TEST_CASE("what the leader knows of other nodes' ranks is what planning each of them says", "[start]") {
-  JobSpec job = test::small_job();
+  job::JobSpec job = test::small_job();
   job.model.layers = 4;
   for (const auto& [tp, pp, dp, zero] : {std::tuple{2, 2, 2, 1}, {1, 4, 2, 3}, {2, 1, 4, 0}}) {
     CAPTURE(tp, pp, dp, zero);
@@ -167,15 +168,15 @@ TEST_CASE("what the leader knows of other nodes' ranks is what planning each of 
     const std::int64_t layout_ranks = tp * pp * dp;
     parallel::Topology topology = test::cpu_topology(1);
     topology.nodes = layout_ranks / 2, topology.devices_per_node = 2;
-    const parallel::Layout layout = layout_of(job, topology);
-    const PlannedRanks plans = plan_ranks(job, layout, topology, {.first = 2, .count = 2}, true);
+    const parallel::Layout layout = rank::layout_of(job, topology);
+    const run::PlannedRanks plans = run::plan_ranks(job, layout, topology, {.first = 2, .count = 2}, true);
     std::int64_t ranks = 0, bytes = 0, each = 0;
-    for (const RankClass& known : plans.known) {
+    for (const plan::RankClass& known : plans.known) {
       ranks += known.ranks;
       bytes += known.ranks * known.plan.memory.total_bytes();
     }
     for (std::int64_t rank = 0; rank < layout.grid.ranks(); ++rank) {
-      const DryRun plan = dry_run(job, layout, rank, topology.device);
+      const rank::DryRun plan = rank::dry_run(job, layout, rank, topology.device);
       each += plan.memory.total_bytes();
       if (rank == 2 || rank == 3)
         CHECK(plans.here[static_cast<std::size_t>(rank - 2)].snapshot_bytes == plan.snapshot_bytes);
@@ -194,25 +195,25 @@ TEST_CASE(
     return;
   }
   // What the workers of its own node say.
-  const JobSpec job = job_of_16384_ranks();
-  const parallel::Topology topology = job_topology(job, Absent::assumed);
+  const job::JobSpec job = job_of_16384_ranks();
+  const parallel::Topology topology = spec::job_topology(job, spec::Absent::assumed);
   std::vector<std::string> workers;
-  const Membership any;
-  ReadyRanks of_a_node({.first = 0, .count = kNodeRanks}, any);
+  const run::Membership any;
+  run::ReadyRanks of_a_node({.first = 0, .count = kNodeRanks}, any);
   for (std::int64_t rank = 0; rank < kNodeRanks; ++rank) {
-    Ready ready;
+    run::Ready ready;
     ready.threads = 8;
     ready.slices = slices_of_rank(job, topology, rank);
     ready.data_fingerprint = kData;
-    workers.push_back(encode(WorkerMessage{ready}));
+    workers.push_back(run::encode(run::WorkerMessage{ready}));
     of_a_node.add(rank, std::move(ready));
   }
-  const std::string node_ready = encode(NodeMessage{of_a_node.summary(1)});
-  MembershipOptions options;
+  const std::string node_ready = run::encode(run::NodeMessage{of_a_node.summary(1)});
+  run::MembershipOptions options;
   options.nodes.nodes = kNodes;
   options.rendezvous = {"127.0.0.1", base::local_port(base::listen_at({"127.0.0.1", 0}).get())};
   options.timeout_seconds = 60;
-  const std::string yaml = shared_job(job);
+  const std::string yaml = run::shared_job(job);
   const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
 
   const std::int64_t before = forget_peak();
@@ -223,17 +224,18 @@ TEST_CASE(
     } catch (const base::CommError&) {  // the leader is gone, and its test has failed
     }
   });
-  const parallel::Layout layout = layout_of(job, topology);
-  const NodeRanks here = node_ranks(layout, topology, 0);
-  const PlannedRanks plans = plan_ranks(job, layout, topology, here, true);
+  const parallel::Layout layout = rank::layout_of(job, topology);
+  const run::NodeRanks here = run::node_ranks(layout, topology, 0);
+  const run::PlannedRanks plans = run::plan_ranks(job, layout, topology, here, true);
   const double planned = processor_seconds();
-  Membership membership(options, job, no_signal.get());
+  run::Membership membership(options, job, no_signal.get());
   membership.begin({.last_good = "none"});
   const double met = processor_seconds();
-  ReadyRanks ready(here, membership);
+  run::ReadyRanks ready(here, membership);
   std::int64_t own_slices = 0;  // which the node keeps
   for (std::int64_t rank = 0; rank < here.count; ++rank) {
-    Ready own = std::get<Ready>(decode_worker_message(workers[static_cast<std::size_t>(rank)]));
+    run::Ready own =
+        std::get<run::Ready>(run::decode_worker_message(workers[static_cast<std::size_t>(rank)]));
     own_slices += static_cast<std::int64_t>(std::exchange(own.slices, {}).size());
     ready.add(rank, std::move(own));
   }
@@ -243,9 +245,9 @@ TEST_CASE(
     std::vector<pollfd> fds;
     membership.watch(fds);
     if (::poll(fds.data(), fds.size(), 30'000) <= 0) FAIL("no node says anything");
-    for (const Membership::Event& event : membership.take(fds)) {
+    for (const run::Membership::Event& event : membership.take(fds)) {
       if (!event.message) ++lost;
-      else ready.add_node(event.node, std::get<NodeReady>(*event.message));
+      else ready.add_node(event.node, std::get<run::NodeReady>(*event.message));
     }
   }
   ready.require_data(kData);
@@ -266,9 +268,9 @@ TEST_CASE(
 }
 
 TEST_CASE("ranks of a node are ready when all are, and one with other data is named", "[start]") {
-  const Membership alone;
-  ReadyRanks ready({.first = 0, .count = 2}, alone);
-  Ready rank;
+  const run::Membership alone;
+  run::ReadyRanks ready({.first = 0, .count = 2}, alone);
+  run::Ready rank;
   rank.data_fingerprint = "a.txt";
   rank.threads = 3;
   ready.add(0, rank);
@@ -287,9 +289,9 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
           "[start][save]") {
   constexpr std::int64_t kStep = 10;
   const std::int64_t nodes = saving_nodes();
-  const JobSpec job = job_of_16384_ranks();
-  const parallel::Topology topology = job_topology(job, Absent::assumed);
-  const parallel::Layout layout = layout_of(job, topology);
+  const job::JobSpec job = job_of_16384_ranks();
+  const parallel::Topology topology = spec::job_topology(job, spec::Absent::assumed);
+  const parallel::Layout layout = rank::layout_of(job, topology);
   // What the first rank of a pipeline rank saves stands for what all of it do: other boxes, about as many.
   std::map<std::int64_t, std::vector<io::TensorSlice>> slices;
   for (std::int64_t node = 0; node < nodes; ++node) {
@@ -307,7 +309,7 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
   std::vector<std::string> messages;
   std::int64_t saved_slices = 0;
   for (std::int64_t node = 0; node < nodes; ++node) {
-    ShardsSaved saved{.step = kStep, .first_rank = node * kNodeRanks, .shards = {}};
+    run::ShardsSaved saved{.step = kStep, .first_rank = node * kNodeRanks, .shards = {}};
     const auto at = layout.grid.coordinate(saved.first_rank);
     for (std::int64_t rank = saved.first_rank; rank < saved.first_rank + kNodeRanks; ++rank) {
       char file[64];
@@ -317,20 +319,20 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
           {{file, 7, std::string(32, 'a')}, slices.at(at[static_cast<std::size_t>(parallel::Axis::pp)])});
       saved_slices += static_cast<std::int64_t>(saved.shards.back().slices.size());
     }
-    messages.push_back(encode(NodeMessage{saved}));
+    messages.push_back(run::encode(run::NodeMessage{saved}));
   }
   const io::TensorSlice last = slices.rbegin()->second.back();
   slices.clear();
   const std::int64_t before = forget_peak();
   const double begin = processor_seconds();
-  CheckpointParts parts(nodes * kNodeRanks);
+  run::CheckpointParts parts(nodes * kNodeRanks);
   io::TrainingState state;
   state.step = kStep;
   parts.begin(state);
-  std::optional<CheckpointWriter::Job> completion;
+  std::optional<run::CheckpointWriter::Job> completion;
   for (std::string& message : messages) {
-    NodeMessage decoded = decode_node_message(std::exchange(message, {}));
-    auto& saved = std::get<ShardsSaved>(decoded);
+    run::NodeMessage decoded = run::decode_node_message(std::exchange(message, {}));
+    auto& saved = std::get<run::ShardsSaved>(decoded);
     completion = parts.add(saved.step, saved.first_rank, std::move(saved.shards), 0, 0);
   }
   REQUIRE(completion);

@@ -24,9 +24,9 @@ struct TracedStep {
 };
 
 /// Step 2 of every rank; step 1 is not traced.
-std::vector<TracedStep> traced(const JobSpec& job) {
+std::vector<TracedStep> traced(const job::JobSpec& job) {
   std::vector<TracedStep> steps(test::ranks_of(job));
-  test::on_every_rank(job, [&](std::int64_t rank, DeviceRank& cpu) {
+  test::on_every_rank(job, [&](std::int64_t rank, rank::DeviceRank& cpu) {
     TracedStep& step = steps[static_cast<std::size_t>(rank)];
     test::step_on(cpu.trainer(), job, 1);
     if (!cpu.trainer().trace().empty()) throw std::logic_error("a trace nobody asked for");
@@ -49,7 +49,7 @@ void check_adds_up(const Slices& slices, const base::TimeLedger& ledger) {
 }
 
 TEST_CASE("a traced step's slices follow each other and add up to its ledger", "[trace]") {
-  JobSpec job = test::small_job();
+  job::JobSpec job = test::small_job();
   job.batch.micro = 1;
   job.parallel = GENERATE(parallel::ParallelOptions{.tp = 2, .pp = 2, .dp = 2},
                           parallel::ParallelOptions{.pp = 2, .schedule = parallel::ScheduleKind::zb_h1},
@@ -68,7 +68,7 @@ TEST_CASE("a traced step's slices follow each other and add up to its ledger", "
 
 TEST_CASE("a trace names every action's chunk and microbatch, and every collective's axis, label and bytes",
           "[trace]") {
-  JobSpec job = test::small_job();
+  job::JobSpec job = test::small_job();
   job.batch.micro = 1;  // two microbatches on each of two data-parallel ranks
   job.parallel = {.tp = 2, .pp = 2, .dp = 2};
   const std::vector<TracedStep> steps = traced(job);
@@ -106,10 +106,10 @@ TEST_CASE("a trace names every action's chunk and microbatch, and every collecti
 
 TEST_CASE("what no part claims of a step is other", "[trace]") {
   const Slices filled =
-      filled_trace({{.name = "a", .category = "compute", .start_seconds = 2, .seconds = 1},
-                    {.name = "none", .category = "compute", .start_seconds = 3, .seconds = 0},
-                    {.name = "b", .category = "bubble", .start_seconds = 3, .seconds = 1.5}},
-                   4, 1.5, 5);
+      train::filled_trace({{.name = "a", .category = "compute", .start_seconds = 2, .seconds = 1},
+                           {.name = "none", .category = "compute", .start_seconds = 3, .seconds = 0},
+                           {.name = "b", .category = "bubble", .start_seconds = 3, .seconds = 1.5}},
+                          4, 1.5, 5);
   REQUIRE(filled.size() == 4);
   CHECK(filled[0].name == "other");
   CHECK(filled[0].start_seconds == 1.5);
@@ -123,7 +123,7 @@ TEST_CASE("the ranks' parts of a step become one file", "[trace]") {
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() / "trainerd-trace-files-test";
   std::filesystem::remove_all(directory);
-  TraceFiles files(directory.string(), 2, "-node-1");
+  run::TraceFiles files(directory.string(), 2, "-node-1");
   const auto slice = [](std::int64_t rank, double start) {
     return io::TraceSlice{
         .name = "forward", .category = "compute", .process = rank, .start_seconds = start, .seconds = 1};
@@ -139,7 +139,7 @@ TEST_CASE("the ranks' parts of a step become one file", "[trace]") {
     if (event["ph"] == "X") starts.emplace_back(event["pid"], event["ts"]);
   CHECK(starts == std::vector<std::pair<int, double>>{{0, 0.0}, {0, 2e6}, {1, 1e6}});
   std::filesystem::remove_all(directory);
-  TraceFiles nowhere("/dev/null/traces", 1, "");
+  run::TraceFiles nowhere("/dev/null/traces", 1, "");
   CHECK_THROWS_AS(nowhere.add(0, {.step = 1, .slices = {slice(0, 1)}, .last = true}), base::DataError);
 }
 

@@ -10,35 +10,35 @@
 using namespace trainerd;
 using namespace trainerd::core;
 
-using Meaning = StopSignals::Meaning;
+using Meaning = run::StopSignals::Meaning;
 
 TEST_CASE("a signal that comes again is the same request, however soon", "[stop]") {
   for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
-    StopSignals signals;
+    run::StopSignals signals;
     CHECK(signals.on_signal(signal, 5) == Meaning::stop);
     CHECK(signals.on_signal(signal, 5.001) == Meaning::same_request);
     CHECK(signals.on_signal(SIGTERM, 60) == Meaning::same_request);
-    CHECK(stop_request(signal).exit_signal == SIGTERM);
+    CHECK(run::stop_request(signal).exit_signal == SIGTERM);
   }
-  CHECK(stop_request(SIGUSR2).reason == "SIGUSR2");
+  CHECK(run::stop_request(SIGUSR2).reason == "SIGUSR2");
 }
 
 TEST_CASE("SIGQUIT stops at once, and SIGINT a second after the first one", "[stop]") {
-  StopSignals quit;
+  run::StopSignals quit;
   CHECK(quit.on_signal(SIGQUIT, 5) == Meaning::stop_at_once);
-  StopSignals interrupt;
+  run::StopSignals interrupt;
   CHECK(interrupt.on_signal(SIGINT, 5) == Meaning::stop);
   CHECK(interrupt.on_signal(SIGINT, 5.9) == Meaning::same_request);
   CHECK(interrupt.on_signal(SIGINT, 6) == Meaning::stop_at_once);
-  StopSignals both;
+  run::StopSignals both;
   CHECK(both.on_signal(SIGTERM, 5) == Meaning::stop);
   CHECK(both.on_signal(SIGINT, 8) == Meaning::same_request);
   CHECK(both.on_signal(SIGINT, 9) == Meaning::stop_at_once);
-  CHECK(stop_request(SIGINT).exit_signal == SIGINT);
+  CHECK(run::stop_request(SIGINT).exit_signal == SIGINT);
 }
 
 TEST_CASE("a time limit leaves room for the steps until a vote and for the save", "[stop]") {
-  TimeLimit limit({.deadline = 1000, .vote_steps = 2, .first_save_seconds = 10});
+  run::TimeLimit limit({.deadline = 1000, .vote_steps = 2, .first_save_seconds = 10});
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * 10 - 2));
   for (const double step : {4.0, 6.0, 5.0}) limit.add_step(step);
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * (2 * 6 + 10) - 2));
@@ -52,14 +52,14 @@ TEST_CASE("a time limit leaves room for the steps until a vote and for the save"
 }
 
 TEST_CASE("an evaluation takes the batches that are asked for, as far as the data has whole ones", "[stop]") {
-  JobSpec job = parse_job(core::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
+  job::JobSpec job = spec::parse_job(core::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
   job.evaluate = {.every = 5, .batches = 4};
-  CHECK(evaluation_batches(job, 32) == 4);
-  CHECK(evaluation_batches(job, 31) == 3);
-  CHECK(evaluation_batches(job, 8) == 1);
-  CHECK_THROWS_AS(evaluation_batches(job, 7), base::DataError);
+  CHECK(run::evaluation_batches(job, 32) == 4);
+  CHECK(run::evaluation_batches(job, 31) == 3);
+  CHECK(run::evaluation_batches(job, 8) == 1);
+  CHECK_THROWS_AS(run::evaluation_batches(job, 7), base::DataError);
   job.steps = 12;
-  CHECK((evaluation_due(job, 10) && evaluation_due(job, 12) && !evaluation_due(job, 11)));
+  CHECK((run::evaluation_due(job, 10) && run::evaluation_due(job, 12) && !run::evaluation_due(job, 11)));
   job.evaluate.every = 0;
-  CHECK_FALSE(evaluation_due(job, 12));
+  CHECK_FALSE(run::evaluation_due(job, 12));
 }

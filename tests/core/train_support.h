@@ -21,8 +21,8 @@
 namespace trainerd::test {
 
 /// A Llama-style job of two layers on synthetic tokens: 4 sequences of 24 tokens in two microbatches.
-inline core::JobSpec small_job(const std::string& precision = "fp32") {
-  return core::parse_job(
+inline core::job::JobSpec small_job(const std::string& precision = "fp32") {
+  return core::spec::parse_job(
       "name: small\n"
       "seed: 11\n"
       "device: cpu\n"
@@ -41,7 +41,7 @@ inline core::JobSpec small_job(const std::string& precision = "fp32") {
 inline parallel::Topology cpu_topology(int threads) { return parallel::detect_topology(threads); }
 
 /// Tokens of one step that depend on (step, position) alone, with a skew that a model can learn.
-inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::int64_t step) {
+inline std::vector<std::int32_t> skewed_samples(const core::job::JobSpec& job, std::int64_t step) {
   std::vector<std::int32_t> samples(static_cast<std::size_t>(job.batch.global * (job.model.seq_len + 1)));
   std::uint64_t state = static_cast<std::uint64_t>(step) * 0x9E3779B97F4A7C15ull + 1;
   for (std::int32_t& token : samples) {
@@ -54,27 +54,27 @@ inline std::vector<std::int32_t> skewed_samples(const core::JobSpec& job, std::i
 }
 
 /// The microbatches of one step, from a vector of its samples.
-inline std::unique_ptr<core::BatchSource> batches(const core::Trainer& trainer,
-                                                  const std::vector<std::int32_t>& samples) {
-  return std::make_unique<core::SampleBatches>(
+inline std::unique_ptr<core::train::BatchSource> batches(const core::train::Trainer& trainer,
+                                                         const std::vector<std::int32_t>& samples) {
+  return std::make_unique<core::train::SampleBatches>(
       trainer.batch_shape(), [&samples](std::int64_t sample, std::span<std::int32_t> tokens) {
         const auto begin = samples.begin() + sample * static_cast<std::ptrdiff_t>(tokens.size());
         std::copy(begin, begin + static_cast<std::ptrdiff_t>(tokens.size()), tokens.begin());
       });
 }
 
-inline core::StepReport step_on(core::Trainer& trainer, const core::JobSpec& job, std::int64_t step,
-                                const core::StepVote& vote = {}) {
+inline core::train::StepReport step_on(core::train::Trainer& trainer, const core::job::JobSpec& job,
+                                       std::int64_t step, const core::train::StepVote& vote = {}) {
   const std::vector<std::int32_t> samples = skewed_samples(job, step);
   return trainer.step(step, *batches(trainer, samples), vote);
 }
 
 /// The bytes of all that a step updates.
-inline std::vector<std::byte> state_of(core::Trainer& trainer) {
+inline std::vector<std::byte> state_of(core::train::Trainer& trainer) {
   std::vector<std::byte> bytes;
   const auto add = [&](const kernels::Tensor& t) { bytes.insert(bytes.end(), t.data, t.data + t.bytes()); };
   for (std::size_t v = 0; v < trainer.params().views(); ++v)
-    for (const core::StatePart& part : trainer.params().view(v).state_parts()) {
+    for (const core::model::StatePart& part : trainer.params().view(v).state_parts()) {
       add(part.master);
       for (const kernels::Tensor& state : part.states) add(state);
       add(part.params);
@@ -83,15 +83,15 @@ inline std::vector<std::byte> state_of(core::Trainer& trainer) {
 }
 
 /// Losses of `steps` steps from `first` on.
-inline std::vector<double> losses(core::Trainer& trainer, const core::JobSpec& job, std::int64_t first,
-                                  std::int64_t steps) {
+inline std::vector<double> losses(core::train::Trainer& trainer, const core::job::JobSpec& job,
+                                  std::int64_t first, std::int64_t steps) {
   std::vector<double> out;
   for (std::int64_t s = first; s < first + steps; ++s) out.push_back(step_on(trainer, job, s).loss);
   return out;
 }
 
 /// Throws unless every region of a rank's memory came to its planned size.
-inline void require_as_planned(core::DeviceRank& rank) {
+inline void require_as_planned(core::rank::DeviceRank& rank) {
   const kernels::MemoryBudget measured = rank.memory().budget();
   for (const auto& region : rank.plan().memory.regions)
     if (measured.bytes_of(region.name) != region.bytes)
@@ -105,12 +105,12 @@ enum class Through { memory, staged };
 
 /// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
 template <class Body>
-void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
+void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
                    Through through = Through::memory) {
   parallel::Topology topology = cpu_topology(1);
   topology.devices_per_node = devices_per_node;
   topology.nodes = 64;
-  const parallel::Layout layout = core::layout_of(job, topology);
+  const parallel::Layout layout = core::rank::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
     FunctionWorld others(
@@ -121,14 +121,14 @@ void on_every_rank(const core::JobSpec& job, const Body& body, std::int64_t devi
                      ? std::move(direct)
                      : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
         });
-    core::DeviceRank cpu(job, layout, topology, rank, others);
+    core::rank::DeviceRank cpu(job, layout, topology, rank, others);
     cpu.trainer().initialise();
     body(rank, cpu);
   });
 }
 
 /// Ranks of a job.
-inline std::size_t ranks_of(const core::JobSpec& job) {
+inline std::size_t ranks_of(const core::job::JobSpec& job) {
   return static_cast<std::size_t>(job.parallel.tp * job.parallel.pp * job.parallel.dp);
 }
 

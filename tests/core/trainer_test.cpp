@@ -6,10 +6,10 @@
 using namespace trainerd;
 
 TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
-  const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  const core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
   std::vector<double> first;
   for (int run = 0; run < 2; ++run) {
-    core::DeviceRank rank(job, test::cpu_topology(2));
+    core::rank::DeviceRank rank(job, test::cpu_topology(2));
     rank.trainer().initialise();
     const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 5);
     if (run == 0) first = losses;
@@ -19,11 +19,11 @@ TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
 }
 
 TEST_CASE("how a batch is cut into microbatches does not change the loss curve", "[trainer]") {
-  core::JobSpec job = test::small_job();
+  core::job::JobSpec job = test::small_job();
   std::vector<double> whole;
   for (const std::int64_t micro : {4, 2, 1}) {
     job.batch.micro = micro;
-    core::DeviceRank rank(job, test::cpu_topology(1));
+    core::rank::DeviceRank rank(job, test::cpu_topology(1));
     rank.trainer().initialise();
     const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 6);
     if (micro == 4) whole = losses;
@@ -32,12 +32,12 @@ TEST_CASE("how a batch is cut into microbatches does not change the loss curve",
 }
 
 TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]") {
-  const core::JobSpec job = [] {
-    core::JobSpec j = test::small_job();
+  const core::job::JobSpec job = [] {
+    core::job::JobSpec j = test::small_job();
     j.evaluate = {.every = 1, .batches = 1};
     return j;
   }();
-  core::DeviceRank rank(job, test::cpu_topology(2));
+  core::rank::DeviceRank rank(job, test::cpu_topology(2));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
   const double evaluated = rank.trainer().evaluate(*test::batches(rank.trainer(), samples)).loss;
@@ -47,45 +47,46 @@ TEST_CASE("evaluation gives the loss of a step and changes nothing", "[trainer]"
 }
 
 TEST_CASE("a gradient that is not finite is named and nothing is updated", "[trainer]") {
-  const core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
-  core::DeviceRank rank(job, test::cpu_topology(2));
-  core::Trainer& trainer = rank.trainer();
+  const core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  core::rank::DeviceRank rank(job, test::cpu_topology(2));
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   test::losses(trainer, job, 1, 2);
-  core::ParamStore& params = trainer.params();
+  core::model::ParamStore& params = trainer.params();
   // Poison the last norm: every gradient before it in the model is then lost, and the loss too.
-  core::ParamId poisoned = core::kNoParam;
-  for (core::ParamId id = 0; id < params.count(); ++id)
+  core::model::ParamId poisoned = core::model::kNoParam;
+  for (core::model::ParamId id = 0; id < params.count(); ++id)
     if (params.info(id).name == "final_norm.weight") poisoned = id;
-  REQUIRE(poisoned != core::kNoParam);
+  REQUIRE(poisoned != core::model::kNoParam);
   params.master(poisoned).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
   trainer.publish();
   CHECK(params.view(0).state_parts()[0].params.defined() == (job.precision.name == "bf16"));
   // What a skipped step must not touch, bit for bit.
   const std::vector<std::byte> before = test::state_of(trainer);
-  const core::StepReport report = test::step_on(trainer, job, 3);
+  const core::train::StepReport report = test::step_on(trainer, job, 3);
   CHECK(report.skipped);
   CHECK_FALSE(report.nonfinite.empty());
   CHECK(test::state_of(trainer) == before);
 }
 
 TEST_CASE("the votes of a step come back with its report", "[trainer]") {
-  const core::JobSpec job = test::small_job();
-  core::DeviceRank rank(job, test::cpu_topology(1));
+  const core::job::JobSpec job = test::small_job();
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
-  const core::StepReport none = test::step_on(rank.trainer(), job, 1, {});
+  const core::train::StepReport none = test::step_on(rank.trainer(), job, 1, {});
   CHECK_FALSE(none.vote.stop);
   CHECK_FALSE(none.vote.checkpoint);
-  const core::StepReport both = test::step_on(rank.trainer(), job, 2, {.stop = true, .checkpoint = true});
+  const core::train::StepReport both =
+      test::step_on(rank.trainer(), job, 2, {.stop = true, .checkpoint = true});
   CHECK(both.vote.stop);
   CHECK(both.vote.checkpoint);
 }
 
 TEST_CASE("the parts of a step's ledger are not negative and none is missing", "[trainer]") {
-  const core::JobSpec job = test::small_job();
-  core::DeviceRank rank(job, test::cpu_topology(1));
+  const core::job::JobSpec job = test::small_job();
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
-  const core::StepReport report = test::step_on(rank.trainer(), job, 1, {});
+  const core::train::StepReport report = test::step_on(rank.trainer(), job, 1, {});
   for (const base::LedgerPartInfo& part : base::kLedgerParts) {
     CAPTURE(part.name);
     CHECK(report.time[part.part] >= 0);
@@ -96,11 +97,11 @@ TEST_CASE("the parts of a step's ledger are not negative and none is missing", "
 }
 
 TEST_CASE("a step reported after the next was launched reports what it would have at once", "[trainer]") {
-  const core::JobSpec job = test::small_job();
-  std::vector<core::StepReport> prompt, late;
-  for (std::vector<core::StepReport>* reports : {&prompt, &late}) {
-    core::DeviceRank rank(job, test::cpu_topology(1));
-    core::Trainer& trainer = rank.trainer();
+  const core::job::JobSpec job = test::small_job();
+  std::vector<core::train::StepReport> prompt, late;
+  for (std::vector<core::train::StepReport>* reports : {&prompt, &late}) {
+    core::rank::DeviceRank rank(job, test::cpu_topology(1));
+    core::train::Trainer& trainer = rank.trainer();
     trainer.initialise();
     for (std::int64_t step = 1; step <= 5; ++step) {
       const auto samples = test::skewed_samples(job, step);
@@ -122,9 +123,9 @@ TEST_CASE("a step reported after the next was launched reports what it would hav
 }
 
 TEST_CASE("no more steps are launched than can be reported, and none during an evaluation", "[trainer]") {
-  const core::JobSpec job = test::small_job();
-  core::DeviceRank rank(job, test::cpu_topology(1));
-  core::Trainer& trainer = rank.trainer();
+  const core::job::JobSpec job = test::small_job();
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   const auto samples = test::skewed_samples(job, 1);
   trainer.launch(1, *test::batches(trainer, samples), {});

@@ -19,11 +19,12 @@ using namespace trainerd;
 namespace {
 
 /// Bytes of one step by group and operation, as rank 0 calls them; sizes are those of the whole tensors.
-std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int64_t devices_per_node = 64) {
+std::map<std::string, std::int64_t> volume_of(const core::job::JobSpec& job,
+                                              std::int64_t devices_per_node = 64) {
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = devices_per_node;
   topology.nodes = 64;
-  const parallel::Layout layout = core::layout_of(job, topology);
+  const parallel::Layout layout = core::rank::layout_of(job, topology);
   std::map<std::string, std::int64_t> volume;
   bool counting = false;
   kernels::MetaBackend backend(topology.device, {});
@@ -31,11 +32,11 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
     if (counting && c.moment == parallel::CommMoment::issue)
       volume[std::string(info(group).name) + "." + to_string(c.kind)] += c.bytes;
   });
-  const core::RankGroups groups(layout, 0, job.model, world, backend);
-  core::StepMemory memory(core::count_slots(job, layout, 0));
-  core::Trainer trainer(job, layout, backend, groups, memory);
+  const core::train::RankGroups groups(layout, 0, job.model, world, backend);
+  core::train::StepMemory memory(core::train::count_slots(job, layout, 0));
+  core::train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
-  core::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+  core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
   for (std::int64_t step = 1; step <= 2; ++step) {
     counting = step == 2;  // the first learns the order of use; what it moves is the same
     trainer.step(step, batches, {});
@@ -44,8 +45,8 @@ std::map<std::string, std::int64_t> volume_of(const core::JobSpec& job, std::int
 }
 
 /// Sizes that every unit's parts divide evenly: nothing is padded. Weights in fp32, 4 bytes each.
-core::JobSpec job_of(std::int64_t zero, std::int64_t microbatches) {
-  core::JobSpec job = test::small_job();
+core::job::JobSpec job_of(std::int64_t zero, std::int64_t microbatches) {
+  core::job::JobSpec job = test::small_job();
   job.model.hidden = 256;
   job.model.heads = job.model.kv_heads = 4;
   job.model.head_dim = 64;
@@ -87,10 +88,11 @@ TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gra
 TEST_CASE(
     "activations made again move no parameters more: a layer's are gathered once for that and its backward",
     "[volume][recompute]") {
-  for (const core::RecomputeOptions recompute : {core::RecomputeOptions{core::RecomputeKind::selective},
-                                                 core::RecomputeOptions{core::RecomputeKind::full},
-                                                 core::RecomputeOptions{core::RecomputeKind::full, 2}}) {
-    core::JobSpec job = job_of(3, 2);
+  for (const core::job::RecomputeOptions recompute :
+       {core::job::RecomputeOptions{core::job::RecomputeKind::selective},
+        core::job::RecomputeOptions{core::job::RecomputeKind::full},
+        core::job::RecomputeOptions{core::job::RecomputeKind::full, 2}}) {
+    core::job::JobSpec job = job_of(3, 2);
     job.recompute = recompute;
     auto volume = volume_of(job);
     CHECK(volume["dp.reduce_scatter"] == 2 * kAll);
@@ -99,7 +101,7 @@ TEST_CASE(
 }
 
 TEST_CASE("with two levels one part of each sum crosses between them", "[volume]") {
-  core::JobSpec job = job_of(1, 2);
+  core::job::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;
   job.batch.global = 8;
   auto volume = volume_of(job, 2);
@@ -115,7 +117,7 @@ TEST_CASE(
     "[volume]") {
   const auto of_a_layer = [](std::int64_t pp, parallel::ScheduleKind schedule) {
     std::array<std::map<std::string, std::int64_t>, 2> volume;
-    core::JobSpec job = job_of(0, 4);
+    core::job::JobSpec job = job_of(0, 4);
     job.parallel.dp = 1, job.parallel.tp = 2, job.parallel.pp = pp;
     job.parallel.sequence_parallel = true;
     job.parallel.schedule = schedule;
@@ -134,7 +136,7 @@ TEST_CASE(
 }
 
 TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once a step", "[volume]") {
-  core::JobSpec job = job_of(3, 3);
+  core::job::JobSpec job = job_of(3, 3);
   job.parallel.dp = 4;
   job.parallel.zero_group = 2;
   job.batch.global = 12;
@@ -146,7 +148,7 @@ TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once
 }
 
 TEST_CASE("gradients that are rounded for the way halve the bytes of each reduction", "[volume]") {
-  const auto rounded = [](core::JobSpec job) {
+  const auto rounded = [](core::job::JobSpec job) {
     job.precision.name = "custom";
     job.precision.reduce = kernels::DType::bf16;
     return job;
@@ -162,7 +164,7 @@ TEST_CASE("gradients that are rounded for the way halve the bytes of each reduct
       CHECK(volume["dp.all_gather"] == (zero == 3 ? m * (2 * kLayers + 2 * kTable) : kAll));
     }
   }
-  core::JobSpec levels = job_of(1, 2);
+  core::job::JobSpec levels = job_of(1, 2);
   levels.parallel.dp = 4;
   levels.batch.global = 8;
   auto volume = volume_of(rounded(levels), 2);
@@ -171,7 +173,7 @@ TEST_CASE("gradients that are rounded for the way halve the bytes of each reduct
   CHECK(volume["dp_outer.all_gather"] == kAll / 2);
   CHECK(volume["dp_inner.all_gather"] == kAll);
 
-  core::JobSpec hybrid = job_of(3, 3);
+  core::job::JobSpec hybrid = job_of(3, 3);
   hybrid.parallel.dp = 4;
   hybrid.parallel.zero_group = 2;
   hybrid.batch.global = 12;
@@ -185,14 +187,15 @@ TEST_CASE("gradients that are rounded for the way halve the bytes of each reduct
 TEST_CASE("rounding for the way takes room for one unit of gradients on its way, or for a bucket",
           "[volume]") {
   const auto gradients = [](std::int64_t zero, bool background, kernels::DType reduce) {
-    core::JobSpec job = job_of(zero, 1);
+    core::job::JobSpec job = job_of(zero, 1);
     job.precision.name = "custom";
     job.precision.reduce = reduce;
     job.parallel.overlap_grad_reduce = background;
     job.parallel.bucket_bytes = 1 << 16;
     parallel::Topology topology = test::cpu_topology(1);
     topology.devices_per_node = 64;
-    const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+    const core::rank::DryRun plan =
+        core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
     for (const auto& region : plan.memory.regions)
       if (region.name == "persistent") return region.terms.at("gradients");
     return std::int64_t{0};
@@ -215,7 +218,7 @@ TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients a
   // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's
   // table 1.
   const auto kept = [](std::int64_t zero, std::int64_t dp) {
-    core::JobSpec job = job_of(zero, 1);
+    core::job::JobSpec job = job_of(zero, 1);
     job.precision = {.name = "custom",
                      .compute = kernels::DType::bf16,
                      .params = kernels::DType::bf16,
@@ -225,7 +228,8 @@ TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients a
     job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
     parallel::Topology topology = test::cpu_topology(1);
     topology.devices_per_node = 64;
-    const core::DryRun plan = core::dry_run(job, core::layout_of(job, topology), 0, topology.device);
+    const core::rank::DryRun plan =
+        core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
     std::map<std::string, std::int64_t> terms;
     for (const auto& region : plan.memory.regions)
       if (region.name == "persistent") terms = region.terms;

@@ -19,7 +19,7 @@ using namespace trainerd;
 namespace {
 
 struct Saved {
-  core::SnapshotReady said;
+  core::run::SnapshotReady said;
   std::vector<std::byte> bytes;
 };
 
@@ -29,12 +29,12 @@ struct Told {
   std::vector<io::EvaluationRecord> evaluations;
   std::vector<Saved> snapshots;
   std::vector<std::int64_t> traced;
-  core::Finished finished;
+  core::run::Finished finished;
   std::string order;  ///< s step, e evaluation, c snapshot, t trace
 };
 
-core::JobSpec job_of(const std::string& more) {
-  return core::parse_job(
+core::job::JobSpec job_of(const std::string& more) {
+  return core::spec::parse_job(
       "name: small\nseed: 11\ndevice: cpu\n"
       "threads: 1\n"
       "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
@@ -46,49 +46,51 @@ core::JobSpec job_of(const std::string& more) {
 }
 
 /// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step.
-Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
-  const std::int64_t bytes = core::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
+Told run(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
+  const std::int64_t bytes = core::rank::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
   std::vector<base::Segment> segments;
   std::vector<base::UniqueFd> theirs;
   for (int i = 0; i < 2; ++i) {
     segments.push_back(base::Segment::create("worker-test", bytes));
     theirs.emplace_back(::dup(segments.back().fd()));
   }
-  auto [ours, control] = core::Channel::make_pair();
-  core::Channel channel(std::move(ours));
+  auto [ours, control] = core::run::Channel::make_pair();
+  core::run::Channel channel(std::move(ours));
   int status = -1;
   std::thread worker([&, end = std::move(control)]() mutable {
-    core::WorkerMemory memory;
+    core::run::WorkerMemory memory;
     memory.segments = std::move(theirs);
-    status = core::run_worker(std::move(end), std::move(memory), late);
+    status = core::run::run_worker(std::move(end), std::move(memory), late);
   });
-  core::Start start;
-  start.job_yaml = core::to_yaml(job);
-  start.layout = core::layout_of(job, test::cpu_topology(1));
-  channel.send(core::encode(core::AgentMessage{start}));
-  if (stop) channel.send(core::encode(core::AgentMessage{core::Stop{}}));
+  core::run::Start start;
+  start.job_yaml = core::spec::to_yaml(job);
+  start.layout = core::rank::layout_of(job, test::cpu_topology(1));
+  channel.send(core::run::encode(core::run::AgentMessage{start}));
+  if (stop) channel.send(core::run::encode(core::run::AgentMessage{core::run::Stop{}}));
   Told told;
   std::string failed;
   for (bool over = false; !over;) {
     const std::optional<std::string> text = channel.receive();
     if (!text) break;
-    const core::WorkerMessage message = core::decode_worker_message(*text);
+    const core::run::WorkerMessage message = core::run::decode_worker_message(*text);
     if (const auto* step = std::get_if<io::StepRecord>(&message))
       told.steps.push_back(*step), told.order += 's';
     if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message))
       told.evaluations.push_back(*evaluation), told.order += 'e';
-    if (const auto* trace = std::get_if<core::StepTrace>(&message))
+    if (const auto* trace = std::get_if<core::run::StepTrace>(&message))
       if (trace->last) told.traced.push_back(trace->step), told.order += 't';
-    if (const auto* ready = std::get_if<core::SnapshotReady>(&message)) {
+    if (const auto* ready = std::get_if<core::run::SnapshotReady>(&message)) {
       const auto memory = segments.at(static_cast<std::size_t>(ready->segment))
                               .bytes()
                               .first(static_cast<std::size_t>(ready->bytes));
       told.snapshots.push_back({*ready, {memory.begin(), memory.end()}});
       told.order += 'c';
-      channel.send(core::encode(core::AgentMessage{core::SnapshotSaved{ready->segment}}));
+      channel.send(core::run::encode(core::run::AgentMessage{core::run::SnapshotSaved{ready->segment}}));
     }
-    if (const auto* failure = std::get_if<core::Failed>(&message)) failed = failure->message, over = true;
-    if (const auto* finished = std::get_if<core::Finished>(&message)) told.finished = *finished, over = true;
+    if (const auto* failure = std::get_if<core::run::Failed>(&message))
+      failed = failure->message, over = true;
+    if (const auto* finished = std::get_if<core::run::Finished>(&message))
+      told.finished = *finished, over = true;
   }
   worker.join();
   CHECK(failed == "");
@@ -99,7 +101,7 @@ Told run(const core::JobSpec& job, std::size_t late, bool stop = false) {
 }  // namespace
 
 TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
-  const core::JobSpec job =
+  const core::job::JobSpec job =
       job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
   const Told prompt = run(job, 0), late = run(job, 1);
   CHECK(prompt.order == "ssscstsescstsce");
@@ -133,8 +135,8 @@ TEST_CASE("late reports change what is told of no step, evaluation, trace or che
 
 TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows of it", "[worker]") {
   // Due after every step: a report that is one step late brings the vote when the next step is on its way.
-  const core::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
-                      by_time = job_of("checkpoint: {every: 0.001ms}\n");
+  const core::job::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
+                           by_time = job_of("checkpoint: {every: 0.001ms}\n");
   const std::size_t late = GENERATE(0u, 1u);
   const Told reference = run(by_steps, 0), told = run(by_time, late);
   REQUIRE(reference.snapshots.size() == 8);
@@ -151,7 +153,7 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
 }
 
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
-  const core::JobSpec job = job_of("");
+  const core::job::JobSpec job = job_of("");
   const std::size_t late = GENERATE(0u, 1u);
   const Told told = run(job, late, true);
   CHECK(told.finished.stopped);

@@ -23,15 +23,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     overrides.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
     text.erase(0, end == std::string::npos ? text.size() : end + 1);
   }
-  core::JobSpec job;
+  core::job::JobSpec job;
   try {
-    job = core::parse_job(text, "fuzz.yaml", overrides);
+    job = core::spec::parse_job(text, "fuzz.yaml", overrides);
   } catch (const base::SpecError&) {
     return 0;
   }
   // What follows must not throw: an escaping exception is a finding.
-  if (!(core::parse_job(core::to_yaml(job), "resolved.yaml") == job)) std::abort();
-  if (core::count_parameters(job.model).total <= 0 || job.microbatches() <= 0 || job.tokens_per_step() <= 0)
+  if (!(core::spec::parse_job(core::spec::to_yaml(job), "resolved.yaml") == job)) std::abort();
+  if (core::job::count_parameters(job.model).total <= 0 || job.microbatches() <= 0 ||
+      job.tokens_per_step() <= 0)
     std::abort();
   return 0;
 }

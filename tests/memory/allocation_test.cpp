@@ -31,15 +31,15 @@ bool faults(const std::byte* address) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
-core::JobSpec job_of_case() {
-  core::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+core::job::JobSpec job_of_case() {
+  core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
   // Larger than the threshold: one activation is 4 x 128 x 256 x 2 bytes, 256 KiB.
   job.model.hidden = 256;
   job.model.head_dim = 64;
   job.model.ffn = 512;
   job.model.seq_len = 128;
   job.evaluate = {.every = 1, .batches = 1};
-  job.recompute.kind = GENERATE(core::RecomputeKind::none, core::RecomputeKind::full);
+  job.recompute.kind = GENERATE(core::job::RecomputeKind::none, core::job::RecomputeKind::full);
   return job;
 }
 
@@ -55,8 +55,8 @@ TEST_CASE("the interposers see an allocation over the limit") {
 }
 
 TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated") {
-  const core::JobSpec job = job_of_case();
-  core::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 2)));
+  const core::job::JobSpec job = job_of_case();
+  core::rank::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 2)));
   rank.trainer().initialise();
   const auto samples = test::skewed_samples(job, 1);
   rank.trainer().step(1, *test::batches(rank.trainer(), samples), {});
@@ -72,12 +72,12 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
 }
 
 TEST_CASE("every region lies between guard pages and is as long as the plan says") {
-  const core::JobSpec job = job_of_case();
-  core::DeviceRank rank(job, test::cpu_topology(1));
-  core::StepMemory& memory = rank.memory();
+  const core::job::JobSpec job = job_of_case();
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
+  core::train::StepMemory& memory = rank.memory();
   std::vector<kernels::Arena*> arenas{&memory.persistent(), &memory.scratch()};
   for (int i = 0; i < parallel::kLifetimes; ++i)
-    arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
+    arenas.push_back(&memory.slot(0, static_cast<core::train::SlotClass>(i), 0));
   for (const kernels::Arena* arena : arenas) {
     CAPTURE(arena->name());
     const std::int64_t bytes = rank.plan().memory.bytes_of(arena->name());
@@ -91,15 +91,15 @@ TEST_CASE("every region lies between guard pages and is as long as the plan says
 }
 
 TEST_CASE("the bytes that real steps touch are those the plan counted") {
-  const core::JobSpec job = job_of_case();
-  core::DeviceRank rank(job, test::cpu_topology(2));
-  core::StepMemory& memory = rank.memory();
+  const core::job::JobSpec job = job_of_case();
+  core::rank::DeviceRank rank(job, test::cpu_topology(2));
+  core::train::StepMemory& memory = rank.memory();
   rank.trainer().initialise();
   // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with
   // its share, is not ours to predict. Its stack is compared with the plan in tests/core/memory_test.cpp.
   std::vector<kernels::Arena*> arenas;
   for (int i = 0; i < parallel::kLifetimes; ++i)
-    arenas.push_back(&memory.slot(0, static_cast<core::SlotClass>(i), 0));
+    arenas.push_back(&memory.slot(0, static_cast<core::train::SlotClass>(i), 0));
   for (kernels::Arena* arena : arenas)
     std::memset(arena->base(), 0xA5, static_cast<std::size_t>(arena->capacity()));
   const auto samples = test::skewed_samples(job, 1);

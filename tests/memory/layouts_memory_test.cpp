@@ -76,7 +76,7 @@ Watched& watch(const kernels::Arena& region) {
 
 struct Case {
   parallel::ParallelOptions layout;
-  core::RecomputeOptions recompute = {};
+  core::job::RecomputeOptions recompute = {};
   const char* precision = "bf16";
   std::int64_t micro = 1;
 };
@@ -84,7 +84,8 @@ struct Case {
 std::vector<Case> cases() {
   using enum parallel::ScheduleKind;
   using Options = parallel::ParallelOptions;
-  const core::RecomputeOptions full{core::RecomputeKind::full}, selective{core::RecomputeKind::selective};
+  const core::job::RecomputeOptions full{core::job::RecomputeKind::full},
+      selective{core::job::RecomputeKind::selective};
   std::vector<Case> all;
   for (const std::int64_t zero : {0, 1, 2, 3})
     for (const char* precision : {"fp32", "bf16"}) {
@@ -102,7 +103,7 @@ std::vector<Case> cases() {
   for (const std::int64_t zero : {0, 1, 2, 3})
     all.push_back({Options{.dp = 2, .zero = zero}, {}, "{compute: bf16, reduce: bf16}"});
   all.push_back({Options{.dp = 4, .zero = 3, .zero_group = 2}, {}, "{compute: bf16, reduce: bf16}"});
-  for (const core::RecomputeOptions& recompute : {selective, full}) {
+  for (const core::job::RecomputeOptions& recompute : {selective, full}) {
     all.push_back({Options{.tp = 2}, recompute});
     all.push_back({Options{.pp = 2, .schedule = zb_h1}, recompute});
     all.push_back({Options{.dp = 2, .zero = 3}, recompute, "bf16", 2});
@@ -110,8 +111,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-core::JobSpec job_of(const Case& c) {
-  core::JobSpec job = small_job(c.precision);
+core::job::JobSpec job_of(const Case& c) {
+  core::job::JobSpec job = small_job(c.precision);
   job.model.layers = 4;
   job.model.hidden = 256;
   job.model.heads = job.model.kv_heads = 4;
@@ -133,7 +134,7 @@ TEST_CASE(
   const std::vector<Case> all = cases();
   REQUIRE(all.size() >= 30);
   for (const Case& c : all) {
-    const core::JobSpec job = job_of(c);
+    const core::job::JobSpec job = job_of(c);
     const std::string where = "tp " + std::to_string(c.layout.tp) + " pp " + std::to_string(c.layout.pp) +
                               " dp " + std::to_string(c.layout.dp) + " zero " +
                               std::to_string(c.layout.zero) + " " + parallel::to_string(c.layout.schedule) +
@@ -147,8 +148,8 @@ TEST_CASE(
     // Region of a rank: bytes planned, bytes touched.
     std::map<std::string, std::pair<std::int64_t, std::int64_t>> short_of;
     int regions = 0;
-    on_every_rank(job, [&](std::int64_t rank, core::DeviceRank& device) {
-      core::StepMemory& memory = device.memory();
+    on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& device) {
+      core::train::StepMemory& memory = device.memory();
       // Parameters were written already: their pages are closed again.
       std::vector<std::pair<const kernels::Arena*, Watched*>> watching;
       const auto add = [&](const kernels::Arena& region) {
@@ -159,14 +160,14 @@ TEST_CASE(
       add(memory.persistent());
       const std::int64_t stage =
           device.layout().grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-      const core::SlotCounts counts = core::count_slots(job, device.layout(), stage);
+      const core::train::SlotCounts counts = core::train::count_slots(job, device.layout(), stage);
       for (std::size_t pool = 0; pool < counts.of_pool.size(); ++pool) {
         const auto chunk =
             std::find(counts.pool_of_chunk.begin(), counts.pool_of_chunk.end(), static_cast<int>(pool)) -
             counts.pool_of_chunk.begin();
-        for (std::size_t k = 0; k < core::kSlotClasses; ++k)
+        for (std::size_t k = 0; k < core::train::kSlotClasses; ++k)
           for (int i = 0; i < counts.of_pool[pool][k]; ++i)
-            add(memory.slot(static_cast<int>(chunk), static_cast<core::SlotClass>(k), i));
+            add(memory.slot(static_cast<int>(chunk), static_cast<core::train::SlotClass>(k), i));
       }
       step_on(device.trainer(), job, 1);
       all_here.arrive_and_wait();

@@ -20,7 +20,7 @@ using kernels::DType;
 
 namespace {
 
-core::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
+core::plan::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64_t k, double seconds) {
   const double flops = 2.0 * static_cast<double>(m * n * k),
                bytes = 4.0 * static_cast<double>(m * k + n * k + m * n);
   return {{kernels::Operator::linear_fprop,
@@ -30,14 +30,14 @@ core::OperatorSamples::Sample product(std::int64_t m, std::int64_t n, std::int64
           1};
 }
 
-core::OperatorSamples::Sample memory(kernels::Operator op, double bytes, double seconds) {
+core::plan::OperatorSamples::Sample memory(kernels::Operator op, double bytes, double seconds) {
   return {{op, {.dtype = DType::f32}, {0, bytes}}, seconds, 1};
 }
 
 /// A machine whose products run at 100 and 200 GFLOP/s and whose other operators at 10 GB/s; two at work take
 /// half as long again.
-core::Calibration made_up() {
-  core::Calibration made;
+core::plan::Calibration made_up() {
+  core::plan::Calibration made;
   parallel::Topology& t = made.topology;
   t.devices_per_node = 2;
   t.device.name = "a \"processor\"";
@@ -77,20 +77,20 @@ class File {
   std::filesystem::path path_;
 };
 
-core::Plan plan_on(const std::string& cluster, const std::string& more, std::int64_t micro = 4) {
-  const core::JobSpec job = core::parse_job(
+core::plan::Plan plan_on(const std::string& cluster, const std::string& more, std::int64_t micro = 4) {
+  const core::job::JobSpec job = core::spec::parse_job(
       "model: {layers: 4, hidden: 256, heads: 4, ffn: 704, vocab: 512, seq_len: 128}\ndevice: cpu\nthreads: "
       "1\nsteps: 10\nbatch: {global: 16, micro: " +
           std::to_string(micro) +
           "}\ndata: {format: synthetic}\nprecision: fp32\ncluster: {preset: " + cluster + "}\n" + more,
       "job.yaml");
-  return core::make_plan(job, core::job_topology(job));
+  return core::plan::make_plan(job, core::spec::job_topology(job));
 }
 
 }  // namespace
 
 TEST_CASE("the curve of a product finds the terms that its samples were made of", "[calibrate]") {
-  std::vector<core::OperatorSamples::Sample> samples;
+  std::vector<core::plan::OperatorSamples::Sample> samples;
   const auto seconds = [](double m, double n, double k) {
     const double out_of_cache = std::max(0.0, 4 * (m * k + n * k + m * n) - (1 << 20));
     return 3e-6 + 2 * m * n * k / 2e11 + m * k * 5e-11 + out_of_cache / 2e10;
@@ -100,34 +100,34 @@ TEST_CASE("the curve of a product finds the terms that its samples were made of"
       for (const std::int64_t k : {64, 256, 1024})
         samples.push_back(product(
             m, n, k, seconds(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k))));
-  const core::FittedCurves fitted = core::fit_curves(samples);
+  const core::plan::FittedCurves fitted = core::plan::fit_curves(samples);
   CHECK(fitted.error < 1e-3);
   parallel::MeasuredRates rates;
   rates.alone = fitted.curves;
-  CHECK(core::measured_seconds(product(200, 700, 300, 1).op, rates) ==
+  CHECK(core::plan::measured_seconds(product(200, 700, 300, 1).op, rates) ==
         Approx(seconds(200, 700, 300)).epsilon(0.01));
   for (const double term : rates.alone.at("linear_fprop.fp32")) CHECK(term >= 0);
 }
 
 TEST_CASE("other operators have a point for each doubling of their bytes", "[calibrate]") {
-  const core::FittedCurves fitted = core::fit_curves({memory(kernels::Operator::scale, 1e4, 1e-6),
-                                                      memory(kernels::Operator::scale, 1.1e4, 1e-6),
-                                                      memory(kernels::Operator::scale, 1e6, 1e-4)});
+  const core::plan::FittedCurves fitted = core::plan::fit_curves(
+      {memory(kernels::Operator::scale, 1e4, 1e-6), memory(kernels::Operator::scale, 1.1e4, 1e-6),
+       memory(kernels::Operator::scale, 1e6, 1e-4)});
   const std::vector<double>& points = fitted.curves.at("scale.fp32");
   REQUIRE(points.size() == 4);
-  CHECK(core::on_points(points, points[0]) == Approx(1e-6));
-  CHECK(core::on_points(points, 1e7) == Approx(1e-3));
-  CHECK(core::on_points(points, 1e5) == Approx(1e-5).epsilon(0.1));
-  CHECK(core::on_points(points, 1) == Approx(5e-7));
+  CHECK(core::plan::on_points(points, points[0]) == Approx(1e-6));
+  CHECK(core::plan::on_points(points, 1e7) == Approx(1e-3));
+  CHECK(core::plan::on_points(points, 1e5) == Approx(1e-5).epsilon(0.1));
+  CHECK(core::plan::on_points(points, 1) == Approx(5e-7));
   CHECK(fitted.curves.at("other.fp32") == points);
 }
 
 TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of this kind of machine",
           "[calibrate]") {
-  const File file(core::cluster_yaml(made_up(), "made up"));
-  core::Problems problems;
-  const auto topology = core::read_cluster(
-      file.path(), {problems.add_source("test", core::Problems::SourceKind::argument), 1, 1}, problems);
+  const File file(core::plan::cluster_yaml(made_up(), "made up"));
+  core::spec::Problems problems;
+  const auto topology = core::spec::read_cluster(
+      file.path(), {problems.add_source("test", core::spec::Problems::SourceKind::argument), 1, 1}, problems);
   problems.throw_if_any();
   REQUIRE(topology);
   CHECK(topology->device.kind == kernels::DeviceKind::cpu);
@@ -135,14 +135,14 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   CHECK(topology->measured.alone == made_up().topology.measured.alone);
   CHECK(topology->measured.collectives == made_up().topology.measured.collectives);
 
-  const core::Plan one = plan_on(file.path(), "");
+  const core::plan::Plan one = plan_on(file.path(), "");
   REQUIRE(one.timed);
   const double step = one.time.step_seconds;
   CHECK(std::isfinite(step));
   CHECK(one.time.mean.sum() == Approx(step));
   // Products alone take their FLOPs at 100 GFLOP/s.
   CHECK(step > one.hardware_tflops_per_device * 1e12 * step / 1e11 * 0.99);
-  const core::Plan two = plan_on(file.path(), "parallel: {dp: 2}\n");
+  const core::plan::Plan two = plan_on(file.path(), "parallel: {dp: 2}\n");
   CHECK(two.time.step_seconds > 0.5 * step);  // they crowd each other
   CHECK(two.time.step_seconds < step);
   CHECK(two.time.mean.sum() == Approx(two.time.step_seconds));
@@ -153,12 +153,13 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
 
 TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused",
           "[calibrate]") {
-  const std::string good = core::cluster_yaml(made_up(), "made up");
+  const std::string good = core::plan::cluster_yaml(made_up(), "made up");
   const auto refused = [](const std::string& text) {
     const File file(text);
-    core::Problems problems;
-    const core::Place place{problems.add_source("test", core::Problems::SourceKind::argument), 1, 1};
-    core::read_cluster(file.path(), place, problems);
+    core::spec::Problems problems;
+    const core::spec::Place place{problems.add_source("test", core::spec::Problems::SourceKind::argument), 1,
+                                  1};
+    core::spec::read_cluster(file.path(), place, problems);
     CHECK_THROWS_AS(problems.throw_if_any(), base::SpecError);
   };
   refused(good + "rails: 8\n");

@@ -13,46 +13,50 @@
 #include "core/spec/spec.h"
 
 using namespace trainerd;
-using core::PortUse;
-using core::TransferCost;
+using core::plan::PortUse;
+using core::plan::TransferCost;
 
 namespace {
 
-constexpr TransferCost of_nvlink(double seconds, double latency = 0) { return {latency, seconds, {1, 0, 0}}; }
-constexpr TransferCost of_network(double seconds, double latency = 0) {
+constexpr core::plan::TransferCost of_nvlink(double seconds, double latency = 0) {
+  return {latency, seconds, {1, 0, 0}};
+}
+constexpr core::plan::TransferCost of_network(double seconds, double latency = 0) {
   return {latency, seconds, {0, 1, 0}};
 }
 
 struct Start {
   double time;
-  TransferCost cost;
-  std::vector<PortUse> uses = {};  ///< none: of rank 0, both ways
+  core::plan::TransferCost cost;
+  std::vector<core::plan::PortUse> uses = {};  ///< none: of rank 0, both ways
 };
 
 /// When each ended.
 std::vector<double> ends_of(const std::vector<Start>& starts) {
-  core::LinkSharing links(3);
+  core::plan::LinkSharing links(3);
   std::vector<double> ends(starts.size(), -1);
   std::map<std::size_t, std::size_t> under_way;
   const auto until = [&](double time) {
     while (links.next() <= time && links.next() < std::numeric_limits<double>::infinity()) {
       const double now = links.next();
       const std::size_t id = links.step();
-      if (id != core::LinkSharing::kNone) ends[under_way.at(id)] = now;
+      if (id != core::plan::LinkSharing::kNone) ends[under_way.at(id)] = now;
     }
   };
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const Start& s = starts[i];
     until(s.time);
-    std::vector<PortUse> uses = s.uses.empty() ? std::vector<PortUse>{{}} : s.uses;
-    for (PortUse& use : uses) use.cost = &s.cost;
+    std::vector<core::plan::PortUse> uses = s.uses.empty() ? std::vector<core::plan::PortUse>{{}} : s.uses;
+    for (core::plan::PortUse& use : uses) use.cost = &s.cost;
     under_way[links.start(s.time, s.cost.latency, s.cost.bandwidth, uses)] = i;
   }
   until(std::numeric_limits<double>::infinity());
   return ends;
 }
 
-std::vector<PortUse> message(int from, int to) { return {{PortUse::Way::out, from}, {PortUse::Way::in, to}}; }
+std::vector<core::plan::PortUse> message(int from, int to) {
+  return {{core::plan::PortUse::Way::out, from}, {core::plan::PortUse::Way::in, to}};
+}
 
 }  // namespace
 
@@ -82,7 +86,7 @@ TEST_CASE("latency is not shared", "[links]") {
 }
 
 TEST_CASE("transfers that leave room on a port are slower only by what is too much", "[links]") {
-  const TransferCost quarter{0, 4, {0.25, 0, 0}}, half{0, 4, {0.5, 0, 0}};
+  const core::plan::TransferCost quarter{0, 4, {0.25, 0, 0}}, half{0, 4, {0.5, 0, 0}};
   CHECK(ends_of({{0, quarter}, {0, half}}) == std::vector{4.0, 4.0});
   // 1.25 of the port: a fifth slower until the full one has ended at 2.5, by when two of the quarter's four
   // are over.
@@ -91,11 +95,11 @@ TEST_CASE("transfers that leave room on a port are slower only by what is too mu
 
 TEST_CASE("a transfer goes at the pace of its busiest port", "[links]") {
   // Over NVLink and the network, which a message out of rank 0 and a transfer of rank 1 share with it.
-  const TransferCost both{0, 4, {0.5, 1, 0}};
+  const core::plan::TransferCost both{0, 4, {0.5, 1, 0}};
   // The message is met at both ends: of two at rank 0, of three (with one more) at rank 1.
   const std::vector<double> ends = ends_of({{0, both},
-                                            {0, of_network(6), {{PortUse::Way::both, 1}}},
-                                            {0, of_network(6), {{PortUse::Way::both, 1}}},
+                                            {0, of_network(6), {{core::plan::PortUse::Way::both, 1}}},
+                                            {0, of_network(6), {{core::plan::PortUse::Way::both, 1}}},
                                             {0, of_network(1), message(0, 1)},
                                             {0, of_nvlink(1)}});
   CHECK(ends[3] == Approx(3));                  // a third
@@ -105,39 +109,41 @@ TEST_CASE("a transfer goes at the pace of its busiest port", "[links]") {
 }
 
 TEST_CASE("sharing makes no step of real layouts shorter, and ledgers still sum to it", "[links]") {
-  const core::RecomputeOptions none{};
-  const core::LayoutSpace space{.tp = {1, 2, 4},
-                                .pp = {1, 2, 4},
-                                .micro = {1},
-                                .zero_group = {0, 4},
-                                .sequence_parallel = {true},
-                                .recompute = {none}};
-  const core::JobSpec job = core::parse_job(
+  const core::job::RecomputeOptions none{};
+  const core::plan::LayoutSpace space{.tp = {1, 2, 4},
+                                      .pp = {1, 2, 4},
+                                      .micro = {1},
+                                      .zero_group = {0, 4},
+                                      .sequence_parallel = {true},
+                                      .recompute = {none}};
+  const core::job::JobSpec job = core::spec::parse_job(
       "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 2, ffn: 8192, vocab: 32000, seq_len: 1024, "
       "tie_embeddings: true}\nsteps: 1\nprecision: bf16\n"
       "data: {format: synthetic}\ncluster: {preset: dgx-h100}\nparallel: {dp: 32}\nbatch: {global: 256, "
       "micro: 1}\n",
       "job.yaml");
-  const parallel::Topology topology = core::job_topology(job);
-  core::LayoutParts parts(job, topology);
+  const parallel::Topology topology = core::spec::job_topology(job);
+  core::plan::LayoutParts parts(job, topology);
   std::size_t longer = 0, layouts = 0;
   double most = 1;
-  for (const core::LayoutChoice& c : core::all_layouts(job, topology, space)) {
-    const core::JobSpec chosen = core::with_choice(job, c);
-    const core::StageRecords records =
-        core::record_all(chosen, parts.layout(c), topology.device, parts.slots(c));
-    core::ReplayInput input = core::replay_input(chosen, topology, parts.places(c), records);
-    const core::Replay shared = core::replay(input);
-    const auto alone = [](TransferCost cost) {
+  for (const core::plan::LayoutChoice& c : core::plan::all_layouts(job, topology, space)) {
+    const core::job::JobSpec chosen = core::plan::with_choice(job, c);
+    const core::plan::StageRecords records =
+        core::plan::record_all(chosen, parts.layout(c), topology.device, parts.slots(c));
+    core::plan::ReplayInput input = core::plan::replay_input(chosen, topology, parts.places(c), records);
+    const core::plan::Replay shared = core::plan::replay(input);
+    const auto alone = [](core::plan::TransferCost cost) {
       cost.shares = {};
       return cost;
     };
-    input.collective_cost = [&, with = input.collective_cost](
-                                std::int64_t rank, const core::RecordedCollective& call,
-                                const core::RankRecord& record) { return alone(with(rank, call, record)); };
+    input.collective_cost = [&, with = input.collective_cost](std::int64_t rank,
+                                                              const core::rank::RecordedCollective& call,
+                                                              const core::rank::RankRecord& record) {
+      return alone(with(rank, call, record));
+    };
     input.message_cost = [&, with = input.message_cost](int from, int to) { return alone(with(from, to)); };
-    const core::Replay apart = core::replay(input);
-    CAPTURE(core::differences(core::choice_of(job), c));
+    const core::plan::Replay apart = core::plan::replay(input);
+    CAPTURE(core::plan::differences(core::plan::choice_of(job), c));
     CHECK(shared.step_seconds >= apart.step_seconds * (1 - 1e-12));
     CHECK(shared.mean.sum() == Approx(shared.step_seconds).epsilon(1e-9));
     longer += shared.step_seconds > 1.0001 * apart.step_seconds, ++layouts;

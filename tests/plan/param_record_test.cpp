@@ -23,17 +23,17 @@ TEST_CASE("parameters by themselves take the memory and make the collectives tha
     for (const std::string optimizer : {"adamw", "muon"})
       for (const std::string tied : {"false", "true"}) {
         CAPTURE(layout, optimizer, tied);
-        const core::JobSpec job = core::parse_job(
+        const core::job::JobSpec job = core::spec::parse_job(
             "model: {" + model + ", tie_embeddings: " + tied +
                 "}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\n"
                 "batch: {global: 96, micro: 1}\nparallel: " +
                 layout + "\noptimizer: {name: " + optimizer + "}\n",
             "job.yaml");
-        const parallel::Topology topology = core::job_topology(job);
+        const parallel::Topology topology = core::spec::job_topology(job);
         const parallel::Layout laid = parallel::resolve_layout(
-            job.parallel, topology, core::model_costs(job.model), job.microbatches());
-        const core::RankRecord record =
-            core::record_rank(job, laid, 0, topology.device, core::count_slots(job, laid, 0));
+            job.parallel, topology, core::rank::model_costs(job.model), job.microbatches());
+        const core::rank::RankRecord record =
+            core::rank::record_rank(job, laid, 0, topology.device, core::train::count_slots(job, laid, 0));
         std::int64_t bytes = 0;
         for (const auto& region : record.memory.regions)
           for (const auto& [term, its_bytes] : region.terms)
@@ -41,13 +41,13 @@ TEST_CASE("parameters by themselves take the memory and make the collectives tha
                                                 term == "master_weights" || term == "moments"))
               bytes += its_bytes;
         CHECK(bytes > 0);
-        CHECK(core::param_bytes(job, laid, 0, topology.device) == bytes);
-        const auto calls = core::param_collectives(job, laid, 0, topology.device);
+        CHECK(core::rank::param_bytes(job, laid, 0, topology.device) == bytes);
+        const auto calls = core::rank::param_collectives(job, laid, 0, topology.device);
         CHECK_FALSE(calls.empty());
-        for (const core::ParamCollective& call : calls) {
+        for (const core::rank::ParamCollective& call : calls) {
           CAPTURE(info(call.group).name, to_string(call.kind), call.bytes);
           CHECK(std::any_of(record.collectives.begin(), record.collectives.end(),
-                            [&](const core::RecordedCollective& c) {
+                            [&](const core::rank::RecordedCollective& c) {
                               return record.groups[static_cast<std::size_t>(c.group)] == call.group &&
                                      c.kind == call.kind && c.bytes == call.bytes;
                             }));

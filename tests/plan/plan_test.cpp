@@ -21,18 +21,20 @@ using namespace trainerd;
 
 namespace {
 
-core::JobSpec job_of(const std::string& model, const std::string& rest,
-                     const std::string& precision = "bf16") {
-  return core::parse_job(
+core::job::JobSpec job_of(const std::string& model, const std::string& rest,
+                          const std::string& precision = "bf16") {
+  return core::spec::parse_job(
       "model: {" + model + "}\nsteps: 1\ndata: {format: synthetic}\nprecision: " + precision + "\n" + rest,
       "job.yaml");
 }
 
 const std::string kSmall = "layers: 8, hidden: 256, heads: 8, ffn: 512, vocab: 1024, seq_len: 128";
 
-core::Plan plan_of(const core::JobSpec& job) { return core::make_plan(job, core::job_topology(job)); }
+core::plan::Plan plan_of(const core::job::JobSpec& job) {
+  return core::plan::make_plan(job, core::spec::job_topology(job));
+}
 
-std::int64_t term(const core::StagePlan& stage, const std::string& name) {
+std::int64_t term(const core::plan::StagePlan& stage, const std::string& name) {
   const auto at = stage.terms.find(name);
   return at == stage.terms.end() ? 0 : at->second;
 }
@@ -49,14 +51,14 @@ TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class re
   };
   for (const std::string& layout : layouts) {
     CAPTURE(layout);
-    const core::JobSpec job =
+    const core::job::JobSpec job =
         job_of(kSmall, layout + "\nbatch: {global: 48, micro: 2}\ncluster: {preset: dgx-h100}\n");
-    const parallel::Topology topology = core::job_topology(job);
-    const core::Plan plan = core::make_plan(job, topology);
-    const parallel::Layout laid =
-        parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+    const parallel::Topology topology = core::spec::job_topology(job);
+    const core::plan::Plan plan = core::plan::make_plan(job, topology);
+    const parallel::Layout laid = parallel::resolve_layout(
+        job.parallel, topology, core::rank::model_costs(job.model), job.microbatches());
     for (std::int64_t rank = 0; rank < laid.grid.ranks(); ++rank) {
-      const core::DryRun dry = core::dry_run(job, laid, rank, topology.device);
+      const core::rank::DryRun dry = core::rank::dry_run(job, laid, rank, topology.device);
       const auto stage =
           static_cast<std::size_t>(laid.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)]);
       CAPTURE(rank, stage);
@@ -68,26 +70,26 @@ TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class re
 }
 
 TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
-  const core::JobSpec job =
+  const core::job::JobSpec job =
       job_of(kSmall, "parallel: {pp: 2}\nbatch: {global: 26, micro: 2}\nrecompute: {kind: selective}\n");
-  const parallel::Topology topology = core::job_topology(job);
-  const parallel::Layout layout =
-      parallel::resolve_layout(job.parallel, topology, core::model_costs(job.model), job.microbatches());
+  const parallel::Topology topology = core::spec::job_topology(job);
+  const parallel::Layout layout = parallel::resolve_layout(
+      job.parallel, topology, core::rank::model_costs(job.model), job.microbatches());
   for (const std::int64_t rank : {0, 1}) {
     double flops = 0;
     bool counting = false;
     kernels::MetaBackend backend(
         topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
     parallel::MetaWorld world(rank);
-    const core::RankGroups groups(layout, rank, job.model, world, backend);
-    core::StepMemory memory(core::count_slots(job, layout, rank));
-    core::Trainer trainer(job, layout, backend, groups, memory);
-    core::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+    const core::train::RankGroups groups(layout, rank, job.model, world, backend);
+    core::train::StepMemory memory(core::train::count_slots(job, layout, rank));
+    core::train::Trainer trainer(job, layout, backend, groups, memory);
+    core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
     trainer.step(1, batches, {});
     counting = true;
     trainer.step(2, batches, {});
-    const core::RankRecord record =
-        core::record_rank(job, layout, rank, topology.device, core::count_slots(job, layout, rank));
+    const core::rank::RankRecord record = core::rank::record_rank(
+        job, layout, rank, topology.device, core::train::count_slots(job, layout, rank));
     CHECK(record.flops(job.microbatches()) == Approx(flops).epsilon(1e-12));
   }
 }
@@ -100,7 +102,7 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
   for (const std::int64_t n : {64, 1024})
     for (const std::int64_t zero : {1, 2, 3}) {
       CAPTURE(n, zero);
-      const core::JobSpec job = core::parse_job(
+      const core::job::JobSpec job = core::spec::parse_job(
           "model: {" + model +
               "}\nsteps: 1\ndata: {format: synthetic}\nprecision: {compute: bf16, grads: bf16}\nbatch: "
               "{global: " +
@@ -108,9 +110,9 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
               ", zero: " + std::to_string(zero) +
               ", overlap_grad_reduce: false, overlap_param_gather: false}\ncluster: {preset: dgx-h100}\n",
           "job.yaml");
-      const core::Plan plan = plan_of(job);
-      const core::StagePlan& stage = plan.stages.front();
-      const double p = static_cast<double>(core::count_parameters(job.model).total),
+      const core::plan::Plan plan = plan_of(job);
+      const core::plan::StagePlan& stage = plan.stages.front();
+      const double p = static_cast<double>(core::job::count_parameters(job.model).total),
                    parts = static_cast<double>(n);
       const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") +
                                                 term(stage, "master_weights") + term(stage, "moments"));
@@ -128,16 +130,16 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
 TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "[plan]") {
   for (const std::int64_t zero : {0, 1}) {
     CAPTURE(zero);
-    const core::JobSpec job =
+    const core::job::JobSpec job =
         job_of("layers: 32, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, seq_len: 4096",
                "parallel: {tp: 4, dp: 2, sequence_parallel: true, zero: " + std::to_string(zero) +
                    "}\nbatch: {global: 8, micro: 1}\ncluster: {preset: dgx-h100}\n");
-    const core::StagePlan stage = plan_of(job).stages.front();
+    const core::plan::StagePlan stage = plan_of(job).stages.front();
     const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") +
                                               term(stage, "master_weights") + term(stage, "moments"));
     // bf16 parameters, fp32 gradients, and master weights and moments in fp32, of a quarter of 6.74e9
     // parameters.
-    const double parameters = static_cast<double>(core::count_parameters(job.model).total) / 4;
+    const double parameters = static_cast<double>(core::job::count_parameters(job.model).total) / 4;
     const double expected = parameters * (6 + 12.0 / (zero == 0 ? 1 : 2));
     if (zero == 1) CHECK(expected == Approx(20.22e9).epsilon(0.001));
     CHECK(states == Approx(expected).epsilon(0.01));
@@ -151,17 +153,18 @@ TEST_CASE("gradients rounded for the way are planned with half of the bytes and 
                "parallel: {" + parallel + "}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n",
                precision));
   };
-  const auto traffic = [](const core::Plan& plan, const std::string& group) {
-    for (const core::TrafficPlan& t : plan.communication)
+  const auto traffic = [](const core::plan::Plan& plan, const std::string& group) {
+    for (const core::plan::TrafficPlan& t : plan.communication)
       if (t.group == group) return t;
     FAIL("no group " << group);
-    return core::TrafficPlan{};
+    return core::plan::TrafficPlan{};
   };
   // 8 reductions in a step of P fp32 gradients, 2 gathers of P bf16 parameters: 8 x 4 + 2 bytes against 8 x 2
   // + 2.
   const std::string one = "dp: 8, zero: 2, overlap_grad_reduce: false, bucket_bytes: 1073741824";
-  const core::Plan wide = plan_with("bf16", one), rounded = plan_with("{compute: bf16, reduce: bf16}", one);
-  const core::TrafficPlan before = traffic(wide, "dp"), after = traffic(rounded, "dp");
+  const core::plan::Plan wide = plan_with("bf16", one),
+                         rounded = plan_with("{compute: bf16, reduce: bf16}", one);
+  const core::plan::TrafficPlan before = traffic(wide, "dp"), after = traffic(rounded, "dp");
   CHECK(after.calls == before.calls);
   CHECK(after.bytes / before.bytes == Approx(18.0 / 34).epsilon(0.001));
   const parallel::LinkSpeed& link = wide.topology.nvlink;
@@ -173,8 +176,9 @@ TEST_CASE("gradients rounded for the way are planned with half of the bytes and 
   CHECK(rounded.time.step_seconds > wide.time.step_seconds - (before.seconds - after.seconds));
   // Among replicas an element crosses once in 2 bytes and once, as a sum, in 4; by all_reduce twice in 4.
   const std::string hybrid = "dp: 16, zero: 1, zero_group: 8, bucket_bytes: 1073741824";
-  const core::TrafficPlan across = traffic(plan_with("bf16", hybrid), "dp_outer"),
-                          less = traffic(plan_with("{compute: bf16, reduce: bf16}", hybrid), "dp_outer");
+  const core::plan::TrafficPlan across = traffic(plan_with("bf16", hybrid), "dp_outer"),
+                                less =
+                                    traffic(plan_with("{compute: bf16, reduce: bf16}", hybrid), "dp_outer");
   CHECK(less.bytes / across.bytes == Approx((2.0 + 4) / 4).epsilon(0.001));
   CHECK(less.seconds < 0.8 * across.seconds);
 }
@@ -184,7 +188,7 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
   t.devices_per_node = t.nvlink_domain = t.rails = 8;
   t.nvlink = {100e9, 1e-6, 1, 0};
   t.rail = t.network = {10e9, 10e-6, 1, 0};
-  using core::collective_seconds;
+  using core::plan::collective_seconds;
   using parallel::Link;
   CHECK(collective_seconds(parallel::OpKind::all_reduce, 800'000'000, {8, 8, Link::nvlink}, t) ==
         Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
@@ -207,9 +211,9 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   t.nvlink = {100e9, 1e-6, 1, 0};
   t.rail = t.network = {10e9, 10e-6, 1, 5e-6};
   using parallel::Link;
-  using Shares = std::array<double, core::kPorts>;  // NVLink, network, host
-  const auto shares = [&](core::GroupPlace place) {
-    return core::collective_cost(parallel::OpKind::all_gather, 1 << 20, place, t).shares;
+  using Shares = std::array<double, core::plan::kPorts>;  // NVLink, network, host
+  const auto shares = [&](core::plan::GroupPlace place) {
+    return core::plan::collective_cost(parallel::OpKind::all_gather, 1 << 20, place, t).shares;
   };
   CHECK(shares({8, 8, Link::nvlink}) == Shares{1, 0, 0});
   CHECK(shares({4, 1, Link::rail}) == Shares{0, 1, 0});
@@ -220,16 +224,16 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   t.nvlink.bytes_per_second = 40e9;
   CHECK(shares({16, 8, Link::rail})[0] == Approx(7.0 / 8));
   CHECK(shares({16, 8, Link::rail})[1] == Approx(0.5));
-  CHECK(core::message_cost(1 << 20, Link::nvlink, t).shares == Shares{1, 0, 0});
-  CHECK(core::message_cost(1 << 20, Link::network, t).shares == Shares{0, 1, 0});
-  CHECK(core::message_cost(1 << 20, Link::rail, t).latency == Approx(15e-6));
-  CHECK(core::collective_cost(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t).latency ==
-        Approx(5e-6 + 3 * 10e-6));
-  CHECK(core::collective_cost(parallel::OpKind::barrier, 0, {4, 1, Link::rail}, t).bandwidth == 0);
+  CHECK(core::plan::message_cost(1 << 20, Link::nvlink, t).shares == Shares{1, 0, 0});
+  CHECK(core::plan::message_cost(1 << 20, Link::network, t).shares == Shares{0, 1, 0});
+  CHECK(core::plan::message_cost(1 << 20, Link::rail, t).latency == Approx(15e-6));
+  CHECK(core::plan::collective_cost(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t)
+            .latency == Approx(5e-6 + 3 * 10e-6));
+  CHECK(core::plan::collective_cost(parallel::OpKind::barrier, 0, {4, 1, Link::rail}, t).bandwidth == 0);
   // Where the host's memory joins ranks: as measured, less what no bytes take.
   t.measured.devices = 2;
   t.measured.collectives["message"] = {1e3, 10e-6, 1e6, 200e-6};
-  const core::TransferCost by_host = core::message_cost(1'000'000, Link::shared_memory, t);
+  const core::plan::TransferCost by_host = core::plan::message_cost(1'000'000, Link::shared_memory, t);
   CHECK(by_host.shares == Shares{0, 0, 1});
   CHECK(by_host.latency == Approx(5e-6));
   CHECK(by_host.bandwidth == Approx(195e-6));
@@ -243,7 +247,7 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   t.rates.gemm = {.efficiency = 1, .tile_rows = 256, .tile_columns = 128, .start_depth = 0};
   t.rates.memory_efficiency = 1;
   const auto seconds = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return core::op_seconds(
+    return core::plan::op_seconds(
         {kernels::Operator::linear_fprop,
          kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, m, n, k),
          {0, 0}},
@@ -257,13 +261,13 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
 
 TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100,000 GPUs in 20", "[plan]") {
   const auto planned = [](std::int64_t dp, double limit) {
-    const core::JobSpec job = job_of(
+    const core::job::JobSpec job = job_of(
         "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: " + std::to_string(dp) +
                                     ", zero: 2, sequence_parallel: true, virtual_stages: 7, schedule: "
                                     "interleaved}\nbatch: {global: " +
                                     std::to_string(16 * dp) + ", micro: 1}\ncluster: {preset: dgx-h100}\n");
     const double start = base::monotonic_seconds();
-    const core::Plan plan = plan_of(job);
+    const core::plan::Plan plan = plan_of(job);
     CHECK(base::monotonic_seconds() - start < limit);
     CHECK(plan.stages.size() == 16);
     CHECK(plan.time.step_seconds > 0);
@@ -277,25 +281,26 @@ TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100
 }
 
 TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
-  const core::JobSpec job = job_of(
+  const core::job::JobSpec job = job_of(
       "preset: llama-3-70b",
       "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");
-  core::Plan plan = plan_of(job);
+  core::plan::Plan plan = plan_of(job);
   CHECK_FALSE(plan.fits);
-  plan.near = core::near_changes(job, plan.topology, core::NoneFits::smallest);
+  plan.near = core::plan::near_changes(job, plan.topology, core::plan::NoneFits::smallest);
   REQUIRE_FALSE(plan.near.empty());
-  for (const core::NearLayout& near : plan.near) CHECK(near.peak_bytes <= plan.device_bytes);
-  const std::string text = core::plan_text(plan, 0);
+  for (const core::plan::NearLayout& near : plan.near) CHECK(near.peak_bytes <= plan.device_bytes);
+  const std::string text = core::plan::plan_text(plan, 0);
   CHECK_THAT(text,
              Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
 }
 
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
-  const core::JobSpec job = job_of("preset: llama-3-8b",
-                                   "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: "
-                                   "1}\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n");
-  const core::Plan plan = plan_of(job);
-  const auto json = nlohmann::json::parse(core::plan_json(plan, 1e12));
+  const core::job::JobSpec job =
+      job_of("preset: llama-3-8b",
+             "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: "
+             "1}\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n");
+  const core::plan::Plan plan = plan_of(job);
+  const auto json = nlohmann::json::parse(core::plan::plan_json(plan, 1e12));
   CHECK(json["fits"] == plan.fits);
   CHECK(json["memory"]["peak_bytes"] == plan.peak_bytes);
   CHECK(json["memory"]["stages"].size() == 2);
@@ -306,7 +311,7 @@ TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   CHECK(ledger == Approx(step).epsilon(1e-6));
   CHECK(json["tokens_per_second_per_device"].get<double>() == Approx(64 * 8192 / step / 16));
   CHECK(json["mfu"].get<double>() ==
-        Approx(core::flops_per_token(job.model) * 64 * 8192 / step / 16 / 989e12));
+        Approx(core::job::flops_per_token(job.model) * 64 * 8192 / step / 16 / 989e12));
   CHECK(json["tflops_per_device"].get<double>() == Approx(json["mfu"].get<double>() * 989));
   CHECK(json["hardware_tflops_per_device"].get<double>() > json["tflops_per_device"].get<double>());
   for (const char* group : {"tp", "dp", "pp", "world"}) CHECK(json["communication"].contains(group));

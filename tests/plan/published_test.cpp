@@ -24,9 +24,10 @@ const std::string kFolder = std::string(TRAINERD_SOURCE_DIR) + "/tests/plan/";
 
 parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
   const std::string file = kFolder + "clusters/" + name + ".yaml";
-  core::Problems problems;
-  const int source = problems.add_source("published.yaml", core::Problems::SourceKind::argument);
-  auto topology = core::read_cluster(std::filesystem::exists(file) ? file : name, {source, 1, 1}, problems);
+  core::spec::Problems problems;
+  const int source = problems.add_source("published.yaml", core::spec::Problems::SourceKind::argument);
+  auto topology =
+      core::spec::read_cluster(std::filesystem::exists(file) ? file : name, {source, 1, 1}, problems);
   problems.throw_if_any();
   topology->nodes = (devices + topology->devices_per_node - 1) / topology->devices_per_node;
   return *topology;
@@ -38,21 +39,21 @@ YAML::Node software_node(const YAML::Node& file, const YAML::Node& row) {
                          : YAML::Node(YAML::NodeType::Map);
 }
 
-core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
+core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
   const auto number = [&](const YAML::Node& in, const char* key) { return in[key].as<std::int64_t>(); };
   const YAML::Node m = row["model"];
-  core::JobSpec job;
+  core::job::JobSpec job;
   job.name = row["id"].as<std::string>();
   job.steps = 1;
-  core::ModelOptions& model = job.model;
+  core::job::ModelOptions& model = job.model;
   model.layers = number(m, "layers"), model.hidden = number(m, "hidden"), model.heads = number(m, "heads");
   model.kv_heads = number(m, "kv"), model.ffn = number(m, "ffn"), model.vocab = number(m, "vocab");
   model.head_dim = model.hidden / model.heads;
   model.seq_len = number(row, "seq");
-  model.mlp = m["mlp"].as<std::string>() == "gelu" ? core::Mlp::gelu : core::Mlp::swiglu;
-  model.norm = m["norm"].as<std::string>() == "layer" ? core::Norm::layer : core::Norm::rms;
-  model.positions =
-      m["positions"].as<std::string>() == "learned" ? core::Positions::learned : core::Positions::rope;
+  model.mlp = m["mlp"].as<std::string>() == "gelu" ? core::job::Mlp::gelu : core::job::Mlp::swiglu;
+  model.norm = m["norm"].as<std::string>() == "layer" ? core::job::Norm::layer : core::job::Norm::rms;
+  model.positions = m["positions"].as<std::string>() == "learned" ? core::job::Positions::learned
+                                                                  : core::job::Positions::rope;
   model.linear_bias = m["bias"].as<bool>();
   model.qkv_bias = model.linear_bias || m["qkv_bias"].as<bool>(false);
   model.tie_embeddings = m["tie"].as<bool>();
@@ -72,9 +73,9 @@ core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
   // Of torchtitan's selective recomputation by operators: half of the products, and all but attention and
   // collectives of the rest.
   if (recompute == "half") job.recompute.every = 2;
-  job.recompute.kind = recompute == "full" || recompute == "half" ? core::RecomputeKind::full
-                       : recompute == "selective"                 ? core::RecomputeKind::selective
-                                                                  : core::RecomputeKind::none;
+  job.recompute.kind = recompute == "full" || recompute == "half" ? core::job::RecomputeKind::full
+                       : recompute == "selective"                 ? core::job::RecomputeKind::selective
+                                                                  : core::job::RecomputeKind::none;
   job.batch = {number(row, "global"), number(row, "micro")};
   job.precision.name = "bf16";
   job.precision.compute = job.precision.params = kernels::DType::bf16;
@@ -82,8 +83,8 @@ core::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) {
 }
 
 /// What the software of a row does otherwise than this one.
-core::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
-  core::OtherSoftware other;
+core::plan::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
+  core::plan::OtherSoftware other;
   const YAML::Node s = software_node(file, row);
   REQUIRE(s.IsMap());
   other.scatter_flows = s["scatter_flows"].as<bool>(false);
@@ -131,11 +132,11 @@ TEST_CASE("the planner predicts published step times", "[published]") {
   std::vector<Compared> all;
   std::map<std::string, std::vector<Compared>> memory;
   for (const YAML::Node& row : file["rows"]) {
-    const core::JobSpec job = published_job(file, row);
+    const core::job::JobSpec job = published_job(file, row);
     CAPTURE(job.name);
     const parallel::Topology topology =
         cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
-    const core::Plan plan = core::make_plan(job, topology, software_of(file, row));
+    const core::plan::Plan plan = core::plan::make_plan(job, topology, software_of(file, row));
     const std::string family = row["family"].as<std::string>();
     constexpr double kGiB = 1 << 30;
     if (row["seconds"]) {
@@ -154,11 +155,11 @@ TEST_CASE("the planner predicts published step times", "[published]") {
     if (row["reserved_gib"])
       memory["reserved-memory"].push_back(
           {job.name, row["reserved_gib"].as<double>(),
-           static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
+           static_cast<double>(plan.peak_bytes - core::rank::device_overhead(topology)) / kGiB});
     if (row["allocated_peak"])
       memory["allocated-memory"].push_back(
           {job.name, row["allocated_peak"].as<double>() / kGiB,
-           static_cast<double>(plan.peak_bytes - core::device_overhead(topology)) / kGiB});
+           static_cast<double>(plan.peak_bytes - core::rank::device_overhead(topology)) / kGiB});
     if (row["fits"]) CHECK(plan.fits == row["fits"].as<bool>());
   }
   for (const auto& [family, rows] : families) {
@@ -193,29 +194,29 @@ TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5
           "[published][search]") {
   const YAML::Node file = YAML::LoadFile(kFolder + "published.yaml");
   struct Sweep {
-    core::JobSpec job;
+    core::job::JobSpec job;
     parallel::Topology topology;
-    std::vector<core::LayoutChoice> layouts;
+    std::vector<core::plan::LayoutChoice> layouts;
     std::vector<double> measured;
   };
   std::map<std::string, Sweep> sweeps;
   for (const YAML::Node& row : file["rows"]) {
     if (!row["sweep"]) continue;
     Sweep& sweep = sweeps[row["sweep"].as<std::string>()];
-    core::JobSpec job = published_job(file, row);
+    core::job::JobSpec job = published_job(file, row);
     job.parallel.allow_tp_across_nodes = true;
     if (sweep.layouts.empty())
       sweep.job = job,
       sweep.topology = cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
     REQUIRE(job.batch.global == sweep.job.batch.global);
-    sweep.layouts.push_back(core::choice_of(job));
+    sweep.layouts.push_back(core::plan::choice_of(job));
     sweep.measured.push_back(row["seconds"].as<double>());
   }
   REQUIRE_FALSE(sweeps.empty());
   for (const auto& [name, sweep] : sweeps) {
     CAPTURE(name);
-    const core::SearchResult result =
-        core::search_layouts(sweep.job, sweep.topology, {.keep = 1, .layouts = sweep.layouts});
+    const core::plan::SearchResult result =
+        core::plan::search_layouts(sweep.job, sweep.topology, {.keep = 1, .layouts = sweep.layouts});
     REQUIRE(result.best.size() == 1);
     const auto chosen = std::find(sweep.layouts.begin(), sweep.layouts.end(), result.best.front().choice) -
                         sweep.layouts.begin();

@@ -16,45 +16,48 @@ using parallel::ScheduleKind;
 namespace {
 
 /// A record whose actions are one operator each, with the FLOPs as its seconds.
-core::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
-  core::RankRecord record;
+core::rank::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
+  core::rank::RankRecord record;
   for (const ActionKind kind :
        {ActionKind::forward, ActionKind::backward, ActionKind::backward_input, ActionKind::backward_weight}) {
     record.ops.push_back({kernels::Operator::add, {}, {costs.of(kind), 0}});
     const auto index = static_cast<std::int32_t>(record.ops.size()) - 1;
     for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
-      for (const core::MicrobatchRole turn :
-           {core::MicrobatchRole::first, core::MicrobatchRole::middle, core::MicrobatchRole::last})
-        record.actions[{chunk, kind, turn}] = {{core::RecordedEvent::Kind::op, index, 0}};
+      for (const core::rank::MicrobatchRole turn :
+           {core::rank::MicrobatchRole::first, core::rank::MicrobatchRole::middle,
+            core::rank::MicrobatchRole::last})
+        record.actions[{chunk, kind, turn}] = {{core::rank::RecordedEvent::Kind::op, index, 0}};
   }
   return record;
 }
 
-core::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::RankRecord& record,
-                           double message) {
-  core::ReplayInput input;
+core::plan::ReplayInput input_of(const parallel::ScheduleShape& shape, const core::rank::RankRecord& record,
+                                 double message) {
+  core::plan::ReplayInput input;
   input.schedule = shape;
   input.records.assign(static_cast<std::size_t>(shape.stages), &record);
-  input.op_seconds = [](const core::RecordedOp& op) { return op.cost.flops; };
-  input.collective_cost = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
-    return core::TransferCost{.bandwidth = static_cast<double>(c.bytes)};
+  input.op_seconds = [](const core::rank::RecordedOp& op) { return op.cost.flops; };
+  input.collective_cost = [](std::int64_t, const core::rank::RecordedCollective& c,
+                             const core::rank::RankRecord&) {
+    return core::plan::TransferCost{.bandwidth = static_cast<double>(c.bytes)};
   };
-  input.message_cost = [message](int, int) { return core::TransferCost{.bandwidth = message}; };
+  input.message_cost = [message](int, int) { return core::plan::TransferCost{.bandwidth = message}; };
   return input;
 }
 
 enum class Messages { in_order, copied };
 
-core::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs,
-                 Messages messages = Messages::in_order) {
-  core::RankRecord record = record_of(shape, costs);
+core::plan::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs,
+                       Messages messages = Messages::in_order) {
+  core::rank::RankRecord record = record_of(shape, costs);
   // Ranks end a step together, as the gradient norm's sum has them do.
   record.groups = {parallel::Group::world};
   record.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false}};
-  record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
-  core::ReplayInput input = input_of(shape, record, costs.transfer);
+  record.after = {{core::rank::RecordedEvent::Kind::issue, 0, 0},
+                  {core::rank::RecordedEvent::Kind::wait, 0, 0}};
+  core::plan::ReplayInput input = input_of(shape, record, costs.transfer);
   input.messages_in_order = messages == Messages::in_order;
-  return core::replay(input);
+  return core::plan::replay(input);
 }
 
 }  // namespace
@@ -64,12 +67,12 @@ TEST_CASE("the bubble of 1F1B is (p - 1) / (m + p - 1), interleaved (p - 1) / (v
     for (const int m : {8, 16, 32}) {
       CAPTURE(p, m);
       const double ideal = 3.0 * m;
-      const core::Replay plain =
+      const core::plan::Replay plain =
           run({ScheduleKind::one_f_one_b, p, 1, m, parallel::Pass::train}, {1, 1, 1, 0});
       CHECK(plain.bubble == Approx((p - 1.0) / (m + p - 1)));
       CHECK(plain.step_seconds == Approx(ideal + 3 * (p - 1)));
       // Chunks of half the time each.
-      const core::Replay two =
+      const core::plan::Replay two =
           run({ScheduleKind::interleaved, p, 2, m, parallel::Pass::train}, {0.5, 0.5, 0.5, 0});
       CHECK(two.bubble == Approx((p - 1.0) / (2 * m + p - 1)));
     }
@@ -117,12 +120,12 @@ TEST_CASE("messages awaited where they are posted stop a pipeline less where the
           "[replay]") {
   for (const auto& [kind, chunks] : {std::pair{ScheduleKind::interleaved, 2}, {ScheduleKind::zb_h1, 1}}) {
     parallel::ScheduleShape shape{kind, 4, chunks, 8, parallel::Pass::train};
-    const core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+    const core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
     const auto step = [&](bool overlap, bool early) {
       shape.early_receives = early;
-      core::ReplayInput input = input_of(shape, record, 0.05);
+      core::plan::ReplayInput input = input_of(shape, record, 0.05);
       input.overlap_p2p = overlap, input.messages_in_order = false;
-      return core::replay(input).step_seconds;
+      return core::plan::replay(input).step_seconds;
     };
     CAPTURE(static_cast<int>(kind));
     const double where_used = step(true, true), where_posted = step(false, false);
@@ -134,56 +137,56 @@ TEST_CASE("messages awaited where they are posted stop a pipeline less where the
 
 TEST_CASE("a background collective is exposed by what is left of it when it is awaited", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
-  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, parallel::OpKind::reduce_scatter, "gradients", 5, true}};
-  using Kind = core::RecordedEvent::Kind;
-  auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
+  using Kind = core::rank::RecordedEvent::Kind;
+  auto& backward = record.actions[{0, ActionKind::backward, core::rank::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, of which the backward's 2 hide some
   record.after = {{Kind::wait, 0, 0}};
-  const core::Replay overlapped = core::replay(input_of(shape, record, 0));
+  const core::plan::Replay overlapped = core::plan::replay(input_of(shape, record, 0));
   CHECK(overlapped.step_seconds == Approx(1 + 5));
   CHECK(overlapped.mean[base::LedgerPart::exposed_dp] == Approx(3));
   CHECK(overlapped.mean[base::LedgerPart::compute] == Approx(3));
 
   record.collectives[0].background = false;
-  const core::Replay stopped = core::replay(input_of(shape, record, 0));
+  const core::plan::Replay stopped = core::plan::replay(input_of(shape, record, 0));
   CHECK(stopped.step_seconds == Approx(1 + 2 + 5));
   CHECK(stopped.mean[base::LedgerPart::exposed_dp] == Approx(5));
 }
 
 TEST_CASE("ranks of several stages meet in as many groups as there are", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 3, 1, 4, parallel::Pass::train};
-  core::RankRecord inner = record_of(shape, {1, 1, 1, 0});
-  using Kind = core::RecordedEvent::Kind;
+  core::rank::RankRecord inner = record_of(shape, {1, 1, 1, 0});
+  using Kind = core::rank::RecordedEvent::Kind;
   inner.groups = {parallel::Group::world, parallel::Group::tied};
   inner.collectives = {{0, parallel::OpKind::all_reduce, "norm", 3, false},
                        {1, parallel::OpKind::all_reduce, "tied", 2, false}};
-  core::RankRecord ends = inner;
+  core::rank::RankRecord ends = inner;
   inner.groups.pop_back();
   inner.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
   ends.after = {{Kind::issue, 1, 0}, {Kind::wait, 1, 0},  {Kind::issue, 0, 0},
                 {Kind::wait, 0, 0},  {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
-  core::ReplayInput input = input_of(shape, ends, 0);
+  core::plan::ReplayInput input = input_of(shape, ends, 0);
   input.records[1] = &inner;
-  CHECK(core::replay(input).step_seconds == Approx(3.0 * (4 + 2) + 2 + 3 + 3));
+  CHECK(core::plan::replay(input).step_seconds == Approx(3.0 * (4 + 2) + 2 + 3 + 3));
 }
 
 TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
-  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, parallel::OpKind::all_gather, "parameters", 4, true}};
-  using Kind = core::RecordedEvent::Kind;
-  auto& forward = record.actions[{0, ActionKind::forward, core::MicrobatchRole::last}];
+  using Kind = core::rank::RecordedEvent::Kind;
+  auto& forward = record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
   forward.push_back({Kind::wait, 0, 0});  // a second into the step
   record.after = {{Kind::issue, 0, 0}};
-  CHECK(core::replay(input_of(shape, record, 0)).step_seconds == Approx(3 + 3));
+  CHECK(core::plan::replay(input_of(shape, record, 0)).step_seconds == Approx(3 + 3));
 }
 
 TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubble", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
-  const core::Replay slow = run(shape, {1, 1, 1, 0.25}), fast = run(shape, {1, 1, 1, 0});
+  const core::plan::Replay slow = run(shape, {1, 1, 1, 0.25}), fast = run(shape, {1, 1, 1, 0});
   CHECK(slow.step_seconds > fast.step_seconds);
   CHECK(slow.mean.sum() == Approx(slow.step_seconds));
   CHECK(slow.bubble > fast.bubble);
@@ -193,14 +196,15 @@ TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubb
 TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step",
           "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
-  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::world};
   record.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false}};
-  record.after = {{core::RecordedEvent::Kind::issue, 0, 0}, {core::RecordedEvent::Kind::wait, 0, 0}};
-  const core::Replays replays(input_of(shape, record, 0.25));
+  record.after = {{core::rank::RecordedEvent::Kind::issue, 0, 0},
+                  {core::rank::RecordedEvent::Kind::wait, 0, 0}};
+  const core::plan::Replays replays(input_of(shape, record, 0.25));
   const double even = replays.run().step_seconds;
-  CHECK(even == core::replay(input_of(shape, record, 0.25)).step_seconds);
-  const core::Replay slow =
+  CHECK(even == core::plan::replay(input_of(shape, record, 0.25)).step_seconds);
+  const core::plan::Replay slow =
       replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
   // The slow rank's own eight microbatches, behind the others' first and before their last.
   CHECK(slow.step_seconds >= 2 * 3 * 8);
@@ -208,11 +212,11 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   CHECK(slow.ranks[1][base::LedgerPart::compute] == Approx(3 * 8));
   std::vector<double> work(4), stalls(4);
   int messages = 0;
-  replays.run({.observe = [&](const core::ReplaySlice& s) {
+  replays.run({.observe = [&](const core::plan::ReplaySlice& s) {
     const auto rank = static_cast<std::size_t>(s.rank);
-    if (s.kind == core::ReplaySlice::Kind::work) work[rank] += s.seconds;
-    if (s.kind == core::ReplaySlice::Kind::stall) stalls[rank] += s.seconds;
-    messages += s.kind == core::ReplaySlice::Kind::message;
+    if (s.kind == core::plan::ReplaySlice::Kind::work) work[rank] += s.seconds;
+    if (s.kind == core::plan::ReplaySlice::Kind::stall) stalls[rank] += s.seconds;
+    messages += s.kind == core::plan::ReplaySlice::Kind::message;
   }});
   for (std::size_t rank = 0; rank < 4; ++rank) {
     CHECK(work[rank] == Approx(3 * 8));
@@ -224,15 +228,17 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
 TEST_CASE("a device waits for its host only where it has caught up", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   const auto step = [&](const std::vector<double>& seconds, double launch) {
-    core::RankRecord record;
-    core::RecordedSegment& forward = record.actions[{0, ActionKind::forward, core::MicrobatchRole::last}];
+    core::rank::RankRecord record;
+    core::rank::RecordedSegment& forward =
+        record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
     for (const double s : seconds) {
-      forward.push_back({core::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
+      forward.push_back(
+          {core::rank::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
       record.ops.push_back({kernels::Operator::add, {}, {s, 0}});
     }
-    core::ReplayInput input = input_of(shape, record, 0);
+    core::plan::ReplayInput input = input_of(shape, record, 0);
     input.launch_seconds = launch;
-    return core::replay(input).step_seconds;
+    return core::plan::replay(input).step_seconds;
   };
   CHECK(step({2, 2, 2}, 1) == Approx(1 + 6));             // the device is slower
   CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));     // the host is
@@ -242,25 +248,27 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
 
 TEST_CASE("a collective in the background slows the one that stops the rank on the same port", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
-  core::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp, parallel::Group::tp};
   record.collectives = {{0, parallel::OpKind::reduce_scatter, "gradients", 5, true},
                         {1, parallel::OpKind::all_reduce, "row_linear", 2, false}};
-  using Kind = core::RecordedEvent::Kind;
-  auto& backward = record.actions[{0, ActionKind::backward, core::MicrobatchRole::last}];
+  using Kind = core::rank::RecordedEvent::Kind;
+  auto& backward = record.actions[{0, ActionKind::backward, core::rank::MicrobatchRole::last}];
   backward.insert(backward.begin(), {Kind::issue, 0, 0});
   backward.push_back({Kind::issue, 1, 0}), backward.push_back({Kind::wait, 1, 0});
   record.after = {{Kind::wait, 0, 0}};
-  core::ReplayInput input = input_of(shape, record, 0);
-  const auto run = [&](std::array<double, core::kPorts> dp, std::array<double, core::kPorts> tp,
+  core::plan::ReplayInput input = input_of(shape, record, 0);
+  const auto run = [&](std::array<double, core::plan::kPorts> dp, std::array<double, core::plan::kPorts> tp,
                        double latency) {
-    input.collective_cost = [=](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
-      return core::TransferCost{latency, static_cast<double>(c.bytes) - latency, c.group == 0 ? dp : tp};
+    input.collective_cost = [=](std::int64_t, const core::rank::RecordedCollective& c,
+                                const core::rank::RankRecord&) {
+      return core::plan::TransferCost{latency, static_cast<double>(c.bytes) - latency,
+                                      c.group == 0 ? dp : tp};
     };
     std::vector<double> seen;
-    const core::Replays replays(input);
-    const core::Replay result = replays.run({.observe = [&](const core::ReplaySlice& s) {
-      if (s.kind == core::ReplaySlice::Kind::collective) seen.push_back(s.seconds);
+    const core::plan::Replays replays(input);
+    const core::plan::Replay result = replays.run({.observe = [&](const core::plan::ReplaySlice& s) {
+      if (s.kind == core::plan::ReplaySlice::Kind::collective) seen.push_back(s.seconds);
     }});
     CHECK(result.mean.sum() == Approx(result.step_seconds));
     CHECK(result.mean[base::LedgerPart::compute] == Approx(3));
@@ -286,26 +294,29 @@ TEST_CASE(
     "a message and a collective in the background slow each other where their ports and ways are the same",
     "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
-  core::RankRecord last = record_of(shape, {1, 1, 1, 0});
-  using Kind = core::RecordedEvent::Kind;
+  core::rank::RankRecord last = record_of(shape, {1, 1, 1, 0});
+  using Kind = core::rank::RecordedEvent::Kind;
   last.groups = {parallel::Group::world, parallel::Group::dp};
   last.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false},
                       {1, parallel::OpKind::all_gather, "parameters", 10, true}};
   last.after = {{Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
-  core::RankRecord first = last;
+  core::rank::RankRecord first = last;
   first.before = {{Kind::issue, 1, 0}};
   first.after = {{Kind::wait, 1, 0}, {Kind::issue, 0, 0}, {Kind::wait, 0, 0}};
-  core::ReplayInput input = input_of(shape, last, 0);
+  core::plan::ReplayInput input = input_of(shape, last, 0);
   input.records[0] = &first;
-  const auto run = [&](std::array<double, core::kPorts> message) {
-    input.collective_cost = [](std::int64_t, const core::RecordedCollective& c, const core::RankRecord&) {
-      return core::TransferCost{.bandwidth = static_cast<double>(c.bytes), .shares = {0, 1, 0}};
+  const auto run = [&](std::array<double, core::plan::kPorts> message) {
+    input.collective_cost = [](std::int64_t, const core::rank::RecordedCollective& c,
+                               const core::rank::RankRecord&) {
+      return core::plan::TransferCost{.bandwidth = static_cast<double>(c.bytes), .shares = {0, 1, 0}};
     };
-    input.message_cost = [=](int, int) { return core::TransferCost{.bandwidth = 1, .shares = message}; };
+    input.message_cost = [=](int, int) {
+      return core::plan::TransferCost{.bandwidth = 1, .shares = message};
+    };
     double messages = 0;
-    const core::Replays replays(input);
-    const core::Replay result = replays.run({.observe = [&](const core::ReplaySlice& s) {
-      if (s.kind == core::ReplaySlice::Kind::message) messages += s.seconds;
+    const core::plan::Replays replays(input);
+    const core::plan::Replay result = replays.run({.observe = [&](const core::plan::ReplaySlice& s) {
+      if (s.kind == core::plan::ReplaySlice::Kind::message) messages += s.seconds;
     }});
     CHECK(result.ranks[0].sum() == Approx(result.step_seconds));
     return std::array{result.step_seconds, result.ranks[0][base::LedgerPart::bubble],

@@ -17,7 +17,7 @@
 #include "kernels/base/error.h"
 
 using namespace trainerd;
-using core::RecomputeKind;
+using core::job::RecomputeKind;
 using parallel::ScheduleKind;
 
 namespace {
@@ -28,9 +28,9 @@ constexpr bool kTimed = false;  // a sanitizer takes several times as long
 constexpr bool kTimed = true;
 #endif
 
-core::JobSpec search_job(const std::string& model, const std::string& rest,
-                         const std::string& precision = "bf16") {
-  return core::parse_job(
+core::job::JobSpec search_job(const std::string& model, const std::string& rest,
+                              const std::string& precision = "bf16") {
+  return core::spec::parse_job(
       "model: {" + model +
           "}\nsteps: 1\ndata: {format: synthetic}\ncluster: {preset: dgx-h100}\nprecision: " + precision +
           "\n" + rest,
@@ -40,7 +40,7 @@ core::JobSpec search_job(const std::string& model, const std::string& rest,
 struct Case {
   const char* name;
   std::string model, rest;
-  core::LayoutSpace space;
+  core::plan::LayoutSpace space;
   std::string precision = "bf16";
 };
 
@@ -48,8 +48,8 @@ struct Case {
 std::vector<Case> cases() {
   const std::string small =
       "layers: 6, hidden: 1024, heads: 8, kv_heads: 4, ffn: 4096, vocab: 32000, seq_len: 1024";
-  const core::RecomputeOptions none{}, selective{RecomputeKind::selective, 1}, full{RecomputeKind::full, 1},
-      third{RecomputeKind::full, 3};
+  const core::job::RecomputeOptions none{}, selective{core::job::RecomputeKind::selective, 1},
+      full{core::job::RecomputeKind::full, 1}, third{core::job::RecomputeKind::full, 3};
   return {
       {"all schedules",
        small,
@@ -131,11 +131,11 @@ std::vector<Case> cases() {
 TEST_CASE("the search finds what planning every layout finds, and no bound is above its plan", "[search]") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
-    const core::JobSpec job = search_job(c.model, c.rest, c.precision);
-    parallel::Topology topology = core::job_topology(job);
-    const std::vector<core::LayoutChoice> all = core::all_layouts(job, topology, c.space);
-    core::LayoutParts parts(job, topology);
-    const std::vector<core::LayoutBound> bounds = core::LayoutBounds(parts).of(all);
+    const core::job::JobSpec job = search_job(c.model, c.rest, c.precision);
+    parallel::Topology topology = core::spec::job_topology(job);
+    const std::vector<core::plan::LayoutChoice> all = core::plan::all_layouts(job, topology, c.space);
+    core::plan::LayoutParts parts(job, topology);
+    const std::vector<core::plan::LayoutBound> bounds = core::plan::LayoutBounds(parts).of(all);
     struct Planned {
       double seconds;
       std::int64_t bytes;
@@ -145,13 +145,14 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
     double time_slack = 0, memory_slack = 0, worst_time = 1, worst_memory = 1;
     std::size_t above = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const core::Plan plan = core::make_plan(core::with_choice(job, all[i]), topology);
+      const core::plan::Plan plan = core::plan::make_plan(core::plan::with_choice(job, all[i]), topology);
       const double seconds = bounds[i].seconds / plan.time.step_seconds;
       const double bytes = static_cast<double>(bounds[i].bytes) / static_cast<double>(plan.peak_bytes);
       if (seconds > 1 + 1e-9 || bytes > 1) {
         if (++above <= 8) {
           std::string text;
-          for (const std::string& key : core::differences(core::choice_of(job), all[i])) text += key + " ";
+          for (const std::string& key : core::plan::differences(core::plan::choice_of(job), all[i]))
+            text += key + " ";
           UNSCOPED_INFO(text << ": " << seconds << " of the time, " << bytes << " of the memory");
         }
       }
@@ -173,7 +174,7 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
     });
     REQUIRE(fitting.size() > 10);
     REQUIRE(fitting.size() < all.size());
-    const core::SearchResult result = core::search_layouts(job, topology, {.space = c.space});
+    const core::plan::SearchResult result = core::plan::search_layouts(job, topology, {.space = c.space});
     std::printf(
         "search %-14s %5zu layouts, %zu fit, %lld planned; bounds: time %.3f (least %.3f), memory %.3f "
         "(least %.3f)\n",
@@ -192,33 +193,33 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
 
 TEST_CASE("a search finds the same with any number of threads, and its job is one that the parser takes",
           "[search]") {
-  const core::JobSpec job =
+  const core::job::JobSpec job =
       search_job("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
-  const parallel::Topology topology = core::job_topology(job);
-  const core::SearchResult one = core::search_layouts(job, topology, {.threads = 1}),
-                           three = core::search_layouts(job, topology, {.threads = 3});
+  const parallel::Topology topology = core::spec::job_topology(job);
+  const core::plan::SearchResult one = core::plan::search_layouts(job, topology, {.threads = 1}),
+                                 three = core::plan::search_layouts(job, topology, {.threads = 3});
   REQUIRE(one.best.size() == 10);
   REQUIRE(three.best.size() == 10);
   for (std::size_t i = 0; i < 10; ++i) CHECK(one.best[i].choice == three.best[i].choice);
-  const core::JobSpec chosen = core::parse_job(core::chosen_yaml(job, one), "chosen.yaml");
-  CHECK(core::choice_of(chosen) == one.best.front().choice);
+  const core::job::JobSpec chosen = core::spec::parse_job(core::plan::chosen_yaml(job, one), "chosen.yaml");
+  CHECK(core::plan::choice_of(chosen) == one.best.front().choice);
   CHECK(chosen.parallel.tp * chosen.parallel.pp * chosen.parallel.dp == 32);
   CHECK(chosen.batch.global == 128);
-  const core::Plan plan = core::make_plan(chosen, topology);
+  const core::plan::Plan plan = core::plan::make_plan(chosen, topology);
   CHECK(plan.fits);
   CHECK(plan.time.step_seconds == one.best.front().step_seconds);
-  CHECK(plan.time.step_seconds < core::make_plan(job, topology).time.step_seconds);
-  const auto json = nlohmann::json::parse(core::search_json(job, topology, one));
+  CHECK(plan.time.step_seconds < core::plan::make_plan(job, topology).time.step_seconds);
+  const auto json = nlohmann::json::parse(core::plan::search_json(job, topology, one));
   CHECK(json["best"].size() == 10);
   CHECK(json["best"][0]["step_seconds"] == plan.time.step_seconds);
   CHECK(json["best"][0]["peak_bytes"] == plan.peak_bytes);
-  CHECK(core::parse_job(json["job"].get<std::string>(), "json") == chosen);
-  CHECK_THAT(core::search_text(job, topology, one),
+  CHECK(core::spec::parse_job(json["job"].get<std::string>(), "json") == chosen);
+  CHECK_THAT(core::plan::search_text(job, topology, one),
              Catch::Contains("chosen, over the job's own") && Catch::Contains("MFU"));
 }
 
 TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory", "[search]") {
-  const core::JobSpec job = search_job(
+  const core::job::JobSpec job = search_job(
       "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 128}\nbatch: {global: 2048, micro: 1}\n");
   const auto cpu_seconds = [] {
     rusage usage{};
@@ -229,11 +230,11 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   // Less than 5 seconds on two cores of 2 GHz. It is 3 to 4 of the processor's; other processes on its cores
   // may double it, so that the fastest of three is taken.
   constexpr double kMaxSeconds = 8;
-  core::SearchResult result;
+  core::plan::SearchResult result;
   double seconds = kMaxSeconds;
   for (int i = 0; i < 3 && seconds >= kMaxSeconds; ++i) {
     const double before = cpu_seconds();
-    result = core::search_layouts(job, core::job_topology(job), {.threads = 2});
+    result = core::plan::search_layouts(job, core::spec::job_topology(job), {.threads = 2});
     seconds = cpu_seconds() - before;
     if (!kTimed) break;
   }
@@ -245,35 +246,36 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   if (kTimed) CHECK(seconds < kMaxSeconds);
   CHECK(result.planned < 100);  // 69; what bounds do not exclude is most of the time
   REQUIRE(result.best.size() == 10);
-  for (const core::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
+  for (const core::plan::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   CHECK(usage.ru_maxrss < 1'000'000);  // kB
 }
 
 TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
-  const core::JobSpec job =
+  const core::job::JobSpec job =
       search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
-  const core::SearchResult result = core::search_layouts(job, core::job_topology(job));
+  const core::plan::SearchResult result = core::plan::search_layouts(job, core::spec::job_topology(job));
   CHECK(result.best.empty());
   REQUIRE_FALSE(result.nearest.empty());
-  for (const core::RankedLayout& l : result.nearest) CHECK(l.peak_bytes > result.device_bytes);
+  for (const core::plan::RankedLayout& l : result.nearest) CHECK(l.peak_bytes > result.device_bytes);
   CHECK(std::is_sorted(result.nearest.begin(), result.nearest.end(),
                        [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; }));
-  CHECK_THAT(core::search_text(job, core::job_topology(job), result), Catch::Contains("none fits"));
+  CHECK_THAT(core::plan::search_text(job, core::spec::job_topology(job), result),
+             Catch::Contains("none fits"));
 }
 
 TEST_CASE("a cluster without rates is searched by memory", "[search]") {
-  const core::JobSpec job =
+  const core::job::JobSpec job =
       search_job("preset: llama-3-8b", "parallel: {dp: 8}\nbatch: {global: 8, micro: 1}\n");
-  parallel::Topology topology = core::job_topology(job);
+  parallel::Topology topology = core::spec::job_topology(job);
   topology.rates = {};
-  const core::SearchResult result = core::search_layouts(job, topology);
+  const core::plan::SearchResult result = core::plan::search_layouts(job, topology);
   CHECK_FALSE(result.timed);
   REQUIRE_FALSE(result.best.empty());
-  for (const core::RankedLayout& l : result.best)
+  for (const core::plan::RankedLayout& l : result.best)
     CHECK((l.fits && l.peak_bytes <= result.device_bytes && l.step_seconds == 0));
-  CHECK_THAT(core::search_text(job, topology, result),
+  CHECK_THAT(core::plan::search_text(job, topology, result),
              Catch::Contains("times are not compared: dgx-h100 has no operator rates"));
-  CHECK_THAT(core::chosen_yaml(job, result), Catch::Contains("by memory alone"));
+  CHECK_THAT(core::plan::chosen_yaml(job, result), Catch::Contains("by memory alone"));
 }

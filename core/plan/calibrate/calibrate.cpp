@@ -17,7 +17,7 @@
 #include "kernels/tensor/rng.h"
 #include "parallel/comm/local/local_world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 /// The models of the steps that are timed: together they meet every operator over a range of sizes, in and
@@ -46,12 +46,12 @@ constexpr std::array kModels = {
     "micro: 1}\n",
 };
 
-JobSpec job_of(const char* model, const char* precision) {
-  return parse_job(std::string("name: calibrate\nseed: 1\ndevice: cpu\n") + model +
-                       "precision: " + precision +
-                       "\noptimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
-                       "1000000\ndata: {format: synthetic}\n",
-                   "calibrate.yaml");
+job::JobSpec job_of(const char* model, const char* precision) {
+  return spec::parse_job(std::string("name: calibrate\nseed: 1\ndevice: cpu\n") + model +
+                             "precision: " + precision +
+                             "\noptimizer: {name: adamw, lr: 1.0e-3, schedule: {kind: constant}}\nsteps: "
+                             "1000000\ndata: {format: synthetic}\n",
+                         "calibrate.yaml");
 }
 
 /// Of this thread's processor.
@@ -64,7 +64,7 @@ double processor_seconds() {
 /// One rank's trainer for one model, whose operators are timed.
 class TimedModel {
  public:
-  TimedModel(const JobSpec& job, const parallel::Topology& topology)
+  TimedModel(const job::JobSpec& job, const parallel::Topology& topology)
       : job_(job),
         one_thread_(topology.device.kind == kernels::DeviceKind::cpu && topology.device.threads == 1),
         rank_(job, topology, [this](const kernels::ObservedCall& call) { on_call(call); }) {
@@ -78,7 +78,7 @@ class TimedModel {
     into.drop_step();
     ++step_;
     double reading = 0;
-    SampleBatches batches(
+    train::SampleBatches batches(
         rank_.trainer().batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
           const double start = base::monotonic_seconds();
           for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -110,23 +110,23 @@ class TimedModel {
     into_->add(call);
   }
 
-  JobSpec job_;
+  job::JobSpec job_;
   OperatorSamples* into_ = nullptr;
   std::int64_t step_ = 0;
   bool one_thread_;
   double last_ = 0;
-  DeviceRank rank_;
+  rank::DeviceRank rank_;
 };
 
-std::vector<JobSpec> jobs() {
-  std::vector<JobSpec> jobs;
+std::vector<job::JobSpec> jobs() {
+  std::vector<job::JobSpec> jobs;
   for (const char* precision : {"fp32", "bf16"})
     for (const char* model : kModels) jobs.push_back(job_of(model, precision));
   return jobs;
 }
 
 parallel::Topology topology_for(const CalibrateOptions& options) {
-  if (options.device == DeviceChoice::cuda) {
+  if (options.device == job::DeviceChoice::cuda) {
     parallel::Topology cuda = parallel::detect_cuda_topology(1);
     if (options.ranks > 1)
       throw base::spec_error(
@@ -162,7 +162,7 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
                   const CalibrateOptions& options) {
   parallel::Topology mine = node;
   mine.devices_per_node = 1;
-  const std::vector<JobSpec> all_jobs = jobs();
+  const std::vector<job::JobSpec> all_jobs = jobs();
   if (rank == 0) shared.alone.resize(all_jobs.size()), shared.crowded.resize(all_jobs.size());
   const auto base_model = std::make_unique<TimedModel>(all_jobs.front(), mine);
   std::vector<std::int64_t> all;
@@ -192,8 +192,8 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
       if (all.size() > 1) meet();
     }
     if (rank == 0) {
-      shared.peak_fp32 = std::max(shared.peak_fp32, measure_gemm_peak(backend, kernels::DType::f32));
-      shared.peak_bf16 = std::max(shared.peak_bf16, measure_gemm_peak(backend, kernels::DType::bf16));
+      shared.peak_fp32 = std::max(shared.peak_fp32, rank::measure_gemm_peak(backend, kernels::DType::f32));
+      shared.peak_bf16 = std::max(shared.peak_bf16, rank::measure_gemm_peak(backend, kernels::DType::bf16));
       ++shared.rounds;
     }
     // Rank 0's clock decides for all.
@@ -206,21 +206,21 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
 
 }  // namespace
 
-parallel::Topology calibrated_topology(const JobSpec& job, double seconds) {
+parallel::Topology calibrated_topology(const job::JobSpec& job, double seconds) {
   if (job.cluster.preset != "local")
     throw base::spec_error("--calibrate: measures this machine, and the job is for " + job.cluster.preset +
                            ": leave out --calibrate, or cluster.preset");
-  const parallel::Topology here = job_topology(job);
+  const parallel::Topology here = spec::job_topology(job);
   CalibrateOptions options{.seconds = seconds};
   if (here.device.kind == kernels::DeviceKind::cuda) {
-    options.device = DeviceChoice::cuda;
+    options.device = job::DeviceChoice::cuda;
   } else {
     // A job may have more ranks than there are cores: as many are measured as there is room for.
     const std::int64_t cores = kernels::detect_cpu().threads;
     options.threads = std::min<std::int64_t>(here.device.threads, cores);
     options.ranks = std::min(here.devices_per_node, cores / options.threads);
   }
-  return with_rates(here, calibrate(options).topology);
+  return spec::with_rates(here, calibrate(options).topology);
 }
 
 Calibration calibrate(const CalibrateOptions& options) {
@@ -257,4 +257,4 @@ Calibration calibrate(const CalibrateOptions& options) {
   return made;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -11,10 +11,10 @@
 #include "core/job/job.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct CalibrateOptions {
-  DeviceChoice device = DeviceChoice::cpu;
+  job::DeviceChoice device = job::DeviceChoice::cpu;
   double seconds = 45;       ///< to measure for, about; at least one round is made
   std::int64_t threads = 1;  ///< of a rank
   std::int64_t ranks = 0;    ///< devices of the node; 0: as many as the cores have room for
@@ -36,9 +36,9 @@ Calibration calibrate(const CalibrateOptions& options);
 
 /// job_topology of a job on this machine, with the rates that `calibrate` measures for it in about `seconds`.
 /// Throws SpecError for a job of another cluster.
-parallel::Topology calibrated_topology(const JobSpec& job, double seconds);
+parallel::Topology calibrated_topology(const job::JobSpec& job, double seconds);
 
 /// The cluster file that `read_cluster` reads back. `source`: "measured 2026-01-31, trainerd 1.0".
 std::string cluster_yaml(const Calibration& calibration, const std::string& source);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

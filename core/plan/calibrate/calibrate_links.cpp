@@ -18,7 +18,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/comm/shm/shm_world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using namespace parallel;
@@ -116,4 +116,4 @@ MeasuredRates::Operators measure_collectives(const Topology& node) {
   return curves;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -4,7 +4,7 @@
 
 #include "core/plan/calibrate/calibrate.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Operators = parallel::MeasuredRates::Operators;
@@ -83,4 +83,4 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
   return text;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

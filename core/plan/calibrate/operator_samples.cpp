@@ -7,7 +7,7 @@
 
 #include "core/plan/cost/measured_cost.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Sample = OperatorSamples::Sample;
@@ -127,4 +127,4 @@ FittedCurves fit_curves(const std::vector<Sample>& samples) {
   return fitted;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

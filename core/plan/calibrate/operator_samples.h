@@ -10,7 +10,7 @@
 #include "kernels/backend/observed_backend.h"
 #include "parallel/layout/measured_rates.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// What operators took in one kind of step, over many steps. Of equal calls the mean of a step counts, since
 /// a step is their sum, and of that the median over the steps.
@@ -23,7 +23,7 @@ class OperatorSamples {
   void drop_step();
 
   struct Sample {
-    RecordedOp op;
+    rank::RecordedOp op;
     double seconds = 0;  ///< of a call: median over the steps of their means
     double calls = 0;    ///< in a step
   };
@@ -56,4 +56,4 @@ struct FittedCurves {
 /// Curves through the samples: see measured_cost.h.
 FittedCurves fit_curves(const std::vector<OperatorSamples::Sample>& samples);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -8,7 +8,7 @@
 #include "core/plan/cost/measured_cost.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using kernels::DType;
@@ -41,7 +41,7 @@ double gemm_seconds(const OpClass& g, const Topology& t) {
   return best;
 }
 
-double attention_seconds(const RecordedOp& op, const Topology& t) {
+double attention_seconds(const rank::RecordedOp& op, const Topology& t) {
   const OpClass& a = op.what;
   const bool forward = a.kind == OpClass::Kind::attention_forward;
   const auto& rates = t.rates.attention;
@@ -96,7 +96,7 @@ bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
   return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
 }
 
-double op_seconds(const RecordedOp& op, const Topology& t) {
+double op_seconds(const rank::RecordedOp& op, const Topology& t) {
   if (t.measured.known()) return measured_seconds(op, t.measured);
   const double moved = op.cost.bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   double made = 0;
@@ -174,4 +174,4 @@ TransferCost message_cost(std::int64_t bytes, Link link, const Topology& t) {
           share(link == Link::nvlink ? Port::nvlink : Port::network, 1)};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

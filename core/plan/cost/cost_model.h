@@ -12,7 +12,7 @@
 #include "parallel/layout/placement.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 inline double real(std::int64_t n) { return static_cast<double>(n); }
 
@@ -27,7 +27,7 @@ std::string how_to_get_rates(const parallel::Topology& topology);
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more
 /// summands. Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator
 /// is faster than its bytes. By measured curves instead, where the topology has them.
-double op_seconds(const RecordedOp& op, const parallel::Topology& topology);
+double op_seconds(const rank::RecordedOp& op, const parallel::Topology& topology);
 
 /// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).
 struct GroupPlace {
@@ -69,4 +69,4 @@ inline double message_seconds(std::int64_t bytes, parallel::Link link, const par
   return message_cost(bytes, link, topology).seconds();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -5,7 +5,7 @@
 #include "core/train/rank_groups.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 using parallel::Axis;
 
@@ -15,7 +15,7 @@ std::int64_t representative(const parallel::Layout& layout, std::int64_t pipelin
   return layout.grid.rank(place);
 }
 
-GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layout,
+GroupPlaces::GroupPlaces(const job::ModelOptions& model, const parallel::Layout& layout,
                          const parallel::Topology& topology)
     : placed_(layout.grid, topology) {
   const std::int64_t stages = layout.options.pp;
@@ -24,7 +24,7 @@ GroupPlaces::GroupPlaces(const ModelOptions& model, const parallel::Layout& layo
     const std::array pair{rank, representative(layout, (r + 1) % stages)};
     next_.push_back(stages > 1 ? placed_.link(pair, Axis::dp) : parallel::Link::none);
     auto& mine = places_.emplace_back();
-    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, group_needs(model))) {
+    for (const parallel::GroupMembers& group : parallel::groups_of(layout, rank, train::group_needs(model))) {
       if (group.group == parallel::Group::pp) continue;
       const auto at = static_cast<std::size_t>(group.group);
       // All ranks are one group, the same for every rank.
@@ -40,4 +40,4 @@ parallel::Link GroupPlaces::link(std::int64_t from, std::int64_t to) const {
   return next_[static_cast<std::size_t>((from + 1) % stages == to ? from : to)];
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

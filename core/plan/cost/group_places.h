@@ -11,7 +11,7 @@
 #include "parallel/layout/layout.h"
 #include "parallel/layout/placement.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// The first tensor- and data-parallel rank of a pipeline rank: it holds as much as any of them.
 std::int64_t representative(const parallel::Layout& layout, std::int64_t pipeline_rank);
@@ -20,7 +20,8 @@ std::int64_t representative(const parallel::Layout& layout, std::int64_t pipelin
 /// grouping of its data-parallel ranks.
 class GroupPlaces {
  public:
-  GroupPlaces(const ModelOptions& model, const parallel::Layout& layout, const parallel::Topology& topology);
+  GroupPlaces(const job::ModelOptions& model, const parallel::Layout& layout,
+              const parallel::Topology& topology);
 
   /// Of the groups that the rank is in; not of `pp`.
   using ByGroup = std::array<std::optional<GroupPlace>, parallel::kGroups.size()>;
@@ -41,4 +42,4 @@ class GroupPlaces {
   std::vector<ByGroup> places_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

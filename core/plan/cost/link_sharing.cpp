@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 void LinkSharing::take(std::size_t id, const PortUse& use) {
   for (std::size_t port = 0; port < kPorts; ++port) {
@@ -86,4 +86,4 @@ std::size_t LinkSharing::step() {
   return id;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -7,7 +7,7 @@
 
 #include "core/plan/cost/cost_model.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// A part of a rank's ports that a transfer takes. Ports carry as much out as in at once.
 struct PortUse {
@@ -66,4 +66,4 @@ class LinkSharing {
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -6,7 +6,7 @@
 #include "core/plan/cost/cost_model.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using kernels::OpClass;
@@ -15,7 +15,7 @@ using parallel::MeasuredRates;
 /// Second-level caches of server cores hold 1 to 2 MiB.
 constexpr double kCoreCacheBytes = 1 << 20;
 
-double on_curve(const RecordedOp& op, const MeasuredRates::Operators& curves) {
+double on_curve(const rank::RecordedOp& op, const MeasuredRates::Operators& curves) {
   if (const auto own = curves.find(curve_of(op.op, op.what)); own != curves.end()) {
     if (!has_shape(op.what)) return on_points(own->second, op.cost.bytes);
     const auto terms = shape_terms(op.what, op.cost);
@@ -61,7 +61,7 @@ double on_points(std::span<const double> points, double x) {
   return points[i - 1] * std::pow(points[i + 1] / points[i - 1], part);
 }
 
-double measured_seconds(const RecordedOp& op, const MeasuredRates& rates) {
+double measured_seconds(const rank::RecordedOp& op, const MeasuredRates& rates) {
   const double alone = on_curve(op, rates.alone);
   double seconds = alone;
   if (rates.busy > 1 && !rates.crowded.empty()) {
@@ -82,4 +82,4 @@ double measured_collective(const std::string& op, std::int64_t bytes, std::int64
   return on_points(at->second, real(bytes)) * std::max(1.0, real(size) / real(rates.devices));
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -11,7 +11,7 @@
 #include "core/rank/record.h"
 #include "parallel/layout/measured_rates.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// "linear_fprop.bf16": the key of an operator's curve.
 std::string curve_of(kernels::Operator op, const kernels::OpClass& what);
@@ -30,11 +30,11 @@ std::array<double, kShapeTerms> shape_terms(const kernels::OpClass& what, const 
 double on_points(std::span<const double> points, double x);
 
 /// Device and host. Between one busy device and all by how many there are.
-double measured_seconds(const RecordedOp& op, const parallel::MeasuredRates& rates);
+double measured_seconds(const rank::RecordedOp& op, const parallel::MeasuredRates& rates);
 
 /// Of a collective among `size` devices of a node, or a message; larger groups than were measured take longer
 /// in proportion.
 double measured_collective(const std::string& op, std::int64_t bytes, std::int64_t size,
                            const parallel::MeasuredRates& rates);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -8,7 +8,7 @@
 
 // Amounts in words for the planner's reports.
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 inline double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024 * 1024); }
 
@@ -25,4 +25,4 @@ inline std::string amount(double bytes) {
   return fmt::format("{:.3g} kB", bytes / 1e3);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -7,7 +7,7 @@
 #include "core/spec/machines.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 /// Data-parallel replicas that the nodes left have devices for.
@@ -16,8 +16,8 @@ std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, std::in
   return std::min(dp, nodes * devices_per_node / (ranks / dp));
 }
 
-std::vector<double> speeds(const FailureSpec& spec, const FailureScenario& s, std::int64_t devices_per_node,
-                           std::int64_t ranks, std::int64_t dp) {
+std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario& s,
+                           std::int64_t devices_per_node, std::int64_t ranks, std::int64_t dp) {
   std::vector<double> table{1};
   for (std::int64_t missing = 1; spec.elastic && missing < s.nodes; ++missing) {
     const std::int64_t left = replicas(s.nodes - missing, devices_per_node, ranks, dp);
@@ -50,7 +50,7 @@ class Needs {
   std::string missing_;
 };
 
-CheckpointTier memory_tier(const char* name, FailureScope survives, const FailureSpec::Memory& m,
+CheckpointTier memory_tier(const char* name, FailureScope survives, const spec::FailureSpec::Memory& m,
                            Needs& needs) {
   return {.name = name,
           .survives = survives,
@@ -63,10 +63,11 @@ CheckpointTier memory_tier(const char* name, FailureScope survives, const Failur
 
 /// Steps between two saves to storage; 0: the optimum. A duration becomes the nearest whole multiple of the
 /// cadence that is given for copies in memory: a partner's is a multiple of the own node's.
-std::int64_t storage_steps(const io::Interval& every, const FailureSpec& spec, const RunFigures& figures) {
+std::int64_t storage_steps(const io::Interval& every, const spec::FailureSpec& spec,
+                           const RunFigures& figures) {
   if (every.seconds == 0 || figures.step_seconds.value_or(0) <= 0) return every.steps;
   std::int64_t multiple = 1;
-  for (const FailureSpec::Memory& memory : {spec.memory, spec.partner})
+  for (const spec::FailureSpec::Memory& memory : {spec.memory, spec.partner})
     if (memory.save_seconds >= 0 && memory.every_steps > 0) multiple = std::max(multiple, memory.every_steps);
   const double steps = std::round(every.seconds / *figures.step_seconds / static_cast<double>(multiple));
   return static_cast<std::int64_t>(
@@ -74,7 +75,7 @@ std::int64_t storage_steps(const io::Interval& every, const FailureSpec& spec, c
          multiple;
 }
 
-CheckpointTier storage_tier(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures,
+CheckpointTier storage_tier(const job::JobSpec& job, const spec::FailureSpec& spec, const RunFigures& figures,
                             Needs& needs) {
   CheckpointTier tier{.name = "storage",
                       .survives = FailureScope::several,
@@ -104,18 +105,19 @@ CheckpointTier storage_tier(const JobSpec& job, const FailureSpec& spec, const R
 
 }  // namespace
 
-FailureSpec job_failures(const JobSpec& job, const std::vector<std::string>& overrides) {
-  Problems problems;
-  const int source = problems.add_source("cluster.preset", Problems::SourceKind::argument);
-  const auto spec = read_cluster_failures(job.cluster.preset, {source, 1, 1}, overrides, problems);
+spec::FailureSpec job_failures(const job::JobSpec& job, const std::vector<std::string>& overrides) {
+  spec::Problems problems;
+  const int source = problems.add_source("cluster.preset", spec::Problems::SourceKind::argument);
+  const auto spec = spec::read_cluster_failures(job.cluster.preset, {source, 1, 1}, overrides, problems);
   problems.throw_if_any();
   base::check(spec.has_value(), "failures that cannot be read have a problem");
   return *spec;
 }
 
-FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, const RunFigures& figures) {
+FailureScenario failure_scenario(const job::JobSpec& job, const spec::FailureSpec& spec,
+                                 const RunFigures& figures) {
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks(), dp = job.parallel.dp;
-  const std::int64_t devices = job_topology(job).devices_per_node;
+  const std::int64_t devices = spec::job_topology(job).devices_per_node;
   Needs needs;
   FailureScenario s;
   s.nodes = (ranks + devices - 1) / devices;
@@ -154,4 +156,4 @@ FailureScenario failure_scenario(const JobSpec& job, const FailureSpec& spec, co
   return s;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -5,7 +5,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 // Beyond these the tests see the closed form leave the simulation by more than a point.
@@ -305,4 +305,4 @@ GoodputEstimate closed_form_goodput(const FailureScenario& s) {
   return estimate;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -8,7 +8,7 @@
 // What interruptions cost a long job: goodput is useful training over wall time. One process, told two ways:
 // a closed form here, and a simulation of its events in goodput_simulation.h.
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 inline constexpr double kSecondsPerDay = 24 * 3600;
 inline constexpr std::int64_t kMaxScenarioSteps = 1'000'000'000;
@@ -114,4 +114,4 @@ struct GoodputEstimate {
 /// exp(rP) times on average. Missing nodes are a birth-death chain.
 GoodputEstimate closed_form_goodput(const FailureScenario& scenario);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

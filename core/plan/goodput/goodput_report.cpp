@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -154,4 +154,4 @@ std::string goodput_json(const GoodputReport& r) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

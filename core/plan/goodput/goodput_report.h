@@ -5,7 +5,7 @@
 #include "core/plan/goodput/goodput.h"
 #include "core/plan/goodput/goodput_simulation.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct GoodputReport {
   std::string job, cluster;
@@ -26,4 +26,4 @@ std::string goodput_text(const GoodputReport& report);
 /// `simulated` shares, `mtbf_seconds`, `interruptions` by kind, `checkpoints`, and what went in.
 std::string goodput_json(const GoodputReport& report);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -8,7 +8,7 @@
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -290,4 +290,4 @@ SimulatedGoodput simulate_goodput(const FailureScenario& scenario, const Simulat
   return result;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -2,7 +2,7 @@
 
 #include "core/plan/goodput/goodput.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct SimulationOptions {
   double weeks = 8;  ///< wall time of one run
@@ -24,4 +24,4 @@ struct SimulatedGoodput {
 /// SpecError as `check_scenario`, and when `options` are out of range.
 SimulatedGoodput simulate_goodput(const FailureScenario& scenario, const SimulationOptions& options);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

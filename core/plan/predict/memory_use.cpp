@@ -4,7 +4,7 @@
 
 #include "kernels/memory/memory.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using kernels::MemoryTerm;
@@ -52,4 +52,4 @@ std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const 
   return uses;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

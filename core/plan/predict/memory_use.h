@@ -8,11 +8,11 @@
 
 #include "core/rank/dry_run.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// Ranks that plan the same.
 struct RankClass {
-  DryRun plan;
+  rank::DryRun plan;
   std::int64_t ranks = 1;
 };
 
@@ -21,4 +21,4 @@ struct RankClass {
 /// byte is left out.
 std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const RankClass> classes);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

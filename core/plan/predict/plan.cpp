@@ -15,12 +15,12 @@
 #include "kernels/base/error.h"
 #include "parallel/schedule/schedule.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::Topology;
 
-Plan plan_of(const JobSpec& job, const Topology& topology, const parallel::Layout& layout) {
+Plan plan_of(const job::JobSpec& job, const Topology& topology, const parallel::Layout& layout) {
   Plan plan;
   plan.job = job;
   plan.topology = topology;
@@ -29,12 +29,12 @@ Plan plan_of(const JobSpec& job, const Topology& topology, const parallel::Layou
 }
 
 /// Of the node whose ranks need most.
-Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const RankNeeds> stages) {
+rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const rank::RankNeeds> stages) {
   const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp),
                      pp = layout.grid.size(parallel::Axis::pp);
-  Fit worst;
+  rank::Fit worst;
   std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the node before
-  std::vector<RankNeeds> node;
+  std::vector<rank::RankNeeds> node;
   const bool one_stage = stride % t.devices_per_node == 0;  // on each node: one of its nodes is looked at
   for (std::int64_t first = 0; first < ranks; first += one_stage ? stride : t.devices_per_node) {
     stages_of_node.clear();
@@ -44,7 +44,7 @@ Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const Ra
     before = stages_of_node;
     node.clear();
     for (const std::int64_t stage : stages_of_node) node.push_back(stages[static_cast<std::size_t>(stage)]);
-    const Fit fit = judge_fit(node, t);
+    const rank::Fit fit = rank::judge_fit(node, t);
     worst.device_bytes = std::max(worst.device_bytes, fit.device_bytes),
     worst.node_bytes = std::max(worst.node_bytes, fit.node_bytes);
     worst.on_device = worst.on_device && fit.on_device, worst.on_node = worst.on_node && fit.on_node;
@@ -53,7 +53,7 @@ Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const Ra
 }
 
 /// Of all logits of a microbatch, as other software holds them, over what a stage has for them here.
-std::int64_t more_logits(const JobSpec& job, const StagePlan& stage, const OtherSoftware& other) {
+std::int64_t more_logits(const job::JobSpec& job, const StagePlan& stage, const OtherSoftware& other) {
   if (other.logit_bytes == 0 || !stage.chunks.back().head) return 0;
   const auto own = stage.terms.find("logits");
   return job.batch.micro * job.model.seq_len * job.model.vocab / job.parallel.tp * other.logit_bytes -
@@ -65,24 +65,24 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
   const Topology& t = plan.topology;
   const bool own = t.device_memory_bytes > 0;
   plan.device_bytes = device_bytes(t, layout.grid.ranks());
-  std::vector<RankNeeds> needs;
+  std::vector<rank::RankNeeds> needs;
   for (std::size_t rank = 0; rank < records.memory.size(); ++rank) {
     StagePlan& stage = plan.stages.emplace_back();
     stage.chunks = parallel::chunks_of(layout, static_cast<std::int64_t>(rank));
     stage.memory = records.memory[rank];
     for (const auto& region : stage.memory.regions)
       for (const auto& [term, bytes] : region.terms) stage.terms[term] += bytes;
-    const std::int64_t snapshots = kSnapshots * records.of_rank[rank]->snapshot_bytes;
+    const std::int64_t snapshots = rank::kSnapshots * records.of_rank[rank]->snapshot_bytes;
     const std::int64_t who = representative(layout, static_cast<std::int64_t>(rank));
-    const std::int64_t reserve = overhead_bytes(plan.job, layout, who),
-                       overhead = device_overhead(t, reserve);
+    const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
+                       overhead = rank::device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
     else stage.terms["snapshots"] = snapshots;  // where devices share the node's memory, snapshots do too
     const std::int64_t logits = more_logits(plan.job, stage, other);
     if (logits > 0) stage.terms["logits"] += logits;
     stage.bytes = stage.memory.total_bytes() + logits + (own ? overhead : snapshots);
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
-    const std::int64_t staging = staging_bytes(plan.job, layout, who);
+    const std::int64_t staging = rank::staging_bytes(plan.job, layout, who);
     plan.staging_bytes = std::max(plan.staging_bytes, staging);
     needs.push_back(
         {stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
@@ -95,12 +95,12 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
                    const GroupPlaces& groups, const parallel::ScheduleShape& shape) {
   std::map<parallel::Group, TrafficPlan> worst;
   for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank) {
-    const RankRecord& record = *records.of_rank[rank];
+    const rank::RankRecord& record = *records.of_rank[rank];
     std::map<parallel::Group, TrafficPlan> mine;
-    const auto count = [&](const RecordedSegment& segment, std::int64_t times) {
-      for (const RecordedEvent& e : segment) {
-        if (e.kind != RecordedEvent::Kind::issue) continue;
-        const RecordedCollective& c = record.collectives[static_cast<std::size_t>(e.index)];
+    const auto count = [&](const rank::RecordedSegment& segment, std::int64_t times) {
+      for (const rank::RecordedEvent& e : segment) {
+        if (e.kind != rank::RecordedEvent::Kind::issue) continue;
+        const rank::RecordedCollective& c = record.collectives[static_cast<std::size_t>(e.index)];
         const parallel::Group group = record.groups[static_cast<std::size_t>(c.group)];
         const GroupPlace& place = groups.at(static_cast<std::int64_t>(rank), group);
         TrafficPlan& t = mine[group];
@@ -113,7 +113,7 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
     };
     count(record.before, 1), count(record.after, 1);
     for (const auto& [key, segment] : record.actions)
-      count(segment, RankRecord::times(key, shape.microbatches));
+      count(segment, rank::RankRecord::times(key, shape.microbatches));
     for (auto& [group, t] : mine)
       if (const auto at = worst.find(group);
           at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
@@ -127,16 +127,16 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
   pp.link = parallel::to_string(slowest);
   // A rank within the pipeline receives and sends each chunk's flow, and its gradient.
   pp.calls = 4 * layout.options.virtual_stages * shape.microbatches;
-  pp.bytes = static_cast<double>(pp.calls * flow_bytes(plan.job));
+  pp.bytes = static_cast<double>(pp.calls * rank::flow_bytes(plan.job));
   if (plan.timed)
     pp.seconds =
-        static_cast<double>(pp.calls) * message_seconds(flow_bytes(plan.job), slowest, plan.topology);
+        static_cast<double>(pp.calls) * message_seconds(rank::flow_bytes(plan.job), slowest, plan.topology);
   plan.communication.push_back(pp);
 }
 
 void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups,
                const StageRecords& records, const OtherSoftware& other) {
-  const JobSpec& job = plan.job;
+  const job::JobSpec& job = plan.job;
   const Topology& t = plan.topology;
   plan.timed = has_rates(t, job.precision.compute);
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
@@ -148,7 +148,7 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
                tokens = static_cast<double>(job.tokens_per_step());
   const double step = plan.time.step_seconds;
   plan.tokens_per_second_per_device = tokens / step / devices;
-  plan.model_tflops_per_device = flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
+  plan.model_tflops_per_device = job::flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
   plan.mfu = plan.model_tflops_per_device * 1e12 / peak_flops(t, job.precision.compute);
   double flops = 0;
   for (const auto& record : records.of_rank) flops += record->flops(job.microbatches());
@@ -158,14 +158,15 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
 void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const Topology& t = plan.topology;
   constexpr double kDay = 86400;
-  const PrecisionRecipe& p = plan.job.precision;
+  const job::PrecisionRecipe& p = plan.job.precision;
   const parallel::ChunkSpan whole{
       .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
-  for (const ParamInfo& info : declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
-    plan.checkpoint.bytes += info.shard.logical.numel() *
-                             (kernels::size_of(p.master) +
-                              static_cast<std::int64_t>(optimizer_states(plan.job.optimizer, info).size()) *
-                                  kernels::size_of(p.moments));
+  for (const model::ParamInfo& info : model::declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
+    plan.checkpoint.bytes +=
+        info.shard.logical.numel() *
+        (kernels::size_of(p.master) +
+         static_cast<std::int64_t>(train::optimizer_states(plan.job.optimizer, info).size()) *
+             kernels::size_of(p.moments));
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)
@@ -184,9 +185,9 @@ std::int64_t device_bytes(const Topology& t, std::int64_t ranks) {
                                    : t.node_memory_bytes / std::min(ranks, t.devices_per_node);
 }
 
-Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::Layout& layout,
-                 const std::vector<SlotCounts>& slots, const GroupPlaces& groups, WhenTooLarge when_too_large,
-                 const OtherSoftware& other) {
+Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parallel::Layout& layout,
+                 const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups,
+                 WhenTooLarge when_too_large, const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
   plan_memory(plan, layout, records, other);
@@ -196,13 +197,13 @@ Plan plan_layout(const JobSpec& job, const Topology& topology, const parallel::L
   return plan;
 }
 
-Plan make_plan(const JobSpec& job, const Topology& topology, const OtherSoftware& other) {
-  require_room_for_ranks(job, topology);
+Plan make_plan(const job::JobSpec& job, const Topology& topology, const OtherSoftware& other) {
+  rank::require_room_for_ranks(job, topology);
   parallel::Layout layout =
-      parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+      parallel::resolve_layout(job.parallel, topology, rank::model_costs(job.model), job.microbatches());
   if (other.one_level) layout.dp_levels = {layout.options.dp, layout.options.dp, false};
-  return plan_layout(job, topology, layout, count_all_slots(job, layout),
+  return plan_layout(job, topology, layout, train::count_all_slots(job, layout),
                      GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

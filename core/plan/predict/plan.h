@@ -15,7 +15,7 @@
 #include "parallel/layout/layout.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// One pipeline stage: the memory of its largest rank.
 struct StagePlan {
@@ -53,7 +53,7 @@ struct NearLayout {
 };
 
 struct Plan {
-  JobSpec job;
+  job::JobSpec job;
   parallel::Topology topology;
   std::string layout;  ///< parallel::describe
   std::vector<StagePlan> stages;
@@ -62,7 +62,7 @@ struct Plan {
   std::int64_t staging_bytes =
       0;  ///< of pinned memory that a rank's staged communication holds on its host, at most
   std::size_t worst_stage = 0;
-  Fit fit;  ///< of the node whose ranks need most
+  rank::Fit fit;  ///< of the node whose ranks need most
   bool fits = false;
   std::vector<NearLayout> near;  ///< of near_changes
 
@@ -79,7 +79,7 @@ struct Plan {
 /// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and
 /// replays its schedule on the machines of `topology`. Throws CapacityError or SpecError where the job cannot
 /// be laid out on them at all.
-Plan make_plan(const JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
+Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
 
 /// A line each, indented.
 std::string near_text(const std::vector<NearLayout>& near);
@@ -90,12 +90,12 @@ std::int64_t device_bytes(const parallel::Topology& topology, std::int64_t ranks
 enum class WhenTooLarge : std::uint8_t { all, memory_alone };
 /// The same for a layout that was resolved, with the slots of its pipeline ranks and where its groups are.
 /// What does not fit may be spared the rest of its plan.
-Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout,
-                 const std::vector<SlotCounts>& slots, const GroupPlaces& groups, WhenTooLarge when_too_large,
-                 const OtherSoftware& other = {});
+Plan plan_layout(const job::JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout,
+                 const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups,
+                 WhenTooLarge when_too_large, const OtherSoftware& other = {});
 
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);
 std::string plan_json(const Plan& plan, double tokens);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -9,7 +9,7 @@
 #include "core/plan/cost/units.h"
 #include "core/plan/predict/plan.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -199,7 +199,7 @@ std::string plan_json(const Plan& plan, double tokens) {
     if (plan.timed) axes[t.group]["seconds"] = t.seconds;
   }
   out["flops_convention"] = kFlopsConvention;
-  out["model_flops_per_token"] = flops_per_token(plan.job.model);
+  out["model_flops_per_token"] = job::flops_per_token(plan.job.model);
   if (plan.timed) {
     out["step_seconds"] = plan.time.step_seconds;
     out["tokens_per_second_per_device"] = plan.tokens_per_second_per_device;
@@ -222,4 +222,4 @@ std::string plan_json(const Plan& plan, double tokens) {
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -8,7 +8,7 @@
 #include "core/plan/cost/units.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 std::string schedule_title(const parallel::ScheduleShape& shape) {
   return std::string(parallel::to_string(shape.kind)) + ", " + std::to_string(shape.stages) + " stages of " +
@@ -66,4 +66,4 @@ std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

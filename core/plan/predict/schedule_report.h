@@ -7,7 +7,7 @@
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/timeline.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// "1f1b, 4 stages of 1 chunks, 8 microbatches"
 std::string schedule_title(const parallel::ScheduleShape& shape);
@@ -24,4 +24,4 @@ std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
 std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,
                          const parallel::Timeline& timeline);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -4,7 +4,7 @@
 
 #include "core/train/step_trace.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::ActionKind;
@@ -20,12 +20,12 @@ struct Part {
 std::vector<Part> parts_of(ActionKind kind, const parallel::ActionCosts& costs) {
   switch (kind) {
     case ActionKind::forward:
-    case ActionKind::forward_only: return {{trace_name(kind), costs.forward}};
+    case ActionKind::forward_only: return {{train::trace_name(kind), costs.forward}};
     case ActionKind::backward:
-      return {{trace_name(ActionKind::backward_input), costs.backward_input},
-              {trace_name(ActionKind::backward_weight), costs.backward_weight}};
-    case ActionKind::backward_input: return {{trace_name(kind), costs.backward_input}};
-    case ActionKind::backward_weight: return {{trace_name(kind), costs.backward_weight}};
+      return {{train::trace_name(ActionKind::backward_input), costs.backward_input},
+              {train::trace_name(ActionKind::backward_weight), costs.backward_weight}};
+    case ActionKind::backward_input: return {{train::trace_name(kind), costs.backward_input}};
+    case ActionKind::backward_weight: return {{train::trace_name(kind), costs.backward_weight}};
     default: return {};
   }
 }
@@ -110,4 +110,4 @@ io::Trace schedule_trace(const parallel::Timeline& timeline, const parallel::Act
   return Builder(timeline, costs).build();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

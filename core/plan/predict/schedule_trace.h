@@ -3,11 +3,11 @@
 #include "io/records/trace.h"
 #include "parallel/schedule/timeline.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// A simulated pass over the pipeline as a trace: a process for each rank, with a row of computations (a
 /// fused backward as its two gradients) and the bubbles between them, and rows of messages. `costs` are those
 /// of the timeline, in seconds.
 io::Trace schedule_trace(const parallel::Timeline& timeline, const parallel::ActionCosts& costs);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

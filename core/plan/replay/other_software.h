@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// What other software than this does otherwise in the same step: for the prediction of steps that it ran and
 /// others published.
@@ -30,4 +30,4 @@ struct OtherSoftware {
   std::int64_t logit_bytes = 0;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -7,7 +7,7 @@
 #include "core/plan/replay/simulation.h"
 #include "core/plan/replay/timed_rank.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct Replays::Compiled {
   ReplayInput in;
@@ -38,4 +38,4 @@ Replay Replays::run(const ReplayOptions& options) const {
 
 Replay replay(const ReplayInput& input) { return Replays(input).run(); }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

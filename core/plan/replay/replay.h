@@ -9,26 +9,27 @@
 #include "core/rank/record.h"
 #include "io/records/records.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// What the replay of a step needs. Pipeline ranks stand for all ranks that do as they do.
 struct ReplayInput {
   parallel::ScheduleShape schedule;
-  std::vector<const RankRecord*> records;  ///< by pipeline rank
-  bool overlap_p2p = true;                 ///< messages are awaited where they are used
+  std::vector<const rank::RankRecord*> records;  ///< by pipeline rank
+  bool overlap_p2p = true;                       ///< messages are awaited where they are used
   /// A rank's messages move in the order of issue, each when the one before it is through and its other end
   /// has come to it, and a send ends with its receive (NCCL). If not, a send is copied and over: the message
   /// is on its way, whatever else is (between processors).
   bool messages_in_order = true;
   bool own_progress = true;  ///< collectives in the background have a unit of their own; if not, they take
                              ///< the compute stream's
-  std::function<double(const RecordedOp&)> op_seconds;
+  std::function<double(const rank::RecordedOp&)> op_seconds;
   /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last
   /// step on, and the device waits where it has caught up.
   double launch_seconds = 0;
   bool messages_stop_host = false;  ///< it waits for the device before and after each message, and so runs
                                     ///< ahead within an action alone
-  std::function<TransferCost(std::int64_t pipeline_rank, const RecordedCollective&, const RankRecord&)>
+  std::function<TransferCost(std::int64_t pipeline_rank, const rank::RecordedCollective&,
+                             const rank::RankRecord&)>
       collective_cost;
   /// Of one message from a pipeline rank to another.
   std::function<TransferCost(int from, int to)> message_cost;
@@ -78,4 +79,4 @@ class Replays {
   std::unique_ptr<const Compiled> compiled_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -5,7 +5,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 using base::TimeLedger;
 using parallel::Action;
@@ -25,7 +25,7 @@ ReplaySimulation::ReplaySimulation(const ReplayInput& in, const std::vector<std:
     Rank& rank = ranks_.emplace_back();
     rank.index = r;
     rank.timed = &timed[static_cast<std::size_t>(r)];
-    const RankRecord& record = *in.records[static_cast<std::size_t>(r)];
+    const rank::RankRecord& record = *in.records[static_cast<std::size_t>(r)];
     for (const parallel::Group group : record.groups) {
       rank.groups.push_back({.info = &info(group)});
       if (info(group).joins_stages) ++members_[group];
@@ -169,8 +169,8 @@ bool ReplaySimulation::act(Rank& rank) {
   if (!land_for(rank, a)) return false;
   if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
   enter(rank, &a);
-  const auto segment =
-      rank.timed->actions.find({local(a.chunk), a.kind, role_of(a.microbatch, in_.schedule.microbatches)});
+  const auto segment = rank.timed->actions.find(
+      {local(a.chunk), a.kind, rank::role_of(a.microbatch, in_.schedule.microbatches)});
   rank.segment = segment == rank.timed->actions.end() ? nullptr : &segment->second;
   return compute(rank);
 }
@@ -212,4 +212,4 @@ void ReplaySimulation::go() {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -16,7 +16,7 @@
 // The discrete-event simulation behind replay.h: ranks that go through their timed segments (simulation.cpp),
 // and the messages and collectives that share the links between them (transfers.cpp).
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 using Part = base::LedgerPart;
 
@@ -177,4 +177,4 @@ class ReplaySimulation {
   std::priority_queue<Wakeup, std::vector<Wakeup>, std::greater<Wakeup>> wakeups_;  // when ranks are to go on
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

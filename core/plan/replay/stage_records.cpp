@@ -10,27 +10,27 @@
 #include "core/plan/cost/cost_model.h"
 #include "parallel/layout/schedule_shape.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
 /// recompute the same layers, and use the same pools and classes of slots.
-std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
-                     const SlotCounts& slots) {
+std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
+                     const train::SlotCounts& slots) {
   std::string key;
   const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
   for (const parallel::ChunkSpan& span : chunks) {
     key += span.embedding ? "e" : "", key += span.head ? "h" : "";
     for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
-      add(static_cast<std::int64_t>(recompute_of(job.recompute, layer)));
+      add(static_cast<std::int64_t>(model::recompute_of(job.recompute, layer)));
     key += ";";
   }
-  const DeclaredParams declared = declare_parameters(job.model, chunks, job.batch.micro * job.model.seq_len,
-                                                     layout.options.sequence_parallel);
-  for (const ParamInfo& p : declared.infos) {
+  const model::DeclaredParams declared = model::declare_parameters(
+      job.model, chunks, job.batch.micro * job.model.seq_len, layout.options.sequence_parallel);
+  for (const model::ParamInfo& p : declared.infos) {
     for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
     for (const std::int64_t of :
          {static_cast<std::int64_t>(p.shard.placement), static_cast<std::int64_t>(p.shard.granularity),
@@ -46,8 +46,8 @@ std::string class_of(const JobSpec& job, const parallel::Layout& layout, std::in
 }
 
 /// Of a layer's parameters gathered, or its gradients scattered, by other software.
-TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, const parallel::Topology& t,
-                       const OtherSoftware& other, bool recomputed) {
+TransferCost zero_cost(const rank::RecordedCollective& c, const GroupPlace& place,
+                       const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
   // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
   const double times = c.kind == OpKind::all_gather && recomputed ? 1 + other.gathered_again / 2 : 1;
   const double pieces = times * static_cast<double>(other.collectives_of_layer);
@@ -63,7 +63,7 @@ TransferCost zero_cost(const RecordedCollective& c, const GroupPlace& place, con
 }
 
 /// Of a collective of the step, by the software that runs it.
-TransferCost step_collective_cost(const RecordedCollective& c, const GroupPlace& place,
+TransferCost step_collective_cost(const rank::RecordedCollective& c, const GroupPlace& place,
                                   const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
   const auto labelled = [&](const char* label) { return c.label == label; };
   if ((labelled("parameters") && c.kind == OpKind::all_gather) ||
@@ -82,8 +82,8 @@ TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
 
 }  // namespace
 
-StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
-                        const std::vector<SlotCounts>& slots) {
+StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
+                        const kernels::Target& target, const std::vector<train::SlotCounts>& slots) {
   std::map<std::string, std::vector<std::size_t>> classes;
   for (std::size_t rank = 0; rank < slots.size(); ++rank)
     classes[class_of(job, layout, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
@@ -91,11 +91,11 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   records.of_rank.resize(slots.size());
   records.memory.resize(slots.size());
   for (const auto& [key, ranks] : classes) {
-    std::vector<SlotCounts> alike;
+    std::vector<train::SlotCounts> alike;
     for (const std::size_t rank : ranks) alike.push_back(slots[rank]);
-    const auto record = std::make_shared<RankRecord>(
-        record_rank(job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())), target,
-                    slots[ranks.front()], alike));
+    const auto record = std::make_shared<rank::RankRecord>(
+        rank::record_rank(job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())),
+                          target, slots[ranks.front()], alike));
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       records.of_rank[ranks[i]] = record;
       records.memory[ranks[i]] = record->memory_alike[i];
@@ -104,8 +104,8 @@ StageRecords record_all(const JobSpec& job, const parallel::Layout& layout, cons
   return records;
 }
 
-ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology, const GroupPlaces& groups,
-                         const StageRecords& records, const OtherSoftware& other) {
+ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topology,
+                         const GroupPlaces& groups, const StageRecords& records, const OtherSoftware& other) {
   const auto t = std::make_shared<parallel::Topology>(topology);
   const parallel::ParallelOptions& p = job.parallel;
   t->measured.busy = std::min(p.ranks(), t->devices_per_node);
@@ -115,19 +115,20 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   // A processor's progress threads run on the cores that compute, and communicators through memory copy what
   // they send.
   input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
-  input.messages_in_order = input.own_progress && !uses_staged(job);
+  input.messages_in_order = input.own_progress && !job::uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
   input.messages_stop_host = other.messages_stop_host;
-  input.op_seconds = [t](const RecordedOp& op) { return op_seconds(op, *t); };
-  const bool recomputed = job.recompute.kind == RecomputeKind::full;
-  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank, const RecordedCollective& c,
-                                                          const RankRecord& record) {
+  input.op_seconds = [t](const rank::RecordedOp& op) { return op_seconds(op, *t); };
+  const bool recomputed = job.recompute.kind == job::RecomputeKind::full;
+  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank,
+                                                          const rank::RecordedCollective& c,
+                                                          const rank::RankRecord& record) {
     return step_collective_cost(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t,
                                 other, recomputed);
   };
   const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
-  input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = flow_bytes(job)](int from, int to) {
+  input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = rank::flow_bytes(job)](int from, int to) {
     const parallel::Link link = groups.link(from, to);
     if (!scattered) return message_cost(bytes, link, *t);
     return one_after_another(
@@ -137,4 +138,4 @@ ReplayInput replay_input(const JobSpec& job, const parallel::Topology& topology,
   return input;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

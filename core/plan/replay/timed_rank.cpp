@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Part = base::LedgerPart;
@@ -27,17 +27,18 @@ class Compiler {
       : record_(*in.records[static_cast<std::size_t>(rank)]),
         own_progress_(in.own_progress),
         launch_seconds_(in.launch_seconds) {
-    for (const RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
-    for (const RecordedCollective& c : record_.collectives)
+    for (const rank::RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
+    for (const rank::RecordedCollective& c : record_.collectives)
       costs_.push_back(in.collective_cost(rank, c, record_));
     at_once_.assign(record_.groups.size(), true);
     for (std::size_t g = 0; g < record_.groups.size(); ++g)
       if (info(record_.groups[g]).joins_stages) at_once_[g] = false;
-    const auto look = [&](const RecordedSegment& segment) {
+    const auto look = [&](const rank::RecordedSegment& segment) {
       for (std::size_t i = 0; i < segment.size(); ++i) {
-        if (segment[i].kind != RecordedEvent::Kind::issue) continue;
+        if (segment[i].kind != rank::RecordedEvent::Kind::issue) continue;
         const auto g = static_cast<std::size_t>(group_of(segment[i]));
-        const bool awaited = i + 1 < segment.size() && segment[i + 1].kind == RecordedEvent::Kind::wait &&
+        const bool awaited = i + 1 < segment.size() &&
+                             segment[i + 1].kind == rank::RecordedEvent::Kind::wait &&
                              segment[i + 1].index == static_cast<int>(g) && segment[i + 1].behind == 0;
         if (!awaited) at_once_[g] = false;
       }
@@ -62,15 +63,15 @@ class Compiler {
   }
 
  private:
-  int group_of(const RecordedEvent& e) const {
+  int group_of(const rank::RecordedEvent& e) const {
     return record_.collectives[static_cast<std::size_t>(e.index)].group;
   }
-  bool stops_rank(const RecordedCollective& c) const {
+  bool stops_rank(const rank::RecordedCollective& c) const {
     const auto g = static_cast<std::size_t>(c.group);
     return at_once_[g] || (!(c.background && own_progress_) && !info(record_.groups[g]).joins_stages);
   }
 
-  TimedSegment timed(const RecordedSegment& segment, Part work) const {
+  TimedSegment timed(const rank::RecordedSegment& segment, Part work) const {
     TimedSegment out;
     const auto pass = [&](double seconds, Part part) {
       if (out.empty() || out.back().kind != TimedEvent::Kind::pass || out.back().part != part)
@@ -80,15 +81,15 @@ class Compiler {
       run.host += launch_seconds_;
       run.seconds += seconds;
     };
-    for (const RecordedEvent& e : segment) {
+    for (const rank::RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
-      if (e.kind == RecordedEvent::Kind::op) {
+      if (e.kind == rank::RecordedEvent::Kind::op) {
         pass(op_seconds_[i], work);
-      } else if (e.kind == RecordedEvent::Kind::wait) {
+      } else if (e.kind == rank::RecordedEvent::Kind::wait) {
         if (!at_once_[i])
           out.push_back({.kind = TimedEvent::Kind::wait, .group = e.index, .behind = e.behind});
       } else {
-        const RecordedCollective& c = record_.collectives[i];
+        const rank::RecordedCollective& c = record_.collectives[i];
         const bool stops = stops_rank(c);
         const Part part = info(record_.groups[static_cast<std::size_t>(c.group)]).issue;
         if (stops && others_.any_of(costs_[i]))
@@ -106,7 +107,7 @@ class Compiler {
     return out;
   }
 
-  const RankRecord& record_;
+  const rank::RankRecord& record_;
   bool own_progress_;
   double launch_seconds_;
   std::vector<double> op_seconds_;
@@ -128,4 +129,4 @@ TimedRank timed_rank(const ReplayInput& input, int pipeline_rank) {
   return Compiler(input, pipeline_rank).timed();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -6,7 +6,7 @@
 
 #include "core/plan/replay/replay.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// Ranks that a pipeline rank exchanges messages with: the last one with the first too where ranks hold
 /// several chunks.
@@ -31,9 +31,9 @@ using TimedSegment = std::vector<TimedEvent>;
 /// A record with its seconds.
 struct TimedRank {
   TimedSegment before, after;
-  std::map<ActionKey, TimedSegment> actions;
+  std::map<rank::ActionKey, TimedSegment> actions;
   std::vector<TransferCost> costs;  ///< of the record's collectives
 };
 TimedRank timed_rank(const ReplayInput& input, int pipeline_rank);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -2,7 +2,7 @@
 
 #include "core/plan/replay/simulation.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 using base::TimeLedger;
 using parallel::Action;
@@ -196,4 +196,4 @@ void ReplaySimulation::finish(const Owner& o) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -7,7 +7,7 @@
 #include "core/plan/search/probe_job.h"
 #include "core/rank/param_record.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::Group;
@@ -33,7 +33,7 @@ double DataParallelBounds::record_bytes(const LayoutChoice& c, const Unit& unit)
   ProbeJob probe = probe_job(parts_.job(), c, {.layers = layers, .embedding = embedding, .head = head},
                              std::min<std::int64_t>(2, parts_.microbatches(c)));
   probe.layout.dp_levels = parts_.levels(c);
-  return real(param_bytes(probe.job, probe.layout, probe.rank, parts_.topology().device));
+  return real(rank::param_bytes(probe.job, probe.layout, probe.rank, parts_.topology().device));
 }
 
 double DataParallelBounds::state_bytes(const LayoutChoice& c, const DataParallelUnits& units) {
@@ -57,8 +57,8 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
         probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head}, microbatches);
     probe.layout.dp_levels = parts_.levels(c);
     Seconds s;
-    for (const ParamCollective& call :
-         param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
+    for (const rank::ParamCollective& call :
+         rank::param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
       const bool outer = call.group == Group::dp_outer;
       // Replicas gather sums of gradients alone: part of the reduction.
       const bool gather = call.kind == parallel::OpKind::all_gather && !(outer && parts_.levels(c).replicas);
@@ -94,4 +94,4 @@ DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const Dat
   return sum;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

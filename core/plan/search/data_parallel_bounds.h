@@ -5,7 +5,7 @@
 
 #include "core/plan/search/layout_parts.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// The layers and tables that a rank holds.
 struct DataParallelUnits {
@@ -66,4 +66,4 @@ class DataParallelBounds {
   SharedMemo<std::tuple<Ranks, Unit, Places>, DataParallelSeconds> seconds_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

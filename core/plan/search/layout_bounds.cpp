@@ -13,7 +13,7 @@
 #include "core/train/rank_schedule.h"
 #include "kernels/tensor/dtype.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::ActionKind;
@@ -34,13 +34,14 @@ constexpr std::array kSums = {&ChunkCosts::forward,        &ChunkCosts::backward
 /// a + k b, but for the scratch: that is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
   for (const auto field : kSums) a.*field += k * (b.*field);
-  for (std::size_t i = 0; i < kSlotClasses; ++i) a.slot_bytes[i] += k * b.slot_bytes[i];
+  for (std::size_t i = 0; i < train::kSlotClasses; ++i) a.slot_bytes[i] += k * b.slot_bytes[i];
   return a;
 }
 
 ChunkCosts least(ChunkCosts a, const ChunkCosts& b) {
   for (const auto field : kSums) a.*field = std::min(a.*field, b.*field);
-  for (std::size_t i = 0; i < kSlotClasses; ++i) a.slot_bytes[i] = std::min(a.slot_bytes[i], b.slot_bytes[i]);
+  for (std::size_t i = 0; i < train::kSlotClasses; ++i)
+    a.slot_bytes[i] = std::min(a.slot_bytes[i], b.slot_bytes[i]);
   a.scratch_bytes = std::min(a.scratch_bytes, b.scratch_bytes);
   return a;
 }
@@ -82,7 +83,7 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
 }
 
 /// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
-ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
+ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
   LayoutChoice small = c;
@@ -95,25 +96,25 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   const auto& [job, layout, stage, rank] = probe_job(
       parts_.job(), small,
       {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
-  const SlotCounts slots = count_slots(job, layout, stage);
-  const RankRecord record = record_rank(job, layout, rank, t.device, slots);
+  const train::SlotCounts slots = train::count_slots(job, layout, stage);
+  const rank::RankRecord record = rank::record_rank(job, layout, rank, t.device, slots);
 
   ChunkCosts costs;
   for (const auto& region : record.memory.regions) {
     if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
-    for (std::size_t i = 0; i < kSlotClasses; ++i)
-      if (region.name == to_string(static_cast<SlotClass>(i)))
+    for (std::size_t i = 0; i < train::kSlotClasses; ++i)
+      if (region.name == train::to_string(static_cast<train::SlotClass>(i)))
         costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
   }
   if (!timed_) return costs;
-  const auto seconds_of = [&](const RecordedSegment& segment, std::optional<kernels::Operator> only) {
+  const auto seconds_of = [&](const rank::RecordedSegment& segment, std::optional<kernels::Operator> only) {
     double seconds = 0;
-    for (const RecordedEvent& e : segment) {
+    for (const rank::RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
-      if (e.kind == RecordedEvent::Kind::op && (!only || record.ops[i].op == *only))
+      if (e.kind == rank::RecordedEvent::Kind::op && (!only || record.ops[i].op == *only))
         seconds += op_seconds(record.ops[i], t);
-      if (e.kind != RecordedEvent::Kind::issue || only) continue;
-      const RecordedCollective& call = record.collectives[i];
+      if (e.kind != rank::RecordedEvent::Kind::issue || only) continue;
+      const rank::RecordedCollective& call = record.collectives[i];
       if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)
         seconds += collective_seconds(call.kind, call.bytes, tp, t);
     }
@@ -135,7 +136,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   return costs;
 }
 
-const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind,
+const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) {
   const ProbeKey key{c.tp,   c.sequence_parallel, c.micro, kind, makes_weights_apart(c), ends,
                      layers, tp.per_domain,       tp.link};
@@ -145,30 +146,33 @@ const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& t
 ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp,
                                   const parallel::ChunkSpan& span) {
   const int ends = ends_of(span);
-  const RecomputeOptions r = c.recompute;
-  if (span.layers == 0) return probe(c, tp, RecomputeKind::none, ends, 0);
-  std::int64_t again = r.kind == RecomputeKind::none ? 0 : span.layers;
-  if (r.kind == RecomputeKind::full && r.every > 1)
+  const job::RecomputeOptions r = c.recompute;
+  if (span.layers == 0) return probe(c, tp, job::RecomputeKind::none, ends, 0);
+  std::int64_t again = r.kind == job::RecomputeKind::none ? 0 : span.layers;
+  if (r.kind == job::RecomputeKind::full && r.every > 1)
     again =
         (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
   const bool alike = again == 0 || again == span.layers;
-  const RecomputeKind kind = again == 0 ? RecomputeKind::none : r.kind;
+  const job::RecomputeKind kind = again == 0 ? job::RecomputeKind::none : r.kind;
   if (alike && span.layers <= 2) return probe(c, tp, kind, ends, span.layers);
-  const auto layer = [&](RecomputeKind k) { return plus(probe(c, tp, k, 0, 3), -1, probe(c, tp, k, 0, 2)); };
-  const auto rest = [&](RecomputeKind k) { return plus(probe(c, tp, k, ends, 2), -2, layer(k)); };
+  const auto layer = [&](job::RecomputeKind k) {
+    return plus(probe(c, tp, k, 0, 3), -1, probe(c, tp, k, 0, 2));
+  };
+  const auto rest = [&](job::RecomputeKind k) { return plus(probe(c, tp, k, ends, 2), -2, layer(k)); };
   if (alike) return plus(rest(kind), static_cast<double>(span.layers), layer(kind));
-  return plus(plus(least(rest(RecomputeKind::none), rest(kind)), static_cast<double>(span.layers - again),
-                   layer(RecomputeKind::none)),
+  return plus(plus(least(rest(job::RecomputeKind::none), rest(kind)),
+                   static_cast<double>(span.layers - again), layer(job::RecomputeKind::none)),
               static_cast<double>(again), layer(kind));
 }
 
 LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const parallel::Topology& t = parts_.topology();
-  const JobSpec job = with_choice(parts_.job(), c);
+  const job::JobSpec job = with_choice(parts_.job(), c);
   const GroupPlaces& places = parts_.places(c);
   const std::vector<parallel::ChunkSpan>& chunks = parts_.chunks(c);
-  const std::vector<SlotCounts>& slots = parts_.slots(c);
-  const double m = static_cast<double>(parts_.microbatches(c)), flow = static_cast<double>(flow_bytes(job));
+  const std::vector<train::SlotCounts>& slots = parts_.slots(c);
+  const double m = static_cast<double>(parts_.microbatches(c)),
+               flow = static_cast<double>(rank::flow_bytes(job));
   const bool apart = makes_weights_apart(c);
   const double last_group =
       parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
@@ -184,20 +188,20 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   // Chunks follow each other over all ranks; the last rank sends to the first.
   for (std::int64_t chunk = 1; timed_ && c.pp > 1 && chunk < c.pp * c.virtual_stages; ++chunk) {
     const std::int64_t from = (chunk - 1) % c.pp, to = chunk % c.pp;
-    const double forward = message_seconds(flow_bytes(job), places.link(from, to), t);
+    const double forward = message_seconds(rank::flow_bytes(job), places.link(from, to), t);
     forward_trip += forward;
-    chain.trip += forward + message_seconds(flow_bytes(job), places.link(to, from), t);
+    chain.trip += forward + message_seconds(rank::flow_bytes(job), places.link(to, from), t);
   }
   for (std::int64_t r = 0; r < c.pp; ++r) {
     Stage& s = chain.stages.emplace_back();
     if (timed_ && r > 0) {
-      filled += message_seconds(flow_bytes(job), places.link(r - 1, r), t);
-      drained += message_seconds(flow_bytes(job), places.link(r, r - 1), t);
+      filled += message_seconds(rank::flow_bytes(job), places.link(r - 1, r), t);
+      drained += message_seconds(rank::flow_bytes(job), places.link(r, r - 1), t);
     }
     s.fill = filled, s.drain = drained;
     double scratch = 0, top_backward = 0, all_backward = 0, top_turned = 0;
-    const SlotCounts& counts = slots[static_cast<std::size_t>(r)];
-    std::vector<std::array<double, kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
+    const train::SlotCounts& counts = slots[static_cast<std::size_t>(r)];
+    std::vector<std::array<double, train::kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
       const ChunkCosts k = costs_of(c, tp, span);
@@ -209,8 +213,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.update += k.update, s.norm += k.norm;
       top_backward = backward, all_backward += backward;
       top_turned = turned;
-      for (std::size_t i = 0; i < kSlotClasses; ++i) {
-        const int pool = shared_by_chunks(static_cast<SlotClass>(i))
+      for (std::size_t i = 0; i < train::kSlotClasses; ++i) {
+        const int pool = train::shared_by_chunks(static_cast<train::SlotClass>(i))
                              ? 0
                              : counts.pool_of_chunk[static_cast<std::size_t>(v)];
         double& bytes = largest[static_cast<std::size_t>(pool)][i];
@@ -228,11 +232,12 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
     for (std::size_t pool = 0; pool < largest.size(); ++pool)
-      for (std::size_t i = 0; i < kSlotClasses; ++i) s.bytes += largest[pool][i] * counts.of_pool[pool][i];
+      for (std::size_t i = 0; i < train::kSlotClasses; ++i)
+        s.bytes += largest[pool][i] * counts.of_pool[pool][i];
     // The last turns of the backwards: the last microbatch of the top chunk, then the last group of
     // microbatches of each chunk below it.
     s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
-    s.bytes += scratch + static_cast<double>(device_overhead(t));
+    s.bytes += scratch + static_cast<double>(rank::device_overhead(t));
     top_backwards.push_back(top_turned);
     const auto alike = [&](const Stage& other) {
       return other.units == s.units && other.first_units == s.first_units;
@@ -244,7 +249,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   for (std::int64_t r = c.pp - 1; r >= 0; --r) {
     chain.stages[static_cast<std::size_t>(r)].first_backward = reached;
     reached += top_backwards[static_cast<std::size_t>(r)];
-    if (timed_ && r > 0) reached += message_seconds(flow_bytes(job), places.link(r, r - 1), t);
+    if (timed_ && r > 0) reached += message_seconds(rank::flow_bytes(job), places.link(r, r - 1), t);
   }
   return chain;
 }
@@ -252,7 +257,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
 LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const GroupPlaces& places = parts_.places(c);
-  const JobSpec& job = parts_.job();
+  const job::JobSpec& job = parts_.job();
   const double m = static_cast<double>(parts_.microbatches(c));
   const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
   LayoutBound bound;
@@ -334,4 +339,4 @@ std::vector<LayoutBound> LayoutBounds::of(std::span<const LayoutChoice> choices)
   return bounds;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

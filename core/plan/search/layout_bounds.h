@@ -10,7 +10,7 @@
 #include "core/plan/search/layout_parts.h"
 #include "core/rank/record.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// What a layout takes at least.
 struct LayoutBound {
@@ -23,7 +23,7 @@ struct ChunkCosts {
   double forward = 0, backward = 0, backward_input = 0,
          backward_weight = 0;   ///< seconds of a microbatch, tensor-parallel sums included
   double update = 0, norm = 0;  ///< seconds for all elements
-  std::array<double, kSlotClasses> slot_bytes{};
+  std::array<double, train::kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
 };
 
@@ -52,12 +52,12 @@ class LayoutBounds {
   struct Chain;
   /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp
   /// group is
-  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, RecomputeKind, bool, int, std::int64_t,
+  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int, std::int64_t,
                               std::int64_t, parallel::Link>;
 
-  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends,
+  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind, int ends,
                           std::int64_t layers);
-  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, RecomputeKind kind, int ends,
+  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind, int ends,
                           std::int64_t layers) const;
   ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::ChunkSpan& span);
   Chain chain_of(const LayoutChoice& c);
@@ -71,4 +71,4 @@ class LayoutBounds {
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

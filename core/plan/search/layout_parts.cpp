@@ -3,12 +3,12 @@
 #include "core/rank/dry_run.h"
 #include "parallel/layout/split.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// A layout of the same grid.
 const parallel::Layout& LayoutParts::like(const LayoutChoice& c) {
   return layouts_.get(grid_of(c), [&] {
-    return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, model_costs(job_.model),
+    return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, rank::model_costs(job_.model),
                                     microbatches(c));
   });
 }
@@ -27,18 +27,20 @@ const GroupPlaces& LayoutParts::places(const LayoutChoice& c) {
 
 const std::vector<parallel::ChunkSpan>& LayoutParts::chunks(const LayoutChoice& c) {
   return chunks_.get({c.pp, c.pp * c.virtual_stages}, [&] {
-    const parallel::ModelCosts costs = model_costs(job_.model);
+    const parallel::ModelCosts costs = rank::model_costs(job_.model);
     return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding,
                                   costs.head);
   });
 }
 
-const std::vector<SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
+const std::vector<train::SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
   const Shape shape{c.schedule, c.pp, c.virtual_stages, microbatches(c)};
   // Pools of slots depend on which layers are made again.
-  const std::int64_t every = c.recompute.kind == RecomputeKind::full ? c.recompute.every : 0;
-  const Pools& pools = pools_.get({shape, every}, [&] { return all_pools(with_choice(job_, c), layout(c)); });
-  return slots_.get({shape, pools}, [&] { return count_all_slots(with_choice(job_, c), layout(c), pools); });
+  const std::int64_t every = c.recompute.kind == job::RecomputeKind::full ? c.recompute.every : 0;
+  const train::Pools& pools =
+      pools_.get({shape, every}, [&] { return train::all_pools(with_choice(job_, c), layout(c)); });
+  return slots_.get({shape, pools},
+                    [&] { return train::count_all_slots(with_choice(job_, c), layout(c), pools); });
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

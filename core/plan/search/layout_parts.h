@@ -12,7 +12,7 @@
 #include "core/plan/search/layout_space.h"
 #include "core/train/rank_schedule.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// Values by key, each made once by whichever thread asks first.
 template <class Key, class Value>
@@ -41,9 +41,9 @@ class SharedMemo {
 /// What layouts of one job have in common. Safe to use from several threads.
 class LayoutParts {
  public:
-  LayoutParts(const JobSpec& job, const parallel::Topology& topology) : job_(job), topology_(topology) {}
+  LayoutParts(const job::JobSpec& job, const parallel::Topology& topology) : job_(job), topology_(topology) {}
 
-  const JobSpec& job() const { return job_; }
+  const job::JobSpec& job() const { return job_; }
   const parallel::Topology& topology() const { return topology_; }
   std::int64_t microbatches(const LayoutChoice& c) const { return job_.batch.global / (c.micro * c.dp); }
   /// As parallel::resolve_layout makes it.
@@ -51,7 +51,7 @@ class LayoutParts {
   const parallel::DataParallelLevels& levels(const LayoutChoice& choice) { return like(choice).dp_levels; }
   const GroupPlaces& places(const LayoutChoice& choice);
   const std::vector<parallel::ChunkSpan>& chunks(const LayoutChoice& choice);
-  const std::vector<SlotCounts>& slots(const LayoutChoice& choice);
+  const std::vector<train::SlotCounts>& slots(const LayoutChoice& choice);
 
  private:
   using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
@@ -63,14 +63,14 @@ class LayoutParts {
 
   const parallel::Layout& like(const LayoutChoice& choice);
 
-  const JobSpec& job_;
+  const job::JobSpec& job_;
   const parallel::Topology& topology_;
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
   // By stages, all chunks.
   SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>> chunks_;
-  SharedMemo<std::pair<Shape, std::int64_t>, Pools> pools_;  // by which layers are recomputed
-  SharedMemo<std::pair<Shape, Pools>, std::vector<SlotCounts>> slots_;
+  SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by which layers are recomputed
+  SharedMemo<std::pair<Shape, train::Pools>, std::vector<train::SlotCounts>> slots_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -11,7 +11,7 @@
 #include "parallel/layout/schedule_shape.h"
 #include "parallel/layout/split.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::ScheduleKind;
@@ -41,14 +41,14 @@ std::vector<T> with_own(std::vector<T> values, const T& own) {
 
 class Enumerator {
  public:
-  Enumerator(const JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space)
+  Enumerator(const job::JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space)
       : job_(job), topology_(topology), space_(space), own_(choice_of(job)) {}
 
   std::vector<LayoutChoice> all() {
     const parallel::ParallelOptions& p = job_.parallel;
     const std::int64_t ranks = p.ranks();
     for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
-      if (ranks % tp != 0 || !tensor_parallel_problem(job_.model, tp).empty()) continue;
+      if (ranks % tp != 0 || !model::tensor_parallel_problem(job_.model, tp).empty()) continue;
       for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
         if (ranks % (tp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty()) continue;
         at_.tp = tp, at_.pp = pp, at_.dp = ranks / tp / pp;
@@ -64,7 +64,7 @@ class Enumerator {
     if (job_.parallel.allow_tp_across_nodes || at_.tp == 1) return true;
     if (at_.tp > (topology_.nvlink_domain > 0 ? topology_.nvlink_domain : topology_.devices_per_node))
       return false;
-    const JobSpec job = with_choice(job_, at_);
+    const job::JobSpec job = with_choice(job_, at_);
     return parallel::PlacedGrid(parallel::make_grids(job.parallel).dense, topology_).tp_problem().empty();
   }
 
@@ -78,7 +78,7 @@ class Enumerator {
       for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
         if (sequence_parallel && (at_.tp == 1 || micro * job_.model.seq_len % at_.tp != 0)) continue;
         at_.sequence_parallel = sequence_parallel;
-        for (const RecomputeOptions& recompute : recomputes()) {
+        for (const job::RecomputeOptions& recompute : recomputes()) {
           at_.recompute = recompute;
           schedules(sequences / micro);
         }
@@ -86,10 +86,11 @@ class Enumerator {
     }
   }
 
-  std::vector<RecomputeOptions> recomputes() const {
-    std::vector<RecomputeOptions> kinds{{RecomputeKind::none, 1}, {RecomputeKind::selective, 1}};
+  std::vector<job::RecomputeOptions> recomputes() const {
+    std::vector<job::RecomputeOptions> kinds{{job::RecomputeKind::none, 1},
+                                             {job::RecomputeKind::selective, 1}};
     for (std::int64_t every = 1; every <= 4 && every <= job_.model.layers; ++every)
-      kinds.push_back({RecomputeKind::full, every});
+      kinds.push_back({job::RecomputeKind::full, every});
     return or_given(space_.recompute, with_own(kinds, own_.recompute));
   }
 
@@ -112,7 +113,7 @@ class Enumerator {
       // One stage has one order of computations, unless weights' gradients are made apart, which gains
       // nothing there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
-      if (microbatches > kMaxComputations / at_.pp) continue;
+      if (microbatches > spec::kMaxComputations / at_.pp) continue;
       if (kind != interleaved) {
         at_.virtual_stages = 1;
         states();
@@ -120,7 +121,7 @@ class Enumerator {
       }
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {
         // Interleaved with one chunk is 1F1B.
-        if ((v == 1 && space_.schedule.empty()) || microbatches > kMaxComputations / (at_.pp * v) ||
+        if ((v == 1 && space_.schedule.empty()) || microbatches > spec::kMaxComputations / (at_.pp * v) ||
             (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty())
           continue;
         // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages
@@ -162,7 +163,7 @@ class Enumerator {
     }
   }
 
-  const JobSpec& job_;
+  const job::JobSpec& job_;
   const parallel::Topology& topology_;
   const LayoutSpace& space_;
   const LayoutChoice own_;
@@ -170,18 +171,18 @@ class Enumerator {
   std::vector<LayoutChoice> found_;
 };
 
-std::string text(const RecomputeOptions& r) {
+std::string text(const job::RecomputeOptions& r) {
   switch (r.kind) {
-    case RecomputeKind::none: return "none";
-    case RecomputeKind::selective: return "selective";
-    case RecomputeKind::full: break;
+    case job::RecomputeKind::none: return "none";
+    case job::RecomputeKind::selective: return "selective";
+    case job::RecomputeKind::full: break;
   }
   return r.every == 1 ? "full" : "full, every: " + std::to_string(r.every);
 }
 
 }  // namespace
 
-LayoutChoice choice_of(const JobSpec& job) {
+LayoutChoice choice_of(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
   return {.tp = p.tp,
           .pp = p.pp,
@@ -196,8 +197,8 @@ LayoutChoice choice_of(const JobSpec& job) {
           .recompute = job.recompute};
 }
 
-JobSpec with_choice(const JobSpec& job, const LayoutChoice& c) {
-  JobSpec chosen = job;
+job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
+  job::JobSpec chosen = job;
   parallel::ParallelOptions& p = chosen.parallel;
   p.tp = c.tp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group,
   p.bucket_bytes = c.bucket_bytes;
@@ -242,9 +243,9 @@ std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
                                   chunks + !(a.recompute == b.recompute));
 }
 
-std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<LayoutChoice> all_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                       const LayoutSpace& space) {
   return Enumerator(job, topology, space).all();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -7,7 +7,7 @@
 #include "core/job/job.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 /// What a search chooses; model, global batch, ranks and all else are the job's.
 struct LayoutChoice {
@@ -18,12 +18,12 @@ struct LayoutChoice {
   std::int64_t virtual_stages = 1;
   bool sequence_parallel = false;
   parallel::ScheduleKind schedule = parallel::ScheduleKind::one_f_one_b;
-  RecomputeOptions recompute;
+  job::RecomputeOptions recompute;
 
   bool operator==(const LayoutChoice&) const = default;
 };
-LayoutChoice choice_of(const JobSpec& job);
-JobSpec with_choice(const JobSpec& job, const LayoutChoice& choice);
+LayoutChoice choice_of(const job::JobSpec& job);
+job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& choice);
 
 /// The keys of `to` that differ from `from`, as they are written: "parallel.tp: 8". dp, which the others
 /// leave, goes with tp and pp.
@@ -37,7 +37,7 @@ struct LayoutSpace {
   std::vector<std::int64_t> zero_group = {}, bucket_bytes = {}, virtual_stages = {};
   std::vector<bool> sequence_parallel = {};
   std::vector<parallel::ScheduleKind> schedule = {};
-  std::vector<RecomputeOptions> recompute = {};
+  std::vector<job::RecomputeOptions> recompute = {};
 };
 
 /// Every layout of the job's ranks on the topology that a job may ask for, out of the space and the job's own
@@ -54,7 +54,7 @@ struct LayoutSpace {
 ///   the stages
 /// - recompute none, selective, or full of every 1st to 4th layer
 /// An axis in the space that has values is tried with those alone.
-std::vector<LayoutChoice> all_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<LayoutChoice> all_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                       const LayoutSpace& space = {});
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

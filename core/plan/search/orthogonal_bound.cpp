@@ -9,9 +9,9 @@
 #include "core/train/newton_schulz.h"
 #include "kernels/meta/meta_backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
-double orthogonal_seconds(const ModelOptions& model, const parallel::Topology& topology) {
+double orthogonal_seconds(const job::ModelOptions& model, const parallel::Topology& topology) {
   double seconds = 0;
   kernels::MetaBackend backend(topology.device, [&](const kernels::MetaCall& call) {
     seconds += op_seconds({call.op, call.what, call.cost}, topology);
@@ -20,7 +20,7 @@ double orthogonal_seconds(const ModelOptions& model, const parallel::Topology& t
   const auto stream = backend.make_stream("compute", &scratch);
   std::vector<std::pair<double, double>> matrices;  // FLOPs, seconds
   const parallel::ChunkSpan layer{.first_layer = 0, .layers = 1, .embedding = false, .head = false};
-  for (const ParamInfo& info : declare_parameters(model, {&layer, 1}, 1, false).infos) {
+  for (const model::ParamInfo& info : model::declare_parameters(model, {&layer, 1}, 1, false).infos) {
     if (info.shard.granularity != parallel::Granularity::matrix) continue;
     for (const parallel::WholeMatrix& whole : parallel::whole_matrices(info.shard, 1)) {
       const kernels::Shape wide{std::min(whole.rows, whole.columns), std::max(whole.rows, whole.columns)};
@@ -28,8 +28,8 @@ double orthogonal_seconds(const ModelOptions& model, const parallel::Topology& t
       const kernels::Tensor x = scratch.take(kernels::DType::f32, wide, kernels::MemoryTerm::workspace),
                             other = scratch.take(kernels::DType::f32, wide, kernels::MemoryTerm::workspace);
       seconds = 0;
-      newton_schulz(backend, *stream, x, other);
-      matrices.emplace_back(newton_schulz_flops(whole.rows, whole.columns), seconds);
+      train::newton_schulz(backend, *stream, x, other);
+      matrices.emplace_back(train::newton_schulz_flops(whole.rows, whole.columns), seconds);
     }
   }
   // A round lasts as long as its matrix of most FLOPs: none of the others may count for more.
@@ -39,4 +39,4 @@ double orthogonal_seconds(const ModelOptions& model, const parallel::Topology& t
   return sum;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -2,9 +2,9 @@
 
 #include "core/plan/cost/group_places.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
-ProbeJob probe_job(const JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
+ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
                    std::int64_t microbatches) {
   choice.pp = chunk.embedding && chunk.head ? 1 : 3, choice.virtual_stages = 1;
   ProbeJob probe{.job = with_choice(job, choice), .layout = {}};
@@ -26,4 +26,4 @@ ProbeJob probe_job(const JobSpec& job, LayoutChoice choice, const parallel::Chun
   return probe;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

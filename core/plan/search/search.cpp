@@ -15,12 +15,14 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
-bool timed(const JobSpec& job, const parallel::Topology& t) { return has_rates(t, job.precision.compute); }
+bool timed(const job::JobSpec& job, const parallel::Topology& t) {
+  return has_rates(t, job.precision.compute);
+}
 
 /// Runs `work` on every thread; throws the first error.
 template <class Work>
@@ -159,10 +161,10 @@ int threads_of(const SearchOptions& options) {
 
 }  // namespace
 
-SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology,
+SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                             const SearchOptions& options) {
   const double start = base::monotonic_seconds();
-  require_room_for_ranks(job, topology);
+  rank::require_room_for_ranks(job, topology);
   const std::vector<LayoutChoice> choices =
       options.layouts.empty() ? all_layouts(job, topology, options.space) : options.layouts;
   if (choices.empty())
@@ -184,7 +186,7 @@ SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topolo
   return result;
 }
 
-std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                        std::size_t keep) {
   const LayoutChoice own = choice_of(job);
   std::vector<std::vector<LayoutChoice>> by_changes;
@@ -202,7 +204,7 @@ std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topol
   return {};
 }
 
-std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                            std::size_t keep) {
   const std::vector<LayoutChoice> all = all_layouts(job, topology);
   LayoutParts parts(job, topology);
@@ -210,7 +212,7 @@ std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::T
   return Search(parts, bounds, all, keep, threads_of({})).best(Goal::memory);
 }
 
-std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology,
+std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise) {
   constexpr std::size_t kEnough = 3;
   const LayoutChoice own = choice_of(job);
@@ -225,4 +227,4 @@ std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topolog
   return changes;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

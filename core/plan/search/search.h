@@ -9,7 +9,7 @@
 #include "core/plan/predict/plan.h"
 #include "core/plan/search/layout_space.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct SearchOptions {
   std::size_t keep = 10;  ///< layouts to report
@@ -46,26 +46,28 @@ struct SearchResult {
 /// last of the best: the result is that of planning all. Where the topology has no rates, layouts are
 /// compared by memory alone: those that fill a device most are taken to give up least speed. Throws SpecError
 /// where no layout exists at all.
-SearchResult search_layouts(const JobSpec& job, const parallel::Topology& topology,
+SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                             const SearchOptions& options = {});
 
 /// Layouts with as few changes of the job's as any that fits, fastest first; on a topology without rates
 /// those that fill it most.
-std::vector<RankedLayout> near_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                        std::size_t keep);
 /// Of a job of which no layout fits, those that need least memory.
-std::vector<RankedLayout> smallest_layouts(const JobSpec& job, const parallel::Topology& topology,
+std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                            std::size_t keep);
 
 /// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says
 /// so, by `smallest_layouts`.
 enum class NoneFits : std::uint8_t { nothing, smallest };
-std::vector<NearLayout> near_changes(const JobSpec& job, const parallel::Topology& topology,
+std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise);
 
 /// The chosen job as YAML, with its figures in comments. `best` is not empty.
-std::string chosen_yaml(const JobSpec& job, const SearchResult& result);
-std::string search_text(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result);
-std::string search_json(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result);
+std::string chosen_yaml(const job::JobSpec& job, const SearchResult& result);
+std::string search_text(const job::JobSpec& job, const parallel::Topology& topology,
+                        const SearchResult& result);
+std::string search_json(const job::JobSpec& job, const parallel::Topology& topology,
+                        const SearchResult& result);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -11,14 +11,14 @@
 #include "core/spec/spec.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string recompute_text(const RecomputeOptions& r) {
-  if (r.kind == RecomputeKind::none) return "none";
-  if (r.kind == RecomputeKind::selective) return "selective";
+std::string recompute_text(const job::RecomputeOptions& r) {
+  if (r.kind == job::RecomputeKind::none) return "none";
+  if (r.kind == job::RecomputeKind::selective) return "selective";
   return r.every == 1 ? "full" : "full/" + std::to_string(r.every);
 }
 
@@ -92,7 +92,7 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
   return text;
 }
 
-std::string heading(const JobSpec& job, const parallel::Topology& t, const SearchResult& r) {
+std::string heading(const job::JobSpec& job, const parallel::Topology& t, const SearchResult& r) {
   const double devices = static_cast<double>(job.parallel.ranks());
   return fmt::format(
       "{} on {:.0f} x {} ({}), {} sequences a step: {} layouts, {} too large at once, {} planned, in {}\n",
@@ -126,7 +126,7 @@ Json layout_json(const RankedLayout& l, bool timed) {
 
 }  // namespace
 
-std::string chosen_yaml(const JobSpec& job, const SearchResult& result) {
+std::string chosen_yaml(const job::JobSpec& job, const SearchResult& result) {
   const RankedLayout& best = result.best.front();
   std::string changes;
   for (const std::string& key : differences(choice_of(job), best.choice)) changes += "#   " + key + "\n";
@@ -140,10 +140,11 @@ std::string chosen_yaml(const JobSpec& job, const SearchResult& result) {
           : fmt::format("# One of {} layouts for {} that fits, by memory alone: {:.1f} of {:.1f} GiB.\n",
                         result.layouts, job.cluster.preset, gib(best.peak_bytes), gib(result.device_bytes));
   return what + (changes.empty() ? "# It is the job's own.\n" : "# Changed:\n" + changes) +
-         to_yaml(with_choice(job, best.choice));
+         spec::to_yaml(with_choice(job, best.choice));
 }
 
-std::string search_text(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result) {
+std::string search_text(const job::JobSpec& job, const parallel::Topology& topology,
+                        const SearchResult& result) {
   std::string text = heading(job, topology, result);
   if (result.best.empty())
     return text +
@@ -166,7 +167,8 @@ std::string search_text(const JobSpec& job, const parallel::Topology& topology, 
   return text;
 }
 
-std::string search_json(const JobSpec& job, const parallel::Topology& topology, const SearchResult& result) {
+std::string search_json(const job::JobSpec& job, const parallel::Topology& topology,
+                        const SearchResult& result) {
   Json out{{"name", job.name},
            {"cluster", topology.name},
            {"device", topology.device.name},
@@ -182,8 +184,8 @@ std::string search_json(const JobSpec& job, const parallel::Topology& topology, 
     Json& list = out[key] = Json::array();
     for (const RankedLayout& l : *layouts) list.push_back(layout_json(l, result.timed));
   }
-  if (!result.best.empty()) out["job"] = to_yaml(with_choice(job, result.best.front().choice));
+  if (!result.best.empty()) out["job"] = spec::to_yaml(with_choice(job, result.best.front().choice));
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 namespace {
 
 using parallel::Action;
@@ -101,7 +101,7 @@ class TimelineBuilder {
     }
     const bool work = s.kind == ReplaySlice::Kind::work,
                behind = s.kind == ReplaySlice::Kind::message || s.kind == ReplaySlice::Kind::collective;
-    io::TraceSlice slice{.name = work && s.action != nullptr ? trace_name(s.action->kind) : s.name,
+    io::TraceSlice slice{.name = work && s.action != nullptr ? train::trace_name(s.action->kind) : s.name,
                          .category = behind ? "communication" : s.name,
                          .process = s.rank,
                          .row = behind ? row_of(rank, s.name) : 0,
@@ -142,14 +142,14 @@ class TimelineBuilder {
 
 }  // namespace
 
-StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology,
+StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& topology,
                              const StepNoise& options) {
   const parallel::Layout layout =
-      parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());
+      parallel::resolve_layout(job.parallel, topology, rank::model_costs(job.model), job.microbatches());
   check(options, layout.grid.ranks());
   StepSimulation result;
   result.shape = parallel::schedule_shape(job.parallel, job.microbatches());
-  const std::vector<SlotCounts> slots = count_all_slots(job, layout);
+  const std::vector<train::SlotCounts> slots = train::count_all_slots(job, layout);
   const GroupPlaces groups(job.model, layout, topology);
   result.plan = plan_layout(job, topology, layout, slots, groups, WhenTooLarge::all);
   if (!result.plan.timed)
@@ -243,4 +243,4 @@ std::string simulation_json(const StepSimulation& simulation, const StepNoise& o
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -9,7 +9,7 @@
 #include "io/records/trace.h"
 #include "parallel/schedule/timeline.h"
 
-namespace trainerd::core {
+namespace trainerd::core::plan {
 
 struct StepNoise {
   double jitter = 0;  ///< coefficient of variation of the time of each rank's work in each action
@@ -31,7 +31,7 @@ struct StepSimulation {
 /// tensor-parallel group go at the pace of the slowest in every action. Data-parallel replicas meet at the
 /// end of the step: it takes as long as the slowest of them. Throws SpecError for options that are none, and
 /// where the topology has no rates.
-StepSimulation simulate_step(const JobSpec& job, const parallel::Topology& topology,
+StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& topology,
                              const StepNoise& options);
 
 struct Spread {
@@ -43,4 +43,4 @@ std::string simulation_text(const StepSimulation& simulation, const StepNoise& o
 /// That of the plan, with the schedule's sizes, `pipeline_seconds`, and `sampled` with jitter or stragglers.
 std::string simulation_json(const StepSimulation& simulation, const StepNoise& options);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::plan

@@ -6,7 +6,7 @@
 #include "core/run/stop/early_stop.h"
 #include "kernels/cpu/cpu_backend.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 AgentResult run_agent(const AgentOptions& options) {
   std::optional<Membership> membership;
@@ -16,9 +16,9 @@ AgentResult run_agent(const AgentOptions& options) {
   try {
     AgentOptions here = options;
     // Of the job that workers get: where a node has less, it limits the others.
-    if (!membership->alone() && options.job.device != DeviceChoice::cuda &&
-        membership->isa() < kernels::detect_cpu(1, most_isa(options.job)).isa)
-      here.job.isa = choice_of(membership->isa());
+    if (!membership->alone() && options.job.device != job::DeviceChoice::cuda &&
+        membership->isa() < kernels::detect_cpu(1, job::most_isa(options.job)).isa)
+      here.job.isa = job::choice_of(membership->isa());
     // The other nodes leave when this one says so; a signal to one of them is passed on when it has planned.
     std::optional<EarlyStop> early;
     if (membership->leads())
@@ -40,4 +40,4 @@ AgentResult run_agent(const AgentOptions& options) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

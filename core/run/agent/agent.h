@@ -12,10 +12,10 @@
 #include "io/console/screen.h"
 #include "io/metrics/sink.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 struct AgentOptions {
-  JobSpec job;
+  job::JobSpec job;
   std::string executable;  ///< of this program: what workers are started from
   int signal_fd = -1;  ///< a signalfd for the signals that ask for a stop, which are blocked in every thread
   LeaveProcess leave;  ///< for a stop while the run is planned, when there is nothing to save
@@ -43,4 +43,4 @@ struct AgentResult {
 /// otherwise. Nothing that is not whole is ever left as a checkpoint.
 AgentResult run_agent(const AgentOptions& options);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

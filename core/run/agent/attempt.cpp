@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "parallel/comm/shm/shm_world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
     : run_(run),
@@ -25,7 +25,7 @@ Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
 
 void Attempt::begin(Start start, const HeldStep* held) {
   begun_ = true;
-  const JobSpec& job = run_.job();
+  const job::JobSpec& job = run_.job();
   const NodeRanks& here = plan_.here;
   if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
   if (plan_.layout.grid.ranks() > 1) flights_ = make_flight_segment(here.count);
@@ -36,7 +36,7 @@ void Attempt::begin(Start start, const HeldStep* held) {
   if (!run_.membership().alone()) {
     start.rendezvous = run_.membership().store().text();
     start.interface = run_.membership().interface();
-  } else if (uses_nccl(job) && here.count > 1) {
+  } else if (job::uses_nccl(job) && here.count > 1) {
     store_server_ = std::make_unique<parallel::StoreServer>(
         base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
     start.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
@@ -55,7 +55,8 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
                                .world = world_ ? world_->fd() : -1,
                                .flights = flights_ ? flights_->fd() : -1,
                                .held = {}};
-  for (std::int64_t i = 0; i < kSnapshots; ++i) memory.segments.push_back(snapshots.segment(rank, i)->fd());
+  for (std::int64_t i = 0; i < rank::kSnapshots; ++i)
+    memory.segments.push_back(snapshots.segment(rank, i)->fd());
   // What one rank saves for others is theirs to load too.
   for (std::int64_t i = 0; held != nullptr && i < plan_.here.count; ++i)
     memory.held.push_back(snapshots.segment(plan_.here.first + i, held->segment)->fd());
@@ -125,7 +126,7 @@ void Attempt::fail(Failure failure) {
       for (std::size_t i = 0; i < workers_.size(); ++i)
         if (workers_[i].alive) ranks[i].process_state = process_state(workers_[i].process->pid());
         else ranks[i].process_state = 'X';
-      flights_text_ = flight_text(ranks, plan_.layout, group_needs(run_.job().model), failed_at_);
+      flights_text_ = flight_text(ranks, plan_.layout, train::group_needs(run_.job().model), failed_at_);
     }
     if (world_) parallel::abort_shm(*world_, failure.message);
   }
@@ -159,4 +160,4 @@ void Attempt::end_workers() {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

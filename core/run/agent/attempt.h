@@ -24,7 +24,7 @@
 #include "kernels/base/segment.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 class Run;
 
@@ -131,4 +131,4 @@ class Attempt {
   double failed_at_ = 0;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

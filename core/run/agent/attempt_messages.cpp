@@ -7,7 +7,7 @@
 
 // Part of the attempt (attempt.h): what it makes of what the ranks say.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 namespace {
 
@@ -133,4 +133,4 @@ void Attempt::save_complete_steps() {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -10,7 +10,7 @@
 
 #include "core/run/agent/checkpoint_writer.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Checkpoints that several nodes write: what has been written of each, until all of it has.
 class CheckpointParts {
@@ -62,4 +62,4 @@ class CheckpointParts {
   std::set<std::int64_t> dropped_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

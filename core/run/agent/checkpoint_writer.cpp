@@ -18,7 +18,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // Between two tries when training has ended: somebody waits.
@@ -219,4 +219,4 @@ std::size_t CheckpointWriter::pending() const {
 
 int CheckpointWriter::event_fd() const { return state_->event.get(); }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -11,7 +11,7 @@
 #include "io/records/records.h"
 #include "kernels/base/segment.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Writes checkpoints on a thread of its own, one after the other, while training goes on. What the disk
 /// fails is tried again, with growing waits, until it is written, a newer snapshot replaces it, or nothing
@@ -83,4 +83,4 @@ class CheckpointWriter {
   std::thread thread_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 struct DeviceWatch::State {
   base::UniqueFd event;
@@ -76,4 +76,4 @@ DeviceWatch::Taken DeviceWatch::take() {
   return std::exchange(state_->latest, {});
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -6,7 +6,7 @@
 
 #include "kernels/nvml/nvml.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop who watches the
 /// workers.
@@ -31,4 +31,4 @@ class DeviceWatch {
   std::shared_ptr<State> state_;  ///< the thread's too: it may outlive this
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -14,7 +14,7 @@
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 constexpr const char* kRecord = ".discovery-node-";
@@ -105,4 +105,4 @@ void remove_left_discovery_files(const std::string& output) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -6,7 +6,7 @@
 #include "core/run/agent/metrics_file.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// A name of this process among all that write to one discovery directory: "run-node0-host-123".
 std::string discovery_id(const std::string& run, std::int64_t node);
@@ -44,4 +44,4 @@ void remove_left_discovery_files(const std::string& output);
 /// The record of a node in an output directory.
 std::string discovery_record(const std::string& output, std::int64_t node);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -9,7 +9,7 @@
 
 #include "core/run/worker/flight_segment.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 using parallel::FlightRecord;
@@ -151,4 +151,4 @@ std::vector<std::string> flight_text(const std::vector<RankFlights>& ranks, cons
   return lines;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -13,7 +13,7 @@
 
 // What the ranks of a node communicated last, for people who look for the cause of a failure.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The recorded operations of one rank.
 struct RankFlights {
@@ -33,4 +33,4 @@ char process_state(pid_t pid);
 std::vector<std::string> flight_text(const std::vector<RankFlights>& ranks, const parallel::Layout& layout,
                                      const parallel::GroupNeeds& needs, double now);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -11,7 +11,7 @@
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 std::string reachable(const std::string& address) {
@@ -48,4 +48,4 @@ MetricsFile::MetricsFile(std::string path, const MetricsTarget& target) : path_(
 
 MetricsFile::~MetricsFile() { ::unlink(path_.c_str()); }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

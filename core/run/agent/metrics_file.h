@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// What an agent serves, and where.
 struct MetricsTarget {
@@ -33,4 +33,4 @@ class MetricsFile {
   std::string path_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

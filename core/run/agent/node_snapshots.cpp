@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
-NodeSnapshots::NodeSnapshots(const NodeRanks& here, const std::vector<DryRun>& plans) : first_(here.first) {
+NodeSnapshots::NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans)
+    : first_(here.first) {
   for (std::int64_t i = 0; i < here.count; ++i) {
     Rank& rank = ranks_.emplace_back();
-    for (std::int64_t s = 0; s < kSnapshots; ++s)
+    for (std::int64_t s = 0; s < rank::kSnapshots; ++s)
       rank.segments.push_back(std::make_shared<base::Segment>(
           base::Segment::create("trainerd-snapshot-" + std::to_string(first_ + i) + "-" + std::to_string(s),
                                 plans.at(static_cast<std::size_t>(i)).snapshot_bytes)));
@@ -52,4 +53,4 @@ std::vector<HeldShard> NodeSnapshots::shards(const HeldStep& step) const {
   return shards;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -12,7 +12,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/base/segment.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The state of every rank of a node after one step, complete in memory.
 struct HeldStep {
@@ -31,7 +31,7 @@ struct HeldStep {
 class NodeSnapshots {
  public:
   /// `plans` of the node's ranks, from `here.first` on. Throws CapacityError.
-  NodeSnapshots(const NodeRanks& here, const std::vector<DryRun>& plans);
+  NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans);
 
   const std::shared_ptr<base::Segment>& segment(std::int64_t rank, std::int64_t index) const {
     return of(rank).segments.at(static_cast<std::size_t>(index));
@@ -64,4 +64,4 @@ class NodeSnapshots {
   std::vector<HeldStep> held_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -26,7 +26,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/output_file.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 [[noreturn]] void unwritable(const std::string& path, int error) {
@@ -181,7 +181,9 @@ void OutputDirectory::write(const std::string& path, const std::string& text) co
     unwritable(path, error);
 }
 
-void OutputDirectory::write_job(const JobSpec& job) const { write(path_ + "/job.yaml", to_yaml(job)); }
+void OutputDirectory::write_job(const job::JobSpec& job) const {
+  write(path_ + "/job.yaml", spec::to_yaml(job));
+}
 
 std::string OutputDirectory::written_job() const { return content_of(path_ + "/job.yaml"); }
 
@@ -201,4 +203,4 @@ bool OutputDirectory::report_is_current() const {
   return error || report_time >= steps_time;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -7,7 +7,7 @@
 #include "core/job/job.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl,
 /// report.html, run.log, metrics.json while it runs, .discovery-node-0 while a target of it is in the job's
@@ -28,7 +28,7 @@ class OutputDirectory {
 
   /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
   /// there. Throws SpecError.
-  void write_job(const JobSpec& job) const;
+  void write_job(const job::JobSpec& job) const;
   /// The job.yaml that an earlier run left; empty: there is none.
   std::string written_job() const;
   /// The GEMM algorithms that a run of this directory chose; empty: none did. `write` throws SpecError.
@@ -67,4 +67,4 @@ class OutputDirectory {
   base::UniqueFd lock_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

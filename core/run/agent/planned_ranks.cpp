@@ -11,31 +11,32 @@
 #include "core/train/rank_schedule.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 /// The ranks of the other nodes: those of a pipeline rank are alike but for who saves what several hold.
-void add_others(const JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
-                const NodeRanks& here, std::vector<RankClass>& known) {
+void add_others(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
+                const NodeRanks& here, std::vector<plan::RankClass>& known) {
   const std::int64_t pp = layout.options.pp;
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(pp), layout.grid.ranks() / pp);
   for (std::int64_t rank = here.first; rank < here.first + here.count; ++rank)
     --ranks[static_cast<std::size_t>(
         layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)])];
-  const StageRecords records = record_all(job, layout, topology.device, count_all_slots(job, layout));
+  const plan::StageRecords records =
+      plan::record_all(job, layout, topology.device, train::count_all_slots(job, layout));
   for (std::size_t p = 0; p < ranks.size(); ++p) {
-    const std::int64_t who = representative(layout, static_cast<std::int64_t>(p));
+    const std::int64_t who = plan::representative(layout, static_cast<std::int64_t>(p));
     if (ranks[p] > 0)
       known.push_back({{records.memory[p], records.of_rank[p]->snapshot_bytes,
-                        records.of_rank[p]->flops(job.microbatches()), staging_bytes(job, layout, who),
-                        overhead_bytes(job, layout, who)},
+                        records.of_rank[p]->flops(job.microbatches()), rank::staging_bytes(job, layout, who),
+                        rank::overhead_bytes(job, layout, who)},
                        ranks[p]});
   }
 }
 
 }  // namespace
 
-PlannedRanks plan_ranks(const JobSpec& job, const parallel::Layout& layout,
+PlannedRanks plan_ranks(const job::JobSpec& job, const parallel::Layout& layout,
                         const parallel::Topology& topology, const NodeRanks& here, bool leads) {
   const auto too_large = [] {
     return base::capacity_error(
@@ -43,17 +44,17 @@ PlannedRanks plan_ranks(const JobSpec& job, const parallel::Layout& layout,
         "batch or model.seq_len smaller");
   };
   try {
-    require_room_for_ranks(job, topology);
+    rank::require_room_for_ranks(job, topology);
     PlannedRanks plans;
     for (std::int64_t rank = here.first; rank < here.first + here.count; ++rank) {
-      plans.here.push_back(dry_run(job, layout, rank, topology.device));
+      plans.here.push_back(rank::dry_run(job, layout, rank, topology.device));
       plans.known.push_back({plans.here.back(), 1});
     }
     try {
-      require_fits(plans.here, job, topology, kSnapshots, here.first);
+      rank::require_fits(plans.here, job, topology, rank::kSnapshots, here.first);
     } catch (const base::CapacityError& e) {
-      throw base::capacity_error(e.what() +
-                                 ("\n" + near_text(near_changes(job, topology, NoneFits::nothing))));
+      throw base::capacity_error(
+          e.what() + ("\n" + plan::near_text(plan::near_changes(job, topology, plan::NoneFits::nothing))));
     }
     if (leads && here.count < layout.grid.ranks()) add_others(job, layout, topology, here, plans.known);
     return plans;
@@ -64,4 +65,4 @@ PlannedRanks plan_ranks(const JobSpec& job, const parallel::Layout& layout,
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -10,18 +10,18 @@
 #include "parallel/layout/layout.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// What an agent plans before it starts a worker.
 struct PlannedRanks {
-  std::vector<DryRun> here;  ///< of each rank of the node, in order
-  std::vector<RankClass>
+  std::vector<rank::DryRun> here;  ///< of each rank of the node, in order
+  std::vector<plan::RankClass>
       known;  ///< those, and on the leader all others: one record stands for a pipeline rank's
 };
 
 /// Throws CapacityError when the ranks of `here` do not fit the node, or planning takes more memory than
 /// there is.
-PlannedRanks plan_ranks(const JobSpec& job, const parallel::Layout& layout,
+PlannedRanks plan_ranks(const job::JobSpec& job, const parallel::Layout& layout,
                         const parallel::Topology& topology, const NodeRanks& here, bool leads);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -2,7 +2,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 NodeReady ReadyRanks::summary(std::int64_t attempt) const {
   return {
@@ -29,4 +29,4 @@ void ReadyRanks::require_data(const std::string& data) const {
                              " has");
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

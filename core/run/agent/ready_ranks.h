@@ -9,7 +9,7 @@
 #include "core/run/wire/messages.h"
 #include "core/run/worker/rank_world.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Who is ready for the first step of an attempt: each rank of this node and, on the leader, every other
 /// node. One message tells the leader about all ranks of another node; what their snapshots hold it learns
@@ -44,4 +44,4 @@ class ReadyRanks {
   std::map<std::int64_t, NodeReady> nodes_;  ///< the others, on the leader
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -7,7 +7,7 @@
 
 #include "core/job/job.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// How often a run may start its workers again: `restarts` times within kRestartSeconds.
 class RestartBudget {
@@ -16,7 +16,7 @@ class RestartBudget {
 
   /// Takes one restart at `now` (monotonic seconds); false, and nothing taken, when none is left.
   bool take(double now) {
-    while (!taken_.empty() && now - taken_.front() > kRestartSeconds) taken_.pop_front();
+    while (!taken_.empty() && now - taken_.front() > job::kRestartSeconds) taken_.pop_front();
     if (std::cmp_greater_equal(taken_.size(), restarts_)) return false;
     taken_.push_back(now);
     return true;
@@ -29,4 +29,4 @@ class RestartBudget {
   std::deque<double> taken_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

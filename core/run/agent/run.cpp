@@ -15,7 +15,7 @@
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // How long the other ranks have, after the first failure, to say what they know of it.
@@ -41,7 +41,7 @@ Run::Run(const AgentOptions& options, Membership& membership)
                                                                : OutputDirectory::Earlier::kept)
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
-      topology_(job_topology(job_)),
+      topology_(spec::job_topology(job_)),
       store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
@@ -60,10 +60,10 @@ void Run::plan() {
     planned.bytes[rank] =
         world.ranks.here[static_cast<std::size_t>(rank - world.here.first)].memory.total_bytes();
   if (options_.rates) {
-    const Plan plan = make_plan(job_, with_rates(topology_, *options_.rates));
+    const plan::Plan plan = plan::make_plan(job_, spec::with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
   }
-  if (planned.step_seconds) log::info("planned: {} per step", duration(*planned.step_seconds));
+  if (planned.step_seconds) log::info("planned: {} per step", plan::duration(*planned.step_seconds));
   planned_ = std::move(planned);
 }
 
@@ -130,8 +130,8 @@ AgentResult Run::run() {
 void Run::train() {
   const WorldPlan& world = attempt_->plan();
   snapshots_.emplace(world.here, world.ranks.here);
-  start_.job_yaml = to_yaml(job_);
-  if (job_.gemm_algorithms == GemmAlgorithms::timed && world.here.first == 0)
+  start_.job_yaml = spec::to_yaml(job_);
+  if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   const HeldStep* held = nullptr;
   for (;;) {
@@ -264,4 +264,4 @@ void Run::drain_quietly() {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

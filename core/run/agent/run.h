@@ -33,7 +33,7 @@
 // finds where it begins; run_told.cpp is what the ranks tell of the training; run_records.cpp is what it says
 // itself, to the log, the sinks and the output directory.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 class Run {
  public:
@@ -45,7 +45,7 @@ class Run {
   // ---- for its attempts
 
   const AgentOptions& options() const { return options_; }
-  const JobSpec& job() const { return job_; }
+  const job::JobSpec& job() const { return job_; }
   const OutputDirectory& output() const { return output_; }
   const parallel::Topology& topology() const { return topology_; }
   Membership& membership() { return membership_; }
@@ -156,7 +156,7 @@ class Run {
   void log_flights() const;
 
   const AgentOptions& options_;
-  const JobSpec& job_;
+  const job::JobSpec& job_;
   Membership& membership_;
   double begin_ = base::monotonic_seconds();
   OutputDirectory output_;
@@ -212,4 +212,4 @@ class Run {
   CheckpointParts parts_;  ///< of the leader of several nodes
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

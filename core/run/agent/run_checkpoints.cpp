@@ -11,7 +11,7 @@
 // not wait for a disk that fails: the writer tries again, and a newer snapshot takes the place of one that
 // cannot be written.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // Tries of the last checkpoint: a scheduler that stops a run kills it soon after; a run that is done can wait
@@ -27,7 +27,7 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
   CheckpointWriter::Job job{.part = alone ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
                             .segment = static_cast<int>(held.segment),
                             .first_rank = here.first};
-  job.state = {held.step, held.cursor, held.tokens, job_.seed, checkpoint_identity(job_), environment};
+  job.state = {held.step, held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_), environment};
   job.state.order_start = start_.order_start;
   job.state.order_stream = start_.order_stream;
   job.state.job = start_.job_yaml;
@@ -187,4 +187,4 @@ void Run::save_failed(const SaveFailed& m, const std::string& node) {
              io::duration_text(job_.checkpoint.give_up_seconds) + " (checkpoint.give_up)");
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

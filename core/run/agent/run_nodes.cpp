@@ -5,7 +5,7 @@
 
 // Part of the run (run.h): what it makes of what the agents of other nodes say.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 void Run::on_node_event(Membership::Event event) {
   if (event.message) {
@@ -69,4 +69,4 @@ void Run::on_message(std::int64_t node, const Held& m) {
 
 void Run::on_message(std::int64_t, const Go& m) { next_ = m; }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

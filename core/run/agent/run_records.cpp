@@ -15,7 +15,7 @@
 #include "io/lines/earlier_attempt.h"
 #include "io/text/text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 /// "text: book.txt, more/*.txt".
@@ -33,10 +33,10 @@ constexpr std::size_t kFlightLines = 16;
 
 /// The first line of a run is about the run.
 void Run::announce() const {
-  const ModelOptions& m = job_.model;
-  log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::release(), commit(),
-            job_.name, m.preset.empty() ? "transformer" : m.preset,
-            io::short_number(static_cast<double>(count_parameters(m).total)), layout_text(), job_.steps,
+  const job::ModelOptions& m = job_.model;
+  log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::version::release(),
+            version::commit(), job_.name, m.preset.empty() ? "transformer" : m.preset,
+            io::short_number(static_cast<double>(job::count_parameters(m).total)), layout_text(), job_.steps,
             io::with_commas(job_.tokens_per_step()));
 }
 
@@ -65,7 +65,8 @@ std::string Run::layout_text() const {
 }
 
 std::unique_ptr<io::ReportSink> Run::report_sink() const {
-  return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(), to_yaml(job_));
+  return std::make_unique<io::ReportSink>(output_.report(), output_.steps(), output_.events(),
+                                          spec::to_yaml(job_));
 }
 
 void Run::serve_metrics(const io::MetricsOptions& metrics) {
@@ -207,12 +208,12 @@ io::RunInfo Run::run_info() const {
   io::RunInfo info;
   info.name = job_.name;
   info.output = output_.path();
-  info.parameters = count_parameters(job_.model).total;
+  info.parameters = job::count_parameters(job_.model).total;
   info.steps = job_.steps;
   info.start_step = step_;
   info.start_tokens = start_.tokens;
   info.tokens_per_step = job_.tokens_per_step();
-  info.flops_per_token = flops_per_token(job_.model);
+  info.flops_per_token = job::flops_per_token(job_.model);
   info.precision = job_.precision.name;
   std::map<std::string, std::int64_t> regions;  // of all ranks
   for (const auto& [plan, ranks] : attempt_->plan().ranks.known) {
@@ -220,9 +221,9 @@ io::RunInfo Run::run_info() const {
     for (const auto& region : plan.memory.regions) regions[region.name] += ranks * region.bytes;
   }
   info.memory_regions.assign(regions.begin(), regions.end());
-  info.memory_uses = memory_by_use(attempt_->plan().ranks.known);
-  info.version = core::release();
-  info.commit = commit();
+  info.memory_uses = plan::memory_by_use(attempt_->plan().ranks.known);
+  info.version = core::version::release();
+  info.commit = version::commit();
   info.command = options_.command;
   info.layout = layout_text();
   info.host = hosts_text();
@@ -235,4 +236,4 @@ void Run::finish(const std::string& outcome) {
   sinks_.finish(summary);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -11,7 +11,7 @@
 // is. Node 0 decides for all: it ends the ranks of every node, hears which snapshots each node holds, and
 // says where all begin.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // How long the other nodes have to end their ranks and to say what they hold.
@@ -172,7 +172,7 @@ bool Run::prepare_restart(const Go& go) {
   start_.next_segment = 0;
   const HeldStep* held = go.from_memory ? snapshots_->find(go.step) : nullptr;
   base::check(!go.from_memory || held != nullptr, "the leader names a step that every node holds");
-  if (held != nullptr) start_.next_segment = (held->segment + 1) % kSnapshots;
+  if (held != nullptr) start_.next_segment = (held->segment + 1) % rank::kSnapshots;
   ++restarted_;
   return true;
 }
@@ -199,4 +199,4 @@ void Run::record_restart(const Go& go) {
   else changes_.push_back(std::move(notice));
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

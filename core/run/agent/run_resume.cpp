@@ -13,7 +13,7 @@
 
 // Part of the run (run.h): what an earlier attempt left, and where this one begins.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 void Run::prepare() {
   options_.log->open(output_.log(membership_.node()));
@@ -56,7 +56,7 @@ void Run::resume() {
                  " will not be used: it has no file COMPLETE, so it was never finished");
   if (!found) return refuse_records();
   const io::TrainingState& state = found->manifest.state;
-  require_same_identity(found->where.path, state.identity, job_);
+  train::require_same_identity(found->where.path, state.identity, job_);
   start_.resume_path = last_good_ = found->where.path;
   start_.step = step_ = first_step_ = state.step;
   start_.cursor = state.cursor;
@@ -127,4 +127,4 @@ void Run::warn_early(const std::string& message) {
   early_warnings_.push_back(message);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -4,7 +4,7 @@
 
 #include "core/run/log/log.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 std::string lines(std::int64_t count) { return std::to_string(count) + (count == 1 ? " line" : " lines"); }
@@ -46,4 +46,4 @@ void RunSinks::finish(const io::RunSummary& summary) {
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

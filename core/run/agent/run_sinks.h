@@ -9,7 +9,7 @@
 
 #include "io/metrics/sink.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Every sink of a run, as one.
 class RunSinks {
@@ -31,4 +31,4 @@ class RunSinks {
   std::map<std::string, std::int64_t> lost_before_;  ///< lines dropped when an outlet worked last
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -10,7 +10,7 @@
 
 // How a run ends before its last step: by a signal to any of its agents, or by its time limit.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 namespace {
 
@@ -88,10 +88,10 @@ bool Run::stopped_before_start() {
 
 void Run::begin_time_limit() {
   if (!options_.deadline) return;
-  const std::vector<DryRun>& plans = attempt_->plan().ranks.here;
+  const std::vector<rank::DryRun>& plans = attempt_->plan().ranks.here;
   const std::int64_t bytes =
       std::accumulate(plans.begin(), plans.end(), std::int64_t{0},
-                      [](std::int64_t sum, const DryRun& plan) { return sum + plan.snapshot_bytes; });
+                      [](std::int64_t sum, const rank::DryRun& plan) { return sum + plan.snapshot_bytes; });
   time_limit_.emplace(
       TimeLimit::Options{.deadline = *options_.deadline,
                          .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
@@ -108,4 +108,4 @@ void Run::check_time_limit() {
   if (const auto left = time_left(); left && *left <= 0) request_stop({.reason = "the time limit"});
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -10,7 +10,7 @@
 
 // Part of the run (run.h): what the ranks of an attempt tell of the training goes to its records.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 template <class Record>
@@ -35,7 +35,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   if (!membership_.leads() && sinks_.none()) return;
   if (again) return;
   if (resumed_) {
-    const std::string changed = environment_differences(resumed_->environment, first.environment);
+    const std::string changed = train::environment_differences(resumed_->environment, first.environment);
     if (!changed.empty()) log::warn("the continuation will not be bit for bit: {}", changed);
   }
   io::RunInfo info = run_info();
@@ -98,4 +98,4 @@ void Run::compare_with_plan() {
   sinks_.each(&io::MetricsSink::on_prediction, *record);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -9,7 +9,7 @@
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 std::string TraceFiles::add(std::int64_t rank, const StepTrace& part) {
   Step& step = steps_[part.step];
@@ -47,4 +47,4 @@ std::string TraceFiles::write(std::int64_t step, io::Trace& trace) const {
   return path;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -6,7 +6,7 @@
 #include "core/run/wire/messages.h"
 #include "io/records/trace.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Puts the ranks' parts of traced steps together: traces/step-00000012.json below `directory`, every rank a
 /// process.
@@ -30,4 +30,4 @@ class TraceFiles {
   std::map<std::int64_t, Step> steps_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -8,7 +8,7 @@
 #include "parallel/layout/layout.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The layout of a world, which ranks of it a node has, and what they take of memory.
 struct WorldPlan {
@@ -18,6 +18,6 @@ struct WorldPlan {
 };
 
 /// Throws CapacityError, as `plan_ranks` does.
-WorldPlan plan_world(const JobSpec& job, const parallel::Topology& topology, std::int64_t node);
+WorldPlan plan_world(const job::JobSpec& job, const parallel::Topology& topology, std::int64_t node);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace trainerd::core::log {
+namespace trainerd::core::run::log {
 namespace {
 
 using Style = io::Screen::Style;
@@ -62,4 +62,4 @@ void write_to(const std::shared_ptr<io::Screen>& screen, const std::shared_ptr<i
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<LogSink>(screen, file)));
 }
 
-}  // namespace trainerd::core::log
+}  // namespace trainerd::core::run::log

@@ -14,7 +14,7 @@
 // The program's log, a line an event, through spdlog's default logger. spdlog is included in log.cpp alone:
 // its headers cost more to compile than anything that logs.
 
-namespace trainerd::core::log {
+namespace trainerd::core::run::log {
 
 enum class Level : std::uint8_t { info, warn, error };
 
@@ -39,4 +39,4 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
 /// left behind may still log.
 void write_to(const std::shared_ptr<io::Screen>& screen, const std::shared_ptr<io::RunLog>& file);
 
-}  // namespace trainerd::core::log
+}  // namespace trainerd::core::run::log

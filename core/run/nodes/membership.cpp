@@ -15,7 +15,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // A frozen peer must not freeze the others: no message between agents waits longer to leave or to be whole.
@@ -51,7 +51,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
   }
 }
 
-kernels::Isa isa_here(const JobSpec& job) { return kernels::detect_cpu(1, most_isa(job)).isa; }
+kernels::Isa isa_here(const job::JobSpec& job) { return kernels::detect_cpu(1, job::most_isa(job)).isa; }
 
 int milliseconds_until(double deadline) {
   return static_cast<int>(std::clamp(1e3 * (deadline - base::monotonic_seconds()) + 1, 0.0, 1e8));
@@ -65,10 +65,10 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-std::string shared_job(JobSpec job) {
+std::string shared_job(job::JobSpec job) {
   job.data.train.clear();
   job.data.valid.clear();
-  return to_yaml(job);
+  return spec::to_yaml(job);
 }
 
 End end_by(const std::exception& error) {
@@ -79,7 +79,7 @@ End end_by(const std::exception& error) {
           .message = std::string("internal error: ") + error.what()};
 }
 
-Membership::Membership(const MembershipOptions& options, const JobSpec& job, int signal_fd)
+Membership::Membership(const MembershipOptions& options, const job::JobSpec& job, int signal_fd)
     : options_(options) {
   members_.resize(static_cast<std::size_t>(nodes()));
   for (std::size_t node = 0; node < members_.size() && node < options_.nodes.hosts.size(); ++node)
@@ -102,7 +102,7 @@ std::string Membership::host_of(std::int64_t node) const {
 
 // ---- meeting
 
-void Membership::lead(const JobSpec& job, int signal_fd) {
+void Membership::lead(const job::JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
   server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous,
                                                     [](const std::string& line) { log::warn("{}", line); });
@@ -172,9 +172,9 @@ void Membership::admit(parallel::StoreServer::Joined joined, const std::string& 
   }
   const std::string who = "node " + std::to_string(hello.node) + " (" + hello.host + ", " + from + ")";
   std::string why;
-  if (hello.version != version())
-    why = who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " + version() +
-          "; install one version on all nodes";
+  if (hello.version != version::version())
+    why = who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " +
+          version::version() + "; install one version on all nodes";
   else if (hello.nodes != nodes())
     why = who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" +
           this_host() + ") as one of " + std::to_string(nodes());
@@ -199,9 +199,9 @@ void Membership::refuse(const std::string& why) {
   throw base::spec_error(why);
 }
 
-void Membership::follow(const JobSpec& job, int signal_fd) {
+void Membership::follow(const job::JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  const Hello hello{node(), nodes(), version(), this_host(), shared_job(job), isa_here(job)};
+  const Hello hello{node(), nodes(), version::version(), this_host(), shared_job(job), isa_here(job)};
   members_[static_cast<std::size_t>(node())].host = hello.host;
   log::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
   for (;;) {
@@ -378,4 +378,4 @@ void Membership::finish(const End& end) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -16,7 +16,7 @@
 #include "parallel/comm/rendezvous/tcp_store.h"
 #include "parallel/layout/topology.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 struct MembershipOptions {
   parallel::NodeSet nodes;
@@ -36,7 +36,7 @@ class Membership {
   /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws
   /// CommError naming who did not come, SpecError naming who does not belong. A signal ends the wait
   /// (`stopped`).
-  Membership(const MembershipOptions& options, const JobSpec& job, int signal_fd);
+  Membership(const MembershipOptions& options, const job::JobSpec& job, int signal_fd);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
@@ -83,8 +83,8 @@ class Membership {
     std::optional<Channel> channel;
     kernels::Isa isa = kernels::Isa::portable;
   };
-  void lead(const JobSpec& job, int signal_fd);
-  void follow(const JobSpec& job, int signal_fd);
+  void lead(const job::JobSpec& job, int signal_fd);
+  void follow(const job::JobSpec& job, int signal_fd);
   void await_go(int signal_fd);
   void admit(parallel::StoreServer::Joined joined, const std::string& job_yaml);
   void refuse(const std::string& why);
@@ -105,9 +105,9 @@ class Membership {
 
 /// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from
 /// node to node: the content is compared when all ranks are ready.
-std::string shared_job(JobSpec job);
+std::string shared_job(job::JobSpec job);
 
 /// The end that an error is.
 End end_by(const std::exception& error);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

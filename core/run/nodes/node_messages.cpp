@@ -7,7 +7,7 @@
 #include "core/run/wire/slices_json.h"
 #include "core/version/version.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 using nlohmann::json;
@@ -135,7 +135,7 @@ Hello decode_hello(const std::string& text) {
             .host = j.at("host"),
             .job_yaml = {},
             .isa = {}};
-    if (m.version != version()) return m;
+    if (m.version != version::version()) return m;
     m.nodes = j.at("nodes");
     m.job_yaml = j.at("job");
     m.isa = isa_in(j);
@@ -172,4 +172,4 @@ NodeMessage decode_node_message(const std::string& text) {
   });
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

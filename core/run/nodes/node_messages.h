@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/target/target.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// A node's first words, by which the leader judges whether it belongs to the job.
 struct Hello {
@@ -128,4 +128,4 @@ Hello decode_hello(const std::string& text);
 /// Throws CommError on text that is not such a message.
 NodeMessage decode_node_message(const std::string& text);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -11,7 +11,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 int read_signal(int signal_fd) {
   signalfd_siginfo info{};
@@ -37,4 +37,4 @@ EarlyStop::~EarlyStop() {
   thread_.join();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -6,7 +6,7 @@
 #include "core/run/stop/stop.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Waits for a stop signal on a thread of its own while the main thread computes or waits for a disk: before
 /// training there is nothing to save, and the process ends at once.
@@ -27,4 +27,4 @@ class EarlyStop {
 /// The signal that a signalfd holds; 0: none.
 int read_signal(int signal_fd);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

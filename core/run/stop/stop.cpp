@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // A second Ctrl-C within this time is the same request: terminals and wrappers repeat it.
@@ -30,4 +30,4 @@ StopRequest stop_request(int signal) {
   return {signal_name(signal), signal == SIGINT || signal == SIGQUIT ? signal : SIGTERM};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

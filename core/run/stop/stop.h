@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Why a run ends before its last step, after it has saved.
 struct StopRequest {
@@ -36,4 +36,4 @@ StopRequest stop_request(int signal);
 /// Ends the process; called on a thread that is not the main one, when there is nothing to save.
 using LeaveProcess = std::function<void(const StopRequest&)>;
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

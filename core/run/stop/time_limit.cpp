@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 constexpr std::size_t kLatestSteps = 32;
@@ -25,4 +25,4 @@ double TimeLimit::stop_at(bool saving) const {
          kMargin * (static_cast<double>(options_.vote_steps) * step + (saving ? 2 : 1) * save) - kEndSeconds;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

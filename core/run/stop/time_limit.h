@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <deque>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// When a run with a time limit is asked to stop, so that its last steps and its last save end before the
 /// limit. The time for them is estimated from the run: 1.5 times the steps until a vote takes effect, at the
@@ -31,4 +31,4 @@ class TimeLimit {
   double save_seconds_ = -1;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

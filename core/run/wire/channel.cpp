@@ -11,7 +11,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // No message of ours comes near this: a longer one is a broken peer.
@@ -67,4 +67,4 @@ bool Channel::ready() const {
   return ::poll(&p, 1, 0) > 0;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

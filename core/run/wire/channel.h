@@ -7,7 +7,7 @@
 
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Messages of text between agent and worker over a stream socket: four bytes of length, then the text. One
 /// thread sends and one receives at a time.
@@ -30,4 +30,4 @@ class Channel {
   base::UniqueFd socket_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

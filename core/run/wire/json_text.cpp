@@ -1,6 +1,6 @@
 #include "core/run/wire/json_text.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 std::string to_message(const nlohmann::json& body) {
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -14,4 +14,4 @@ void unreadable_message(const char* why) {
   throw base::comm_error(std::string("a message from another process of the job cannot be read: ") + why);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

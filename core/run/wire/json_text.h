@@ -8,7 +8,7 @@
 // How a message becomes text and is read back: one JSON object with its type, between agents as between an
 // agent and its workers. Included by the sources that know the messages only.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Text from outside in it (host names, paths, library messages) need not be UTF-8: it gets replacement
 /// characters.
@@ -32,4 +32,4 @@ auto from_message(const std::string& text, const Decode& decode) {
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

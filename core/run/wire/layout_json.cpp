@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 using nlohmann::json;
@@ -82,4 +82,4 @@ parallel::Layout layout_from(const json& j) {
   return layout;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -6,7 +6,7 @@
 #include "core/run/wire/layout_json.h"
 #include "core/run/wire/slices_json.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 using nlohmann::json;
@@ -164,4 +164,4 @@ WorkerMessage decode_worker_message(const std::string& text) {
   });
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

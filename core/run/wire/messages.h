@@ -14,7 +14,7 @@
 #include "kernels/base/error.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 // ---- Agent to worker ----
 
@@ -122,4 +122,4 @@ std::string encode(const WorkerMessage& message);
 AgentMessage decode_agent_message(const std::string& text);
 WorkerMessage decode_worker_message(const std::string& text);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

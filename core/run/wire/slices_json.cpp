@@ -5,7 +5,7 @@
 #include "kernels/base/error.h"
 #include "kernels/tensor/dtype.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 using nlohmann::json;
 
@@ -26,4 +26,4 @@ std::vector<io::TensorSlice> slices_from(const json& list) {
   return slices;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

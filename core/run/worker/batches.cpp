@@ -3,20 +3,20 @@
 #include <span>
 #include <utility>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
-std::unique_ptr<BatchLoader> make_loader(const JobSpec& job, const Trainer& trainer,
-                                         std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
-                                         std::int64_t passes, std::int64_t cursor) {
-  return std::make_unique<BatchLoader>(
-      BatchLoader::Options{.shape = trainer.batch_shape(),
-                           .requests = trainer.batch_requests(pass),
-                           .passes = passes,
-                           .samples_per_pass = job.batch.global,
-                           .ahead = job.data.prefetch},
+std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
+                                                std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
+                                                std::int64_t passes, std::int64_t cursor) {
+  return std::make_unique<train::BatchLoader>(
+      train::BatchLoader::Options{.shape = trainer.batch_shape(),
+                                  .requests = trainer.batch_requests(pass),
+                                  .passes = passes,
+                                  .samples_per_pass = job.batch.global,
+                                  .ahead = job.data.prefetch},
       [source = std::move(source), cursor](std::int64_t sample, std::span<std::int32_t> tokens) {
         source->read(cursor + sample, tokens);
       });
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

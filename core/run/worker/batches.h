@@ -8,12 +8,12 @@
 #include "core/train/trainer.h"
 #include "io/tokens/token_source.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Makes the microbatches of `passes` passes from `source`, whose sample `cursor` is the first, and reads
 /// `data.prefetch` of them ahead. The loader shares `source`: its thread may outlive it.
-std::unique_ptr<BatchLoader> make_loader(const JobSpec& job, const Trainer& trainer,
-                                         std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
-                                         std::int64_t passes, std::int64_t cursor);
+std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
+                                                std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
+                                                std::int64_t passes, std::int64_t cursor);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

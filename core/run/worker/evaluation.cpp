@@ -4,13 +4,13 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
-bool evaluation_due(const JobSpec& job, std::int64_t step) {
+bool evaluation_due(const job::JobSpec& job, std::int64_t step) {
   return job.evaluate.every > 0 && (step == job.steps || step % job.evaluate.every == 0);
 }
 
-std::int64_t evaluation_batches(const JobSpec& job, std::int64_t samples) {
+std::int64_t evaluation_batches(const job::JobSpec& job, std::int64_t samples) {
   const std::int64_t whole = samples / job.batch.global;
   if (whole == 0)
     throw base::data_error(
@@ -21,4 +21,4 @@ std::int64_t evaluation_batches(const JobSpec& job, std::int64_t samples) {
   return std::min(job.evaluate.batches, whole);
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

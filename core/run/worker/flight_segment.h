@@ -9,7 +9,7 @@
 
 // The latest communication of a node's ranks, in memory that the agent reads whatever became of them.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Operations of a rank that are kept: more than a pipeline has under way at once.
 inline constexpr std::int64_t kFlightRecords = 256;
@@ -25,4 +25,4 @@ inline std::span<parallel::FlightRecord> flight_ring(const base::Segment& segmen
   return {records + place * kFlightRecords, static_cast<std::size_t>(kFlightRecords)};
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 /// Fewer say little.
@@ -56,4 +56,4 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
   return record;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

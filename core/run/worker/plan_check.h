@@ -8,7 +8,7 @@
 
 #include "io/records/records.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Steps after a run's start whose medians are held against the plan: the first ones touch memory for the
 /// first time.
@@ -39,4 +39,4 @@ class PlanCheck {
   bool taken_ = false;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -9,7 +9,7 @@
 #include "parallel/comm/nccl/nccl_plugin.h"
 #include "parallel/comm/staged/staged_communicator.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // All agents have met when workers start: this long one may take to start and to make its memory.
@@ -25,7 +25,7 @@ NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& t
   return {first, std::min(topology.devices_per_node, layout.grid.ranks() - first)};
 }
 
-parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout,
+parallel::ShmLayout shared_memory_layout(const job::JobSpec& job, const parallel::Layout& layout,
                                          const NodeRanks& here) {
   // Pipeline neighbours send one flow at a time; a longer message than its ring is sent in parts.
   constexpr std::int64_t kLargestRing = std::int64_t{8} << 20;
@@ -33,9 +33,9 @@ parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Lay
       job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
   parallel::ShmLayout shared;
   shared.ranks = layout.grid.ranks();
-  if (uses_nccl(job)) return shared;
+  if (job::uses_nccl(job)) return shared;
   for (const parallel::GroupMembers& group :
-       parallel::groups_begun(layout, {here.first, here.count, 1}, group_needs(job.model))) {
+       parallel::groups_begun(layout, {here.first, here.count, 1}, train::group_needs(job.model))) {
     if (group.ranks.count == 1 || !here.have_all(group.ranks)) continue;
     parallel::ShmGroup& made = shared.groups.emplace_back();
     made.name = info(group.group).name;
@@ -46,10 +46,10 @@ parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Lay
   return shared;
 }
 
-RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options)
+RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Options options)
     : options_(std::move(options)),
-      nccl_(uses_nccl(job)),
-      staged_(uses_staged(job)),
+      nccl_(job::uses_nccl(job)),
+      staged_(job::uses_staged(job)),
       deadline_seconds_(job.cluster.timeout_seconds),
       ranks_(layout.grid.ranks()),
       here_(options_.here),
@@ -65,7 +65,7 @@ RankWorld::RankWorld(const JobSpec& job, const parallel::Layout& layout, Options
         parallel::ShmOptions{.deadline_seconds = deadline_seconds_, .spin_seconds = options_.spin_seconds});
   if (nccl_)
     for (const parallel::GroupMembers& group :
-         parallel::groups_begun(layout, {0, ranks_, 1}, group_needs(job.model)))
+         parallel::groups_begun(layout, {0, ranks_, 1}, train::group_needs(job.model)))
       groups_.push_back({info(group.group).name, group.ranks.list()});
   if (options_.rendezvous.empty()) return;
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
@@ -126,4 +126,4 @@ void RankWorld::require_alive() const {
   if (nccl_world_) nccl_world_->throw_if_ended();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -20,7 +20,7 @@
 #include "parallel/group/world.h"
 #include "parallel/layout/layout.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The ranks of one node: they follow each other.
 struct NodeRanks {
@@ -34,7 +34,7 @@ NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& t
 
 /// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for
 /// what it moves; with NCCL the news of its end alone. Agent and workers work it out alike, from one layout.
-parallel::ShmLayout shared_memory_layout(const JobSpec& job, const parallel::Layout& layout,
+parallel::ShmLayout shared_memory_layout(const job::JobSpec& job, const parallel::Layout& layout,
                                          const NodeRanks& here);
 
 /// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups
@@ -53,7 +53,7 @@ class RankWorld final : public parallel::World {
     int device = 0;            ///< a CUDA device's number
     std::string interface;     ///< by which the other nodes reach this one
   };
-  RankWorld(const JobSpec& job, const parallel::Layout& layout, Options options);
+  RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Options options);
 
   std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend,
                                                        const parallel::GroupMembers& group) override;
@@ -94,4 +94,4 @@ class RankWorld final : public parallel::World {
   std::unique_ptr<parallel::NcclWorld> nccl_world_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -7,10 +7,10 @@
 #include "kernels/base/error.h"
 #include "kernels/base/segment.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
-void restore_state(const Start& start, std::vector<base::UniqueFd> held, const Snapshot& snapshot,
-                   Trainer& trainer, kernels::Backend& backend) {
+void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
+                   train::Trainer& trainer, kernels::Backend& backend) {
   if (start.held.empty() && start.resume_path.empty()) return trainer.initialise();
   trainer.initialise_tables();
   const auto load = [&](io::CheckpointReader& reader) { snapshot.load(backend, trainer.stream(), reader); };
@@ -33,4 +33,4 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const S
   trainer.publish();
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -8,11 +8,11 @@
 #include "core/train/trainer.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// Gives the trainer the state that `start` says: from the snapshots in memory whose descriptors are `held`,
 /// from a checkpoint on disk, or initialised from the seed. Takes the descriptors. Throws CheckpointError.
-void restore_state(const Start& start, std::vector<base::UniqueFd> held, const Snapshot& snapshot,
-                   Trainer& trainer, kernels::Backend& backend);
+void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
+                   train::Trainer& trainer, kernels::Backend& backend);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

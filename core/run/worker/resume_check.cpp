@@ -6,7 +6,7 @@
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 // They wait for storage, not for cores.
@@ -24,7 +24,7 @@ std::optional<std::string> entry(const io::TrainingState& saved, const char* key
 
 }  // namespace
 
-DataSeen look_at_data(const JobSpec& job) {
+DataSeen look_at_data(const job::JobSpec& job) {
   DataSeen seen;
   const io::TokenSource train(job.data.train, job.data, job.model.seq_len, job.model.vocab, job.seed,
                               io::SampleOrder::shuffled);
@@ -86,10 +86,10 @@ ResumedData resumed_data(const std::string& path, const io::TrainingState& saved
 }
 
 std::optional<io::NoticeRecord> job_changes(const io::TrainingState& saved, const std::string& earlier_job,
-                                            const JobSpec& now) {
+                                            const job::JobSpec& now) {
   const std::string& was = saved.job.empty() ? earlier_job : saved.job;
   if (was.empty()) return std::nullopt;
-  const auto changes = changed_keys(was, now);
+  const auto changes = spec::changed_keys(was, now);
   if (!changes)
     return io::NoticeRecord{io::NoticeKind::warning,
                             saved.step,
@@ -100,8 +100,8 @@ std::optional<io::NoticeRecord> job_changes(const io::TrainingState& saved, cons
   notice.message = std::to_string(changes->size()) +
                    (changes->size() == 1 ? " key of the job" : " keys of the job") + " changed since step " +
                    std::to_string(saved.step);
-  for (const KeyChange& change : *changes) notice.details.push_back(to_text(change));
+  for (const spec::KeyChange& change : *changes) notice.details.push_back(spec::to_text(change));
   return notice;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -11,7 +11,7 @@
 
 // What changed between a checkpoint and the run that resumes from it: the data and the keys of the job.
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// A job's data as one node sees it.
 struct DataSeen {
@@ -22,7 +22,7 @@ struct DataSeen {
 
 /// Opens all files, checks samples of their ids and identifies their content. Once per node: it reads up to
 /// 256 MiB of training data and as much of validation data. Throws DataError.
-DataSeen look_at_data(const JobSpec& job);
+DataSeen look_at_data(const job::JobSpec& job);
 
 /// One text for what `files` and `content` say, by which ranks and nodes are compared.
 std::string data_text(const std::string& files, const std::string& content);
@@ -46,6 +46,6 @@ ResumedData resumed_data(const std::string& path, const io::TrainingState& saved
 /// The keys that changed since the checkpoint; none when none did. `earlier_job` is the resolved job of the
 /// output directory, for checkpoints that do not record theirs; both may be empty.
 std::optional<io::NoticeRecord> job_changes(const io::TrainingState& saved, const std::string& earlier_job,
-                                            const JobSpec& now);
+                                            const job::JobSpec& now);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -8,7 +8,7 @@
 #include "kernels/base/fd.h"
 #include "kernels/base/segment.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The snapshot segments, filled in turn; one is free again when the agent has written it.
 class SnapshotSegments {
@@ -41,4 +41,4 @@ class SnapshotSegments {
   std::vector<Entry> segments_;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -27,7 +27,7 @@
 #include "io/tokens/token_source.h"
 #include "kernels/base/clock.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 /// The agent went away: there is nobody to tell, and nothing to finish for.
@@ -63,7 +63,7 @@ class Worker {
   void listen(bool wait);
   void launch(std::int64_t step);
   bool settle(std::size_t left);
-  StepReport await_report(const Launched& launched, io::StepRecord& record);
+  train::StepReport await_report(const Launched& launched, io::StepRecord& record);
   bool traces(std::int64_t step) const;
   bool saves(std::int64_t step) const {
     return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0);
@@ -88,19 +88,19 @@ class Worker {
   std::optional<std::size_t> late_;       ///< reports come this many steps late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
-  JobSpec job_;
+  job::JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
   std::int64_t saved_step_ = 0;  ///< of the last snapshot
   double saved_at_ = 0;          ///< when it was made, or training began
   std::int64_t evaluation_batches_ = 0;
-  std::optional<PeakRate> peak_;
+  std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
-  std::unique_ptr<DeviceRank> rank_;
-  Trainer* trainer_ = nullptr;  ///< the rank's
-  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<rank::DeviceRank> rank_;
+  train::Trainer* trainer_ = nullptr;  ///< the rank's
+  std::unique_ptr<train::Snapshot> snapshot_;
   std::shared_ptr<io::TokenSource> train_, valid_;  ///< a loader's thread may outlive the worker
-  std::unique_ptr<BatchLoader> batches_;            ///< of training
+  std::unique_ptr<train::BatchLoader> batches_;     ///< of training
   std::deque<Launched> launched_;                   ///< not reported yet
   double begin_ = 0;                                ///< of the step that is reported next
   int next_segment_ = 0;
@@ -150,25 +150,25 @@ void Worker::meet(const Start& start, const parallel::Topology& topology) {
 }
 
 void Worker::build(const Start& start) {
-  job_ = parse_job(start.job_yaml, "job.yaml");
+  job_ = spec::parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
   reports_ = start.reports;
   for (const std::int64_t segment : start.busy_segments) segments_.set_free(static_cast<int>(segment), false);
   next_segment_ = static_cast<int>(start.next_segment);
-  if (job_.device != DeviceChoice::cuda && job_.isa != IsaChoice::automatic)
-    kernels::limit_gemm_library(most_isa(job_));
-  const parallel::Topology topology = job_topology(job_);
+  if (job_.device != job::DeviceChoice::cuda && job_.isa != job::IsaChoice::automatic)
+    kernels::limit_gemm_library(job::most_isa(job_));
+  const parallel::Topology topology = spec::job_topology(job_);
   meet(start, topology);
-  rank_ = std::make_unique<DeviceRank>(job_, start.layout, topology, start.rank, *world_,
-                                       DeviceRank::Observe{}, start.gemm_algorithms);
+  rank_ = std::make_unique<rank::DeviceRank>(job_, start.layout, topology, start.rank, *world_,
+                                             rank::DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
-  if (!late_) late_ = topology.device.runs_behind_host() ? StepClock::kMaxSteps - 1 : 0;
+  if (!late_) late_ = topology.device.runs_behind_host() ? train::StepClock::kMaxSteps - 1 : 0;
   // A GPU's peak is its maker's; nobody prints one for a CPU.
   const bool bf16 = job_.precision.compute == kernels::DType::bf16;
-  const auto measure = [this] { return measure_gemm_peak(rank_->backend(), job_.precision.compute); };
+  const auto measure = [this] { return rank::measure_gemm_peak(rank_->backend(), job_.precision.compute); };
   if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
   else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
-  snapshot_ = std::make_unique<Snapshot>(trainer_->params());
+  snapshot_ = std::make_unique<train::Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
   train_ = std::make_shared<io::TokenSource>(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab,
@@ -189,7 +189,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.peak_flops = peak_->flops_per_second();
   ready.slices = snapshot_->slices();
   ready.borrowed = snapshot_->borrowed();
-  ready.environment = checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
+  ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(train_->fingerprint(), start.data_content);
   ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
@@ -241,8 +241,8 @@ void Worker::launch(std::int64_t step) {
   launched_.push_back(launched);
 }
 
-StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
-  StepReport report = trainer_->report();
+train::StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
+  train::StepReport report = trainer_->report();
   world_->require_alive();
   // The rank that has the culprit names it; the agent ends the others.
   while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
@@ -273,7 +273,7 @@ bool Worker::settle(std::size_t left) {
     const Launched launched = launched_.front();
     launched_.pop_front();
     io::StepRecord record;
-    const StepReport report = await_report(launched, record);
+    const train::StepReport report = await_report(launched, record);
     stop = stop || report.vote.stop;
     checkpoint = checkpoint || report.vote.checkpoint;
     if (launched_.empty() && (stop || checkpoint)) save(launched.step, record);
@@ -298,7 +298,7 @@ bool Worker::settle(std::size_t left) {
 
 /// Of the rank's peak. Only the rank that reports may stop for a measurement.
 double Worker::mfu_of(const io::StepRecord& record) {
-  const double reached = record.tokens_per_second * flops_per_token(job_.model) /
+  const double reached = record.tokens_per_second * job::flops_per_token(job_.model) /
                          static_cast<double>(rank_->layout().grid.ranks());
   const double before = peak_->flops_per_second();
   if (reports_ && peak_->raise_to(reached)) {
@@ -346,7 +346,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
   std::sort(slices.begin(), slices.end(),
             [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
-  slices = filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
+  slices = train::filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
   for (std::size_t at = 0; at < slices.size(); at += kPart) {
     const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
     const std::size_t count = std::min(kPart, slices.size() - at);
@@ -362,7 +362,7 @@ Worker::Evaluated Worker::evaluate(std::int64_t step) {
   bool stop = false;
   for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
     listen(false);
-    const Trainer::Evaluation batch = trainer_->evaluate(*batches, stop_asked_);
+    const train::Trainer::Evaluation batch = trainer_->evaluate(*batches, stop_asked_);
     world_->require_alive();
     sum += batch.loss;
     stop = batch.stop;
@@ -442,4 +442,4 @@ int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::s
   }
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

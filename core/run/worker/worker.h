@@ -6,7 +6,7 @@
 #include "core/run/worker/worker_memory.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The worker: waits for `Start` on `control`, trains, tells the agent what it does. Returns when training
 /// has ended; an error has then been told to the agent and the status is not 0. Ends at once when the agent
@@ -15,4 +15,4 @@ namespace trainerd::core {
 /// when given, is told instead of found from the device.
 int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late = std::nullopt);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -4,7 +4,7 @@
 
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// The shared memories that an agent gives a worker, as descriptors. An empty one is not given.
 struct WorkerMemory {
@@ -15,4 +15,4 @@ struct WorkerMemory {
   std::vector<base::UniqueFd> held;
 };
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -17,7 +17,7 @@
 
 #include "kernels/base/error.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 namespace {
 
 constexpr int kFirstDescriptor = 3;
@@ -157,4 +157,4 @@ bool die_with_parent(pid_t parent) {
   return ::getppid() == parent;
 }
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -8,7 +8,7 @@
 
 #include "kernels/base/fd.h"
 
-namespace trainerd::core {
+namespace trainerd::core::run {
 
 /// One worker: a child process of the running executable with only the descriptors it is given, in its own
 /// process group, so that a terminal's signals reach the agent alone. Killed, if it still runs, when this is
@@ -61,4 +61,4 @@ bool cpu_time_is_up();
 /// What the worker does next: dies with its parent. False when the parent is gone already.
 bool die_with_parent(pid_t parent);
 
-}  // namespace trainerd::core
+}  // namespace trainerd::core::run

@@ -202,7 +202,7 @@ struct PrecisionCase {
 /// One job's shapes on one device.
 class JobShapes {
  public:
-  JobShapes(Bench& bench, const core::JobSpec& job)
+  JobShapes(Bench& bench, const core::job::JobSpec& job)
       : b(bench),
         m(job.model),
         dtype(job.precision.compute),
@@ -281,7 +281,7 @@ class JobShapes {
     b.clear();
   }
   void fused_swiglu() {
-    if (m.mlp != core::Mlp::swiglu) return;
+    if (m.mlp != core::job::Mlp::swiglu) return;
     const Tensor x = b.normal(dtype, {T, m.hidden}), up = b.normal(dtype, {2 * m.ffn, m.hidden}, 0.02f),
                  down = b.normal(dtype, {m.hidden, m.ffn}, 0.02f);
     const Tensor gate_up = b.empty(dtype, {T, 2 * m.ffn}), act = b.empty(dtype, {T, m.ffn}),
@@ -337,7 +337,7 @@ class JobShapes {
     b.clear();
   }
   void rope() {
-    if (m.positions != core::Positions::rope) return;
+    if (m.positions != core::job::Positions::rope) return;
     const Tensor qkv = b.normal(dtype, {T, heads.columns()}),
                  table = b.empty(DType::f32, {m.seq_len, m.head_dim});
     const Tensor positions = b.ids(T, [&](std::int64_t t) { return t % m.seq_len; });
@@ -410,7 +410,8 @@ class JobShapes {
   }
   void update() {
     // As much of the state as is far more than any cache.
-    const std::int64_t n = std::min<std::int64_t>(std::int64_t{1} << 28, core::count_parameters(m).total);
+    const std::int64_t n =
+        std::min<std::int64_t>(std::int64_t{1} << 28, core::job::count_parameters(m).total);
     const Tensor g = b.normal(grads, {n}),
                  control = b.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
     const StepControlValues values{.grad_norm = 1, .grad_factor = 1, .skip = 0, .nonfinite = -1, .pad = 0};
@@ -444,7 +445,7 @@ class JobShapes {
     b.clear();
   }
   Bench& b;
-  const core::ModelOptions& m;
+  const core::job::ModelOptions& m;
   DType dtype, grads;
   std::int64_t T;
   HeadGeometry heads;
@@ -468,8 +469,8 @@ int main(int argc, char** argv) {
       throw std::invalid_argument("usage: operators_bench [--seconds S] [--set KEY=VALUE]... JOB.yaml...");
     std::optional<Bench> bench;
     for (const std::string& path : jobs) {
-      const core::JobSpec job = core::load_job(path, overrides);
-      if (!bench) bench.emplace(core::job_topology(job), seconds);
+      const core::job::JobSpec job = core::spec::load_job(path, overrides);
+      if (!bench) bench.emplace(core::spec::job_topology(job), seconds);
       JobShapes shapes(*bench, job);
       shapes.gemms();
       shapes.attention();

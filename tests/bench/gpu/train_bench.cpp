@@ -55,9 +55,9 @@ Args parse(int argc, char** argv) {
   return args;
 }
 
-Json describe(const core::JobSpec& job) {
-  const core::ModelOptions& m = job.model;
-  const core::OptimizerOptions& o = job.optimizer;
+Json describe(const core::job::JobSpec& job) {
+  const core::job::ModelOptions& m = job.model;
+  const core::job::OptimizerOptions& o = job.optimizer;
   return {{"name", job.name},
           {"seed", job.seed},
           {"threads", job.threads},
@@ -69,11 +69,11 @@ Json describe(const core::JobSpec& job) {
           {"ffn", m.ffn},
           {"vocab", m.vocab},
           {"seq_len", m.seq_len},
-          {"norm", m.norm == core::Norm::rms ? "rms" : "layer"},
+          {"norm", m.norm == core::job::Norm::rms ? "rms" : "layer"},
           {"norm_eps", m.norm_eps},
-          {"positions", m.positions == core::Positions::rope ? "rope" : "learned"},
+          {"positions", m.positions == core::job::Positions::rope ? "rope" : "learned"},
           {"rope_theta", m.rope_theta},
-          {"mlp", m.mlp == core::Mlp::swiglu ? "swiglu" : "gelu"},
+          {"mlp", m.mlp == core::job::Mlp::swiglu ? "swiglu" : "gelu"},
           {"linear_bias", m.linear_bias},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
@@ -91,13 +91,13 @@ Json describe(const core::JobSpec& job) {
           {"grad_clip", o.grad_clip}};
 }
 
-Json run(const core::JobSpec& job, const Args& args) {
-  const parallel::Topology topology = core::job_topology(job);
-  core::DeviceRank rank(job, topology);
-  core::Trainer& trainer = rank.trainer();
+Json run(const core::job::JobSpec& job, const Args& args) {
+  const parallel::Topology topology = core::spec::job_topology(job);
+  core::rank::DeviceRank rank(job, topology);
+  core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
-  core::SampleBatches batches(
+  core::train::SampleBatches batches(
       trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
         for (std::size_t i = 0; i < tokens.size(); ++i) {
           const std::uint32_t bits =
@@ -110,13 +110,13 @@ Json run(const core::JobSpec& job, const Args& args) {
   const kernels::Target& target = rank.backend().target();
   // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
   // from report to report.
-  const std::int64_t late = target.runs_behind_host() ? core::StepClock::kMaxSteps - 1 : 0;
+  const std::int64_t late = target.runs_behind_host() ? core::train::StepClock::kMaxSteps - 1 : 0;
   double begin = base::monotonic_seconds();
   for (step = 1; step <= args.warmup + args.steps + late; ++step) {
     if (step <= args.warmup + args.steps) trainer.launch(step, batches, {});
     const std::int64_t reported = step - late;
     if (reported < 1) continue;
-    const core::StepReport report = trainer.report();
+    const core::train::StepReport report = trainer.report();
     const double end = base::monotonic_seconds(), took = end - begin;
     begin = end;
     losses.push_back(report.loss);
@@ -146,7 +146,7 @@ Json run(const core::JobSpec& job, const Args& args) {
           {"widened_gemms", rank.backend().counters().widened_gemms},
           {"device", target.name},
           {"peak_flops", topology.peak.bf16},
-          {"flops_per_token", core::flops_per_token(job.model)}};
+          {"flops_per_token", core::job::flops_per_token(job.model)}};
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ Json run(const core::JobSpec& job, const Args& args) {
 int main(int argc, char** argv) {
   try {
     const Args args = parse(argc, argv);
-    const core::JobSpec job = core::load_job(args.job, args.overrides);
+    const core::job::JobSpec job = core::spec::load_job(args.job, args.overrides);
     std::printf("%s\n", (args.describe ? describe(job) : run(job, args)).dump().c_str());
     return 0;
   } catch (const std::exception& error) {
