@@ -52,12 +52,6 @@ T* at(const HeadView& x, std::int64_t row, std::int64_t head) {
   return reinterpret_cast<T*>(x.data) + row * x.row_stride + head * x.head_size;
 }
 
-/// Calls `f` with a value of the type that `dtype`, f32 or bf16, names.
-template <class F>
-void with_type(DType dtype, const F& f) {
-  dtype == DType::bf16 ? f(Bf16{}) : f(float{});
-}
-
 /// K or V by head: word k of key j is word k of row j.
 template <class T>
 void pack_by_head(const Unit& u, const T* in, std::int64_t stride, Word* out) {

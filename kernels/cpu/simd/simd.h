@@ -84,4 +84,11 @@ inline void for_each_vec(std::int64_t n, const Body& body, float fill = 0.0f) {
          [=](auto* p, Vec x) { store_tail(p + i, x, rest); });
 }
 
+/// Calls `f` with a value of the type that `dtype`, f32 or bf16, names.
+template <class F>
+inline void with_type(DType dtype, const F& f) {
+  if (dtype == DType::bf16) f(Bf16{});
+  else f(float{});
+}
+
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -33,13 +33,6 @@ inline void clear(T* p, std::int64_t n) {
   __builtin_memset(static_cast<void*>(p), 0, static_cast<std::size_t>(n) * sizeof(T));
 }
 
-/// Calls `f` with a value of the type that `dtype` names: float or Bf16.
-template <class F>
-inline void with_type(DType dtype, const F& f) {
-  if (dtype == DType::bf16) f(Bf16{});
-  else f(float{});
-}
-
 // Each in the source of its subject: mlp_kernels.cpp, norm_kernels.cpp, ...
 #define TRAINERD_DECLARE(name) std::remove_pointer_t<decltype(VectorKernels::name)> name;
 TRAINERD_VECTOR_KERNELS(TRAINERD_DECLARE)
