@@ -67,7 +67,7 @@ class JsonlSink final : public MetricsSink {
 };
 
 /// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the
-/// evaluations and checkpoints after `start_step`, and a torn last line; notices tell what happened, and
+/// evaluations and checkpoints after `start_step`, and a torn last line; notices say what happened, and
 /// stay. Garbled lines as above.
 class EventLogSink final : public MetricsSink {
  public:

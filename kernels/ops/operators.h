@@ -6,7 +6,7 @@
 
 namespace trainerd::kernels {
 
-/// What observers hear of: the operators of operators.def, and movements of memory: the first two take a
+/// What observers are called for: the operators of operators.def, and movements of memory: the first two take a
 /// stream's time.
 enum class Operator : std::uint8_t {
 #define TRAINERD_OPERATOR(name, Args, cuda) name,

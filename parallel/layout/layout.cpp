@@ -42,8 +42,8 @@ DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& 
 }  // namespace
 
 std::int64_t default_bucket_bytes(std::int64_t dp) {
-  constexpr std::int64_t kLeast = std::int64_t{25} << 20, kOfRank = std::int64_t{8} << 20;
-  return std::max(kLeast, dp * kOfRank);
+  constexpr std::int64_t kMinBytes = std::int64_t{25} << 20, kBytesPerRank = std::int64_t{8} << 20;
+  return std::max(kMinBytes, dp * kBytesPerRank);
 }
 
 Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs,

@@ -5,7 +5,7 @@
 
 namespace trainerd::parallel {
 
-/// An axis whose size the machine is to tell; never of a checked job.
+/// An axis whose size follows from the machine; a checked job has none.
 inline constexpr std::int64_t kAutomatic = 0;
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };

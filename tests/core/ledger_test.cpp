@@ -14,7 +14,7 @@ using namespace trainerd;
 namespace {
 
 constexpr double kDelay = 0.06;  // seconds, far above what a step of this size takes
-constexpr double kMost = 0.05;
+constexpr double kThreshold = 0.05;
 
 /// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator
 /// `op`.
@@ -62,9 +62,9 @@ std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, 
 TEST_CASE("a tensor-parallel stall is exposed communication of tp and not compute", "[ledger]") {
   const bool sequence_parallel = GENERATE(false, true);
   const auto times = ledgers({.tp = 2, .sequence_parallel = sequence_parallel}, 1, "attention_forward");
-  CHECK(times[0][base::LedgerPart::exposed_tp] >= kMost);
-  CHECK(times[0][base::LedgerPart::compute] < kMost);
-  CHECK(times[1][base::LedgerPart::compute] >= kMost);
+  CHECK(times[0][base::LedgerPart::exposed_tp] >= kThreshold);
+  CHECK(times[0][base::LedgerPart::compute] < kThreshold);
+  CHECK(times[1][base::LedgerPart::compute] >= kThreshold);
   for (const base::TimeLedger& time : times) {
     CHECK(time[base::LedgerPart::exposed_tp] > 0);
     CHECK(time[base::LedgerPart::exposed_dp] == 0);
@@ -75,8 +75,8 @@ TEST_CASE("a tensor-parallel stall is exposed communication of tp and not comput
 
 TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
   const auto times = ledgers({.dp = 2}, 1, "attention_forward");
-  CHECK(times[0][base::LedgerPart::exposed_dp] >= kMost);
-  CHECK(times[1][base::LedgerPart::compute] >= kMost);
+  CHECK(times[0][base::LedgerPart::exposed_dp] >= kThreshold);
+  CHECK(times[1][base::LedgerPart::compute] >= kThreshold);
   for (const base::TimeLedger& time : times) {
     CHECK(time[base::LedgerPart::exposed_dp] > 0);
     CHECK(time[base::LedgerPart::exposed_tp] == 0);
@@ -88,11 +88,11 @@ TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
 TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed communication of pp",
           "[ledger]") {
   const auto times = ledgers({.pp = 2}, 0, "attention_forward");
-  CHECK(times[1][base::LedgerPart::bubble] >= kMost);
-  CHECK(times[0][base::LedgerPart::compute] >= kMost);
+  CHECK(times[1][base::LedgerPart::bubble] >= kThreshold);
+  CHECK(times[0][base::LedgerPart::compute] >= kThreshold);
   for (const base::TimeLedger& time : times) {
     CHECK(time[base::LedgerPart::exposed_pp] > 0);
-    CHECK(time[base::LedgerPart::exposed_pp] < kMost);
+    CHECK(time[base::LedgerPart::exposed_pp] < kThreshold);
     CHECK(time[base::LedgerPart::exposed_tp] == 0);
     CHECK(time[base::LedgerPart::exposed_dp] == 0);
   }
@@ -102,7 +102,7 @@ TEST_CASE("a stall in what all ranks reduce is exposed communication of the worl
   const auto times = ledgers({.tp = 2, .pp = 2, .dp = 2}, 5, "total_square_sum");
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     CAPTURE(rank);
-    if (rank == 5) CHECK(times[rank][base::LedgerPart::optimizer] >= kMost);
-    else CHECK(times[rank][base::LedgerPart::exposed_world] >= kMost);
+    if (rank == 5) CHECK(times[rank][base::LedgerPart::optimizer] >= kThreshold);
+    else CHECK(times[rank][base::LedgerPart::exposed_world] >= kThreshold);
   }
 }

@@ -30,8 +30,8 @@
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
 // worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
 // run_checkpoints.cpp brings snapshots to the disk; run_stop.cpp is how a run is stopped; run_resume.cpp
-// finds where it begins; run_told.cpp is what the ranks tell of the training; run_records.cpp is what it says
-// itself, to the log, the sinks and the output directory.
+// finds where it begins; run_told.cpp is what the ranks report of the training; run_records.cpp is what it
+// says itself, to the log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 

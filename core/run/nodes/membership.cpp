@@ -23,7 +23,7 @@ constexpr double kMessageSeconds = 30;
 constexpr double kRetrySeconds = 0.1;
 // Of one attempt to reach the leader; signals are read between two.
 constexpr double kJoinSeconds = 1;
-// How long the others have to hear the last word.
+// How long the other nodes have to receive the last message.
 constexpr double kFarewellSeconds = 2;
 
 std::string this_host() {

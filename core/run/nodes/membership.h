@@ -74,7 +74,7 @@ class Membership {
 
   /// To the leader, or from it to all. One who is gone is noticed where it is seen.
   void send(const NodeMessage& message);
-  /// Tells the others that it is over, and gives them time to hear it.
+  /// Tells the other nodes that the run is over, and gives them time to receive it.
   void finish(const End& end);
 
  private:

@@ -65,7 +65,7 @@ struct AttentionPieces {
 /// Whole sequences while their workspace stays within 1 GiB, else one sequence at a time and as many key
 /// heads as fit.
 inline AttentionPieces backward_pieces(const AttentionBackward& a, const Target& target) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
   const HeadGeometry& heads = a.block.heads;
   const std::int64_t group = heads.heads / heads.kv_heads, all = a.block.sequences;
   const auto bytes = [&](std::int64_t sequences, std::int64_t kv_heads) {
@@ -77,9 +77,9 @@ inline AttentionPieces backward_pieces(const AttentionBackward& a, const Target&
     return (count + pieces - 1) / pieces;
   };
   AttentionPieces p{1, heads.kv_heads, 0};
-  if (bytes(1, heads.kv_heads) <= kMost)
-    p.sequences = even(all, std::max<std::int64_t>(1, kMost / bytes(1, heads.kv_heads)));
-  else p.kv_heads = even(heads.kv_heads, std::max<std::int64_t>(1, kMost / bytes(1, 1)));
+  if (bytes(1, heads.kv_heads) <= kMaxBytes)
+    p.sequences = even(all, std::max<std::int64_t>(1, kMaxBytes / bytes(1, heads.kv_heads)));
+  else p.kv_heads = even(heads.kv_heads, std::max<std::int64_t>(1, kMaxBytes / bytes(1, 1)));
   p.workspace = bytes(p.sequences, p.kv_heads);
   return p;
 }

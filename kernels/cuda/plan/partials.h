@@ -17,8 +17,8 @@ struct RowParts {
   std::int64_t count = 0;
 };
 constexpr RowParts row_parts(std::int64_t rows) {
-  constexpr std::int64_t kMost = 528, kMinRows = 16;
-  const std::int64_t size = std::max(kMinRows, (rows + kMost - 1) / kMost);
+  constexpr std::int64_t kMaxParts = 528, kMinRows = 16;
+  const std::int64_t size = std::max(kMinRows, (rows + kMaxParts - 1) / kMaxParts);
   return {size, (rows + size - 1) / size};
 }
 
