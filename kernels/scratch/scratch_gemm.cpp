@@ -17,6 +17,7 @@ std::int64_t prepared_bytes(const PrepareWeight& p, const Target& target) {
   const std::int64_t N = p.plain_NC.size(0), C = p.plain_NC.size(1);
   const std::int64_t columns = p.role == GemmRole::fprop ? N : C, depth = p.role == GemmRole::fprop ? C : N;
   if (columns % 64 != 0 || depth % 32 != 0 || p.tokens < 128) return 0;
+  if (by_amx(dtype, target) && p.plain_NC.bytes() > kAmxPreparedBytes) return 0;
   return p.plain_NC.bytes();
 }
 
