@@ -20,7 +20,7 @@ enum class NodeShare : std::uint8_t { whole, part };
 struct SlurmResources {
   std::int64_t nodes = 1;
   std::int64_t gpus = 0;  ///< per node; 0: none is asked for
-  std::int64_t cpus = 0;  ///< CPU threads per node, of NodeShare::part
+  std::int64_t cpus = 0;  ///< CPU threads per node, of NodeShare::part; memory is then Slurm's default
   NodeShare share = NodeShare::whole;
 
   bool operator==(const SlurmResources&) const = default;
@@ -43,13 +43,13 @@ struct BatchScript {
   std::string name;          ///< of the Slurm job
   SlurmResources resources;  ///< of one job of an array
   std::string directory;     ///< the working directory, from which relative paths of the jobs are
-  std::string
-      log_directory;       ///< takes the output: JOB.out, of an array ARRAY_TASK.out; Slurm does not make it
-  std::string executable;  ///< trainerd; the variable TRAINERD goes over it
-  std::vector<std::string> notes;        ///< comments at the top
-  std::vector<std::string> run_options;  ///< of `trainerd run`, beside the job
-  std::vector<SbatchOption> options;     ///< go over the script's own
-  std::int64_t max_requeues = -1;        ///< 0: the job is not requeued; -1: as trainerd.sbatch says
+  /// Takes the output: JOB.out, of an array ARRAY_TASK.out. Slurm does not make it.
+  std::string log_directory;
+  std::string executable;                     ///< trainerd; the variable TRAINERD goes over it
+  std::vector<std::string> notes = {};        ///< comments at the top
+  std::vector<std::string> run_options = {};  ///< of `trainerd run`, beside the job
+  std::vector<SbatchOption> options = {};     ///< go over the script's own
+  std::int64_t max_requeues = -1;             ///< 0: the job is not requeued; -1: as trainerd.sbatch says
 };
 
 /// The script of one job. It carries the resolved job, and when it starts writes it to

@@ -27,7 +27,6 @@ std::map<std::string, std::string> slurm_states(const std::string& job);
 struct SlurmNodes {
   std::int64_t cpus = 0;
   std::int64_t gpus = 0;
-  std::int64_t memory_bytes = 0;  ///< 0: Slurm was not told
 };
 SlurmNodes slurm_nodes(const std::string& partition);
 
