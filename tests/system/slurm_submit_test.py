@@ -56,6 +56,12 @@ class Submit(Submitter):
         number = self.slurm("sbatch", "--parsable", script).strip()
         self.assertEqual(self.ended(number), ("COMPLETED", "0"), self.output(number))
         self.assertEqual(self.losses("printed"), self.losses("whole"))
+        # Of a node the CPUs of two ranks.
+        number = self.submitted(self.job("shared"), *LAYOUT, "--share")
+        self.assertEqual(self.ended(number), ("COMPLETED", "0"), self.output(number))
+        fields = self.scontrol(number)
+        self.assertEqual((fields["NumNodes"], fields["NumCPUs"], fields["CPUs/Task"], fields["OverSubscribe"]), ("1", "2", "2", "OK"))
+        self.assertEqual(self.losses("shared"), self.losses("whole"))
 
     def test_a_job_that_does_not_fit_or_that_slurm_refuses_is_not_submitted(self):
         large = self.trainerd("submit", self.job("large"), "--set", "model.hidden=16384", "--set", "model.layers=80", status=3)
