@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "apps/nodes.h"
 #include "apps/output.h"
@@ -13,8 +14,6 @@
 
 namespace trainerd::apps {
 namespace {
-
-void say(const std::string& line) { print_error("trainerd: " + line); }
 
 /// As parallel::describe writes a layout: "tp1 cp1 ep1 dp2 pp1 ...".
 std::optional<std::int64_t> dp_of(const std::string& layout) {
@@ -40,12 +39,22 @@ std::optional<std::int64_t> trained_dp(const std::string& output) {
 
 }  // namespace
 
+void say(const std::string& line) { print_error("trainerd: " + line); }
+
+core::spec::Surroundings surroundings_here() {
+  return {.environment = process_environment,
+          .machine = [] { return core::spec::this_machine(); },
+          .trained_dp = trained_dp,
+          .remark = say};
+}
+
+core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides,
+                            core::spec::Surroundings around) {
+  return core::spec::load_job(path, overrides, std::move(around));
+}
+
 core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
-  return core::spec::load_job(path, overrides,
-                              {.environment = process_environment,
-                               .machine = [] { return core::spec::this_machine(); },
-                               .trained_dp = trained_dp,
-                               .remark = say});
+  return read_job(path, overrides, surroundings_here());
 }
 
 parallel::Topology machines_of(const core::job::JobSpec& job, const std::string& calibrate_seconds) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/spec/surroundings.h"
 #include "parallel/layout/topology.h"
 
 namespace trainerd::apps {
@@ -11,6 +12,13 @@ namespace trainerd::apps {
 /// The job of a file as this process and this machine see it: with its environment, its devices and the
 /// checkpoints that are there. What was chosen and may surprise is a line on standard error.
 core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides);
+/// As other surroundings have it.
+core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides,
+                            core::spec::Surroundings around);
+/// Of this process and this machine.
+core::spec::Surroundings surroundings_here();
+/// A line on standard error.
+void say(const std::string& line);
 
 /// core::spec::job_topology; with this machine's own rates, measured now, where `calibrate_seconds` is a
 /// number of seconds to do that for.
