@@ -40,12 +40,15 @@ std::optional<std::int64_t> trained_dp(const std::string& output) {
 
 }  // namespace
 
+core::Surroundings surroundings_here() {
+  return {.environment = process_environment,
+          .machine = [] { return core::this_machine(); },
+          .trained_dp = trained_dp,
+          .remark = say};
+}
+
 core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
-  return core::load_job(path, overrides,
-                        {.environment = process_environment,
-                         .machine = [] { return core::this_machine(); },
-                         .trained_dp = trained_dp,
-                         .remark = say});
+  return core::load_job(path, overrides, surroundings_here());
 }
 
 parallel::Topology machines_of(const core::JobSpec& job, const std::string& calibrate_seconds) {

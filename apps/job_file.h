@@ -4,9 +4,14 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/spec/surroundings.h"
 #include "parallel/layout/topology.h"
 
 namespace trainerd::apps {
+
+/// This process's environment, this machine's devices, and the checkpoints that are there. A remark is a line
+/// on standard error.
+core::Surroundings surroundings_here();
 
 /// The job of a file as this process and this machine see it: with its environment, its devices and the
 /// checkpoints that are there. What was chosen and may surprise is a line on standard error.
