@@ -2,10 +2,11 @@
 
 #include <string>
 
+#include "io/text/shell.h"
+
 namespace trainerd::apps {
 
-/// A word that a shell reads back as `word`.
-std::string shell_word(const std::string& word);
+using io::shell_word;
 /// The command line as one that a shell reads back to the same words.
 std::string shell_words(int argc, const char* const* argv);
 

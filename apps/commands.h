@@ -82,6 +82,24 @@ struct SweepArgs {
 /// that of a CapacityError when all are refused.
 int sweep_command(const SweepArgs& args);
 
+struct SubmitArgs {
+  std::string job;
+  std::vector<std::string> overrides;
+  std::int64_t nodes = -1;                    ///< over cluster.nodes; -1: the job's own
+  bool dry = false;                           ///< print the script alone
+  bool test_only = false;                     ///< ask when it could start
+  bool share = false;                         ///< a part of each node
+  std::string partition, account, qos, time;  ///< of sbatch; empty: its defaults
+  std::string save_before;                    ///< a duration before the time limit; empty: the script's own
+  std::int64_t requeues = -1;                 ///< at most; -1: the script's own
+  std::vector<std::string> sbatch;            ///< more options, "--name=value"
+  /// Of `trainerd run`; empty: not given.
+  std::string interface, rates, metrics_listen, rendezvous_timeout;
+  std::string command;  ///< the whole command line
+};
+/// Plans a job, writes its batch script and submits it to Slurm. Throws CapacityError when it does not fit.
+int submit_command(const SubmitArgs& args);
+
 struct CalibrateArgs {
   std::string out;  ///< a file; empty: standard output
   std::string device = "cpu";

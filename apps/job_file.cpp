@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "apps/nodes.h"
 #include "apps/output.h"
@@ -13,8 +14,6 @@
 
 namespace trainerd::apps {
 namespace {
-
-void say(const std::string& line) { print_error("trainerd: " + line); }
 
 /// As parallel::describe writes a layout: "tp1 cp1 ep1 dp2 pp1 ...".
 std::optional<std::int64_t> dp_of(const std::string& layout) {
@@ -40,6 +39,8 @@ std::optional<std::int64_t> trained_dp(const std::string& output) {
 
 }  // namespace
 
+void say(const std::string& line) { print_error("trainerd: " + line); }
+
 core::Surroundings surroundings_here() {
   return {.environment = process_environment,
           .machine = [] { return core::this_machine(); },
@@ -47,8 +48,13 @@ core::Surroundings surroundings_here() {
           .remark = say};
 }
 
+core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides,
+                       core::Surroundings around) {
+  return core::load_job(path, overrides, std::move(around));
+}
+
 core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides) {
-  return core::load_job(path, overrides, surroundings_here());
+  return read_job(path, overrides, surroundings_here());
 }
 
 parallel::Topology machines_of(const core::JobSpec& job, const std::string& calibrate_seconds) {

@@ -9,13 +9,16 @@
 
 namespace trainerd::apps {
 
-/// This process's environment, this machine's devices, and the checkpoints that are there. A remark is a line
-/// on standard error.
-core::Surroundings surroundings_here();
-
 /// The job of a file as this process and this machine see it: with its environment, its devices and the
 /// checkpoints that are there. What was chosen and may surprise is a line on standard error.
 core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides);
+/// As other surroundings have it.
+core::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides,
+                       core::Surroundings around);
+/// Of this process and this machine.
+core::Surroundings surroundings_here();
+/// A line on standard error.
+void say(const std::string& line);
 
 /// core::job_topology; with this machine's own rates, measured now, where `calibrate_seconds` is a number of
 /// seconds to do that for.

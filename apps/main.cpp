@@ -98,6 +98,7 @@ class CommandLine {
     schema->callback([this] { chosen_ = [] { return schema_command(); }; });
 
     add_simulate();
+    add_submit();
 
     CLI::App* plan = app_.add_subcommand(
         "plan", "Predict a job's memory, time and communication; needs none of its devices or data");
@@ -180,7 +181,7 @@ class CommandLine {
 
   /// The exit status. Help and version are printed here.
   int run(int argc, char** argv) {
-    run_.command = shell_words(argc, argv);
+    run_.command = submit_.command = shell_words(argc, argv);
     try {
       require_known_subcommands(argc, argv);
       app_.parse(argc, argv);
@@ -274,10 +275,66 @@ class CommandLine {
     simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });
   }
 
+  void add_submit() {
+    CLI::App* submit = app_.add_subcommand(
+        "submit",
+        "Plan a job, write its batch script and submit it to Slurm; where it is preempted, reaches its time "
+        "limit or loses a node it goes on by itself");
+    add_job(*submit, submit_.job, submit_.overrides);
+    submit->add_flag("--dry", submit_.dry, "Print the script and do nothing else");
+    submit->add_flag("--test-only", submit_.test_only, "Ask Slurm when it could start, and submit nothing")
+        ->excludes("--dry");
+    submit->add_option("--nodes", submit_.nodes, "Nodes of the job: sets cluster.nodes")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    submit->add_flag("--share", submit_.share,
+                     "Take the CPUs (ranks per node x threads) or GPUs of the job's ranks; default: whole "
+                     "nodes, for this job alone");
+    const auto add_word = [&](const char* name, std::string& value, const char* type, const char* help) {
+      submit->add_option(name, value, help)->type_name(type);
+    };
+    add_word("--partition,-p", submit_.partition, "NAME", "Slurm's partition");
+    add_word("--account,-A", submit_.account, "NAME", "Slurm's account");
+    add_word("--qos,-q", submit_.qos, "NAME", "Slurm's quality of service");
+    add_word(
+        "--time,-t", submit_.time, "TIME",
+        "Time limit, as sbatch takes it (12:00:00, 2-00:00:00); the job saves before it and goes on in a "
+        "restart");
+    add_word("--save-before", submit_.save_before, "DURATION",
+             "How long before the time limit it saves and stops; default 2m");
+    submit
+        ->add_option(
+            "--requeues", submit_.requeues,
+            "Restarts of the job, at most, after preemption, time limit and loss of a node; 0: none; "
+            "default 20")
+        ->check(CLI::NonNegativeNumber)
+        ->type_name("N");
+    add_word("--rates", submit_.rates, "NAME|FILE", "As of run");
+    add_word("--interface", submit_.interface, "NAME", "As of run");
+    add_word("--metrics-listen", submit_.metrics_listen, "HOST:PORT", "As of run, on every node");
+    submit->add_option("--rendezvous-timeout", submit_.rendezvous_timeout, "As of run")
+        ->check(CLI::Range(0.1, 1e7))
+        ->type_name("SECONDS");
+    submit
+        ->add_option(
+            "SBATCH", submit_.sbatch,
+            "After `--`: more options of sbatch, each one word (--constraint=h100); they go over the "
+            "script's; --gpus-per-node=0: none is asked for")
+        ->type_name("OPTION");
+    submit->footer(
+        "A job that does not fit is not submitted (status 3). The output directory gets the script with the "
+        "resolved job,\nand what it prints, in slurm/.\n\n"
+        "  trainerd submit job.yaml --partition gpu --time 12:00:00\n"
+        "  trainerd submit job.yaml --nodes 4 -- --constraint=h100 --mail-type=FAIL\n"
+        "  trainerd submit job.yaml --dry | less");
+    submit->callback([this] { chosen_ = [this] { return submit_command(submit_); }; });
+  }
+
   CLI::App app_{"trainerd trains transformers: one YAML job, one command.", "trainerd"};
   RunArgs run_;
   ValidateArgs validate_;
   SimulateArgs simulate_;
+  SubmitArgs submit_;
 
   PlanArgs plan_;
   CalibrateArgs calibrate_;

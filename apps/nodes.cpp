@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/base/socket.h"
 
 namespace trainerd::apps {
 namespace {
@@ -107,6 +108,13 @@ std::optional<SlurmStep> slurm_step(const Environment& environment) {
   return step;
 }
 
+/// Slurm's names of nodes need not be known to the network.
+std::string reachable_host(const std::string& host, const NodeAddress& address) {
+  if (base::is_known_host(host)) return host;
+  // Without an address the name is in the error of the first attempt to reach it.
+  return address(host).value_or(host);
+}
+
 base::Endpoint endpoint_of(const std::string& text) {
   if (const auto endpoint = base::parse_endpoint(text)) return *endpoint;
   throw base::spec_error("--rendezvous: expected host:port with a port of 1 to 65535, got '" + text + "'");
@@ -136,8 +144,14 @@ std::optional<std::string> process_environment(const std::string& name) {
   return value;
 }
 
+std::optional<std::int64_t> slurm_step_nodes(const Environment& environment) {
+  const std::optional<SlurmStep> step = slurm_step(environment);
+  return step ? std::optional(step->nodes) : std::nullopt;
+}
+
 std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
-                                                       const Environment& environment) {
+                                                       const Environment& environment,
+                                                       const NodeAddress& address) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
   core::MembershipOptions membership;
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
@@ -167,7 +181,7 @@ std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std
                            ", which are 0 to " + std::to_string(nodes - 1));
   if (step) membership.nodes.hosts = step->hosts;
   if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
-  else if (step) membership.rendezvous = {step->hosts.front(), step->port};
+  else if (step) membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
   else
     throw base::spec_error(
         several +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,14 +21,22 @@ struct NodeArgs {
 };
 
 using core::Environment;
+/// The address of a node by its name in the scheduler; none where that does not know it.
+using NodeAddress = std::function<std::optional<std::string>(const std::string& node)>;
 /// Of this process.
 std::optional<std::string> process_environment(const std::string& name);
 
+/// Nodes of the Slurm step that this process is a task of; none outside of one. Throws SpecError when the
+/// step has several tasks on a node.
+std::optional<std::int64_t> slurm_step_nodes(const Environment& environment);
+
 /// Where this agent stands among the `nodes` of its job: by the options, or else by the Slurm step that it is
-/// a task of. None for a job of one node that names no rendezvous. Throws SpecError when something is missing
-/// or contradicts.
+/// a task of. Under Slurm they meet at the step's first node: by its name where the network knows that, else
+/// at its `address`. None for a job of one node that names no rendezvous. Throws SpecError when something is
+/// missing or contradicts.
 std::optional<core::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
-                                                       const Environment& environment);
+                                                       const Environment& environment,
+                                                       const NodeAddress& address);
 
 /// The hosts of a list as Slurm writes it: "gpu[1-3,07],login,a[1-2]b[0-1]". Throws SpecError.
 std::vector<std::string> expand_host_list(const std::string& list);

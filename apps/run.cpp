@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -14,6 +15,7 @@
 #include "core/run/agent/agent.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
+#include "core/slurm/commands.h"
 #include "core/spec/machines.h"
 #include "io/metrics/listen_address.h"
 #include "io/text/text.h"
@@ -68,13 +70,16 @@ int run_command(const RunArgs& args) {
   std::optional<core::EarlyStop> early(std::in_place, signals.get(), leave_with(screen));
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
-  auto [job, rates] = core::job_here(read_job(args.job, overrides));
+  core::Surroundings around = surroundings_here();
+  if (args.nodes.node < 0) around.nodes = [] { return slurm_step_nodes(process_environment); };
+  auto [job, rates] = core::job_here(read_job(args.job, overrides, std::move(around)));
   if (!args.rates.empty()) rates = core::named_cluster(args.rates, "--rates");
   if (!args.metrics_listen.empty() && args.metrics_listen != "off" &&
       !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
                            args.metrics_listen + "'");
-  const auto membership = find_membership(args.nodes, job.cluster.nodes, process_environment);
+  const auto membership =
+      find_membership(args.nodes, job.cluster.nodes, process_environment, core::slurm_node_address);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();

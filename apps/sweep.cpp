@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,9 +15,11 @@
 #include "apps/output.h"
 #include "apps/signals.h"
 #include "core/run/stop/early_stop.h"
+#include "core/slurm/commands.h"
 #include "core/spec/machines.h"
 #include "core/sweep/local_runner.h"
 #include "core/sweep/run_sweep.h"
+#include "core/sweep/slurm_runner.h"
 #include "core/sweep/verdict.h"
 #include "io/console/screen.h"
 
@@ -37,6 +40,12 @@ std::vector<std::string> cuda_devices(std::int64_t count) {
   return names;
 }
 
+/// What a node of Slurm's has at least.
+core::Machine slurm_machine() {
+  const core::SlurmNodes nodes = core::slurm_nodes("");
+  return {.cores = nodes.cpus, .cuda_devices = nodes.gpus};
+}
+
 int status_of(const core::SweepEnd& end) {
   if (end.stop) return kExitOfSignal + end.stop->exit_signal;
   return end.failed_status;
@@ -50,7 +59,8 @@ int sweep_command(const SweepArgs& args) {
   std::optional<core::EarlyStop> early(std::in_place, signals.get(), [](const core::StopRequest& stop) {
     std::_Exit(kExitOfSignal + stop.exit_signal);
   });
-  core::Sweep sweep = core::read_sweep(args.sweep, {args.overrides, args.output}, surroundings_here());
+  core::Sweep sweep =
+      core::read_sweep(args.sweep, {args.overrides, args.output, slurm_machine}, surroundings_here());
   const std::int64_t devices = core::this_machine().cuda_devices;
   core::plan_jobs(sweep, devices);
   const bool all_refused = std::all_of(sweep.jobs.begin(), sweep.jobs.end(),
@@ -66,11 +76,20 @@ int sweep_command(const SweepArgs& args) {
   const auto screen = std::make_shared<io::Screen>(
       STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const core::SayLine say = [screen](const std::string& line) { screen->line(line); };
-  core::LocalRunner runner(sweep, {.executable = "/proc/self/exe",
+  std::unique_ptr<core::JobRunner> runner;
+  if (sweep.where == core::SweepPlace::slurm)
+    runner = std::make_unique<core::SlurmRunner>(
+        sweep,
+        core::SlurmRunner::Options{.executable = std::filesystem::read_symlink("/proc/self/exe").string(),
                                    .signal_fd = signals.get(),
-                                   .cuda_devices = cuda_devices(devices),
                                    .say = say});
-  const core::SweepEnd end = core::run_sweep(sweep, runner, say);
+  else
+    runner = std::make_unique<core::LocalRunner>(
+        sweep, core::LocalRunner::Options{.executable = "/proc/self/exe",
+                                          .signal_fd = signals.get(),
+                                          .cuda_devices = cuda_devices(devices),
+                                          .say = say});
+  const core::SweepEnd end = core::run_sweep(sweep, *runner, say);
   screen->finish();
   print("\n" + core::results_table(sweep, end.results) + "results: " + sweep.results() + ", " + sweep.page() +
         "\n");

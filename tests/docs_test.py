@@ -175,6 +175,8 @@ def wrong_in_trainerd(words):
     if words and not words[0].startswith("-") and not subcommand:
         yield f"trainerd has no subcommand {words[0]}"
     for word in words:
+        if word == "--":  # what follows is of another program
+            break
         option = word.split("=")[0]
         if option.startswith("--") and not re.search(re.escape(option) + r"(?![\w-])", text):
             yield f"trainerd {' '.join(subcommand)} has no option {option}"

@@ -377,7 +377,7 @@ std::vector<Field> fields_of(JobSpec& job) {
   t.add("cluster.nodes", &job.cluster.nodes,
         "machines of the job, with as many ranks on each; an agent (`trainerd run`) on every one")
       .between(1, kMaxRanks)
-      .or_else("1; of a preset as many as the ranks need");
+      .or_else("1; under `srun` the nodes of its step; of a preset as many as the ranks need");
   t.choice("cluster.communication", job.cluster.communication,
            {{"auto", parallel::Communication::automatic},
             {"nccl", parallel::Communication::nccl},

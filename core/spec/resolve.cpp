@@ -16,6 +16,7 @@ class Resolver {
       : job_(job), places_(places), around_(around), problems_(problems) {}
 
   void run() {
+    choose_nodes();
     const bool automatic = job_.device == DeviceChoice::automatic && job_.cluster.preset == "local" &&
                            around_.machine != nullptr;
     if (automatic) choose_device();
@@ -31,6 +32,16 @@ class Resolver {
   void problem(const std::string& path, const std::string& what) {
     const auto place = places_.find(path);
     problems_.add(place == places_.end() ? Place{} : place->second, path, what);
+  }
+
+  void choose_nodes() {
+    if (around_.nodes == nullptr || job_.cluster.preset != "local" || places_.contains("cluster.nodes"))
+      return;
+    const auto nodes = around_.nodes();
+    if (!nodes || *nodes == job_.cluster.nodes) return;
+    job_.cluster.nodes = *nodes;
+    if (around_.remark)
+      around_.remark("cluster.nodes is " + to_string(*nodes) + ", the nodes that the scheduler gave the job");
   }
 
   void choose_device() {

@@ -27,6 +27,9 @@ struct Surroundings {
   /// Of the job's file: relative data paths that exist there are taken from there, and `extends` starts
   /// there.
   std::string directory = {};
+  /// Nodes that a scheduler gave this process; none when no scheduler started it. For a job of the `local`
+  /// cluster that does not say `cluster.nodes`.
+  std::function<std::optional<std::int64_t>()> nodes = {};
   std::function<void(const std::string& line)> remark =
       {};  ///< called with choices that may surprise the user
 };

@@ -27,6 +27,10 @@ constexpr double kLogRatio = 8;
 // More values than these get round numbers at the axis.
 constexpr std::size_t kMaxValueTicks = 8;
 
+constexpr const char* kTableStyle =
+    "a { color: inherit; } .jobs td, .jobs th { padding-right: 20px; white-space: nowrap; }\n"
+    ".jobs td:last-child { white-space: normal; min-width: 12em; padding-right: 0; }\n";
+
 /// The values of a key in all jobs: numbers, or else words.
 struct KeyValues {
   io::ParallelAxis axis;
@@ -125,7 +129,7 @@ const char* class_of(JobStatus status) {
 
 std::string table(const Sweep& sweep, const std::vector<JobResult>& results) {
   const std::vector<std::string> keys = keys_of(sweep);
-  std::string out = "<h2>Jobs</h2>\n<div class=\"box wide\"><table>\n<tr><th>job</th>";
+  std::string out = "<h2>Jobs</h2>\n<div class=\"box wide\"><table class=\"jobs\">\n<tr><th>job</th>";
   for (const std::string& key : keys) out += "<th>" + escape_html(key) + "</th>";
   out +=
       "<th>status</th><th class=\"n\">step</th><th class=\"n\">loss</th><th class=\"n\">validation loss</th>"
@@ -177,9 +181,8 @@ std::string sweep_page(const Sweep& sweep, const std::vector<JobResult>& results
   return fmt::format(
              "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
              "content=\"width=device-width, initial-scale=1\">\n<title>{0} &middot; trainerd "
-             "sweep</title>\n<style>{1}{2}a {{ color: inherit; "
-             "}}</style></head>\n<body><main>\n<h1>{0}</h1>\n",
-             escape_html(sweep.name), io::page_style(), io::parallel_style()) +
+             "sweep</title>\n<style>{1}{2}{3}</style></head>\n<body><main>\n<h1>{0}</h1>\n",
+             escape_html(sweep.name), io::page_style(), io::parallel_style(), kTableStyle) +
          cards(sweep, results) + chart(sweep, results) + table(sweep, results) + "</main></body></html>\n";
 }
 

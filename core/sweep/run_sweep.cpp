@@ -7,10 +7,8 @@
 #include <numeric>
 #include <span>
 
-#include "core/run/agent/output_directory.h"
 #include "core/sweep/page.h"
 #include "core/sweep/table.h"
-#include "io/checkpoint/checkpoint.h"
 #include "io/storage/file_errors.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/fd.h"
@@ -112,7 +110,6 @@ class SweepRun {
   void run_phase(const std::vector<std::size_t>& jobs, std::optional<std::int64_t> stop_after,
                  const Reached& reached) {
     if (jobs.empty() || runner_.stop()) return;
-    for (const std::size_t job : jobs) clear_unsaved(job);
     runner_.run(jobs, stop_after, [&](std::size_t job, std::optional<int> status) {
       JobResult& result = end_.results[job];
       // A run that finds all its steps done writes no record of it.
@@ -138,18 +135,6 @@ class SweepRun {
     const JobRecord record = read_record(directory(job), step);
     return ", loss " + loss_text(record.loss) +
            (record.validation_loss ? ", validation loss " + loss_text(record.validation_loss) : "");
-  }
-
-  /// A job that was killed before its first checkpoint begins again: what it left is moved aside.
-  void clear_unsaved(std::size_t job) const {
-    if (!std::filesystem::exists(directory(job))) return;
-    {
-      const OutputDirectory output(directory(job));
-      if (!output.recorded_step() || !io::CheckpointStore(output.checkpoints(), 1).list().empty()) return;
-    }
-    const OutputDirectory anew(directory(job), OutputDirectory::Earlier::moved_aside);
-    say_(sweep_.jobs[job].name +
-         " begins again: it was ended before its first checkpoint; its records are in " + anew.moved_to());
   }
 
   std::string why_failed(std::size_t job, std::optional<int> status) const {

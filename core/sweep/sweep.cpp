@@ -47,6 +47,7 @@ std::vector<Field> fields_of(Given& g) {
   add("at_once", &g.sweep.at_once).between(1, kMaxAtOnce);
   add("where", Choice(g.sweep.where, {EnumWord<SweepPlace>{"local", SweepPlace::local},
                                       EnumWord<SweepPlace>{"slurm", SweepPlace::slurm}}));
+  add("sbatch", &g.sweep.sbatch);
   add("halving.metric",
       Choice(g.halving.metric, {EnumWord<HalvingMetric>{"loss", HalvingMetric::loss},
                                 EnumWord<HalvingMetric>{"validation_loss", HalvingMetric::validation_loss}}));
@@ -111,7 +112,7 @@ class SweepReader {
     }
     Sweep& sweep = given_.sweep;
     sweep.name = "sweep";
-    expand_texts(root, {"name", "output", "base"}, around_.environment, problems_);
+    expand_texts(root, {"name", "output", "base", "sbatch"}, around_.environment, problems_);
     std::vector<Field> fields = fields_of(given_);
     places_ = read_fields(root, fields, problems_);
     if (!has("base")) problem("base", "is missing: the path of the job that this is a sweep of");
@@ -128,10 +129,7 @@ class SweepReader {
         problem("halving", "halving.min_steps is missing: the steps of the first rung");
       sweep.halving = given_.halving;
     }
-    if (sweep.where == SweepPlace::slurm)
-      problem("where",
-              "slurm is not available yet: set it to local, or submit the job files of a sweep's output "
-              "yourself");
+    if (has("sbatch") && sweep.where != SweepPlace::slurm) problem("sbatch", "is for where: slurm");
     if (!arguments_.output.empty()) sweep.output = arguments_.output;
     if (sweep.output.empty()) sweep.output = "sweeps/" + sweep.name;
   }
@@ -196,7 +194,7 @@ class SweepReader {
   /// What this machine has for each of the jobs that run on it at once.
   Surroundings shared() const {
     Surroundings around = around_;
-    if (given_.sweep.where == SweepPlace::slurm) around.machine = {};
+    if (given_.sweep.where == SweepPlace::slurm) around.machine = arguments_.slurm_machine;
     else if (around_.machine)
       around.machine = [machine = around_.machine, n = given_.sweep.at_once] {
         Machine share = machine();
@@ -229,7 +227,7 @@ class SweepReader {
       job.spec = compose_job(base, layers, around, found);
       try {
         found.throw_if_any();
-        if (around.machine) divide_cores(job, around);
+        if (sweep.where == SweepPlace::local && around.machine) divide_cores(job, around);
       } catch (const base::SpecError& error) {
         job.refused = error.what();
         if (refused++ == 0) first_problems = error.what();

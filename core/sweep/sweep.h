@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct Sweep {
   std::int64_t at_once = 1;
   SweepPlace where = SweepPlace::local;
   std::optional<Halving> halving;
+  std::vector<std::string> sbatch;  ///< options of sbatch for each job: "--time=2:00:00"
   std::vector<SweepJob> jobs;
 
   std::string job_file(const SweepJob& job) const { return output + "/jobs/" + job.name + ".yaml"; }
@@ -42,8 +44,9 @@ struct Sweep {
 
 /// What goes over the file from the command line.
 struct SweepArguments {
-  std::vector<std::string> overrides;  ///< "a.b=value", of the base
-  std::string output;                  ///< over `output`; empty: the file's
+  std::vector<std::string> overrides;           ///< "a.b=value", of the base
+  std::string output;                           ///< over `output`; empty: the file's
+  std::function<Machine()> slurm_machine = {};  ///< what a node of Slurm's has, for `where: slurm`
 };
 
 /// Reads a sweep's file and its base, and makes the jobs. Throws SpecError with every problem of the sweep's

@@ -50,10 +50,11 @@ std::string verdict_of(SweepJob& job, const Planning& how) {
   }
   parallel::Topology topology = job_topology(spec, how.local ? Absent::refused : Absent::assumed);
   if (rates) topology = with_rates(topology, *rates);
-  // Slurm's machine of a job that names no cluster is not known: the agent plans it where it runs.
-  const bool known = how.local || spec.cluster.preset != "local";
+  if (!how.local && spec.device == DeviceChoice::cuda && spec.cluster.preset == "local" &&
+      how.cuda_devices == 0)
+    return "cluster.preset: local is this machine, which has no GPU to plan for: name the cluster that "
+           "Slurm's nodes are";
   if (how.local) topology.node_memory_bytes /= how.at_once;
-  if (!known) return "";
   const Plan plan = make_plan(spec, topology);
   job.node_bytes = plan.fit.node_bytes;
   if (plan.timed) job.step_seconds = plan.time.step_seconds;
@@ -97,7 +98,6 @@ std::string dry_table(const Sweep& sweep) {
     row.push_back(job.name);
     for (const std::string& key : keys) row.push_back(value_of(job, key));
     if (!job.refused.empty()) row.push_back("refused: " + first_line(job.refused));
-    else if (job.node_bytes == 0) row.push_back("planned where it runs");
     else
       row.push_back("fits: " + io::short_bytes(job.node_bytes) + " of a node" +
                     (job.step_seconds > 0 ? ", " + io::short_duration(job.step_seconds) + " per step" : ""));

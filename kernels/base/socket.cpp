@@ -164,6 +164,14 @@ UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why) {
   return UniqueFd();
 }
 
+bool is_known_host(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int rc = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  const Addresses addresses(found, &::freeaddrinfo);
+  return rc == 0 || rc == EAI_AGAIN || rc == EAI_SYSTEM;
+}
+
 std::string own_address(const std::string& name) {
   const auto none = [&](const std::string& why) {
     return comm_error("cannot communicate from " + name + " (" + why +

@@ -30,6 +30,9 @@ std::uint16_t local_port(int fd);
 /// the name is unknown: more attempts would not help.
 UniqueFd try_connect(const Endpoint& to, double seconds, std::string& why);
 
+/// Whether the network knows a host by this name or numeric address, or cannot say just now.
+bool is_known_host(const std::string& host);
+
 /// The numeric address of one of this machine's network interfaces, by the interface's name ("ib0"), a host
 /// name or an address. Throws CommError when it has none such.
 std::string own_address(const std::string& name);

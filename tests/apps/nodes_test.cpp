@@ -20,6 +20,15 @@ Environment in(const std::map<std::string, std::string>& variables) {
   };
 }
 
+/// Of a scheduler that knows one node, whose name the network does not.
+std::optional<std::string> scheduler_address(const std::string& node) {
+  return node == "gpu09" ? std::optional<std::string>("10.0.0.9") : std::nullopt;
+}
+std::optional<core::MembershipOptions> membership_of(const NodeArgs& args, std::int64_t nodes,
+                                                     const Environment& environment) {
+  return find_membership(args, nodes, environment, scheduler_address);
+}
+
 const std::map<std::string, std::string> kStep = {{"SLURM_JOB_ID", "4711"},
                                                   {"SLURM_STEP_ID", "0"},
                                                   {"SLURM_STEP_NUM_NODES", "3"},
@@ -49,43 +58,63 @@ TEST_CASE("host lists are expanded as Slurm does", "[nodes]") {
 }
 
 TEST_CASE("a job of one node needs nobody to say so", "[nodes]") {
-  CHECK_FALSE(find_membership({}, 1, in({})).has_value());
+  CHECK_FALSE(membership_of({}, 1, in({})).has_value());
   // A batch script and a shell of salloc have these, and are no step.
   CHECK_FALSE(
-      find_membership({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
+      membership_of({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
           .has_value());
   NodeArgs idle;
   idle.interface = "eth0";
-  CHECK_THROWS_WITH(find_membership(idle, 1, in({})), Catch::Contains("--interface has no effect"));
+  CHECK_THROWS_WITH(membership_of(idle, 1, in({})), Catch::Contains("--interface has no effect"));
 }
 
 TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]") {
-  const auto membership = find_membership({}, 3, in(kStep));
+  const auto membership = membership_of({}, 3, in(kStep));
   REQUIRE(membership.has_value());
   CHECK(membership->nodes.nodes == 3);
   CHECK(membership->nodes.node == 1);
   CHECK(membership->nodes.hosts == Names{"gpu09", "gpu10", "login"});
-  CHECK(membership->rendezvous.text() == "gpu09:24711");
+  CHECK(membership->rendezvous.text() == "10.0.0.9:24711");
+  // A name that the network knows is taken as it is; one that nobody knows is left to the error.
+  const auto local = membership_of({}, 3, in(with(kStep, "SLURM_STEP_NODELIST", "localhost,b,c")));
+  CHECK(local->rendezvous.host == "localhost");
+  const auto unknown =
+      membership_of({}, 3, in(with(kStep, "SLURM_STEP_NODELIST", "no-such-host.invalid,b,c")));
+  CHECK(unknown->rendezvous.host == "no-such-host.invalid");
   CHECK(membership->timeout_seconds == 300);
-  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_STEP_ID", "1")))->rendezvous.port != 24711);
-  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port >= 20000);
-  CHECK(find_membership({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port < 32000);
+  CHECK(membership_of({}, 3, in(with(kStep, "SLURM_STEP_ID", "1")))->rendezvous.port != 24711);
+  CHECK(membership_of({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port >= 20000);
+  CHECK(membership_of({}, 3, in(with(kStep, "SLURM_JOB_ID", "999999999")))->rendezvous.port < 32000);
   NodeArgs elsewhere;
   elsewhere.rendezvous = "10.0.0.1:5000";
   elsewhere.timeout_seconds = 20;
   elsewhere.interface = "ib0";
-  const auto other = find_membership(elsewhere, 3, in(kStep));
+  const auto other = membership_of(elsewhere, 3, in(kStep));
   CHECK(other->rendezvous.text() == "10.0.0.1:5000");
   CHECK(other->nodes.node == 1);
   CHECK(other->timeout_seconds == 20);
   CHECK(other->interface == "ib0");
 }
 
+TEST_CASE("a Slurm step tells how many nodes there are, and each job of an array has a port", "[nodes]") {
+  CHECK(slurm_step_nodes(in(kStep)) == 3);
+  CHECK_FALSE(slurm_step_nodes(in({})).has_value());
+  CHECK_FALSE(slurm_step_nodes(in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "3"}})).has_value());
+  CHECK_THROWS_WITH(slurm_step_nodes(in(with(kStep, "SLURM_STEP_NUM_TASKS", "6"))),
+                    Catch::Contains("--ntasks-per-node=1"));
+  // Tasks of an array have job numbers of their own.
+  const auto port = [](const char* job) {
+    auto task = with(with(kStep, "SLURM_ARRAY_JOB_ID", "4711"), "SLURM_JOB_ID", job);
+    return membership_of({}, 3, in(task))->rendezvous.port;
+  };
+  CHECK(port("4711") != port("4712"));
+}
+
 TEST_CASE("a Slurm step that contradicts the job or itself is refused", "[nodes]") {
   const auto refused = [](std::int64_t nodes, const std::map<std::string, std::string>& variables,
                           const std::string& text) {
-    CHECK_THROWS_AS(find_membership({}, nodes, in(variables)), base::SpecError);
-    CHECK_THROWS_WITH(find_membership({}, nodes, in(variables)), Catch::Contains(text));
+    CHECK_THROWS_AS(membership_of({}, nodes, in(variables)), base::SpecError);
+    CHECK_THROWS_WITH(membership_of({}, nodes, in(variables)), Catch::Contains(text));
   };
   refused(1, kStep, "set cluster.nodes to 3");
   refused(2, kStep, "the Slurm step has 3 nodes and the job is for 2 nodes");
@@ -105,17 +134,17 @@ TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") 
   NodeArgs args;
   args.node = 2;
   args.rendezvous = "[::1]:29500";
-  const auto membership = find_membership(args, 4, in(kStep));  // of which the step has 3
+  const auto membership = membership_of(args, 4, in(kStep));  // of which the step has 3
   CHECK(membership->nodes.node == 2);
   CHECK(membership->nodes.hosts.empty());
   CHECK(membership->rendezvous.host == "::1");
   args.node = 4;
-  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("0 to 3"));
+  CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("0 to 3"));
   args.node = -1;
-  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("nothing says which this one is"));
+  CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("nothing says which this one is"));
   args.node = 0;
   args.rendezvous = "";
-  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("nothing says where they meet"));
+  CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("nothing says where they meet"));
   args.rendezvous = "host:0";
-  CHECK_THROWS_WITH(find_membership(args, 4, in({})), Catch::Contains("expected host:port"));
+  CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("expected host:port"));
 }

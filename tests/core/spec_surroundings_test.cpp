@@ -66,6 +66,25 @@ TEST_CASE("variables and the home directory are expanded in texts, in lists and 
   CHECK(job({"output=${A:-${B}"}, around).output == "${B");  // as far as the first brace
 }
 
+TEST_CASE("a job that does not say its nodes has those that the scheduler gave it", "[spec]") {
+  std::vector<std::string> remarks;
+  Surroundings around;
+  around.nodes = [] { return 2; };
+  around.remark = [&](const std::string& line) { remarks.push_back(line); };
+  CHECK(job({"parallel.dp=4"}, around).cluster.nodes == 2);
+  REQUIRE(remarks.size() == 1);
+  CHECK_THAT(remarks[0], Catch::Contains("cluster.nodes is 2"));
+  CHECK(job({"parallel.dp=4", "cluster.nodes=4"}, around).cluster.nodes == 4);
+  CHECK(job({"parallel.dp=4", "cluster.nodes=1"}, around).cluster.nodes == 1);
+  // A preset knows how many the ranks need.
+  CHECK(job({"parallel.dp=4", "cluster.preset=dgx-h100"}, around).cluster.nodes == 1);
+  CHECK_THAT(error_of({"parallel.dp=1"}, around), Catch::Contains("cannot be divided evenly among 2 nodes"));
+  around.machine = [] { return Machine{.cores = 2}; };
+  CHECK(job({"parallel.dp=auto", "device=cpu", "threads=1"}, around).parallel.dp == 4);
+  around.nodes = []() -> std::optional<std::int64_t> { return std::nullopt; };
+  CHECK(job({"parallel.dp=4"}, around).cluster.nodes == 1);
+}
+
 TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
   const JobSpec made =
       job({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));

@@ -213,6 +213,8 @@ TEST_CASE("a sweep without a base, jobs or rungs is refused", "[sweep]") {
         Lines{"sweep.yaml:1:1: base: is missing: the path of the job that this is a sweep of"});
   CHECK(sweep_problems("") == Lines{"sweep.yaml:1:1: makes no jobs: give grid, list, random or sobol"});
   CHECK(sweep_problems("random: {samples: 3}\n") == Lines{"sweep.yaml:2:1: random: random.over is missing"});
+  CHECK(sweep_problems("grid: {seed: [1]}\nsbatch: --time=9\n") ==
+        Lines{"sweep.yaml:3:9: sbatch: is for where: slurm"});
   CHECK(
       sweep_problems("grid: {}\n") ==
       Lines{"sweep.yaml:2:7: grid: expected a map from a key of the job, as optimizer.lr, got an empty one"});

@@ -89,6 +89,19 @@ class Looking(RunTest):
         os.rename(moved, self.root / "a")
         self.assert_kept(before)
 
+    def test_a_run_that_ended_before_its_first_checkpoint_begins_again(self):
+        job = self.job()
+        process = self.start(job, "--set", "steps=100000", "--set", "optimizer.schedule.kind=constant", "--set", "optimizer.schedule.min_lr=0",
+                             "--set", "checkpoint.every=0")
+        self.wait_for_step(process, 3)
+        process.kill()
+        process.wait()
+        output = self.run_job(job)
+        self.assertRegex(output, r"the run ended after step \d+, before its first checkpoint: it begins at step 1 again")
+        self.assertEqual([s["step"] for s in self.steps()], list(range(1, 25)))
+        self.run_job(self.job("b"))
+        self.assertEqual(self.losses(), self.losses("b"))
+
     def test_fresh_does_not_move_what_another_run_uses_and_needs_nothing_to_move(self):
         job = self.job()
         process = self.start(job, "--fresh", "--set", "steps=100000")

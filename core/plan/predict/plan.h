@@ -94,6 +94,8 @@ Plan plan_layout(const JobSpec& job, const parallel::Topology& topology, const p
                  const std::vector<SlotCounts>& slots, const GroupPlaces& groups, WhenTooLarge when_too_large,
                  const OtherSoftware& other = {});
 
+/// In a few lines: the layout, whether it fits and what does, the time of a step and of all of them.
+std::string plan_summary(const Plan& plan);
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);
 std::string plan_json(const Plan& plan, double tokens);

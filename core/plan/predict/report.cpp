@@ -167,7 +167,10 @@ std::string near_text(const std::vector<NearLayout>& near) {
   return text;
 }
 
-std::string plan_text(const Plan& plan, double tokens) {
+namespace {
+
+/// What it runs on, and whether it fits.
+std::string head_text(const Plan& plan) {
   std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan),
                                  plan.topology.device.name, plan.topology.name, plan.layout);
   text += plan.fits
@@ -178,8 +181,25 @@ std::string plan_text(const Plan& plan, double tokens) {
                     gib(plan.fit.node_bytes), gib(plan.topology.node_memory_bytes))
               : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
                             plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
-  if (!plan.fits) text += near_text(plan.near);
-  return text + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) + checkpoint_text(plan);
+  return plan.fits ? text : text + near_text(plan.near);
+}
+
+}  // namespace
+
+std::string plan_summary(const Plan& plan) {
+  const std::string head = head_text(plan);
+  if (!plan.fits) return head;
+  if (!plan.timed)
+    return head + "time of a step: not predicted: " + plan.topology.name + " has no operator rates\n";
+  const double step = plan.time.step_seconds;
+  return head + fmt::format("time of a step: {}, {:.0f} tokens/s; {} steps: {}\n", duration(step),
+                            plan.tokens_per_second_per_device * devices_of(plan), plan.job.steps,
+                            duration(step * static_cast<double>(plan.job.steps)));
+}
+
+std::string plan_text(const Plan& plan, double tokens) {
+  return head_text(plan) + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) +
+         checkpoint_text(plan);
 }
 
 std::string plan_json(const Plan& plan, double tokens) {

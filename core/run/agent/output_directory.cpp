@@ -152,6 +152,15 @@ std::optional<std::int64_t> OutputDirectory::recorded_step() const {
   return last;
 }
 
+bool OutputDirectory::records_no_checkpoint() const {
+  std::int64_t events_seen = 0, saved = 0;
+  io::read_event_log(events(), std::numeric_limits<std::int64_t>::max(), [&](const io::EventRecord& event) {
+    ++events_seen;
+    saved += std::holds_alternative<io::CheckpointRecord>(event) ? 1 : 0;
+  });
+  return events_seen > 0 && saved == 0;
+}
+
 OutputDirectory OutputDirectory::marked(const std::string& path, const std::string& run, double seconds) {
   const std::string directory = io::local_path(path);
   const double deadline = base::monotonic_seconds() + seconds;

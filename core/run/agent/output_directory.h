@@ -40,6 +40,8 @@ class OutputDirectory {
   /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such
   /// records. Throws SpecError when they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
+  /// Whether the events of earlier runs are there and none is a checkpoint. Throws as `recorded_step`.
+  bool records_no_checkpoint() const;
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }

@@ -70,7 +70,7 @@ class Run {
   void plan();
   void resume();
   void check_data();
-  void refuse_records() const;
+  void refuse_records();
   bool evaluation_missing() const;
   bool already_trained() const;
   AgentResult already_done();

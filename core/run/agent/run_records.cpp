@@ -163,7 +163,7 @@ void Run::record_begin() {
   }
   if (earlier_ && earlier_->last_step > step_) {
     notice.details.push_back(std::to_string(earlier_->last_step - step_) +
-                             " steps after that checkpoint are done again (" +
+                             (step_ > 0 ? " steps after that checkpoint" : " steps") + " are done again (" +
                              io::short_duration(earlier_->lost_seconds) + ")");
     log::warn("{}", notice.details.back());
   }

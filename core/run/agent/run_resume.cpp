@@ -109,11 +109,17 @@ AgentResult Run::already_done() {
   return {step_, 0};
 }
 
-/// Without a checkpoint the run begins at step 1. Records of an earlier one say that its checkpoints are
-/// lost, or lie on a file system that is not mounted: they are not overwritten.
-void Run::refuse_records() const {
+/// Without a checkpoint the run begins at step 1. Records of one that was completed say that the checkpoints
+/// are lost, or lie on a file system that is not mounted: they are not overwritten. A run that ended before
+/// its first checkpoint has nothing to lose.
+void Run::refuse_records() {
   const std::optional<std::int64_t> step = output_.recorded_step();
   if (!step) return;
+  if (output_.records_no_checkpoint()) {
+    warn_early("the run ended after step " + std::to_string(*step) +
+               ", before its first checkpoint: it begins at step 1 again");
+    return;
+  }
   throw base::checkpoint_error(
       output_.path() + " holds the records of a run up to step " + std::to_string(*step) + ", but " +
       output_.checkpoints() +

@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kWidth = 1180, kHeight = 380, kLeft = 80, kRight = 80, kTop = 40, kBottom = 24;
 
+constexpr double kFineDecades = 2, kMaxDecades = 8;
+
 /// An axis with its place and range.
 class PlacedAxis {
  public:
@@ -61,16 +63,23 @@ class PlacedAxis {
       ticks.emplace_back(static_cast<double>(i), axis_.words[i]);
     for (const double value : axis_.ticks) ticks.emplace_back(value, fmt::format("{:.4g}", value));
     if (!ticks.empty()) return ticks;
-    if (axis_.log) {
-      for (double decade = std::floor(low_); decade <= high_; ++decade)
-        for (const double digit : {1.0, 2.0, 5.0})
-          if (const double value = digit * std::pow(10.0, decade);
-              std::log10(value) >= low_ - 1e-9 && std::log10(value) <= high_ + 1e-9)
-            ticks.emplace_back(value, fmt::format("{:.3g}", value));
-      return ticks;
-    }
+    if (axis_.log) return decades();
     for (const double value : round_ticks(low_, high_, 5))
       ticks.emplace_back(value, fmt::format("{:.4g}", value));
+    return ticks;
+  }
+
+  // 1, 2 and 5 of each decade where there is room, else powers of ten.
+  std::vector<std::pair<double, std::string>> decades() const {
+    const bool wide = high_ - low_ > kFineDecades;
+    const double apart = std::ceil((high_ - low_) / kMaxDecades);
+    std::vector<std::pair<double, std::string>> ticks;
+    for (double decade = std::floor(low_); decade <= high_; decade += wide ? apart : 1)
+      for (const double digit : {1.0, 2.0, 5.0}) {
+        const double value = digit * std::pow(10.0, decade), at = std::log10(value);
+        if (at >= low_ - 1e-9 && at <= high_ + 1e-9 && (digit == 1.0 || !wide))
+          ticks.emplace_back(value, fmt::format("{:.3g}", value));
+      }
     return ticks;
   }
 

@@ -1,0 +1,217 @@
+"""A real Slurm of two nodes on this host, for a test's own use."""
+
+import pathlib
+import socket
+
+from support import *
+
+SCRIPT = ROOT / "deploy" / "slurm" / "trainerd.sbatch"
+PROGRAMS = ["slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue"]
+MISSING = [p for p in PROGRAMS if shutil.which(p, path=os.environ["PATH"] + ":/usr/sbin") is None]
+
+CONFIG = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+PropagateResourceLimits=NONE
+ReturnToService=2
+SlurmdTimeout={slurmd_timeout}
+MpiDefault=none
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool-%n
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd-%n.pid
+SlurmctldLogFile={root}/slurmctld.log
+SlurmdLogFile={root}/slurmd-%n.log
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 {resources}State=UNKNOWN
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 {resources}State=UNKNOWN
+{more}PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=sched_interval=1,bf_interval=1
+PartitionName=batch Nodes=node1,node2 Default=YES PriorityTier=1 MaxTime=INFINITE State=UP
+PartitionName=grace Nodes=node1,node2 PriorityTier=1 GraceTime=30 MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=node1,node2 PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
+"""
+
+
+LAYOUT = ["--set", "parallel.dp=2", "--set", "batch.micro=1"]
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+class SlurmTest(RunTest):
+    slurmd_timeout = 300  # seconds after which Slurm takes a node without a slurmd for down
+    gpus = 0              # that each node is declared to have
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("a Slurm of the test's own needs root")
+        self.assertEqual(MISSING, [], "there is no Slurm here: deploy/install-deps.sh --tests installs it")
+        host = socket.gethostname().split(".")[0]
+        for name in ("state", "spool-node1", "spool-node2"):
+            (self.root / name).mkdir()
+        config = self.root / "slurm.conf"
+        config.write_text(CONFIG.format(host=host, root=self.root, ports=free_ports(3), slurmd_timeout=self.slurmd_timeout,
+                                        resources=f"Gres=gpu:{self.gpus} " if self.gpus else "",
+                                        more="GresTypes=gpu\n" if self.gpus else ""))
+        if self.gpus:
+            # Slurm counts files, which stand for devices.
+            for i in range(self.gpus):
+                (self.root / f"gpu{i}").touch()
+            (self.root / "gres.conf").write_text(f"NodeName=node[1-2] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
+        self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM")}, "SLURM_CONF": str(config),
+                    "PATH": os.environ["PATH"] + ":/usr/sbin", "TRAINERD": str(BINARY)}
+        self.daemon("slurmctld", "-D")
+        self.slurmd = {node: self.daemon("slurmd", "-D", "-N", node) for node in ("node1", "node2")}
+        self.wait_for_nodes()
+
+    def daemon(self, *command):
+        process = subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(self.end_daemon, process)
+        return process
+
+    def wait_for_nodes(self):
+        self.wait_until("the nodes are idle", lambda: set(self.slurm("sinfo", "-h", "-o", "%t", check=False).split()) == {"idle"})
+
+    def processes_of(self, node):
+        """(what Slurm started on a node, the slurmstepd processes over it)."""
+        marks = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={self.env['SLURM_CONF']}".encode()}
+        tasks, steps = set(), set()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if not marks <= set((process / "environ").read_bytes().split(b"\0")):
+                    continue
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                tasks.add(int(process.name))
+                if pathlib.Path(f"/proc/{parent}/comm").read_text().startswith("slurmstepd"):
+                    steps.add(parent)
+            except OSError:  # it has ended
+                pass
+        return tasks, steps
+
+    def lose(self, node):
+        """Kills a node's slurmd, its slurmstepd and their processes, as a power cut does."""
+        tasks, steps = self.processes_of(node)
+        self.assertTrue(tasks and steps)
+        for pid in (self.slurmd[node].pid, *steps, *tasks):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.slurmd[node].wait()
+
+    @staticmethod
+    def end_daemon(process):
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def slurm(self, *command, check=True):
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=30)
+        if check:
+            self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def wait_until(self, what, condition, seconds=40):
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                logs = "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.root.glob("*.log")) + sorted(self.root.glob("out-*")) + sorted(self.root.glob("*/slurm/*.out")))
+                self.fail(f"not in {seconds} s: {what}\n{logs}")
+            time.sleep(0.05)
+
+    def submit(self, job, *args, options=()):
+        text = self.slurm("sbatch", "--parsable", "--nodes=2", f"--output={self.root}/out-%j", *options, SCRIPT, job, *args)
+        number = text.strip()
+        self.addCleanup(self.slurm, "scancel", number, check=False)
+        return number
+
+    def ended(self, number):
+        """(state, exit status) of a job, once it has ended."""
+        fields = {}
+
+        def over():
+            fields.update(self.scontrol(number))
+            return fields["JobState"] not in ("PENDING", "RUNNING", "SIGNALING", "COMPLETING", "CONFIGURING")
+
+        self.wait_until(f"job {number} ended", over, seconds=100)  # a time limit is a minute or more
+        return fields["JobState"], fields["ExitCode"].split(":")[0]
+
+    def output(self, number):
+        """What the batch script printed."""
+        found = [self.root / f"out-{number}", *self.root.glob(f"*/slurm/{number}.out")]
+        return next((path.read_text() for path in found if path.exists()), "")
+
+    def scontrol(self, number):
+        """The job's fields."""
+        words = self.slurm("scontrol", "--oneliner", "show", "job", number).split()
+        return dict(w.split("=", 1) for w in words if "=" in w)
+
+    def train(self, name, *options):
+        """A batch job without an end, once it trains."""
+        number = self.submit(self.job(name, schedule=CONSTANT), *LAYOUT, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=options)
+        self.wait_until("it trains", lambda: len(self.steps(name)) > 3)
+        return number
+
+    def preempt(self):
+        number = self.slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true").strip()
+        self.addCleanup(self.slurm, "scancel", number, check=False)
+
+    def requeued(self, number, restart, seconds=40):
+        """Waits until the job is in the queue again."""
+        self.wait_until("it is requeued", lambda: self.scontrol(number)["JobState"] == "PENDING", seconds)
+        self.assertEqual(self.scontrol(number)["Restarts"], str(restart), self.output(number))
+
+    def hasten(self, number, what, condition, seconds=40):
+        """Waits for something that a job in the queue does, and starts it."""
+        # Started in the second in which it was requeued, the job has a credential that counts as revoked, and Slurm drops it.
+        later = time.monotonic() + 2
+
+        def hastened():
+            # Slurm waits for two minutes, counted from the end of the requeue: it may set them after this was changed.
+            if self.scontrol(number)["JobState"] == "PENDING" and time.monotonic() > later:
+                self.slurm("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
+            return condition()
+
+        self.wait_until(what, hastened, seconds)
+
+    def saved_and_requeued(self, name, number, restart):
+        """Checks that the job is in the queue again and lost no step, starts it, and waits until it has gone on."""
+        self.requeued(number, restart)
+        last = self.steps(name)[-1]["step"]
+        self.assertEqual(self.checkpoints(name)[-1].name, f"step-{last:08d}", self.output(number))
+        self.hasten(number, "it goes on", lambda: self.steps(name)[-1]["step"] > last + 3)
+        self.assertIn(f"checkpoints/step-{last:08d} (step {last})", self.output(number))
+
+    def cancelled(self, number, *options):
+        self.slurm("scancel", *options, number)
+        state = self.ended(number)
+        self.assertIn("saved and stopped on request: not requeued", self.output(number))
+        return state
+
+
+
+__all__ = ["SlurmTest", "RunTest", "LAYOUT", "BINARY", "CONSTANT", "ROOT", "pathlib", "json", "os", "shutil", "signal", "subprocess", "time"]
