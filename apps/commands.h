@@ -21,7 +21,8 @@ struct RunArgs {
   std::string rates;    ///< a cluster with this machine's rates; empty: no step time is predicted
   /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
   std::string metrics_listen;
-  std::string max_time;  ///< a duration after which the run has saved and stopped; empty: no limit
+  std::int64_t stop_after = 0;  ///< a step after which the run saves and stops; 0: none
+  std::string max_time;         ///< a duration after which the run has saved and stopped; empty: no limit
 };
 int run_command(const RunArgs& args);
 
@@ -70,6 +71,16 @@ struct PlanArgs {
 /// Prints the plan, or what the search found. The status is that of a CapacityError when the job does not
 /// fit.
 int plan_command(const PlanArgs& args);
+
+struct SweepArgs {
+  std::string sweep;
+  std::vector<std::string> overrides;  ///< of the base
+  std::string output;                  ///< over the file's; empty: the file's
+  bool dry = false;                    ///< print the jobs and what the planner says of them
+};
+/// Runs the jobs that are not done. The status is 0 when none of them failed, or that of the first that did;
+/// that of a CapacityError when all are refused.
+int sweep_command(const SweepArgs& args);
 
 struct SubmitArgs {
   std::string job;

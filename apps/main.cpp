@@ -64,7 +64,24 @@ class CommandLine {
            "--max-time", run_.max_time,
            "Save and stop before this much time has passed since the start of this process: 3h50m, 90m")
         ->type_name("DURATION");
+    run->add_option("--stop-after", run_.stop_after,
+                    "Save and stop, with status 0, soon after this step and its evaluation")
+        ->check(CLI::PositiveNumber)
+        ->type_name("STEP");
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
+
+    CLI::App* sweep =
+        app_.add_subcommand("sweep", "Run the jobs of a sweep that a YAML file describes, or go on with it");
+    sweep->add_option("SWEEP", sweep_.sweep, "YAML file of the sweep")->required();
+    sweep
+        ->add_option("--set", sweep_.overrides,
+                     "key.path=value: goes over the base job's file; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+    sweep->add_option("--output", sweep_.output, "Directory, over the sweep's own `output`")
+        ->type_name("DIR");
+    sweep->add_flag("--dry", sweep_.dry, "Print the jobs with the planner's verdict, and run none");
+    sweep->callback([this] { chosen_ = [this] { return sweep_command(sweep_); }; });
 
     CLI::App* validate = app_.add_subcommand(
         "validate", "Check a job, print it with every default filled in, and its ranks' places");
@@ -322,6 +339,7 @@ class CommandLine {
 
   PlanArgs plan_;
   CalibrateArgs calibrate_;
+  SweepArgs sweep_;
   DataInspectArgs inspect_;
   CheckpointArgs checkpoint_;
   WorkerArgs worker_;

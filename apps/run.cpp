@@ -1,8 +1,5 @@
-#include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -13,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/descriptors.h"
 #include "apps/job_file.h"
+#include "apps/signals.h"
 #include "core/job/job.h"
 #include "core/run/agent/agent.h"
 #include "core/run/log/log.h"
@@ -27,28 +25,6 @@
 
 namespace trainerd::apps {
 namespace {
-
-constexpr int kExitOfSignal = 128;  // as a shell reports a process that a signal ended
-
-/// The signals that end a run as a descriptor: blocked here, before any thread is made, so that every thread
-/// blocks them.
-base::UniqueFd open_stop_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) sigaddset(&set, signal);
-  // Under nohup a lost terminal ends nothing.
-  struct sigaction inherited {};
-  ::sigaction(SIGHUP, nullptr, &inherited);
-  if (inherited.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  // A reader of our output that goes away is no reason to end training, and a file-size limit is an error
-  // like a full disk.
-  ::signal(SIGXFSZ, SIG_IGN);
-  ::signal(SIGPIPE, SIG_IGN);
-  base::UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC));
-  if (!fd) throw base::device_error("cannot listen for signals: " + base::errno_text(errno));
-  return fd;
-}
 
 /// Monotonic seconds at which `--max-time` is up.
 std::optional<double> deadline(const std::string& max_time, double start) {
@@ -119,6 +95,7 @@ int run_command(const RunArgs& args) {
        .membership = membership,
        .rates = rates,
        .deadline = end,
+       .stop_after = args.stop_after > 0 ? std::optional(args.stop_after) : std::nullopt,
        .fresh = args.fresh,
        .fresh_command = fresh_command(args),
        .metrics_listen = args.metrics_listen});

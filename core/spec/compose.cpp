@@ -83,6 +83,10 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
+  put_value(root, path, std::move(value), place, problems);
+}
+
+void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {
   if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
   Node* map = &root;
   for (std::size_t begin = 0;;) {
@@ -104,6 +108,17 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     begin = dot + 1;
   }
   *map = std::move(value);
+}
+
+const Node* find_value(const Node& root, const std::string& path) {
+  const Node* node = &root;
+  for (std::size_t begin = 0; node != nullptr;) {
+    const std::size_t dot = path.find('.', begin);
+    node = node->kind == Node::Kind::map ? node->find(path.substr(begin, dot - begin)) : nullptr;
+    if (dot == std::string::npos) return node;
+    begin = dot + 1;
+  }
+  return nullptr;
 }
 
 std::optional<int> merge_preset(Node& root, Problems& problems) {

@@ -43,6 +43,12 @@ std::vector<std::string> names_of(std::span<const PresetText> texts);
 /// Puts "a.b=value" into the tree, over what is there; makes the sections on the way.
 void apply_override(Node& root, const std::string& argument, Problems& problems);
 
+/// Puts `value` at the dotted `path`, over what is there; makes the sections on the way. `place` is that of
+/// the key, and of a section that is made. A problem where a part of the path is no map.
+void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems);
+/// The value at the dotted `path`; null: there is none.
+const Node* find_value(const Node& root, const std::string& path);
+
 /// Merges the model preset that the tree names below the tree's own `model` keys. Returns the source index of
 /// the preset, if there is one. A preset that is a file leaves no trace but its values, so that the result
 /// stands alone.

@@ -12,6 +12,8 @@
 
 namespace trainerd::core::spec {
 
+struct Node;
+
 /// A value of an enum and its word in a job.
 template <class Enum>
 struct EnumWord {
@@ -62,13 +64,17 @@ struct FixedWord {
 };
 /// The path of the file that a job extends: merged before the fields are read, and not kept.
 struct BaseFile {};
+/// A part of the document that is read apart.
+struct Subtree {
+  Node* node;
+};
 /// A key that is known, and of which nothing is honoured yet.
 struct NotYet {};
 
 using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
-                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, NotYet>;
+                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -35,6 +35,7 @@ nlohmann::ordered_json value_json(const Field& field) {
           [](const RecipeName& r) { return r.recipe->name == "custom" ? Json() : Json(r.recipe->name); },
           [](const FixedWord&) { return Json(); },
           [](const BaseFile&) { return Json(); },
+          [](const Subtree&) { return Json(); },
           [](const NotYet&) { return Json(); },
       },
       field.storage);

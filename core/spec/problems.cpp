@@ -53,6 +53,11 @@ void Problems::add(const Place& place, const std::string& path, const std::strin
     bad_[path.substr(0, bracket)].insert(place.source);
 }
 
+void Problems::add_all(const Problems& other) {
+  lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
+  for (const auto& [path, sources] : other.bad_) bad_[path].insert(sources.begin(), sources.end());
+}
+
 bool Problems::bad(const std::string& path, int source) const {
   const auto found = bad_.find(path);
   return found != bad_.end() && found->second.contains(source);

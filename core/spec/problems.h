@@ -33,6 +33,9 @@ class Problems {
   bool bad(const std::string& path, int source) const;
   /// Whether the place is in a file that a job extends.
   bool of_base(const Place& place) const;
+  /// Takes over what `other` found. Its first sources are the first of these.
+  void add_all(const Problems& other);
+  bool none() const { return lines_.empty(); }
   /// Throws the SpecError with every problem, in order of position, if there is any.
   void throw_if_any() const;
 

@@ -145,6 +145,7 @@ class Reader {
                      problems_.add(node.place, field.path,
                                    "is read from the job's file alone: write it there");
                    },
+                   [&](const Subtree& part) { *part.node = node; },
                    [&](const NotYet&) {
                      problems_.add(node.place, field.path, "is not available yet: " + field.remedy);
                    },

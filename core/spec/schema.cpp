@@ -86,6 +86,9 @@ Json type_json(const Field& field) {
           [&](const RecipeName&) { return one_of(recipe_names()); },
           [&](const FixedWord& fixed) { return one_of({fixed.word}); },
           [&](const BaseFile&) { return some_text(); },
+          [&](const Subtree&) {
+            return Json{{"type", "object"}};
+          },
           [&](const NotYet&) { return Json(); },
       },
       field.storage);

@@ -12,6 +12,7 @@
 #include "core/spec/problems.h"
 #include "core/spec/read.h"
 #include "core/spec/resolve.h"
+#include "core/spec/settings.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -27,38 +28,71 @@ std::set<std::string> text_keys(const std::vector<Field>& fields) {
 
 }  // namespace
 
-job::JobSpec parse_job(const std::string& text, const std::string& file,
-                       const std::vector<std::string>& overrides, const Surroundings& around) {
-  Problems problems;
-  const int source = problems.add_source(file, Problems::SourceKind::file);
+namespace {
+
+/// The job as it is written: the file over those that it extends, and what goes over it. `whole`: every file
+/// could be read.
+struct Written {
   Node root;
+  std::vector<Node> replaced;  ///< of the files: no part of the job, but to be checked like it
+  bool whole = false;
+};
+
+Written written_job(const JobText& file, const Layers& layers, const Surroundings& around,
+                    Problems& problems) {
+  Written job;
+  const int source = problems.add_source(file.name, Problems::SourceKind::file);
   try {
-    root = parse_document(text, source, "", problems);
+    job.root = parse_document(file.text, source, "", problems);
   } catch (const Stop&) {
-    problems.throw_if_any();
+    return job;
   }
+  Node& root = job.root;
   const bool empty = root.kind == Node::Kind::nothing;
   root.place = empty ? Place{source, 1, 1} : root.place;
-  const Bases bases = merge_bases(root, {file, around.directory}, around.environment, problems);
-  // An empty file stays an error, whatever the overrides say.
-  if (!empty)
-    for (const std::string& argument : overrides) apply_override(root, argument, problems);
+  Bases bases = merge_bases(root, {file.name, around.directory}, around.environment, problems);
+  job.replaced = std::move(bases.replaced), job.whole = bases.whole;
+  // An empty file stays an error, whatever goes over it.
+  if (empty) return job;
+  for (const std::string& argument : layers.overrides) apply_override(root, argument, problems);
+  for (const Setting& setting : layers.over)
+    put_value(root, setting.path, setting.value, setting.place, problems);
+  for (const Setting& setting : layers.below)
+    if (find_value(root, setting.path) == nullptr)
+      put_value(root, setting.path, setting.value, setting.place, problems);
+  return job;
+}
+
+}  // namespace
+
+job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surroundings& around,
+                         Problems& problems) {
+  Written written = written_job(file, layers, around, problems);
+  Node& root = written.root;
   job::JobSpec job;
+  if (!written.whole && root.kind == Node::Kind::nothing) return job;  // no YAML document
   std::vector<Field> fields = fields_of(job);
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
   const Places places = read_fields(root, fields, problems);
-  for (const Node& replaced : bases.replaced) {
+  for (const Node& replaced : written.replaced) {
     job::JobSpec unused;
     std::vector<Field> of_unused = fields_of(unused);
     read_fields(replaced, of_unused, problems);
   }
   // What is missing may be in the file that could not be read.
-  if (!bases.whole) problems.throw_if_any();
+  if (!written.whole || layers.checked == Checked::values) return job;
   resolve_automatic(job, places, around, problems);
   for (std::vector<std::string>* paths : {&job.data.train, &job.data.valid})
     if (!around.directory.empty()) anchor_paths(*paths, around.directory);
   if (root.kind == Node::Kind::map) complete_and_check(job, places, preset, problems);
+  return job;
+}
+
+job::JobSpec parse_job(const std::string& text, const std::string& file,
+                       const std::vector<std::string>& overrides, const Surroundings& around) {
+  Problems problems;
+  job::JobSpec job = compose_job({text, file}, {.overrides = overrides}, around, problems);
   problems.throw_if_any();
   return job;
 }

@@ -94,6 +94,7 @@ std::string value_yaml(const Field& field) {
           [](const RecipeName& r) { return r.recipe->name == "custom" ? std::string() : r.recipe->name; },
           [](const FixedWord&) { return std::string(); },
           [](const BaseFile&) { return std::string(); },
+          [](const Subtree&) { return std::string(); },
           [](const NotYet&) { return std::string(); },
       },
       field.storage);
@@ -137,6 +138,7 @@ std::string type_markdown(const Field& field) {
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
                      [&](const FixedWord&) { return std::string(); },
                      [&](const BaseFile&) { return std::string("text"); },
+                     [&](const Subtree&) { return std::string("map"); },
                      [&](const NotYet&) { return std::string(); },
                  },
                  field.storage);

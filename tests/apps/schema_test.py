@@ -141,7 +141,7 @@ class Schema(unittest.TestCase):
             self.assertGreater(len(schema["description"]), 5, key)
 
     def test_it_takes_the_jobs_that_are_there(self):
-        jobs = [*sorted((ROOT / "configs").glob("*.yaml")), *(ROOT / "tests/fuzz/seeds/spec" / f"{n}.yaml" for n in ("all-keys", "quickstart"))]
+        jobs = [*(path for path in sorted((ROOT / "configs").glob("*.yaml")) if path.name != "sweep.yaml"), *(ROOT / "tests/fuzz/seeds/spec" / f"{n}.yaml" for n in ("all-keys", "quickstart"))]
         texts = {str(path): path.read_text() for path in jobs}
         for preset in sorted((ROOT / "configs" / "models").glob("*.yaml")):
             job = f"model: {{preset: {preset.stem}}}\nsteps: 1\nbatch: {{global: 1, micro: 1}}\ndata: {{format: synthetic}}\n"

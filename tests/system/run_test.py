@@ -310,6 +310,19 @@ class Resume(RunTest):
         self.assertIn("the time limit", stops[0]["message"])
         self.assertIn("expected a duration", self.run_job(self.job(), "--max-time", "5", status=2))
 
+    def test_a_run_told_to_stop_after_a_step_has_its_evaluation_and_goes_on_bit_for_bit(self):
+        for last in (7, 10):  # without and with an evaluation
+            self.run_job(self.job(), "--stop-after", str(last))
+            stopped = self.losses()[-1][0]
+            self.assertTrue(last <= stopped < 24, stopped)
+            self.assertEqual(self.saves()[-1], stopped)
+            self.assertEqual(self.events()[-1]["event"], "stop")
+        self.assertIn(10, self.evaluations())
+        self.run_job(self.job(), "--stop-after", "24")  # the last step: the run is done
+        self.assertEqual(self.events()[-1]["event"], "finish")
+        self.run_job(self.job("whole"))
+        self.assertEqual(self.losses(), self.losses("whole"))
+
     def test_a_sigterm_to_every_process_is_a_stop_after_saving_too(self):
         # As a scheduler sends it, to the whole job.
         process = self.start(self.job(), "--set", "steps=100000")

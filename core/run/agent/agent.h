@@ -26,8 +26,10 @@ struct AgentOptions {
   /// A cluster of machines like this one, whose operator rates predict the step's time.
   std::optional<parallel::Topology> rates = {};
   std::optional<double> deadline = {};  ///< monotonic seconds: the run has saved and stopped before
-  bool fresh = false;                   ///< an earlier run's output is moved aside
-  std::string fresh_command = {};       ///< that begins the job anew, for people
+  /// The run asks for a stop when this step and its evaluation are done, unless it is the last.
+  std::optional<std::int64_t> stop_after = {};
+  bool fresh = false;              ///< an earlier run's output is moved aside
+  std::string fresh_command = {};  ///< that begins the job anew, for people
   /// Where this node serves metrics, or "off"; empty: node 0 where the job says, the others not.
   std::string metrics_listen = {};
 };

@@ -105,6 +105,7 @@ class Run {
   void begin_time_limit();
   std::optional<double> time_left() const;
   void check_time_limit();
+  void stop_after(std::int64_t step);
   // Other nodes (run_nodes.cpp).
   void on_node_event(Membership::Event event);
   void on_message(std::int64_t node, const NodeReady& m);

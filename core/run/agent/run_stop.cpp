@@ -104,6 +104,12 @@ std::optional<double> Run::time_left() const {
   return std::max(0.0, time_limit_->stop_at(!saving_.empty()) - base::monotonic_seconds());
 }
 
+/// The run asks itself for a stop, and ends as one that did what it was told.
+void Run::stop_after(std::int64_t step) {
+  if (stop_ || !options_.stop_after || step < *options_.stop_after || step >= job_.steps) return;
+  request_stop({.reason = "--stop-after", .exit_signal = 0});
+}
+
 void Run::check_time_limit() {
   if (const auto left = time_left(); left && *left <= 0) request_stop({.reason = "the time limit"});
 }

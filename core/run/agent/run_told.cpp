@@ -4,6 +4,7 @@
 
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "core/run/worker/evaluation.h"
 #include "core/train/snapshot.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
@@ -68,11 +69,13 @@ void Run::on_step(io::StepRecord record) {
            "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
   if (plan_check_) plan_check_->add(record);
   compare_with_plan();
+  if (!evaluation_due(job_, record.step)) stop_after(record.step);
 }
 
 void Run::on_evaluation(io::EvaluationRecord record) {
-  evaluated_step_ = record.step;
+  const std::int64_t step = evaluated_step_ = record.step;
   sinks_.each(&io::MetricsSink::on_evaluation, stamped(std::move(record)));
+  stop_after(step);
 }
 
 void Run::on_memory_used(std::int64_t rank, std::int64_t bytes) {

@@ -10,7 +10,7 @@ namespace trainerd::core::run {
 /// Why a run ends before its last step, after it has saved.
 struct StopRequest {
   std::string reason;         ///< "SIGTERM", "the time limit"
-  int exit_signal = SIGTERM;  ///< what the exit status is made of: 128 + this
+  int exit_signal = SIGTERM;  ///< what the exit status is made of: 128 + this; 0: the status is 0
 };
 
 /// "SIGTERM".

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/sweep/outcome.h"
+
+namespace trainerd::core::sweep {
+
+/// The results as one HTML page that fetches nothing: a chart of parallel coordinates and the table, with a
+/// link to the report of each job.
+std::string sweep_page(const Sweep& sweep, const std::vector<JobResult>& results);
+
+}  // namespace trainerd::core::sweep

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/slurm/batch_script.h"
+#include "core/sweep/runner.h"
+#include "core/sweep/sweep.h"
+
+namespace trainerd::core::sweep {
+
+/// Runs jobs as tasks of Slurm arrays: one array for each kind of resources that the jobs need, one after the
+/// other. The numbers of the arrays are kept in OUTPUT/slurm/arrays.txt: after the end of this process Slurm
+/// runs them on, and the next one waits for them.
+class SlurmRunner final : public JobRunner {
+ public:
+  struct Options {
+    std::string executable;  ///< absolute path, on the nodes
+    int signal_fd = -1;      ///< a signalfd for the signals that ask for a stop
+    std::function<void(const std::string&)> say;
+    double look_again_seconds = 2;
+  };
+  /// Throws SpecError for options of sbatch that an array cannot have.
+  SlurmRunner(const Sweep& sweep, Options options);
+
+  void await_earlier(const std::vector<std::size_t>& jobs) override;
+  void run(const std::vector<std::size_t>& jobs, std::optional<std::int64_t> stop_after,
+           const OnEnd& on_end) override;
+
+ private:
+  void run_array(const slurm::SlurmResources& resources, const std::vector<std::size_t>& jobs,
+                 std::optional<std::int64_t> stop_after, const OnEnd& on_end);
+  std::optional<std::map<std::string, std::string>> states_of(const std::string& array);
+  void look_again(const std::vector<std::string>& arrays);
+  std::string arrays_file() const { return sweep_.output + "/slurm/arrays.txt"; }
+  void keep_arrays(const std::vector<std::string>& arrays) const;
+
+  const Sweep& sweep_;
+  Options options_;
+  std::vector<slurm::SbatchOption> sbatch_;
+  run::StopSignals signals_;
+  std::optional<double> silent_since_;  ///< monotonic seconds: Slurm does not answer
+};
+
+}  // namespace trainerd::core::sweep
