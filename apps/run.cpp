@@ -11,13 +11,14 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/descriptors.h"
+#include "apps/exit_codes.h"
 #include "apps/job_file.h"
 #include "core/job/job.h"
 #include "core/run/agent/agent.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
 #include "core/spec/machines.h"
-#include "io/metrics/listen_address.h"
+#include "io/http/listen_address.h"
 #include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -25,8 +26,6 @@
 
 namespace trainerd::apps {
 namespace {
-
-constexpr int kExitOfSignal = 128;  // as a shell reports a process that a signal ended
 
 /// The signals that end a run as a descriptor: blocked here, before any thread is made, so that every thread
 /// blocks them.
