@@ -130,6 +130,21 @@ int checkpoint_verify_command(const CheckpointArgs& args);
 /// Verifies the newest, then prints what it holds.
 int checkpoint_show_command(const CheckpointArgs& args);
 
+struct TopArgs {
+  /// A run's output directory, or the address of its metrics; by default that of metrics.listen's default.
+  std::string target = "http://127.0.0.1:9464";
+  bool once = false;  ///< print it once, in place of drawing again and again
+};
+/// Shows a run on the terminal until q is pressed. The status after a signal is 128 and its number.
+int top_command(const TopArgs& args);
+
+struct ReportArgs {
+  std::vector<std::string> directories;  ///< of runs; one: its own report
+  std::string out;                       ///< a file; empty: standard output
+};
+/// Writes one HTML page of one run, or of several compared.
+int report_command(const ReportArgs& args);
+
 /// Given by the agent alone: its descriptors are `control`, and from `control` + 1 on those of its
 /// core::run::WorkerMemory in their order.
 struct WorkerArgs {

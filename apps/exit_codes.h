@@ -8,6 +8,7 @@ namespace trainerd::apps {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitBug = 1;  // an error that has no remedy but a report
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitOfSignal = 128;  // and its number, as a shell reports a process that it ended
 
 constexpr int exit_code(base::ErrorKind kind) {
   switch (kind) {

@@ -139,6 +139,8 @@ class CommandLine {
         ->check(CLI::PositiveNumber);
     calibrate->callback([this] { chosen_ = [this] { return calibrate_command(calibrate_); }; });
 
+    add_views();
+
     CLI::App* data = app_.add_subcommand("data", "Look at training data");
     data->require_subcommand(1);
     CLI::App* inspect =
@@ -232,6 +234,21 @@ class CommandLine {
             "Measure this machine first, for about 10 s (--calibrate=40: 40 s), and predict times by that")
         ->check(CLI::Range(0.01, 3600.0))
         ->type_name("");
+  }
+
+  void add_views() {
+    CLI::App* top = app_.add_subcommand("top", "Follow a run on the terminal; q ends it");
+    top->add_option("TARGET", top_.target, "A run's output directory, or the address of its metrics")
+        ->capture_default_str()
+        ->type_name("DIR|URL");
+    top->add_flag("--once", top_.once, "Print it once, without a terminal too");
+    top->callback([this] { chosen_ = [this] { return top_command(top_); }; });
+
+    CLI::App* report = app_.add_subcommand(
+        "report", "Write an HTML page that compares runs, also those that go on; of one run its report");
+    report->add_option("DIR", report_.directories, "Output directories of runs")->required();
+    report->add_option("--out", report_.out, "The file; without it, standard output")->type_name("FILE");
+    report->callback([this] { chosen_ = [this] { return report_command(report_); }; });
   }
 
   void add_simulate() {
@@ -342,6 +359,8 @@ class CommandLine {
   SweepArgs sweep_;
   DataInspectArgs inspect_;
   CheckpointArgs checkpoint_;
+  TopArgs top_;
+  ReportArgs report_;
   WorkerArgs worker_;
   std::function<int()> chosen_;
 };

@@ -4,9 +4,6 @@
 
 namespace trainerd::apps {
 
-/// As a shell reports a process that a signal ended: added to its number.
-inline constexpr int kExitOfSignal = 128;
-
 /// The signals that ask for a stop as a descriptor: blocked here, before any thread is made, so that every
 /// thread blocks them. Writing to a reader that has gone, or beyond a file-size limit, is an error from here
 /// on, and ends nothing.

@@ -11,6 +11,7 @@ packages=(
 )
 test_packages=(
   catch2
+  chromium      # opens the report and the live page
   clang-format  # checks that sources are formatted
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary

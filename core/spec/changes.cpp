@@ -1,6 +1,7 @@
 #include "core/spec/changes.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/spec/document.h"
@@ -59,6 +60,27 @@ std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const
   for (const auto& [key, value] : *before)
     if (!find(*after, key) && find(*defaults, key) != value) changes.push_back({key, value, ""});
   return changes;
+}
+
+std::vector<KeyValues> differing_keys(const std::vector<std::string>& jobs) {
+  const Values defaults = values_of(to_yaml(job::JobSpec{})).value_or(Values{});
+  std::vector<Values> all;
+  std::vector<KeyValues> differing;
+  std::set<std::string> seen{"name", "output"};
+  for (const std::string& job : jobs) all.push_back(values_of(job).value_or(Values{}));
+  for (const Values& own : all)
+    for (const auto& [key, value] : own) {
+      if (!seen.insert(key).second) continue;
+      KeyValues row{key, {}};
+      bool differs = false;
+      for (const Values& values : all) {
+        row.values.push_back(values.empty() ? ""
+                                            : find(values, key).value_or(find(defaults, key).value_or("")));
+        differs |= !values.empty() && row.values.back() != find(own, key);
+      }
+      if (differs) differing.push_back(std::move(row));
+    }
+  return differing;
 }
 
 std::string to_text(const KeyChange& change) {

@@ -21,6 +21,18 @@ struct KeyChange {
 /// know different keys. Empty when `was` is no YAML document.
 std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const job::JobSpec& now);
 
+/// The values that several jobs have of a key; empty: that job has none.
+struct KeyValues {
+  std::string key;
+  std::vector<std::string> values;  ///< by job
+};
+
+/// The keys in which resolved jobs differ, in the order of the first job that has each. A key that a job does
+/// not have counts as its default there: versions of this program know different keys. A text that is no YAML
+/// document has no keys, and does not make others differ. `name` and `output` always differ, and are left
+/// out.
+std::vector<KeyValues> differing_keys(const std::vector<std::string>& jobs);
+
 /// "optimizer.lr: 0.001 -> 0.0003".
 std::string to_text(const KeyChange& change);
 

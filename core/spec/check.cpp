@@ -8,7 +8,7 @@
 #include "core/spec/cluster.h"
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
-#include "io/metrics/listen_address.h"
+#include "io/http/listen_address.h"
 #include "kernels/target/cuda_limits.h"
 #include "parallel/layout/placement.h"
 #include "parallel/layout/schedule_shape.h"

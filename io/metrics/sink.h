@@ -1,5 +1,6 @@
 #pragma once
 
+#include "io/records/ranks.h"
 #include "io/records/records.h"
 
 namespace trainerd::io {
@@ -17,6 +18,9 @@ class MetricsSink {
   virtual void on_checkpoint_failure(const CheckpointFailureRecord&) {}
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
+  /// Before `on_start` too.
+  virtual void on_rank_state(const RankStateRecord&) {}
+  virtual void on_rank_memory(const RankMemoryRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_outlet(const OutletRecord&) {}
   /// What was told of steps after the record's is void; they will be told again.

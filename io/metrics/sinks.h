@@ -6,12 +6,16 @@
 
 #include "io/console/run_log.h"
 #include "io/console/screen.h"
+#include "io/http/server.h"
 #include "io/metrics/options.h"
 #include "io/metrics/sink.h"
 
 namespace trainerd::io {
 
-/// Serves /metrics in Prometheus' text format through prometheus-cpp.
+/// Seconds that the end of a run waits for a log that cannot be written.
+inline constexpr double kLastTries = 5.0;
+
+/// Serves /metrics in Prometheus' text format.
 class PrometheusSink final : public MetricsSink {
  public:
   /// Where the port of `listen` is taken, the next free one is. Throws SpecError for an address that is not
@@ -22,6 +26,8 @@ class PrometheusSink final : public MetricsSink {
   std::string address() const;
   /// Serves the same under another path, such as "/a/metrics".
   void also_at(const std::string& path);
+  /// For other pages beside it; it ends with the sink.
+  HttpServer& server();
   /// Whether that is another port than the one asked for, which is taken.
   bool moved() const;
 
@@ -39,10 +45,51 @@ class PrometheusSink final : public MetricsSink {
  private:
   struct State;
   std::unique_ptr<State> state_;
+  std::unique_ptr<HttpServer> server_;
 };
 
-/// Seconds that the end of a run waits for a log that cannot be written.
-inline constexpr double kLastTries = 5.0;
+/// Follows the run for a browser: the page "/", its style and script, and /status.json, which `trainerd top`
+/// reads too. Its memory does not grow with the run.
+class LiveSink final : public MetricsSink {
+ public:
+  /// The pages are the server's until it ends.
+  explicit LiveSink(HttpServer& server);
+  /// What is known while the ranks start.
+  void before_start(const RunInfo& info);
+  void on_start(const RunInfo&) override;
+  void on_step(const StepRecord&) override;
+  void on_evaluation(const EvaluationRecord&) override;
+  void on_evaluation_progress(const EvaluationProgress&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  void on_notice(const NoticeRecord&) override;
+  void on_prediction(const PredictionRecord&) override;
+  void on_rank_state(const RankStateRecord&) override;
+  void on_rank_memory(const RankMemoryRecord&) override;
+  void on_restart(const RestartRecord&) override;
+  void on_finish(const RunSummary&) override;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Writes run.json: what is known of the run before its first step, and what became of its plan, for those
+/// who read its directory. A disk that is slow or full delays nothing.
+class RunFactsSink final : public MetricsSink {
+ public:
+  explicit RunFactsSink(const std::string& path);
+  ~RunFactsSink() override;
+  void on_start(const RunInfo&) override;
+  void on_step(const StepRecord&) override;
+  void on_prediction(const PredictionRecord&) override;
+  /// Throws SpecError when it cannot be written.
+  void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Appends to steps.jsonl. Opening for a resumed run first drops the lines after `start_step` (a run killed
 /// between a checkpoint and its end will do those steps again), and a torn last line; lines that are no

@@ -1,4 +1,4 @@
-#include "io/metrics/listen_address.h"
+#include "io/http/listen_address.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <thread>
 
-#include "io/metrics/report/attempts.h"
 #include "io/metrics/report/chart.h"
-#include "io/metrics/report/series.h"
 #include "io/metrics/sinks.h"
+#include "io/runs/attempts.h"
+#include "io/runs/series.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
 
@@ -16,7 +16,7 @@ using namespace trainerd::test;
 
 namespace {
 
-RunInfo info(std::int64_t steps, std::int64_t start_step = 0) {
+RunInfo reported_info(std::int64_t steps, std::int64_t start_step = 0) {
   return {.name = "a <b> & c",
           .output = "runs/x",
           .device = "cpu",
@@ -33,7 +33,7 @@ RunInfo info(std::int64_t steps, std::int64_t start_step = 0) {
           .version = "0.1.0"};
 }
 
-StepRecord step(std::int64_t n) {
+StepRecord reported_step(std::int64_t n) {
   const double x = static_cast<double>(n);
   return {.step = n,
           .tokens = n * 4096,
@@ -52,8 +52,8 @@ StepRecord step(std::int64_t n) {
 
 std::string report(const TempDir& dir, std::int64_t steps, const std::string& yaml = "name: x\n") {
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", yaml);
-  sink.on_start(info(steps));
-  for (std::int64_t n = 1; n <= steps; ++n) sink.on_step(step(n));
+  sink.on_start(reported_info(steps));
+  for (std::int64_t n = 1; n <= steps; ++n) sink.on_step(reported_step(n));
   sink.on_evaluation({.step = steps, .loss = 1.875, .tokens = 100, .seconds = 1});
   sink.on_checkpoint(
       {.step = steps, .bytes = 1 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
@@ -61,9 +61,11 @@ std::string report(const TempDir& dir, std::int64_t steps, const std::string& ya
   return read_file(dir / "report.html");
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool page_has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-std::size_t count(const std::string& text, const std::string& part) {
+std::size_t page_count(const std::string& text, const std::string& part) {
   std::size_t n = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
   return n;
@@ -74,18 +76,18 @@ std::size_t count(const std::string& text, const std::string& part) {
 TEST_CASE("the report shows seven charts, the figures and the job, and fetches nothing") {
   const TempDir dir;
   const std::string page = report(dir, 300, "name: \"<script>\"\n");
-  CHECK(count(page, "<svg") == 7);
-  CHECK(count(page, "</svg>") == 7);
+  CHECK(page_count(page, "<svg") == 7);
+  CHECK(page_count(page, "</svg>") == 7);
   for (const char* text :
        {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs", "Where a step",
         "1.8750", "13.7k", "62.5%", "10.4M", "1m01s", "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer",
         "exposed_tp", "exposed_pp", "What of it is not compute"}) {
     INFO(text);
-    CHECK(has(page, text));
+    CHECK(page_has(page, text));
   }
   for (const char* outside : {"http:", "https:", "<script", "<link", "src=", "url(", "@import", "href="}) {
     INFO(outside);
-    CHECK_FALSE(has(page, outside));
+    CHECK_FALSE(page_has(page, outside));
   }
   CHECK_FALSE(std::filesystem::exists(dir / "report.html.partial"));
 }
@@ -118,19 +120,19 @@ TEST_CASE("a long run's report does not grow with it") {
 
 TEST_CASE("a run of one step or none has a report too") {
   const TempDir dir;
-  CHECK(has(report(dir, 1), "<svg"));
+  CHECK(page_has(report(dir, 1), "<svg"));
   ReportSink sink(dir / "none.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(10));
+  sink.on_start(reported_info(10));
   sink.on_finish({.step = 0, .wall_seconds = 0.1, .outcome = "capacity: does not fit"});
-  CHECK(has(read_file(dir / "none.html"), "does not fit"));
+  CHECK(page_has(read_file(dir / "none.html"), "does not fit"));
 }
 
 TEST_CASE("values that are not finite leave no trace in the drawing") {
   const TempDir dir;
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(3));
+  sink.on_start(reported_info(3));
   for (std::int64_t n = 1; n <= 3; ++n) {
-    StepRecord record = step(n);
+    StepRecord record = reported_step(n);
     if (n == 2) record.loss = record.grad_norm = std::nan("");
     if (n == 3) record.loss = INFINITY;
     sink.on_step(record);
@@ -139,22 +141,22 @@ TEST_CASE("values that are not finite leave no trace in the drawing") {
   const std::string page = read_file(dir / "report.html");
   const std::size_t first = page.find("<svg"), last = page.rfind("</svg>");
   REQUIRE(first != std::string::npos);
-  CHECK_FALSE(has(page.substr(first, last - first), "nan"));
-  CHECK_FALSE(has(page.substr(first, last - first), "inf"));
+  CHECK_FALSE(page_has(page.substr(first, last - first), "nan"));
+  CHECK_FALSE(page_has(page.substr(first, last - first), "inf"));
 }
 
 TEST_CASE("a resumed run's report begins at the first step") {
   const TempDir dir;
   std::string log;
-  for (std::int64_t n = 1; n <= 8; ++n) log += to_json_line(step(n)) + "\n";
+  for (std::int64_t n = 1; n <= 8; ++n) log += to_json_line(reported_step(n)) + "\n";
   write_file(dir / "steps.jsonl", log);
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(10, 6));  // steps 7 and 8 were lost with the kill
-  for (std::int64_t n = 7; n <= 10; ++n) sink.on_step(step(n));
+  sink.on_start(reported_info(10, 6));  // steps 7 and 8 were lost with the kill
+  for (std::int64_t n = 7; n <= 10; ++n) sink.on_step(reported_step(n));
   sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
   for (std::int64_t n = 1; n <= 10; ++n)
-    CHECK(count(page, "<title>step " + std::to_string(n) + ": training ") == 1);
+    CHECK(page_count(page, "<title>step " + std::to_string(n) + ": training ") == 1);
 }
 
 TEST_CASE("evaluations and checkpoints of earlier processes are in a resumed run's report") {
@@ -167,35 +169,35 @@ TEST_CASE("evaluations and checkpoints of earlier processes are in a resumed run
     before.on_evaluation({.step = 8, .loss = 2.3456, .tokens = 100, .seconds = 1});  // lost with the kill
   }
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(10, 6));
+  sink.on_start(reported_info(10, 6));
   sink.on_evaluation({.step = 10, .loss = 1.2345, .tokens = 100, .seconds = 1});
   sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
-  CHECK(has(page, "3.4567"));
-  CHECK(has(page, "1.2345"));
-  CHECK(has(page, "7.00 MiB"));
-  CHECK_FALSE(has(page, "2.3456"));
+  CHECK(page_has(page, "3.4567"));
+  CHECK(page_has(page, "1.2345"));
+  CHECK(page_has(page, "7.00 MiB"));
+  CHECK_FALSE(page_has(page, "2.3456"));
 }
 
 TEST_CASE("a report from the logs alone shows their speed and time") {
   const TempDir dir;
   std::string log;
-  for (std::int64_t n = 1; n <= 200; ++n) log += to_json_line(step(n)) + "\n";
+  for (std::int64_t n = 1; n <= 200; ++n) log += to_json_line(reported_step(n)) + "\n";
   write_file(dir / "steps.jsonl", log);
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(200, 200));
+  sink.on_start(reported_info(200, 200));
   sink.on_finish({.step = 200, .wall_seconds = 0.001, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
-  CHECK(has(page, "13.7k"));
-  CHECK(has(page, "62.5%"));
-  CHECK(has(page, "1m00s"));  // 200 steps of 0.3 s
+  CHECK(page_has(page, "13.7k"));
+  CHECK(page_has(page, "62.5%"));
+  CHECK(page_has(page, "1m00s"));  // 200 steps of 0.3 s
 }
 
 TEST_CASE("a report that cannot be written is a spec error at the end, which training does not meet before") {
   ReportSink sink("/nonexistent-directory/report.html", "/nonexistent-directory/steps.jsonl",
                   "/nonexistent-directory/events.jsonl", "", 0.2);
-  sink.on_start(info(1));
-  CHECK_NOTHROW(sink.on_step(step(1)));
+  sink.on_start(reported_info(1));
+  CHECK_NOTHROW(sink.on_step(reported_step(1)));
   CHECK_THROWS_AS(sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"}),
                   trainerd::base::SpecError);
   CHECK(sink.outlets().at(0).failures > 0);
@@ -205,14 +207,14 @@ TEST_CASE("the report is there while the run goes on, and says so") {
   const TempDir dir;
   const std::string path = dir / "report.html";
   ReportSink sink(path, dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(info(10));
-  sink.on_step(step(1));
+  sink.on_start(reported_info(10));
+  sink.on_step(reported_step(1));
   while (!std::filesystem::exists(path)) std::this_thread::yield();
-  CHECK(has(read_file(path), "running"));
-  CHECK(has(read_file(path).substr(0, 250), R"(<meta name="run" content="running">)"));
+  CHECK(page_has(read_file(path), "running"));
+  CHECK(page_has(read_file(path).substr(0, 250), R"(<meta name="run" content="running">)"));
   sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "stopped by SIGTERM"});
-  CHECK_FALSE(has(read_file(path), "content=\"running\""));
-  CHECK(has(read_file(path), "stopped by SIGTERM"));
+  CHECK_FALSE(page_has(read_file(path), "content=\"running\""));
+  CHECK(page_has(read_file(path), "stopped by SIGTERM"));
 }
 
 TEST_CASE(
@@ -245,14 +247,14 @@ TEST_CASE(
                    .wall_time = 1e9 + 1200});
   }
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", events, "");
-  sink.on_start(info(10, 7));
+  sink.on_start(reported_info(10, 7));
   sink.on_notice({.kind = NoticeKind::resume,
                   .step = 7,
                   .message = "goes on",
                   .details = {},
                   .wall_time = 1e9 + 2000,
                   .earlier = EarlierAttempt{.last_step = 7, .lost_seconds = 0, .wall_time = 1e9 + 1200}});
-  sink.on_step(step(8));
+  sink.on_step(reported_step(8));
   sink.on_notice({.kind = NoticeKind::failure,
                   .step = 8,
                   .message = "rank 1 was lost",
@@ -260,18 +262,18 @@ TEST_CASE(
                   .wall_time = 1e9 + 2400});
   sink.on_finish({.step = 8, .wall_seconds = 400, .outcome = "rank 1 was lost"});
   const std::string page = read_file(dir / "report.html");
-  CHECK(has(page, "<b>11m40s</b><span>total time, 3 attempts</span>"));  // 100 + 200 + 400 s
-  CHECK(has(page, "<b>2</b><span>steps done again</span>"));
-  CHECK(has(page, "killed, or its host was lost"));
-  CHECK(has(page, "2 (600 ms)"));
-  CHECK(has(page, "optimizer.lr: 0.1 -&gt; 0.2"));
-  CHECK(has(page, "Failed after step 8</b><pre>rank 1 was lost\nrun the job &lt;again&gt;</pre>"));
+  CHECK(page_has(page, "<b>11m40s</b><span>total time, 3 attempts</span>"));  // 100 + 200 + 400 s
+  CHECK(page_has(page, "<b>2</b><span>steps done again</span>"));
+  CHECK(page_has(page, "killed, or its host was lost"));
+  CHECK(page_has(page, "2 (600 ms)"));
+  CHECK(page_has(page, "optimizer.lr: 0.1 -&gt; 0.2"));
+  CHECK(page_has(page, "Failed after step 8</b><pre>rank 1 was lost\nrun the job &lt;again&gt;</pre>"));
 }
 
 TEST_CASE("the report says what ran, where, and on what") {
   const TempDir dir;
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  RunInfo i = info(10);
+  RunInfo i = reported_info(10);
   i.command = "trainerd run 'a job.yaml' --set lr=<1>";
   i.commit = "0123456789ab";
   i.host = "node-17";
@@ -280,7 +282,7 @@ TEST_CASE("the report says what ran, where, and on what") {
   i.data_tokens = 2048;
   i.memory_uses = {{"parameters", 3 << 20}, {"optimizer", 1 << 20}};
   sink.on_start(i);
-  sink.on_step(step(1));
+  sink.on_step(reported_step(1));
   sink.on_finish({.step = 1, .wall_seconds = 1, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
   for (const char* text : {"trainerd run 'a job.yaml' --set lr=&lt;1&gt;", "(0123456789ab)", "node-17",
@@ -288,7 +290,7 @@ TEST_CASE("the report says what ran, where, and on what") {
                            "4,096 of 40,960, 4,096 per step",
                            "parameters</td><td class=\"n\">3.00 MiB</td><td class=\"n\">75.0%"}) {
     INFO(text);
-    CHECK(has(page, text));
+    CHECK(page_has(page, text));
   }
 }
 
@@ -318,7 +320,7 @@ TEST_CASE("merged buckets keep extremes, means and sums") {
   StepSeries series;
   double time = 0;
   for (std::int64_t n = 1; n <= 5000; ++n) {
-    StepRecord record = step(n);
+    StepRecord record = reported_step(n);
     record.loss = n == 1234 ? 99 : 2;
     series.add(record);
     time += record.time[base::LedgerPart::compute];

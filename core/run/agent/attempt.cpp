@@ -41,10 +41,43 @@ void Attempt::begin(Start start, const HeldStep* held) {
         base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
     start.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
   }
+  announce_ranks();
   if (held != nullptr) start.held = run_.snapshots().shards(*held);
   for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held);
   // Asked for while this node waited for the others.
   if (run_.stopping()) send_all(Stop{});
+}
+
+/// What the sinks are told of the ranks before they start.
+void Attempt::announce_ranks() {
+  set_rank_states(io::RankState::starting);
+  for (std::int64_t i = 0; i < plan_.here.count; ++i) tell_memory(plan_.here.first + i, std::nullopt);
+}
+
+/// Of all ranks that this agent knows of: the leader of those of all nodes.
+void Attempt::set_rank_states(io::RankState state) {
+  set_rank_state(run_.membership().node(), plan_.here.first, plan_.here.count, state);
+  if (run_.membership().leads())
+    for (std::int64_t node = 1; node < run_.membership().nodes(); ++node) set_node_state(node, state);
+}
+
+void Attempt::set_rank_state(std::int64_t node, std::int64_t first, std::int64_t count, io::RankState state) {
+  run_.sinks().each(&io::MetricsSink::on_rank_state,
+                    io::RankStateRecord{.first = first, .count = count, .node = node, .state = state});
+}
+
+/// Of all ranks of another node.
+void Attempt::set_node_state(std::int64_t node, io::RankState state) {
+  const NodeRanks ranks = node_ranks(plan_.layout, run_.topology(), node);
+  set_rank_state(node, ranks.first, ranks.count, state);
+}
+
+void Attempt::tell_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes) {
+  const rank::DryRun& planned = plan_.ranks.here.at(static_cast<std::size_t>(rank - plan_.here.first));
+  run_.sinks().each(
+      &io::MetricsSink::on_rank_memory,
+      io::RankMemoryRecord{
+          .rank = rank, .planned_bytes = planned.memory.total_bytes(), .used_bytes = used_bytes});
 }
 
 void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep* held) {
@@ -139,6 +172,7 @@ void Attempt::on_worker_end(Worker& worker) {
   worker.alive = false;
   const WorkerProcess::End end = worker.process->wait();
   const bool finished = finished_.contains(worker.rank);
+  if (!finished) set_rank_state(run_.membership().node(), worker.rank, 1, io::RankState::dead);
   if ((finished && end.how.empty()) || (failure_ && end.how == "exit status 1")) return;
   fail({base::ErrorKind::comm,
         "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) +

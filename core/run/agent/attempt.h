@@ -21,6 +21,7 @@
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/worker_process.h"
+#include "io/records/ranks.h"
 #include "kernels/base/segment.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
 
@@ -61,6 +62,9 @@ class Attempt {
   void handle_node(std::int64_t node, const NodeReady& m);
   void handle_node(std::int64_t node, const NodeFinished& m);
 
+  /// Tells the sinks of all ranks of another node.
+  void set_node_state(std::int64_t node, io::RankState state);
+
   const WorldPlan& plan() const { return plan_; }
   std::int64_t number() const { return number_; }
   bool begun() const { return begun_; }
@@ -87,6 +91,10 @@ class Attempt {
     std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks have not saved yet
   };
 
+  void announce_ranks();
+  void set_rank_states(io::RankState state);
+  void set_rank_state(std::int64_t node, std::int64_t first, std::int64_t count, io::RankState state);
+  void tell_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes);
   void start_worker(const Start& start, std::int64_t rank, const HeldStep* held);
   void send(Worker& worker, const AgentMessage& message);
   void on_message(Worker& worker);

@@ -31,17 +31,20 @@ void Attempt::on_message(Worker& worker) {
 void Attempt::handle(std::int64_t rank, Ready m) {
   run_.snapshots().describe(rank, std::exchange(m.slices, {}), std::exchange(m.borrowed, {}));
   ready_.add(rank, std::move(m));
+  set_rank_state(run_.membership().node(), rank, 1, io::RankState::ready);
   begin_if_all_ready();
   if (!run_.membership().leads() && all_ready()) run_.membership().send(ready_.summary(number_));
 }
 
 void Attempt::handle_node(std::int64_t node, const NodeReady& m) {
   ready_.add_node(node, m);
+  set_node_state(node, io::RankState::ready);
   begin_if_all_ready();
 }
 
 void Attempt::begin_if_all_ready() {
   if (!all_ready()) return;
+  set_rank_states(io::RankState::training);
   run_.on_all_ready(ready_);
   if (!run_.sinks().none()) watch_devices();
   for (const auto& record : std::exchange(early_, {}))
@@ -82,7 +85,10 @@ void Attempt::handle(std::int64_t, const io::EvaluationProgress& m) {
   if (all_ready()) run_.sinks().each(&io::MetricsSink::on_evaluation_progress, m);
 }
 
-void Attempt::handle(std::int64_t rank, const MemoryUsed& m) { run_.on_memory_used(rank, m.bytes); }
+void Attempt::handle(std::int64_t rank, const MemoryUsed& m) {
+  tell_memory(rank, m.bytes);
+  run_.on_memory_used(rank, m.bytes);
+}
 
 void Attempt::handle(std::int64_t, const io::NoticeRecord& m) { run_.notify(m.kind, m.message, m.details); }
 
@@ -102,12 +108,16 @@ void Attempt::handle(std::int64_t, const Failed& m) {
 
 void Attempt::handle(std::int64_t rank, const Finished& m) {
   finished_[rank] = m;
+  set_rank_state(run_.membership().node(), rank, 1, io::RankState::finished);
   if (!all_finished_here()) return;
   if (!run_.membership().leads()) run_.membership().send(NodeFinished{number_});
   run_.on_finished(m.stopped);
 }
 
-void Attempt::handle_node(std::int64_t node, const NodeFinished&) { finished_nodes_.insert(node); }
+void Attempt::handle_node(std::int64_t node, const NodeFinished&) {
+  finished_nodes_.insert(node);
+  set_node_state(node, io::RankState::finished);
+}
 
 void Attempt::handle(std::int64_t rank, const SnapshotReady& m) {
   workers_.at(static_cast<std::size_t>(rank - plan_.here.first)).snapshots.push_back(m);

@@ -9,9 +9,9 @@
 
 namespace trainerd::core::run {
 
-/// A run's directory, held by one agent at a time: job.yaml, gemm-algorithms.txt, steps.jsonl, events.jsonl,
-/// report.html, run.log, metrics.json while it runs, .discovery-node-0 while a target of it is in the job's
-/// discovery directory, traces/, checkpoints/.
+/// A run's directory, held by one agent at a time: job.yaml, run.json, gemm-algorithms.txt, steps.jsonl,
+/// events.jsonl, report.html, run.log, metrics.json while it runs, .discovery-node-0 while a target of it is
+/// in the job's discovery directory, traces/, checkpoints/.
 class OutputDirectory {
  public:
   /// What becomes of an earlier run's output.
@@ -49,6 +49,7 @@ class OutputDirectory {
   std::string log(std::int64_t node) const {
     return path_ + (node == 0 ? "/run.log" : "/run-node-" + std::to_string(node) + ".log");
   }
+  std::string facts() const { return path_ + "/run.json"; }
   std::string report() const { return path_ + "/report.html"; }
   std::string metrics(std::int64_t node) const {
     return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json");

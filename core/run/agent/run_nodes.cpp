@@ -13,6 +13,7 @@ void Run::on_node_event(Membership::Event event) {
                *std::move(event.message));
   } else if (!membership_.over()) {
     lost_node_ = true;
+    attempt_->set_node_state(event.node, io::RankState::dead);
     fail({base::ErrorKind::comm,
           membership_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
               ": its agent has ended or its host is out of reach",

@@ -86,7 +86,11 @@ void Run::serve_metrics(const io::MetricsOptions& metrics) {
     discovery_file_.emplace(job_.metrics.discovery, id, discovery_record(output_.path(), node), target);
     log::info("a target for Prometheus: {}", discovery_file_->path());
   }
+  auto live = std::make_unique<io::LiveSink>(prometheus->server());
+  live->before_start(run_info());
+  log::info("live page at http://{}/", prometheus->address());
   sinks_.add(std::move(prometheus));
+  sinks_.add(std::move(live));
 }
 
 /// What earlier processes of this output directory left in their discovery directories: of all nodes, since
@@ -118,6 +122,7 @@ void Run::open_sinks() {
   sinks_.add(std::move(steps));
   sinks_.add(std::move(events));
   sinks_.add(report_sink());
+  sinks_.add(std::make_unique<io::RunFactsSink>(output_.facts()));
   sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen, *options_.log));
   for (const std::string& warning : early_warnings_) record(io::NoticeKind::warning, warning);
 }

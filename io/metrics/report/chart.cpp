@@ -52,6 +52,8 @@ std::vector<double> y_ticks(const Axes& axes) {
       ticks.push_back(value);
       if (step == 1.0) powers.push_back(value);
     }
+  // Of less than half a decade.
+  if (ticks.size() < 3) return round_ticks(std::pow(10.0, axes.y0), std::pow(10.0, axes.y1), 5);
   return ticks.size() > 7 ? powers : ticks;
 }
 

@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "io/metrics/report/chart.h"
-#include "io/metrics/report/style.h"
+#include "io/metrics/report/document.h"
 #include "io/metrics/report/tables.h"
 #include "io/text/text.h"
 
@@ -16,17 +16,6 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kLinePoints = 400, kColumns = 180;
-
-std::string card(const std::string& value, const std::string& name) {
-  return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escape_html(value),
-                     escape_html(name));
-}
-
-const char* class_of(const std::string& outcome) {
-  if (outcome == "done") return "good";
-  if (outcome == kRunning) return "run";
-  return outcome.starts_with("stopped") ? "warn" : "bad";
-}
 
 // The notice of a run that failed; null: it did not.
 const NoticeRecord* failure_of(const Report& r) {
@@ -50,26 +39,27 @@ std::string head(const Report& r) {
   std::string out = fmt::format(
       "<h1>{}</h1>\n<p class=\"dim sub\"><b class=\"{}\">{}</b> &middot; as of {:%Y-%m-%d %H:%M:%S} "
       "UTC</p>\n",
-      escape_html(r.info.name), class_of(r.summary.outcome),
+      escape_html(r.info.name), class_of_outcome(r.summary.outcome),
       failure != nullptr ? "failed" : escape_html(r.summary.outcome),
       fmt::gmtime(static_cast<std::time_t>(r.now)));
   out += failure_box(failure);
-  out += "<div class=\"cards\">\n" + card(fmt::format("{} / {}", r.summary.step, r.info.steps), "steps");
+  out += "<div class=\"cards\">\n" + card_html(fmt::format("{} / {}", r.summary.step, r.info.steps), "steps");
   if (!r.series.buckets().empty())
-    out += card(fmt::format("{:.4f}", r.final_loss), r.summary.outcome == kRunning ? "loss" : "final loss");
+    out +=
+        card_html(fmt::format("{:.4f}", r.final_loss), r.summary.outcome == kRunning ? "loss" : "final loss");
   if (!r.evaluations.empty())
-    out += card(fmt::format("{:.4f}", r.evaluations.back().loss), "validation loss");
+    out += card_html(fmt::format("{:.4f}", r.evaluations.back().loss), "validation loss");
   if (r.median_tokens_per_second > 0)
-    out += card(short_number(r.median_tokens_per_second), "tokens/s, median");
-  if (r.median_mfu > 0) out += card(fmt::format("{:.1f}%", 100 * r.median_mfu), "MFU, median");
+    out += card_html(short_number(r.median_tokens_per_second), "tokens/s, median");
+  if (r.median_mfu > 0) out += card_html(fmt::format("{:.1f}%", 100 * r.median_mfu), "MFU, median");
   const std::size_t attempts = r.attempts.size();
-  out += card(short_duration(r.total_seconds),
-              attempts < 2 ? "total time" : fmt::format("total time, {} attempts", attempts));
+  out += card_html(short_duration(r.total_seconds),
+                   attempts < 2 ? "total time" : fmt::format("total time, {} attempts", attempts));
   std::int64_t lost = 0;
   for (const Attempt& attempt : r.attempts) lost += attempt.lost_steps;
-  if (lost > 0) out += card(with_commas(lost), "steps done again");
-  out += card(short_number(static_cast<double>(r.info.parameters)), "parameters");
-  return out + card(short_bytes(r.info.memory_planned_bytes), "memory planned") + "</div>\n";
+  if (lost > 0) out += card_html(with_commas(lost), "steps done again");
+  out += card_html(short_number(static_cast<double>(r.info.parameters)), "parameters");
+  return out + card_html(short_bytes(r.info.memory_planned_bytes), "memory planned") + "</div>\n";
 }
 
 // Where an attempt went on.
@@ -160,17 +150,13 @@ std::string charts(const Report& r) {
 
 std::string render(const Report& r) {
   const bool running = r.summary.outcome == kRunning;
-  std::string out =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\">\n";
-  // An open page follows the run.
-  if (running) out += std::string(kRunningTag) + "<meta http-equiv=\"refresh\" content=\"60\">\n";
-  out += fmt::format("<title>{} &middot; trainerd</title>\n<style>{}</style></head>\n<body><main>\n",
-                     escape_html(r.info.name), page_style());
-  out += head(r) + charts(r) + facts_table(r) + attempts_table(r) + figures_tables(r) + history_table(r);
+  HtmlDocument page{.title = r.info.name};
+  // The first kilobyte says it to other programs. An open page follows the run.
+  if (running) page.head = fmt::format("{}<meta http-equiv=\"refresh\" content=\"60\">\n", kRunningTag);
+  page.body = head(r) + charts(r) + facts_table(r) + attempts_table(r) + figures_tables(r) + history_table(r);
   if (!r.job_yaml.empty())
-    out += "<h2>Job</h2>\n<div class=\"box\"><pre>" + escape_html(r.job_yaml) + "</pre></div>\n";
-  return out + "</main></body></html>\n";
+    page.body += "<h2>Job</h2>\n<div class=\"box\"><pre>" + escape_html(r.job_yaml) + "</pre></div>\n";
+  return to_html(page);
 }
 
 }  // namespace trainerd::io

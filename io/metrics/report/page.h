@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "io/metrics/report/attempts.h"
-#include "io/metrics/report/series.h"
 #include "io/records/records.h"
+#include "io/runs/attempts.h"
+#include "io/runs/series.h"
 
 namespace trainerd::io {
 

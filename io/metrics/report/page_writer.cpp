@@ -22,7 +22,7 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 }  // namespace
 
 struct PageWriter::State {
-  std::string path;
+  std::string path, name;
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::optional<std::string> next;
@@ -48,8 +48,9 @@ struct PageWriter::State {
   }
 };
 
-PageWriter::PageWriter(std::string path) : state_(std::make_shared<State>()) {
+PageWriter::PageWriter(std::string path, std::string name) : state_(std::make_shared<State>()) {
   state_->path = std::move(path);
+  state_->name = std::move(name);
   std::thread([state = state_] { state->run(); }).detach();
 }
 
@@ -82,13 +83,13 @@ void PageWriter::write_last(std::string page, double seconds) {
     std::this_thread::sleep_for(kBetweenTries);
     lock.lock();
   }
-  throw base::spec_error(s.path + ": the report cannot be written: " + why +
+  throw base::spec_error(s.path + ": cannot be written: " + why +
                          "; free some space or set output: to another directory");
 }
 
 OutletRecord PageWriter::record() const {
   const std::lock_guard lock(state_->mutex);
-  return {.name = "report.html",
+  return {.name = state_->name,
           .failures = state_->failures,
           .error = state_->error == 0 ? "" : base::errno_text(state_->error)};
 }

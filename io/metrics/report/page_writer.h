@@ -11,7 +11,8 @@ namespace trainerd::io {
 /// caller but the last page. A reader sees one whole page or another.
 class PageWriter {
  public:
-  explicit PageWriter(std::string path);
+  /// `name` is that of its record.
+  explicit PageWriter(std::string path, std::string name = "report.html");
   /// Waits for nothing: the thread ends when it has written what it was given, or with the process.
   ~PageWriter();
   PageWriter(const PageWriter&) = delete;

@@ -39,6 +39,17 @@ th { white-space: nowrap; color: var(--dim); font-weight: 500; font-size: 13px; 
 .facts tr:last-child th { border-bottom: 0; } td { vertical-align: top; } code { font: 13px/1.5 ui-monospace, monospace; } .wide { margin-top: 14px; overflow-x: auto; }
 .nowrap { white-space: nowrap; } .mark { stroke: var(--dim); stroke-dasharray: 3 4; }
 pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, monospace; }
+.dashed { stroke-dasharray: 6 4; } .faint { opacity: .22; stroke-width: 1; } .zoom { fill: var(--run); opacity: .15; } .reading { display: inline-block; min-width: 58px; padding-left: 5px; } .legend b { color: var(--ink); font-variant-numeric: tabular-nums; }
+figure { overflow: hidden; } figure svg { touch-action: pan-y; cursor: crosshair; user-select: none; }
+.controls { position: sticky; top: 0; z-index: 1; display: flex; flex-wrap: wrap; gap: 8px 22px; align-items: center; background: var(--bg); padding: 10px 0; border-bottom: 1px solid var(--rule); }
+.controls label { white-space: nowrap; } .controls output { display: inline-block; min-width: 34px; color: var(--dim); font-variant-numeric: tabular-nums; }
+button, select { font: inherit; color: inherit; background: var(--card); border: 1px solid var(--rule); border-radius: 6px; padding: 3px 10px; }
+.progress { height: 10px; border-radius: 5px; background: var(--rule); overflow: hidden; margin: 14px 0 0; } .progress div { height: 100%; background: var(--run); }
+.ranks { display: flex; flex-wrap: wrap; gap: 3px; margin-top: 10px; } .ranks i { width: 14px; height: 14px; margin: 0; }
+.r0 { background: var(--warn); opacity: .45; } .r1 { background: var(--run); } .r2 { background: var(--good); } .r3 { background: var(--dim); } .r4 { background: var(--bad); }
+td.differs { font-weight: 600; } .lead { font-weight: 600; } .scroll { overflow-x: auto; } .scroll table { width: auto; min-width: 100%; } .scroll td, .scroll th { padding-right: 14px; } .scroll .n { padding-left: 8px; }
+h2 + .box { margin-top: 0; } #events td:last-child { width: 100%; } .box.failed { margin-top: 14px; } #figures th { white-space: normal; vertical-align: bottom; } .ledgers .bar { margin: 4px 0 10px; } .stale { border-left: 4px solid var(--warn); } [hidden] { display: none !important; }
+@media (max-width: 620px) { body { padding: 14px; } .card { flex-basis: 40%; } }
 )";
 
 std::string color_rules() {

@@ -103,6 +103,19 @@ std::string row_of(const Attempt& a, std::size_t number, double now) {
 
 }  // namespace
 
+std::string short_outcome(const std::string& outcome) {
+  for (const char* word : {"done", kRunning, "stopped", "lost"})
+    if (outcome.starts_with(word)) return word;
+  return "failed";
+}
+
+const char* class_of_outcome(const std::string& outcome) {
+  const std::string word = short_outcome(outcome);
+  if (word == "done") return "good";
+  if (word == kRunning) return "run";
+  return word == "stopped" ? "warn" : "bad";
+}
+
 std::string ledger_table(const Report& r) {
   std::array<double, base::kLedgerParts.size()> total{};
   for (const StepBucket& bucket : r.series.buckets())

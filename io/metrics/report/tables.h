@@ -8,6 +8,11 @@
 
 namespace trainerd::io {
 
+/// The style's class of an outcome: good, bad, warn or run.
+const char* class_of_outcome(const std::string& outcome);
+/// A word for it: "done", "running", "stopped", "lost", "failed".
+std::string short_outcome(const std::string& outcome);
+
 /// Command, commit, host, layout, data: what ran, and where.
 std::string facts_table(const Report& report);
 /// The attempts of the run, when there were several.

@@ -1,4 +1,4 @@
-#include "io/metrics/report/series.h"
+#include "io/runs/series.h"
 
 #include <algorithm>
 #include <cmath>

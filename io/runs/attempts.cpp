@@ -1,4 +1,4 @@
-#include "io/metrics/report/attempts.h"
+#include "io/runs/attempts.h"
 
 #include <algorithm>
 

@@ -1,0 +1,191 @@
+#include "io/runs/run_directory.h"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "io/runs/log_follower.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/storage.h"
+#include "io/text/json.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+// Of silence, after which a run that no process holds is taken for lost: an evaluation or a slow file system
+// may take as long. A run on another host is not seen to be held.
+constexpr double kSilentSeconds = 300;
+
+// Empty for what is not there.
+std::string file_text(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) {
+    if (is_absence(errno)) return "";
+    throw base::spec_error(path + ": cannot read: " + base::errno_text(errno) + remedy_of(errno, false));
+  }
+  const std::int64_t bytes = base::file_bytes(fd.get());
+  std::string text(static_cast<std::size_t>(std::max<std::int64_t>(0, bytes)), '\0');
+  const std::int64_t got = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
+  if (bytes < 0 || got < 0) throw base::spec_error(path + ": cannot read: " + base::errno_text(errno));
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+// By /proc/locks ("1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF"): to ask by a lock of our own would stand
+// in the way of a run that starts.
+bool is_locked(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return false;
+  std::ifstream locks("/proc/locks");
+  const std::string inode = ":" + std::to_string(status.st_ino);
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream words(line);
+    std::string number, kind, mode, access, pid, file;
+    words >> number >> kind >> mode >> access >> pid >> file;
+    // The device's number is that of the file system below an overlay: the inode has to do.
+    if (kind == "FLOCK" && access == "WRITE" && file.ends_with(inode)) return true;
+  }
+  return false;
+}
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
+struct RunDirectory::State {
+  std::string path;
+  LogFollower steps, events;
+  std::string facts;  // run.json as it was read last
+  RunHistory history;
+  std::int64_t garbled = 0;
+  double last_record = 0;  // wall time
+
+  explicit State(const std::string& at)
+      : path(at), steps(at + "/steps.jsonl"), events(at + "/events.jsonl") {}
+
+  void read_facts() {
+    std::string text = file_text(path + "/run.json");
+    if (text.empty() || text == facts) return;
+    RunInfo info;
+    PredictionRecord prediction;
+    try {
+      parse_run_json(text, info, prediction);
+    } catch (const base::DataError&) {
+      ++garbled;
+      return;
+    }
+    facts = std::move(text);
+    history.set_info(info);
+    history.set_prediction(prediction);
+  }
+
+  void see(double wall_time) { last_record = std::max(last_record, wall_time); }
+
+  void read_step(const std::string& line, const std::function<void(const StepRecord&)>& each) {
+    try {
+      const StepRecord record = parse_step_record(line);
+      see(record.wall_time);
+      history.add(record);
+      if (each) each(record);
+    } catch (const base::DataError&) {
+      ++garbled;
+    }
+  }
+
+  void read_event(const std::string& line) {
+    try {
+      std::visit(
+          [this](const auto& record) {
+            see(record.wall_time);
+            history.add(record);
+          },
+          parse_event_record(line));
+    } catch (const base::DataError&) {
+      ++garbled;
+    }
+  }
+};
+
+RunDirectory::RunDirectory(const std::string& path) {
+  const std::string directory = local_path(path);
+  std::error_code error;
+  const auto kind = std::filesystem::status(directory, error).type();
+  if (kind == std::filesystem::file_type::not_found)
+    throw base::spec_error(path + ": there is no such directory; give the output directory of a run");
+  if (kind != std::filesystem::file_type::directory)
+    throw base::spec_error(path + " is " +
+                           (error ? "not to be read: " + error.message() : std::string("no directory")) +
+                           "; give the output directory of a run");
+  state_ = std::make_unique<State>(directory);
+  const auto has = [&](const char* name) { return is_there(directory + "/" + name); };
+  if (!has("job.yaml") && !has("steps.jsonl") && !has("events.jsonl") && !has("run.json"))
+    throw base::spec_error(path +
+                           " is not the output directory of a run: it has no job.yaml, steps.jsonl, "
+                           "events.jsonl or run.json");
+}
+
+RunDirectory::~RunDirectory() = default;
+RunDirectory::RunDirectory(RunDirectory&&) noexcept = default;
+
+const std::string& RunDirectory::path() const { return state_->path; }
+const RunHistory& RunDirectory::history() const { return state_->history; }
+std::int64_t RunDirectory::garbled_lines() const { return state_->garbled; }
+
+void RunDirectory::update(const std::function<void(const StepRecord&)>& each) {
+  State& s = *state_;
+  // A resumed run cuts its logs back: what was read is void.
+  const bool steps = s.steps.replaced(), events = s.events.replaced();
+  if (steps || events) s = State(s.path);
+  s.read_facts();
+  s.events.read([&s](const std::string& line) { s.read_event(line); });
+  s.steps.read([&](const std::string& line) { s.read_step(line, each); });
+}
+
+RunStatus RunDirectory::status(double now) const {
+  const State& s = *state_;
+  RunStatus status = s.history.status(now);
+  if (status.info.name.empty())
+    status.info.name = std::filesystem::path(s.path).lexically_normal().filename().string();
+  if (status.info.output.empty()) status.info.output = s.path;
+  if (is_alive(status.state) && !is_locked(s.path + "/.lock") && now - s.last_record > kSilentSeconds) {
+    status.state = RunState::lost;
+    status.eta_seconds.reset();
+    status.outcome = s.last_record > 0 ? "no end is recorded; the last record is " +
+                                             short_duration(now - s.last_record) + " old"
+                                       : "it has no records";
+    if (s.last_record > status.began && status.began > 0) status.seconds = s.last_record - status.began;
+  }
+  return status;
+}
+
+std::string RunDirectory::job_yaml() const { return file_text(state_->path + "/job.yaml"); }
+
+std::string RunDirectory::metrics_address() const {
+  const std::string text = file_text(state_->path + "/metrics.json");
+  if (text.empty()) return "";
+  try {
+    const nlohmann::json list = parse_json(text);
+    if (!list.is_array() || list.empty()) return "";
+    const nlohmann::json& targets = member(list[0], "targets");
+    return targets.is_array() && !targets.empty() && targets[0].is_string() ? targets[0].get<std::string>()
+                                                                            : "";
+  } catch (const JsonError&) {
+    return "";  // another version's
+  }
+}
+
+}  // namespace trainerd::io
