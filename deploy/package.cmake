@@ -31,7 +31,7 @@ install(RUNTIME_DEPENDENCY_SET carried PRE_EXCLUDE_REGEXES ${glibc} ${cuda} LIBR
 install(DIRECTORY configs DESTINATION share/trainerd)
 install(PROGRAMS deploy/cuda-libraries.sh DESTINATION share/trainerd/deploy)
 install(PROGRAMS deploy/slurm/trainerd.sbatch DESTINATION share/trainerd/deploy/slurm)
-install(DIRECTORY deploy/prometheus DESTINATION share/trainerd/deploy)
+install(DIRECTORY deploy/grafana deploy/prometheus DESTINATION share/trainerd/deploy)
 # The pages; configs/README.md goes with configs.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION share/trainerd)
 foreach(page core core/model core/plan core/run deploy io kernels parallel tests tests/golden tests/bench/gpu)

@@ -9,6 +9,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/write.h"
 #include "io/http/listen_address.h"
+#include "io/otlp/http_post.h"
 #include "kernels/target/cuda_limits.h"
 #include "parallel/layout/placement.h"
 #include "parallel/layout/schedule_shape.h"
@@ -219,11 +220,14 @@ class Checker {
   }
 
   void metrics() {
-    if (!good({"metrics.listen"})) return;
     const std::string& listen = job_.metrics.listen;
-    if (job_.metrics.serves() && !io::parse_listen_address(listen))
+    if (good({"metrics.listen"}) && job_.metrics.serves() && !io::parse_listen_address(listen))
       problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " +
                                     show(listen) + " (nearest valid: " + io::MetricsOptions{}.listen + ")");
+    const io::OtlpOptions& otlp = job_.metrics.otlp;
+    if (good({"metrics.otlp.endpoint"}) && otlp.sends() && !io::parse_http_url(otlp.endpoint))
+      problem("metrics.otlp.endpoint", "expected http://host:port, got " + show(otlp.endpoint) +
+                                           "; for TLS let a collector on this host send it on");
   }
 
   void trace() {

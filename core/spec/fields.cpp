@@ -368,6 +368,17 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "and leaves it after a failure or a kill until the run goes on")
       .or_else("none")
       .idle_if(!job.metrics.serves(), "metrics.listen: off serves none");
+  t.add("metrics.powercap", &job.metrics.powercap,
+        "directory of the kernel's energy counters (RAPL); in a container, where the host's is mounted; they "
+        "are read where this user may")
+      .idle_if(!job.metrics.serves() && !job.metrics.otlp.sends(), "metrics are neither served nor sent");
+  t.add("metrics.otlp.endpoint", &job.metrics.otlp.endpoint,
+        "http://host:port of an OpenTelemetry receiver, to whose path `/v1/metrics` each node posts the same "
+        "metrics (OTLP, binary); one that is down never holds up training")
+      .or_else("none");
+  t.add("metrics.otlp.every", Duration{&job.metrics.otlp.every_seconds}, "time between two posts")
+      .above(0)
+      .idle_if(!job.metrics.otlp.sends(), "there is no metrics.otlp.endpoint");
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMaxSteps)

@@ -17,6 +17,18 @@ std::int64_t step_at_the_front(std::string_view line) {
   return step;
 }
 
+/// The first number after `key`, without parsing the line; 0: none.
+double number_after(std::string_view line, std::string_view key) {
+  double value = 0;
+  if (const std::size_t at = line.find(key); at != std::string_view::npos)
+    std::from_chars(line.data() + at + key.size(), line.data() + line.size(), value);
+  return value;
+}
+
+bool begins_attempt(NoticeKind kind) {
+  return kind == NoticeKind::start || kind == NoticeKind::resume || kind == NoticeKind::restart;
+}
+
 std::optional<StepRecord> parsed(const std::string& line) {
   try {
     return parse_step_record(line);
@@ -48,6 +60,31 @@ std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path
   if (const auto kept = parsed(last_kept))
     return EarlierAttempt{.last_step = kept->step, .lost_seconds = 0, .wall_time = kept->wall_time};
   return std::nullopt;
+}
+
+EarlierRun read_earlier_run(const std::string& steps_path, const std::string& events_path,
+                            std::int64_t start_step) {
+  EarlierRun earlier;
+  read_log_lines(steps_path, [&](const std::string& line, bool) {
+    if (const std::int64_t step = step_at_the_front(line); step > 0 && step <= start_step)
+      earlier.useful_seconds +=
+          number_after(line, "\"step_seconds\":") - number_after(line, "\"checkpoint\":");
+    return true;
+  });
+  read_log_lines(events_path, [&](const std::string& line, bool) {
+    // Evaluations and checkpoints are most of the lines.
+    if (!line.starts_with("{\"event\":\"start\"") && !line.starts_with("{\"event\":\"re")) return true;
+    try {
+      const EventRecord event = parse_event_record(line);
+      const auto* notice = std::get_if<NoticeRecord>(&event);
+      if (notice == nullptr || !begins_attempt(notice->kind)) return true;
+      if (earlier.attempts++ == 0) earlier.began = notice->wall_time;
+    } catch (const base::DataError&) {
+      // A torn or garbled line tells of no attempt.
+    }
+    return true;
+  });
+  return earlier;
 }
 
 }  // namespace trainerd::io

@@ -8,6 +8,7 @@
 #include "io/console/screen.h"
 #include "io/http/server.h"
 #include "io/metrics/options.h"
+#include "io/metrics/run_metrics.h"
 #include "io/metrics/sink.h"
 
 namespace trainerd::io {
@@ -16,7 +17,7 @@ namespace trainerd::io {
 inline constexpr double kLastTries = 5.0;
 
 /// Serves /metrics in Prometheus' text format.
-class PrometheusSink final : public MetricsSink {
+class PrometheusSink final : public RunMetrics {
  public:
   /// Where the port of `listen` is taken, the next free one is. Throws SpecError for an address that is not
   /// this machine's, or that is none, naming it; `listen` is not "off".
@@ -31,16 +32,28 @@ class PrometheusSink final : public MetricsSink {
   /// Whether that is another port than the one asked for, which is taken.
   bool moved() const;
 
-  void on_start(const RunInfo&) override;
-  void on_step(const StepRecord&) override;
-  void on_evaluation(const EvaluationRecord&) override;
-  void on_checkpoint(const CheckpointRecord&) override;
-  void on_checkpoint_failure(const CheckpointFailureRecord&) override;
-  void on_device(const DeviceRecord&) override;
-  void on_prediction(const PredictionRecord&) override;
-  void on_outlet(const OutletRecord&) override;
-  void on_restart(const RestartRecord&) override;
+ private:
+  std::unique_ptr<HttpServer> server_;
+};
+
+/// Sends the same to `otlp.endpoint`, every `otlp.every_seconds` and once more at the end. A receiver that is
+/// down is an outlet that cannot be written; nothing waits for it but the end of the run, for some seconds.
+class OtlpSink final : public RunMetrics {
+ public:
+  struct Sender {
+    std::string run;
+    std::int64_t node = 0;
+    std::string host;
+    std::string instance;  ///< a name of this process among all that send
+    std::string version;
+  };
+  /// Throws SpecError for an endpoint that is none.
+  OtlpSink(const MetricsOptions& options, const Sender& sender);
+  ~OtlpSink() override;
+  /// Where it is sent to.
+  std::string url() const;
   void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;

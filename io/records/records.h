@@ -109,6 +109,18 @@ struct RestartRecord {
 /// What happens beside the steps: a line of events.jsonl.
 using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecord>;
 
+/// What one rank does, about once a second, between two steps. It counts from its worker's start.
+struct RankStatusRecord {
+  std::int64_t rank = 0;
+  std::int64_t step = 0;               ///< the last one done
+  std::int64_t steps = 0;              ///< done
+  double step_seconds = 0;             ///< mean of the steps since the status before
+  base::TimeLedger time;               ///< of all its steps
+  std::int64_t memory_used_bytes = 0;  ///< the most that its step has taken of its plan
+  std::int64_t memory_planned_bytes = 0;
+  std::int64_t resident_bytes = 0;  ///< host memory of its process; 0: not known
+};
+
 /// The GPU of one rank at one moment.
 struct DeviceRecord {
   std::int64_t rank = 0;
@@ -124,6 +136,13 @@ struct OutletRecord {
   std::string error;          ///< why lines wait; empty: the last write succeeded
 
   bool operator==(const OutletRecord&) const = default;
+};
+
+/// What the attempts before this process did, as far as its logs say.
+struct EarlierRun {
+  std::int64_t attempts = 0;  ///< starts, resumes and restarts
+  double began = 0;           ///< the first of them, Unix seconds; 0: not known
+  double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
 };
 
 /// What is known before the first step.
@@ -148,10 +167,11 @@ struct RunInfo {
   std::string commit = {};
   std::string command = {};  ///< the command line
   std::string host = {};
-  std::string layout = {};       ///< "tp1 pp1 dp2 on 2 CPU ranks"
-  std::string data = {};         ///< files and format
-  std::int64_t data_tokens = 0;  ///< of an epoch; 0: not known
-  bool peak_measured = false;    ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
+  std::string layout = {};                 ///< "tp1 pp1 dp2 on 2 CPU ranks"
+  std::string data = {};                   ///< files and format
+  std::int64_t data_tokens = 0;            ///< of an epoch; 0: not known
+  std::optional<EarlierRun> earlier = {};  ///< the first node's, whose logs they are
+  bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
 };
 
 /// How a run ended.

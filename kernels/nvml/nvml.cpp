@@ -30,8 +30,9 @@ struct Nvml::Functions {
   Result (*name)(Device, char*, unsigned) = nullptr;
   Result (*uuid)(Device, char*, unsigned) = nullptr;
   Result (*memory)(Device, Memory*) = nullptr;
-  Result (*power)(Device, unsigned*) = nullptr;       ///< milliwatts
-  Result (*clock)(Device, int, unsigned*) = nullptr;  ///< MHz
+  Result (*power)(Device, unsigned*) = nullptr;             ///< milliwatts
+  Result (*energy)(Device, unsigned long long*) = nullptr;  ///< millijoules
+  Result (*clock)(Device, int, unsigned*) = nullptr;        ///< MHz
   Result (*temperature)(Device, int, unsigned*) = nullptr;
   Result (*ecc_errors)(Device, int, int, unsigned long long*) = nullptr;
 };
@@ -55,6 +56,7 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
   find(f_->uuid, "nvmlDeviceGetUUID");
   find(f_->memory, "nvmlDeviceGetMemoryInfo");
   find(f_->power, "nvmlDeviceGetPowerUsage");
+  find(f_->energy, "nvmlDeviceGetTotalEnergyConsumption");
   find(f_->clock, "nvmlDeviceGetClockInfo");
   find(f_->temperature, "nvmlDeviceGetTemperature");
   find(f_->ecc_errors, "nvmlDeviceGetTotalEccErrors");
@@ -95,7 +97,8 @@ DeviceReading Nvml::read(const std::string& pci_bus_id) const {
   if (f_->power(device, &value) == kSuccess) reading.power_watts = 1e-3 * value;
   if (f_->clock(device, kClockSm, &value) == kSuccess) reading.sm_clock_hertz = 1e6 * value;
   if (f_->temperature(device, kTemperatureGpu, &value) == kSuccess) reading.temperature_celsius = value;
-  unsigned long long errors = 0;
+  unsigned long long energy = 0, errors = 0;
+  if (f_->energy(device, &energy) == kSuccess) reading.energy_joules = 1e-3 * static_cast<double>(energy);
   if (f_->ecc_errors(device, kUncorrectedErrors, kSinceDriverLoad, &errors) == kSuccess)
     reading.ecc_errors = static_cast<double>(errors);
   return reading;

@@ -12,7 +12,8 @@ struct DeviceReading {
   std::string name, uuid;
   std::optional<double> memory_used_bytes, memory_total_bytes;  ///< by all processes
   std::optional<double> power_watts, sm_clock_hertz, temperature_celsius;
-  std::optional<double> ecc_errors;  ///< uncorrected, since the driver was loaded
+  std::optional<double> energy_joules;  ///< since the driver was loaded
+  std::optional<double> ecc_errors;     ///< uncorrected, since the driver was loaded
 };
 
 /// NVML, opened at run time: neither its header nor its library need be there. It makes no CUDA context. One

@@ -114,6 +114,24 @@ TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
             .segment == 1);
 }
 
+TEST_CASE("a rank's status crosses the channel", "[messages]") {
+  const io::RankStatusRecord was{.rank = 3,
+                                 .step = 70,
+                                 .steps = 20,
+                                 .step_seconds = 0.125,
+                                 .time = {{base::LedgerPart::compute, 2.25}, {base::LedgerPart::other, 0.5}},
+                                 .memory_used_bytes = std::int64_t{1} << 40,
+                                 .memory_planned_bytes = (std::int64_t{1} << 40) + 1,
+                                 .resident_bytes = 77};
+  const auto is = std::get<io::RankStatusRecord>(run::decode_worker_message(encode(run::WorkerMessage{was})));
+  CHECK((is.rank == 3 && is.step == 70 && is.steps == 20 && is.step_seconds == 0.125));
+  CHECK(
+      (is.memory_used_bytes == was.memory_used_bytes && is.memory_planned_bytes == was.memory_planned_bytes));
+  CHECK(is.resident_bytes == 77);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    CHECK(is.time[part.part] == was.time[part.part]);
+}
+
 TEST_CASE("a rank's memory crosses the channel", "[messages]") {
   CHECK(std::get<run::MemoryUsed>(
             run::decode_worker_message(encode(run::WorkerMessage{run::MemoryUsed{std::int64_t{1} << 40}})))

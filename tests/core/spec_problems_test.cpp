@@ -35,8 +35,8 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   // The right key in the wrong section.
   CHECK(with_line("grad_clip: 1") ==
         Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
-  CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
-        Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen or discovery"});
+  CHECK(with_line("metrics: {qqqqqqqq: 1}") == Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys "
+                                                     "of metrics are listen, discovery, powercap or otlp"});
   CHECK(with_line("optimizer.lr: 1e-3").size() == 1);  // a dotted key is a key with a dot, not a path
   CHECK(with_line("<<: {seed: 1}") ==
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
@@ -232,6 +232,19 @@ TEST_CASE("contradictions are errors", "[spec]") {
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).size() == 1);
   for (const std::string listen : {"localhost:1", "0.0.0.0:65535", "[::]:9464", "off"})
     CHECK(problems(kJob, {"metrics.listen=\"" + listen + "\""}).empty());
+  CHECK(problems(kJob, {"metrics.otlp={endpoint: 'https://h:4318'}"}) ==
+        Lines{"--set metrics.otlp={endpoint: 'https://h:4318'}: metrics.otlp.endpoint: expected "
+              "http://host:port, got "
+              "'https://h:4318'; for TLS let a collector on this host send it on"});
+  CHECK(problems(kJob, {"metrics.otlp.every=10s"}) ==
+        Lines{"--set metrics.otlp.every=10s: metrics.otlp.every: has no effect: there is no "
+              "metrics.otlp.endpoint; leave it out"});
+  CHECK(problems(kJob, {"metrics.otlp={endpoint: 'http://h:4318', every: 0s}"}).size() == 1);
+  CHECK(problems(
+            kJob,
+            {"metrics={listen: off, otlp: {endpoint: 'http://h:4318', every: 1m}, powercap: /host/powercap}"})
+            .empty());
+  CHECK(problems(kJob, {"metrics={listen: off, powercap: /host/powercap}"}).size() == 1);
   CHECK(
       problems(kJob, {"metrics={listen: off, discovery: d}"}) ==
       Lines{

@@ -26,6 +26,7 @@ struct Saved {
 /// What a worker told of one run.
 struct Told {
   std::vector<io::StepRecord> steps;
+  std::vector<io::RankStatusRecord> statuses;
   std::vector<io::EvaluationRecord> evaluations;
   std::vector<Saved> snapshots;
   std::vector<std::int64_t> traced;
@@ -75,6 +76,8 @@ Told run(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
     const core::run::WorkerMessage message = core::run::decode_worker_message(*text);
     if (const auto* step = std::get_if<io::StepRecord>(&message))
       told.steps.push_back(*step), told.order += 's';
+    if (const auto* rank_status = std::get_if<io::RankStatusRecord>(&message))
+      told.statuses.push_back(*rank_status);
     if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message))
       told.evaluations.push_back(*evaluation), told.order += 'e';
     if (const auto* trace = std::get_if<core::run::StepTrace>(&message))
@@ -162,4 +165,22 @@ TEST_CASE("a vote to stop takes effect when its report comes, and what was done 
   REQUIRE(told.snapshots.size() == 1);
   CHECK(told.snapshots[0].said.step == told.finished.step);
   CHECK(told.snapshots[0].said.cursor == job.batch.global * told.finished.step);
+}
+
+TEST_CASE("a rank tells of itself after its first step and after its last, about once a second between",
+          "[worker]") {
+  const Told told = run(job_of(""), 0);
+  REQUIRE(told.steps.size() == 8);
+  REQUIRE(told.statuses.size() >= 2);
+  const io::RankStatusRecord &first = told.statuses.front(), &last = told.statuses.back();
+  CHECK((first.rank == 0 && first.step == 1 && first.steps == 1));
+  CHECK(first.step_seconds == told.steps.front().step_seconds);
+  CHECK((last.step == 8 && last.steps == 8));
+  double seconds = 0;
+  for (const io::StepRecord& step : told.steps) seconds += step.step_seconds;
+  CHECK(last.time.sum() == Approx(seconds).epsilon(1e-3));
+  CHECK(static_cast<double>(told.statuses.size()) <= 3 + seconds);
+  CHECK(last.memory_used_bytes > 0);
+  CHECK(last.memory_used_bytes <= last.memory_planned_bytes);
+  CHECK(last.resident_bytes > last.memory_used_bytes);  // this test's process holds it
 }

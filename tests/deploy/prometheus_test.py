@@ -1,25 +1,16 @@
 """deploy/prometheus/ by promtool, and by a real Prometheus that finds, scrapes and loses real runs."""
 
-import http.client
 import pathlib
-import re
-import socket
 import sys
 import unittest
-import urllib.error
-import urllib.parse
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+from prometheus_support import *
 from support import *
 
-FOLDER = ROOT / "deploy" / "prometheus"
-RULES = sorted((FOLDER / "rules").glob("*.yml"))
 ALERTS = (FOLDER / "rules" / "alerts.yml").read_text()
-MISSING = [p for p in ("prometheus", "promtool") if shutil.which(p) is None]
 # A CPU run has no GPU.
 OF_GPUS = "trainerd_device_"
-WAIT_SECONDS = 120 if SANITIZED else 20
 
 
 def same_words(text):
@@ -30,16 +21,6 @@ def alert_texts():
     """Name of each alert -> its lines."""
     parts = re.split(r"^ +- alert: (\w+)\n", ALERTS, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2]))
-
-
-def metrics_named(text):
-    return set(re.findall(r"\btrainerd_[a-z_]+", text))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Promtool(unittest.TestCase):
@@ -68,16 +49,11 @@ class Promtool(unittest.TestCase):
 
 class Texts(unittest.TestCase):
     def test_the_rules_use_metrics_and_records_that_exist(self):
-        table = metrics_named("\n".join(re.findall(r"^\| (`trainerd_.*?) \|", (ROOT / "io" / "README.md").read_text(), re.M)))
-        self.assertGreater(len(table), 30)
-        recorded = set(re.findall(r"record: (\S+)", (FOLDER / "rules" / "recording.yml").read_text()))
-        pages = [*RULES, FOLDER / "README.md"]
-        for page in pages:
+        self.assertGreater(len(documented_metrics()), 40)
+        for page in [*RULES, FOLDER / "README.md"]:
             text = page.read_text()
-            names = {re.sub(r"_(bucket|sum|count)$", "", n) if n.startswith(("trainerd_step_seconds", "trainerd_checkpoint_seconds")) else n
-                     for n in metrics_named(text)}
-            self.assertEqual(names - table, set(), page)
-            self.assertEqual(set(re.findall(r"\btrainerd:[\w:]+", text)) - recorded, set(), page)
+            self.assertEqual(metrics_named(text) - documented_metrics(), set(), page)
+            self.assertEqual(records_named(text) - recorded(), set(), page)
 
     def test_rule_files_are_in_block_style(self):
         for page in [*FOLDER.rglob("*.yml")]:
@@ -99,99 +75,21 @@ class Texts(unittest.TestCase):
                 self.assertIn(f"[{name}](#{name.lower()})", page)
 
 
-class RealPrometheus(RunTest):
-    def setUp(self):
-        super().setUp()
-        self.assertEqual(MISSING, [], "there is no Prometheus here: deploy/install-deps.sh --tests installs it")
-        self.discovery = self.root / "discovery"
-        # As it is deployed but for its times and the directory of targets.
-        config = (FOLDER / "prometheus.yml").read_text()
-        config = re.sub(r"(scrape_interval|evaluation_interval): \w+", r"\1: 250ms", config)
-        config = re.sub(r"refresh_interval: \w+", "refresh_interval: 1s", config)
-        config = config.replace("/var/lib/trainerd/discovery", str(self.discovery))
-        self.assertIn(str(self.discovery), config)
-        (self.root / "prometheus.yml").write_text(config)
-        (self.root / "rules").mkdir()
-        for page in RULES:
-            (self.root / "rules" / page.name).write_text(re.sub(r"for: \w+", "for: 1s", page.read_text()))
-        self.port = free_port()
-        log = open(self.root / "prometheus.log", "w")
-        self.addCleanup(log.close)
-        process = subprocess.Popen(["prometheus", f"--config.file={self.root}/prometheus.yml", f"--storage.tsdb.path={self.root}/tsdb",
-                                    f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.wait_until("Prometheus is ready", self.is_ready)
-
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5) as response:
-                return response.status == 200
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError):
-            return False
-
-    def wait_until(self, what, condition):
-        end = time.monotonic() + WAIT_SECONDS
-        while not (value := condition()):
-            if time.monotonic() > end:
-                self.fail(f"not in {WAIT_SECONDS} s: {what}\n{(self.root / 'prometheus.log').read_text()[-3000:]}")
-            time.sleep(0.1)
-        return value
-
-    def api(self, path, **query):
-        text = urllib.parse.urlencode(query)
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{text}", timeout=10) as response:
-                reply = json.load(response)
-        except urllib.error.HTTPError as error:
-            self.fail(f"{path} {query}: {error.read().decode()}")
-        self.assertEqual(reply["status"], "success", reply)
-        return reply["data"]
-
-    def query(self, expression):
-        """[(labels, value)] of an instant query."""
-        return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expression)["result"]]
-
-    def up(self, run):
-        return [value for _, value in self.query(f'up{{job="trainerd", run="{run}"}}')]
-
-    def rules(self):
-        return [rule for group in self.api("rules")["groups"] for rule in group["rules"]]
-
-    def alert(self, name, run):
-        """(state, labels and annotations) of an alert of a run; none: it is inactive."""
-        for alert in self.api("alerts")["alerts"]:
-            if alert["labels"]["alertname"] == name and alert["labels"]["run"] == run:
-                return alert
-        return None
-
-    def fires(self, name, run):
-        self.wait_until(f"{name} of {run} fires", lambda: (self.alert(name, run) or {}).get("state") == "firing")
-        alert = self.alert(name, run)
-        for text in alert["annotations"].values():
-            self.assertNotRegex(text, "error expanding|<no value>")
-        self.assertIn(f"Run {run}", alert["annotations"]["summary"])
-        return alert
-
-    def targets(self):
-        return sorted(self.discovery.glob("*")) if self.discovery.exists() else []
-
-    def long_job(self, name):
-        job = self.job(name, schedule=CONSTANT)
-        job.write_text(job.read_text().replace("name: system", f"name: {name}").replace(
-            'listen: "127.0.0.1:0"', f'listen: "127.0.0.1:0", discovery: {self.discovery}').replace("steps: 24", "steps: 10000000"))
-        return job
-
+class RealPrometheus(PrometheusTest):
     def every_query_answers(self, run):
         rules = self.wait_until("every rule was evaluated", lambda: [r for r in self.rules() if all(r["health"] == "ok" for r in self.rules())])
-        recorded = [r["name"] for r in rules if r["type"] == "recording"]
+        records = [r["name"] for r in rules if r["type"] == "recording"]
         alerts = [r for r in rules if r["type"] == "alerting"]
-        self.assertEqual(set(recorded), set(re.findall(r"record: (\S+)", (FOLDER / "rules" / "recording.yml").read_text())))
+        self.assertEqual(set(records), recorded())
         self.assertEqual([r["name"] for r in alerts], list(alert_texts()))
-        used = metrics_named(" ".join(r["query"] for r in rules))
-        for name in sorted({*recorded, *(n for n in used if not n.startswith(OF_GPUS))}):
+        used = re.findall(r"\btrainerd_[a-z_]+", " ".join(r["query"] for r in rules))
+        for name in sorted({*records, *(n for n in used if not n.startswith(OF_GPUS))}):
             labels = self.wait_until(f"{name} has samples", lambda: self.query(f'{name}{{run="{run}"}}'))[0][0]
-            self.assertEqual((labels["node"], labels["job"]), ("0", "trainerd"), name)
+            self.assertEqual(labels["job"], "trainerd", name)
+            # Energy is summed over the nodes of a run.
+            self.assertEqual(labels.get("node"), None if name.startswith("trainerd:energy") else "0", name)
+        [(_, watts)] = self.query(f'trainerd:energy_joules:rate5m{{run="{run}"}}')
+        self.assertGreater(watts, 0)
         for rule in rules:
             self.assertEqual((rule["health"], rule.get("lastError", "")), ("ok", ""), rule["name"])
             self.query(rule["query"])

@@ -148,6 +148,32 @@ TEST_CASE("the log says how far the attempt before had come") {
   CHECK(stopped->wall_time == 1e9 + 6);
 }
 
+TEST_CASE("the logs say how many attempts there were, since when, and which of their seconds still count") {
+  const TempDir dir;
+  const std::string steps = dir / "steps.jsonl", events = dir / "events.jsonl";
+  CHECK(read_earlier_run(steps, events, 0).attempts == 0);
+  std::string text;
+  for (std::int64_t n = 1; n <= 6; ++n) {
+    StepRecord record = step(n);
+    record.step_seconds = 2.5;
+    record.time[trainerd::base::LedgerPart::checkpoint] = n == 3 ? 0.5 : 0;
+    text += to_json_line(record) + "\n";
+  }
+  write_file(steps, text + "{\"step\":7,\"tok");
+  text.clear();
+  double at = 1e9;
+  for (const NoticeKind kind : {NoticeKind::start, NoticeKind::warning, NoticeKind::restart, NoticeKind::stop,
+                                NoticeKind::resume, NoticeKind::failure})
+    text += to_json_line(
+                EventRecord{NoticeRecord{.kind = kind, .message = "m", .details = {}, .wall_time = ++at}}) +
+            "\n";
+  write_file(events, text + "{\"event\":\"resu");
+  const EarlierRun run = read_earlier_run(steps, events, 4);
+  CHECK(run.attempts == 3);
+  CHECK(run.began == 1e9 + 1);
+  CHECK(run.useful_seconds == 9.5);
+}
+
 TEST_CASE("steps that are done again after a restart are in the file once") {
   const TempDir dir;
   write_file(dir / "steps.jsonl", lines(1, 3));

@@ -224,9 +224,10 @@ TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
                     .power_watts = 612.5,
                     .sm_clock_hertz = 1.98e9,
                     .temperature_celsius = 57,
+                    .energy_joules = 9e6,
                     .ecc_errors = 2};
   sink.on_device(record);
-  const std::string labels = R"({name="NVIDIA H200",pci_bus_id="0000:65:00.0",rank="3",uuid="GPU-65"})";
+  const std::string labels = R"({UUID="GPU-65",modelName="NVIDIA H200",pci_bus_id="0000:65:00.0",rank="3"})";
   auto values = scrape(sink);
   CHECK(values.at("trainerd_device_memory_used_bytes" + labels) == 5e9);
   CHECK(values.at("trainerd_device_memory_total_bytes" + labels) == 15e10);
@@ -234,11 +235,14 @@ TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
   CHECK(values.at("trainerd_device_sm_clock_hertz" + labels) == 1.98e9);
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 57);
   CHECK(values.at("trainerd_device_ecc_errors" + labels) == 2);
+  CHECK(values.at("trainerd_device_energy_joules_total" + labels) == 9e6);
   record.reading.power_watts.reset();
+  record.reading.energy_joules = 9.5e6;
   record.reading.temperature_celsius = 58;
   sink.on_device(record);
   values = scrape(sink);
   CHECK_FALSE(values.contains("trainerd_device_power_watts" + labels));
+  CHECK(values.at("trainerd_device_energy_joules_total" + labels) == 9.5e6);
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 58);
 }
 
@@ -269,6 +273,7 @@ TEST_CASE("promtool finds nothing to complain about") {
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
   sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"memory_bytes", 1000, 1000, 0}}});
+  sink.on_rank_status({.rank = 0, .step = 5, .steps = 1, .time = {}, .resident_bytes = 1});
   const TempDir dir;
   write_file(dir / "metrics", http_get(sink.address(), "/metrics"));
   const int status =

@@ -16,6 +16,7 @@ TEST_CASE("a device is read by its PCI bus id, in base units", "[nvml]") {
   CHECK(first.uuid == "GPU-65");
   CHECK(first.memory_total_bytes == 150754820096.0);
   CHECK(first.power_watts.value() == Approx(612.345));
+  CHECK(first.energy_joules.value() == Approx(9876543.21));
   CHECK(first.sm_clock_hertz == 1.98e9);
   CHECK(first.temperature_celsius == 57.0);
   CHECK(first.ecc_errors == 2.0);
@@ -26,6 +27,7 @@ TEST_CASE("what a device does not support is absent", "[nvml]") {
   const kernels::DeviceReading reading = kernels::Nvml(TRAINERD_STAND_IN_NVML).read("0000:CA:00.0");
   CHECK(reading.name == "NVIDIA L40S");
   CHECK_FALSE(reading.power_watts);
+  CHECK_FALSE(reading.energy_joules);
   CHECK_FALSE(reading.ecc_errors);
   CHECK(reading.temperature_celsius == 57.0);
 }

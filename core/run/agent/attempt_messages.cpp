@@ -92,6 +92,10 @@ void Attempt::handle(std::int64_t rank, const MemoryUsed& m) {
 
 void Attempt::handle(std::int64_t, const io::NoticeRecord& m) { run_.notify(m.kind, m.message, m.details); }
 
+void Attempt::handle(std::int64_t, const io::RankStatusRecord& m) {
+  if (all_ready()) run_.on_rank_status(m);
+}
+
 void Attempt::handle(std::int64_t rank, const StopNeeded& m) {
   run_.request_stop({m.reason + " at rank " + std::to_string(rank)});
 }

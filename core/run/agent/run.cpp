@@ -111,7 +111,10 @@ AgentResult Run::run() {
                                      std::to_string(step_) + "; the last checkpoint is " + last_good_);
     return {step_, stop_->exit_signal};
   }
-  if (!membership_.leads()) return {step_, membership_.end()->stop_signal};
+  if (!membership_.leads()) {
+    finish(membership_.end()->stop_signal == 0 ? "done" : "stopped");
+    return {step_, membership_.end()->stop_signal};
+  }
   const bool stopped = stop_between_ || attempt_->stopped();
   const int signal = stopped ? stop_->exit_signal : 0;
   membership_.finish({.stop_signal = signal});

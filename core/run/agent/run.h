@@ -59,6 +59,7 @@ class Run {
   void on_all_ready(const ReadyRanks& ready);
   void on_step(io::StepRecord record);
   void on_evaluation(io::EvaluationRecord record);
+  void on_rank_status(const io::RankStatusRecord& record);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
   /// Every rank of this node has filled its segment of a step.
   void on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment);
@@ -142,6 +143,7 @@ class Run {
   std::string hosts_text() const;
   std::unique_ptr<io::ReportSink> report_sink() const;
   void open_sinks();
+  void send_metrics();
   void serve_metrics(const io::MetricsOptions& metrics);
   void remove_left_targets() const;
   void compare_with_plan();
@@ -182,6 +184,7 @@ class Run {
   Start start_;                                ///< of the present attempt, for every rank
   std::int64_t first_step_ = 0;                ///< done when this process began
   std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
+  io::EarlierRun earlier_run_;                 ///< the leader's
   bool begun_ = false;                         ///< is in the records
   bool told_ready_ = false;                    ///< the sinks know of the run
   std::optional<io::TrainingState> resumed_;

@@ -93,6 +93,19 @@ void Run::serve_metrics(const io::MetricsOptions& metrics) {
   sinks_.add(std::move(live));
 }
 
+/// From every node: nobody has to reach it.
+void Run::send_metrics() {
+  const std::int64_t node = membership_.node();
+  auto otlp = std::make_unique<io::OtlpSink>(job_.metrics,
+                                             io::OtlpSink::Sender{.run = job_.name,
+                                                                  .node = node,
+                                                                  .host = host_name(),
+                                                                  .instance = discovery_id(job_.name, node),
+                                                                  .version = core::version::release()});
+  log::info("metrics go to {} every {}", otlp->url(), io::short_duration(job_.metrics.otlp.every_seconds));
+  sinks_.add(std::move(otlp));
+}
+
 /// What earlier processes of this output directory left in their discovery directories: of all nodes, since
 /// the others begin when this one says so.
 void Run::remove_left_targets() const {
@@ -108,6 +121,7 @@ void Run::open_sinks() {
     if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
     serve_metrics(metrics);
   }
+  if (job_.metrics.otlp.sends()) send_metrics();
   if (!membership_.leads()) {
     const NodeRanks& here = attempt_->plan().here;
     log::info("node {} of {} trains ranks {} to {}; {} reports", membership_.node(), membership_.nodes(),
@@ -115,6 +129,7 @@ void Run::open_sinks() {
     return;
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
+  earlier_run_ = io::read_earlier_run(output_.steps(), output_.events(), step_);
   auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
   auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
   for (const std::string& warning : {steps->warning(), events->warning()})
@@ -231,6 +246,7 @@ io::RunInfo Run::run_info() const {
   info.commit = version::commit();
   info.command = options_.command;
   info.layout = layout_text();
+  if (membership_.leads()) info.earlier = earlier_run_;
   info.host = hosts_text();
   info.data = data_text(job_.data);
   return info;

@@ -78,6 +78,12 @@ void Run::on_evaluation(io::EvaluationRecord record) {
   stop_after(step);
 }
 
+void Run::on_rank_status(const io::RankStatusRecord& record) {
+  sinks_.each(&io::MetricsSink::on_rank_status, record);
+  // On nodes other than the first nothing else brings it about.
+  if (!membership_.leads()) watch_outlets();
+}
+
 void Run::on_memory_used(std::int64_t rank, std::int64_t bytes) {
   if (plan_check_) plan_check_->add_memory(rank, bytes);
   compare_with_plan();

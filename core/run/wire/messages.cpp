@@ -71,6 +71,19 @@ json body(const StepTrace& m) {
     slices.push_back({s.name, s.category, s.process, s.row, s.start_seconds, s.seconds, s.numbers, s.label});
   return {{"type", "trace"}, {"step", m.step}, {"slices", slices}, {"last", m.last}};
 }
+json body(const io::RankStatusRecord& m) {
+  json time = json::array();
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) time.push_back(m.time[part.part]);
+  return {{"type", "rank_status"},
+          {"rank", m.rank},
+          {"step", m.step},
+          {"steps", m.steps},
+          {"step_seconds", m.step_seconds},
+          {"time", time},
+          {"memory_used", m.memory_used_bytes},
+          {"memory_planned", m.memory_planned_bytes},
+          {"resident", m.resident_bytes}};
+}
 json body(const MemoryUsed& m) { return {{"type", "memory"}, {"bytes", m.bytes}}; }
 json body(const Failed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
@@ -146,6 +159,13 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
+    if (type == "rank_status") {
+      io::RankStatusRecord m{j.at("rank"), j.at("step"),        j.at("steps"),          j.at("step_seconds"),
+                             {},           j.at("memory_used"), j.at("memory_planned"), j.at("resident")};
+      for (const base::LedgerPartInfo& part : base::kLedgerParts)
+        m.time[part.part] = j.at("time").at(static_cast<std::size_t>(part.part));
+      return m;
+    }
     if (type == "trace") {
       StepTrace m{j.at("step"), {}, j.at("last")};
       for (const json& s : j.at("slices"))

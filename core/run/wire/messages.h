@@ -114,7 +114,7 @@ struct Finished {
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed>;
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
-                 StepTrace, MemoryUsed, SnapshotReady, StopNeeded, Failed, Finished>;
+                 io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

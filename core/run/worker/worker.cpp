@@ -15,6 +15,7 @@
 #include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
 #include "core/run/worker/plan_check.h"
+#include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
 #include "core/run/worker/restore.h"
 #include "core/run/worker/resume_check.h"
@@ -105,6 +106,7 @@ class Worker {
   double begin_ = 0;                                ///< of the step that is reported next
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
+  RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
 };
@@ -288,6 +290,8 @@ bool Worker::settle(std::size_t left) {
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) send(record);
+    status_.add(record);
+    if (status_.due() || record.step == job_.steps) send(status_.take(rank_number_, *rank_));
     if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps))
       send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);

@@ -1,5 +1,5 @@
-// A libnvidia-ml.so.1 of two devices. The second knows neither its power nor its memory errors. Memory in use
-// grows with each reading.
+// A libnvidia-ml.so.1 of two devices. The second knows neither its power, its energy nor its memory errors.
+// Memory in use grows with each reading.
 
 #include <cstdio>
 #include <cstring>
@@ -56,6 +56,10 @@ int nvmlDeviceGetMemoryInfo(void* d, unsigned long long* total_free_used) {
 }
 int nvmlDeviceGetPowerUsage(void* d, unsigned* milliwatts) {
   *milliwatts = 612345;
+  return static_cast<Device*>(d)->whole ? kSuccess : kNotSupported;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void* d, unsigned long long* millijoules) {
+  *millijoules = 9876543210;
   return static_cast<Device*>(d)->whole ? kSuccess : kNotSupported;
 }
 int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {

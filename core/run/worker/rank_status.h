@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/rank/device_rank.h"
+#include "io/records/records.h"
+
+namespace trainerd::core::run {
+
+/// Sums up the steps of a rank. Its status is due about once a second, so that it costs a step nothing.
+class RankStatus {
+ public:
+  void add(const io::StepRecord& record);
+  /// After the first step, and a second after the last status that was taken.
+  bool due() const;
+  io::RankStatusRecord take(std::int64_t rank, rank::DeviceRank& device);
+
+ private:
+  io::RankStatusRecord status_;
+  double taken_at_ = -1;    ///< -1: never
+  double new_seconds_ = 0;  ///< of the steps since then
+  std::int64_t new_steps_ = 0;
+};
+
+}  // namespace trainerd::core::run

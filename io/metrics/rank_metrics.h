@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+
+#include "io/metrics/families.h"
+#include "io/records/records.h"
+
+namespace trainerd::io {
+
+/// Metrics of each rank of a node, with a label for the rank's number.
+class RankMetrics {
+ public:
+  explicit RankMetrics(prometheus::Registry& registry);
+  void on_status(const RankStatusRecord& record);
+  /// New workers count from 0 again.
+  void on_restart();
+
+ private:
+  struct Rank {
+    prometheus::Gauge *step = nullptr, *step_seconds = nullptr, *used = nullptr, *planned = nullptr;
+    prometheus::Counter* steps = nullptr;
+    std::array<prometheus::Counter*, base::kLedgerParts.size()> time{};
+    double steps_before = 0;  ///< of the workers before a restart
+    std::array<double, base::kLedgerParts.size()> time_before{};
+  };
+  Rank& rank(std::int64_t number);
+
+  prometheus::Family<prometheus::Gauge>&step_, &step_seconds_, &used_, &planned_, &resident_;
+  prometheus::Family<prometheus::Counter>&steps_, &time_;
+  std::map<std::int64_t, Rank> ranks_;
+};
+
+}  // namespace trainerd::io

@@ -1,0 +1,296 @@
+#include "io/metrics/run_metrics.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "io/metrics/age_gauge.h"
+#include "io/metrics/cpu_energy.h"
+#include "io/metrics/disk_gauge.h"
+#include "io/metrics/families.h"
+#include "io/metrics/goodput_gauge.h"
+#include "io/metrics/rank_metrics.h"
+#include "kernels/base/clock.h"
+
+namespace trainerd::io {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Registry;
+
+// Seconds: from a toy model's step to a large job's; a checkpoint takes longer.
+Histogram::BucketBoundaries step_buckets() {
+  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
+}
+Histogram::BucketBoundaries checkpoint_buckets() {
+  return {0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
+}
+
+// Between two readings of the CPUs' energy where nobody asks for it.
+constexpr double kEnergySeconds = 5;
+
+/// Training, and no checkpoint.
+double useful_seconds(const StepRecord& record) {
+  return record.step_seconds - record.time[base::LedgerPart::checkpoint];
+}
+
+}  // namespace
+
+struct RunMetrics::State {
+  explicit State(const std::string& powercap) : cpu_energy(std::make_shared<CpuEnergy>(powercap)) {}
+
+  std::shared_ptr<Registry> registry = std::make_shared<Registry>();
+  Registry& r = *registry;
+  Family<Gauge>& build_info = gauge(r, "trainerd_build_info", "Always 1; the labels say what runs.");
+  Family<Gauge>& memory =
+      gauge(r, "trainerd_memory_planned_bytes", "Bytes of each memory region, as planned before step 1.");
+  Family<Gauge>& plan_error = gauge(r, "trainerd_plan_error_ratio",
+                                    "What was measured against the plan, by term: over the plan, less 1; "
+                                    "parts of the ledger as their difference over the planned step.");
+  Family<Gauge>& planned_seconds =
+      gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
+  Single<Gauge> planned_bytes{
+      gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
+  Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
+  Single<Gauge> job_steps{gauge(r, "trainerd_job_steps", "Optimizer steps of the whole job.")};
+  Single<Gauge> loss{
+      gauge(r, "trainerd_loss", "Training loss of the latest step: mean over its tokens, natural log.")};
+  Single<Gauge> validation{
+      gauge(r, "trainerd_validation_loss", "Loss of the latest evaluation on the validation data.")};
+  Single<Gauge> grad_norm{
+      gauge(r, "trainerd_grad_norm", "Global gradient norm of the latest step, before clipping.")};
+  Single<Gauge> learning_rate{gauge(r, "trainerd_learning_rate", "Learning rate of the latest step.")};
+  Single<Gauge> tokens_per_second{
+      gauge(r, "trainerd_tokens_per_second", "Tokens trained on per second in the latest step.")};
+  Single<Gauge> mfu{
+      gauge(r, "trainerd_mfu_ratio",
+            "Model FLOPs over the device's dense peak in the latest step; absent when the peak is unknown.")};
+  Single<Counter> tokens{counter(r, "trainerd_tokens_total", "Tokens trained on by this process.")};
+  Single<Gauge> run_tokens{
+      gauge(r, "trainerd_run_tokens", "Tokens trained on by the run, in all its attempts.")};
+  Single<Counter> flops{
+      counter(r, "trainerd_flops_total", "Model FLOPs done by this process; recomputation does not count.")};
+  Single<Gauge> run_flops{gauge(r, "trainerd_run_flops",
+                                "Model FLOPs of the tokens trained on by the run, in all its attempts.")};
+  Single<Gauge> attempt{gauge(
+      r, "trainerd_attempt", "Attempts of the run: starts, resumes and restarts, the present one included.")};
+  Single<Counter> lost_seconds{
+      counter(r, "trainerd_lost_seconds_total",
+              "Seconds of steps that this process did and that a restart of the workers made void.")};
+  std::shared_ptr<GoodputGauge> goodput =
+      std::make_shared<GoodputGauge>("trainerd_goodput_ratio",
+                                     "Seconds of the steps that count, without checkpoints, over the wall "
+                                     "time since the run's first start.");
+  RankMetrics ranks{r};
+  std::shared_ptr<CpuEnergy> cpu_energy;
+  Single<Counter> widened{
+      counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
+  Single<Counter> reference_gemms{
+      counter(r, "trainerd_reference_gemms_total",
+              "Matrix products that oneDNN computed by its slow reference implementation.")};
+  Single<Counter> own_attention{
+      counter(r, "trainerd_own_attention_total",
+              "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
+  Single<Counter> checkpoints{
+      counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
+  Single<Counter> restarts{counter(r, "trainerd_restarts_total",
+                                   "Times that this process started the workers again after one had died.")};
+  Family<Counter>& checkpoint_failures =
+      counter(r, "trainerd_checkpoint_failures_total",
+              "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
+  std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
+      "trainerd_checkpoint_age_seconds",
+      "Seconds since the last complete checkpoint; since training began where this process has none yet.");
+  std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
+      "trainerd_output_disk_free_bytes",
+      "Bytes that this user may still write on the output directory's file system.");
+  Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
+  Family<Counter>& time =
+      counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
+  Family<Histogram>& checkpoint_seconds =
+      histogram(r, "trainerd_checkpoint_seconds",
+                "Duration of a checkpoint: part snapshot holds training up, part write does not.");
+  Family<Gauge>& device_memory_used =
+      gauge(r, "trainerd_device_memory_used_bytes", "Memory of the rank's GPU in use, by all processes.");
+  Family<Gauge>& device_memory = gauge(r, "trainerd_device_memory_total_bytes", "Memory of the rank's GPU.");
+  Family<Gauge>& device_power = gauge(r, "trainerd_device_power_watts", "Power drawn by the rank's GPU.");
+  Family<Counter>& device_energy = counter(r, "trainerd_device_energy_joules_total",
+                                           "Energy taken by the rank's GPU since its driver was loaded.");
+  Family<Gauge>& device_clock =
+      gauge(r, "trainerd_device_sm_clock_hertz", "Clock of the multiprocessors of the rank's GPU.");
+  Family<Gauge>& device_temperature =
+      gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
+  Family<Gauge>& device_ecc =
+      gauge(r, "trainerd_device_ecc_errors",
+            "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
+  Family<Counter>& failed_writes =
+      counter(r, "trainerd_output_failed_writes_total",
+              "Writes to a file of the run's records that failed; they are tried again.");
+  Family<Gauge>& waiting_lines =
+      gauge(r, "trainerd_output_waiting_lines", "Lines that wait for a file that cannot be written.");
+  Family<Counter>& dropped_lines = counter(
+      r, "trainerd_output_dropped_lines_total",
+      "Lines lost: of a file that could not be written for too long, or of a console that nobody reads.");
+  Histogram& step_seconds =
+      histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
+  double began = base::wall_seconds();  // this process
+  double tokens_before = 0;             // of the run, up to the step before
+  double flops_per_token = 0;
+  std::optional<std::int64_t> attempts;
+  std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that no checkpoint has
+  // Of the workers that were there before a restart: a worker counts from its own start.
+  double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0;
+};
+
+RunMetrics::RunMetrics(const std::string& powercap) : state_(std::make_unique<State>(powercap)) {}
+RunMetrics::~RunMetrics() = default;
+
+std::vector<std::shared_ptr<prometheus::Collectable>> RunMetrics::collectables() const {
+  const State& s = *state_;
+  return {s.registry, s.checkpoint_age, s.disk_free, s.goodput, s.cpu_energy};
+}
+
+void RunMetrics::on_start(const RunInfo& info) {
+  State& s = *state_;
+  s.build_info.Add({{"version", info.version}, {"device", info.device}, {"precision", info.precision}})
+      .Set(1);
+  for (const auto& [region, bytes] : info.memory_regions)
+    s.memory.Add({{"region", region}}).Set(static_cast<double>(bytes));
+  s.step.get().Set(static_cast<double>(info.start_step));
+  s.job_steps.get().Set(static_cast<double>(info.steps));
+  // Counters exist from the start, so that a rate over them has its zero.
+  s.tokens.get();
+  s.tokens_before = static_cast<double>(info.start_tokens);
+  s.run_tokens.get().Set(s.tokens_before);
+  s.flops.get();
+  s.flops_per_token = info.flops_per_token;
+  s.run_flops.get().Set(s.flops_per_token * s.tokens_before);
+  if (info.earlier) {
+    s.attempts = info.earlier->attempts + 1;
+    s.attempt.get().Set(static_cast<double>(*s.attempts));
+    s.goodput->begin(info.earlier->began > 0 ? info.earlier->began : s.began, info.earlier->useful_seconds);
+  }
+  s.lost_seconds.get();
+  s.checkpoints.get();
+  s.restarts.get();
+  for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
+  s.checkpoint_age->set();
+  s.disk_free->watch(info.output);
+  s.widened.get();
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time.Add(labels_of(part));
+}
+
+void RunMetrics::on_step(const StepRecord& record) {
+  State& s = *state_;
+  s.step.get().Set(static_cast<double>(record.step));
+  s.loss.get().Set(record.loss);
+  s.grad_norm.get().Set(record.grad_norm);
+  s.learning_rate.get().Set(record.learning_rate);
+  s.tokens_per_second.get().Set(record.tokens_per_second);
+  if (record.mfu) s.mfu.get().Set(*record.mfu);
+  else s.mfu.remove();
+  const auto tokens = static_cast<double>(record.tokens);
+  s.run_tokens.get().Set(tokens);
+  s.run_flops.get().Set(s.flops_per_token * tokens);
+  const double more = std::max(0.0, tokens - std::exchange(s.tokens_before, tokens));
+  s.tokens.get().Increment(more);
+  s.flops.get().Increment(s.flops_per_token * more);
+  s.useful.emplace_back(record.step, useful_seconds(record));
+  s.goodput->add(s.useful.back().second);
+  s.cpu_energy->read_within(kEnergySeconds);
+  raise_to(s.widened.get(), s.widened_before + static_cast<double>(record.widened_gemms));
+  raise_to(s.reference_gemms.get(), s.reference_gemms_before + static_cast<double>(record.reference_gemms));
+  raise_to(s.own_attention.get(), s.own_attention_before + static_cast<double>(record.own_attention));
+  s.step_seconds.Observe(record.step_seconds);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    s.time.Add(labels_of(part)).Increment(std::max(0.0, record.time[part.part]));
+}
+
+void RunMetrics::on_evaluation(const EvaluationRecord& record) { state_->validation.get().Set(record.loss); }
+
+void RunMetrics::on_checkpoint(const CheckpointRecord& record) {
+  State& s = *state_;
+  s.checkpoints.get().Increment();
+  s.checkpoint_age->set();
+  while (!s.useful.empty() && s.useful.front().first <= record.step) s.useful.pop_front();
+  s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
+  s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
+  s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
+}
+
+void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {
+  const char* part = record.what == CheckpointFailureRecord::What::write ? "write" : "clean_up";
+  state_->checkpoint_failures.Add({{"part", part}}).Increment();
+}
+
+void RunMetrics::on_rank_status(const RankStatusRecord& record) {
+  state_->ranks.on_status(record);
+  state_->cpu_energy->read_within(kEnergySeconds);
+}
+
+void RunMetrics::on_device(const DeviceRecord& record) {
+  State& s = *state_;
+  const kernels::DeviceReading& d = record.reading;
+  // But for the rank's the names are those of NVIDIA's DCGM exporter, whose metrics they can be joined with.
+  const prometheus::Labels labels{{"rank", std::to_string(record.rank)},
+                                  {"pci_bus_id", d.pci_bus_id},
+                                  {"UUID", d.uuid},
+                                  {"modelName", d.name}};
+  const auto set = [&](Family<Gauge>& family, const std::optional<double>& value) {
+    if (value) family.Add(labels).Set(*value);
+    else family.Remove(&family.Add(labels));  // what is not known any more is absent
+  };
+  set(s.device_memory_used, d.memory_used_bytes);
+  set(s.device_memory, d.memory_total_bytes);
+  set(s.device_power, d.power_watts);
+  if (d.energy_joules) raise_to(s.device_energy.Add(labels), *d.energy_joules);
+  set(s.device_clock, d.sm_clock_hertz);
+  set(s.device_temperature, d.temperature_celsius);
+  set(s.device_ecc, d.ecc_errors);
+}
+
+void RunMetrics::on_outlet(const OutletRecord& record) {
+  const prometheus::Labels labels{{"output", record.name}};
+  raise_to(state_->failed_writes.Add(labels), static_cast<double>(record.failures));
+  state_->waiting_lines.Add(labels).Set(static_cast<double>(record.waiting));
+  raise_to(state_->dropped_lines.Add(labels), static_cast<double>(record.dropped));
+}
+
+void RunMetrics::on_prediction(const PredictionRecord& record) {
+  for (const PredictionTerm& term : record.terms) {
+    if (term.name == "memory_bytes") state_->planned_bytes.get().Set(term.predicted);
+    else state_->planned_seconds.Add({{"term", term.name}}).Set(term.predicted);
+    state_->plan_error.Add({{"term", term.name}}).Set(term.error);
+  }
+}
+
+void RunMetrics::on_restart(const RestartRecord& record) {
+  State& s = *state_;
+  s.restarts.get().Increment();
+  s.step.get().Set(static_cast<double>(record.step));
+  s.tokens_before = static_cast<double>(record.tokens);
+  s.run_tokens.get().Set(s.tokens_before);
+  s.widened_before = s.widened.get().Value();
+  s.reference_gemms_before = s.reference_gemms.get().Value();
+  s.own_attention_before = s.own_attention.get().Value();
+  s.run_flops.get().Set(s.flops_per_token * s.tokens_before);
+  if (s.attempts) s.attempt.get().Set(static_cast<double>(++*s.attempts));
+  for (; !s.useful.empty() && s.useful.back().first > record.step; s.useful.pop_back()) {
+    s.goodput->add(-s.useful.back().second);
+    s.lost_seconds.get().Increment(std::max(0.0, s.useful.back().second));
+  }
+  s.ranks.on_restart();
+}
+
+// The endpoint lives as long as the sink; a last scrape after the last step still sees everything.
+void RunMetrics::on_finish(const RunSummary& summary) {
+  state_->step.get().Set(static_cast<double>(summary.step));
+}
+
+}  // namespace trainerd::io
