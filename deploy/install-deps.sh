@@ -13,6 +13,7 @@ test_packages=(
   catch2
   bash fish zsh # complete command lines
   clang-format  # checks that sources are formatted
+  dpkg-dev      # finds what Debian's package depends on
   mandoc        # judges and shows man pages
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary
