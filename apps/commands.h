@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_tree.h"
 #include "apps/nodes.h"
 
 namespace trainerd::apps {
@@ -38,6 +39,17 @@ int validate_command(const ValidateArgs& args);
 
 /// Prints the JSON Schema of a job.
 int schema_command();
+
+struct ManArgs {
+  std::string page;  ///< a subcommand, "job", or empty: trainerd(1)
+  std::string out;   ///< a directory to write every page into; empty: `page` goes to standard output
+};
+/// Prints a man page, or writes all as OUT/man1/trainerd.1 and so on.
+int man_command(const CommandHelp& root, const ManArgs& args);
+/// Prints the completion script of a shell.
+int completion_command(const std::string& shell);
+/// Prints what may stand in place of the last of `words`: for the scripts.
+int complete_command(const CommandHelp& root, const std::vector<std::string>& words);
 
 struct SimulateArgs {
   std::string job;

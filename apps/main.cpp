@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/command_line.h"
+#include "apps/command_tree.h"
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
@@ -170,6 +171,8 @@ class CommandLine {
                    checkpoint_verify_command);
     add_checkpoint("show", "Verify, and print what it holds, of a run the newest", checkpoint_show_command);
 
+    add_manual();
+
     CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
     worker->group("");  // not listed
     worker->add_option("--control", worker_.control)->required();
@@ -184,6 +187,9 @@ class CommandLine {
 
   /// The exit status. Help and version are printed here.
   int run(int argc, char** argv) {
+    // What the completion scripts ask. The words are of an unfinished command: not for the library to parse.
+    if (argc > 1 && argv[1] == std::string("__complete"))
+      return complete_command(command_tree(app_), {argv + 2, argv + argc});
     run_.command = submit_.command = shell_words(argc, argv);
     try {
       require_known_subcommands(argc, argv);
@@ -249,6 +255,28 @@ class CommandLine {
     report->add_option("DIR", report_.directories, "Output directories of runs")->required();
     report->add_option("--out", report_.out, "The file; without it, standard output")->type_name("FILE");
     report->callback([this] { chosen_ = [this] { return report_command(report_); }; });
+  }
+
+  // After every listed subcommand: each has a page.
+  void add_manual() {
+    CLI::App* completion =
+        app_.add_subcommand("completion", "Print the script by which a shell completes trainerd");
+    completion->add_option("SHELL", shell_, "The shell")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    completion->callback([this] { chosen_ = [this] { return completion_command(shell_); }; });
+
+    CLI::App* man = app_.add_subcommand("man", "Print a man page: `trainerd man run | man -l -`");
+    std::vector<std::string> pages;
+    for (const CommandHelp& command : command_tree(app_).subcommands) pages.push_back(command.name);
+    pages.emplace_back("job");
+    CLI::Option* page =
+        man->add_option("PAGE", man_.page, "A subcommand, or job: the keys of a job; default: of trainerd")
+            ->check(CLI::IsMember(pages));
+    man->add_option("--out", man_.out, "Write every page below this directory, in man1 and man5")
+        ->type_name("DIR")
+        ->excludes(page);
+    man->callback([this] { chosen_ = [this] { return man_command(command_tree(app_), man_); }; });
   }
 
   void add_simulate() {
@@ -362,6 +390,8 @@ class CommandLine {
   TopArgs top_;
   ReportArgs report_;
   WorkerArgs worker_;
+  ManArgs man_;
+  std::string shell_;
   std::function<int()> chosen_;
 };
 

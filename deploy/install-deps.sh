@@ -11,8 +11,11 @@ packages=(
 )
 test_packages=(
   catch2
+  bash fish zsh # complete command lines
   chromium      # opens the report and the live page
   clang-format  # checks that sources are formatted
+  dpkg-dev      # finds what Debian's package depends on
+  mandoc        # judges and shows man pages
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser

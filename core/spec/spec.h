@@ -25,6 +25,17 @@ std::string to_yaml(const job::JobSpec& job);
 /// table that the parser itself reads by.
 std::string reference_markdown();
 
+/// One key of a job in words: what the reference, the man page and shell completion say of it.
+struct KeyText {
+  std::string path;      ///< "optimizer.schedule.warmup"
+  std::string type;      ///< as the reference writes it: Markdown, with words that are typed in backquotes
+  std::string fallback;  ///< the default, in the same way; "required", or empty where there is none
+  std::string meaning;   ///< the same
+  std::vector<std::string> words;  ///< every value, or those that have a name; empty: any text or number
+};
+/// Every key that can be set, in the order of the table.
+std::vector<KeyText> job_keys();
+
 /// The JSON Schema of a job, made from the same table (schema.cpp says what it leaves to the parser).
 std::string job_schema();
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/spec/cluster.h"
 #include "core/spec/expand.h"
 #include "core/spec/fields.h"
 #include "core/spec/spec.h"
@@ -153,6 +154,27 @@ std::string default_markdown(const Field& field) {
   return value.empty() ? "" : code(value);
 }
 
+// Values that have a name.
+std::vector<std::string> words_of(const Field& field) {
+  if (!field.allowed.empty()) return field.allowed;
+  if (field.path == "model.preset") return model_preset_names();
+  if (field.path == "cluster.preset") {
+    std::vector<std::string> names = cluster_preset_names();
+    names.emplace_back("local");
+    return names;
+  }
+  if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->words;
+  if (std::holds_alternative<bool*>(field.storage)) return {"true", "false"};
+  if (std::holds_alternative<IntegerOrAuto>(field.storage)) return {"auto"};
+  if (std::holds_alternative<RecipeName>(field.storage)) return recipe_names();
+  return {};
+}
+
+bool in_reference(const Field& field) {
+  return field.settable && !std::holds_alternative<FixedWord>(field.storage) &&
+         !std::holds_alternative<NotYet>(field.storage);
+}
+
 std::size_t depth_of(const std::string& path) {
   return static_cast<std::size_t>(std::count(path.begin(), path.end(), '.'));
 }
@@ -198,9 +220,7 @@ std::string reference_markdown() {
   std::string out;
   std::string section = "?";
   for (const Field& field : fields_of(defaults)) {
-    if (!field.settable || std::holds_alternative<FixedWord>(field.storage) ||
-        std::holds_alternative<NotYet>(field.storage))
-      continue;
+    if (!in_reference(field)) continue;
     // A key that is also a section (`precision`) heads its own table.
     const bool own_table = std::holds_alternative<RecipeName>(field.storage);
     const std::string group = own_table ? field.path : section_of(field.path);
@@ -214,6 +234,16 @@ std::string reference_markdown() {
            field.meaning + " |\n";
   }
   return out;
+}
+
+std::vector<KeyText> job_keys() {
+  job::JobSpec defaults;
+  std::vector<KeyText> keys;
+  for (const Field& field : fields_of(defaults))
+    if (in_reference(field))
+      keys.push_back(
+          {field.path, type_markdown(field), default_markdown(field), field.meaning, words_of(field)});
+  return keys;
 }
 
 }  // namespace trainerd::core::spec

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +20,7 @@ class Install(unittest.TestCase):
         assert done.returncode == 0, done.stdout + done.stderr
 
     def test_foreign_libraries_are_in_a_folder_of_their_own(self):
-        own = {p.name for p in (self.prefix / "lib").iterdir()} - {"trainerd", "libtrainerd_cuda.so"}
+        own = {p.name for p in (self.prefix / "lib").iterdir()} - {"trainerd", "systemd", "libtrainerd_cuda.so"}
         self.assertEqual(own, set())
         self.assertGreater(len(list((self.prefix / "lib" / "trainerd").glob("lib*.so*"))), 10)
 
@@ -31,6 +32,30 @@ class Install(unittest.TestCase):
         version = subprocess.run([binary, "--version"], capture_output=True, text=True, cwd="/")
         self.assertEqual(version.returncode, 0, version.stderr)
         self.assertRegex(version.stdout, r"^trainerd \d")
+
+    def test_manual_completion_and_unit_are_there(self):
+        binary, share = self.prefix / "bin" / "trainerd", self.prefix / "share"
+        for words, file in ((["man", "run"], "man/man1/trainerd-run.1"), (["man", "job"], "man/man5/trainerd-job.5"),
+                            (["completion", "bash"], "bash-completion/completions/trainerd"), (["completion", "zsh"], "zsh/site-functions/_trainerd"),
+                            (["completion", "fish"], "fish/vendor_completions.d/trainerd.fish")):
+            made = subprocess.run([binary, *words], capture_output=True, text=True, check=True).stdout
+            self.assertEqual((share / file).read_text(), made)
+        self.assertTrue((self.prefix / "lib/systemd/system/trainerd@.service").is_file())
+
+    def test_the_licence_of_each_carried_library_is_there(self):
+        licences = self.prefix / "share" / "doc" / "trainerd" / "licences"
+        there = {path.name for path in licences.iterdir()}
+        libraries = [library.name for library in (self.prefix / "lib" / "trainerd").glob("*.so*")]
+        owned = subprocess.run(["dpkg-query", "--search", *(f"*/{name}" for name in libraries)], capture_output=True, text=True, check=True).stdout
+        owners = {line.split("/")[-1]: line.split(":")[0] for line in owned.splitlines()}
+        self.assertEqual({name for name in libraries if owners[name] not in there}, set())
+        # Headers that are compiled in.
+        self.assertLessEqual({"libcli11-dev", "nlohmann-json3-dev", "libspdlog-dev", "libfmt-dev"}, there)
+        for path in licences.iterdir():
+            if path.is_file():
+                self.assertRegex(path.read_text(errors="replace"), r"(?i)copyright|licen[cs]e", path)
+                for name in re.findall(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])", path.read_text(errors="replace")):
+                    self.assertTrue((licences / "common-licenses" / name).is_file(), name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""Debian's package: what it depends on and holds, and that it starts where dpkg has unpacked it."""
+
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
+
+
+def run(*command, **arguments):
+    done = subprocess.run(command, capture_output=True, text=True, **arguments)
+    assert done.returncode == 0, (command, done.stdout + done.stderr)
+    return done.stdout
+
+
+class Debian(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-debian-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        # Speed, not size: the package is not passed on.
+        run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", cls.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=BUILD)
+        cls.package = next(cls.folder.glob("trainerd_*.deb"))
+        cls.root = cls.folder / "root"
+        run("dpkg-deb", "--extract", cls.package, cls.root)
+
+    def field(self, name):
+        return run("dpkg-deb", "--field", self.package, name).strip()
+
+    def test_it_depends_on_the_libraries_that_the_executable_needs(self):
+        self.assertEqual(self.field("Package"), "trainerd")
+        depends = {entry.split()[0] for entry in self.field("Depends").split(",")}
+        needed = run("ldd", self.root / "usr/bin/trainerd")
+        self.assertNotIn("not found", needed)
+        direct = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", self.root / "usr/bin/trainerd"))
+        self.assertGreater(len(direct), 8)
+        for library in direct:
+            owners = {line.split(":")[0] for line in run("dpkg-query", "--search", f"*/{library}").splitlines()}
+            self.assertTrue(owners & depends, (library, depends))
+
+    def test_it_holds_what_debian_expects_where_debian_expects_it(self):
+        for path in ("usr/bin/trainerd", "usr/share/trainerd/configs/quickstart.yaml", "usr/share/trainerd/deploy/slurm/trainerd.sbatch",
+                     "usr/share/man/man1/trainerd-run.1.gz", "usr/share/man/man5/trainerd-job.5.gz", "usr/share/doc/trainerd/copyright",
+                     "usr/share/doc/trainerd/changelog.gz", "usr/share/bash-completion/completions/trainerd",
+                     "usr/share/zsh/vendor-completions/_trainerd", "usr/share/fish/vendor_completions.d/trainerd.fish"):
+            self.assertTrue((self.root / path).is_file(), path)
+        # Debian's libraries, not copies of them; nothing of the tests.
+        self.assertEqual([path.name for path in (self.root / "usr/lib").iterdir()], ["systemd"])
+        self.assertEqual(sorted(path.name for path in (self.root / "usr").iterdir()), ["bin", "lib", "share"])
+        self.assertEqual([path.name for path in self.root.iterdir()], ["usr"])
+        self.assertTrue((self.root / "usr/lib/systemd/system/trainerd@.service").is_file())
+        self.assertIn(b".TH TRAINERD\\-RUN 1", gzip.decompress((self.root / "usr/share/man/man1/trainerd-run.1.gz").read_bytes()))
+        for path in self.root.rglob("*"):
+            self.assertEqual(path.stat().st_mode & 0o777, 0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644, path)
+
+    @unittest.skipUnless(os.geteuid() == 0, "dpkg installs as root")
+    def test_dpkg_installs_it_into_a_root_where_it_trains_and_takes_it_away(self):
+        root = self.folder / "bare"
+        (root / "var/lib/dpkg").mkdir(parents=True)
+        for name in ("status", "available"):
+            (root / "var/lib/dpkg" / name).touch()
+        # The libraries are this machine's.
+        dpkg = ["dpkg", f"--root={root}", "--force-depends", "--log=/dev/null"]
+        run(*dpkg, "--install", self.package)
+        binary = root / "usr/bin/trainerd"
+        job = root / "usr/share/trainerd/configs/tiny.yaml"
+        run(binary, "run", job, "--set", "steps=2", "--set", "optimizer.schedule.warmup=0", "--set", f"output={self.folder}/out", "--set", "metrics.listen=127.0.0.1:0")
+        self.assertTrue((self.folder / "out/checkpoints/step-00000002/COMPLETE").exists())
+        run(*dpkg, "--purge", "trainerd")
+        self.assertFalse(binary.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,94 @@
+"""The systemd unit and the container file: by systemd's own judge where it is installed, and held against what they speak of."""
+
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+UNIT = ROOT / "deploy/systemd/trainerd@.service"
+CONTAINER = ROOT / "deploy/Containerfile"
+
+
+class Unit(unittest.TestCase):
+    def setUp(self):
+        self.text = UNIT.read_text()
+        self.values = {}
+        for line in self.text.splitlines():
+            if found := re.fullmatch(r"(\w+)=(.*)", line):
+                self.assertNotIn(found.group(1), self.values)
+                self.values[found.group(1)] = found.group(2)
+        codes = (ROOT / "apps/exit_codes.h").read_text()
+        self.codes = {kind: int(code) for kind, code in re.findall(r"ErrorKind::(\w+): return (\d)", codes)}
+        self.codes["spec"] = int(re.search(r"kExitUsage = (\d)", codes).group(1))
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze")
+    def test_systemd_takes_it(self):
+        with tempfile.TemporaryDirectory(prefix="trainerd-unit-") as folder:
+            unit = pathlib.Path(folder) / "trainerd@job.service"
+
+            def complaints(text):
+                unit.write_text(text.replace("ExecStart=trainerd", "ExecStart=true"))
+                done = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit], capture_output=True, text=True)
+                return [line for line in (done.stdout + done.stderr).splitlines() if "trainerd" in line] + ([f"status {done.returncode}"] if done.returncode else [])
+
+            self.assertEqual(complaints(self.text), [])
+            self.assertNotEqual(complaints(self.text.replace("RestartSec=30s", "RestartSecs=30s")), [])
+
+    def test_what_a_restart_cannot_mend_is_not_restarted(self):
+        stays = {self.codes[kind] for kind in ("spec", "capacity", "data", "checkpoint", "diverged")}
+        self.assertEqual({int(code) for code in self.values["RestartPreventExitStatus"].split()}, stays)
+        self.assertEqual(self.values["Restart"], "on-failure")
+        # The remaining kinds are tried again.
+        self.assertEqual(set(self.codes) - {"comm", "device"}, {"spec", "capacity", "data", "checkpoint", "diverged"})
+        self.assertEqual(self.values["SuccessExitStatus"], "143 130")
+        self.assertIn("| 143, 130 | stopped by a signal, after saving", (ROOT / "core/run/README.md").read_text())
+
+    def test_it_hides_no_device_and_no_memory(self):
+        for key in ("PrivateDevices", "DeviceAllow", "DevicePolicy", "ProtectClock", "MemoryDenyWriteExecute", "PrivateNetwork", "PrivateUsers"):
+            self.assertNotIn(key, self.values)
+        self.assertEqual(self.values["LimitMEMLOCK"], "infinity")
+
+
+class Container(unittest.TestCase):
+    """No engine of containers is asked: the image is not built here."""
+
+    def setUp(self):
+        self.steps = []
+        for line in CONTAINER.read_text().splitlines():
+            if line and not line.startswith("#"):
+                self.steps.append(tuple(line.split(" ", 1)))
+
+    def test_it_builds_by_the_commands_of_the_quickstart(self):
+        runs = [rest for step, rest in self.steps if step == "RUN"]
+        quickstart = (ROOT / "deploy/quickstart.sh").read_text().replace("$cuda", "OFF").splitlines()
+        self.assertIn("./deploy/install-deps.sh", quickstart)
+        builds = [line for line in quickstart if line.startswith("cmake")]
+        self.assertEqual(len(builds), 2)
+        self.assertEqual([run for run in runs if run.startswith(("./", "cmake"))], ["./deploy/install-deps.sh", *builds])
+        for run in runs:
+            subprocess.run(["sh", "-n", "-c", run], check=True)
+
+    def test_its_steps_are_known_and_what_they_copy_is_there(self):
+        stages = []
+        for step, rest in self.steps:
+            self.assertIn(step, {"FROM", "RUN", "COPY", "WORKDIR", "USER", "ENTRYPOINT", "CMD"})
+            if step == "FROM":
+                stages.append(rest.partition(" AS ")[2])
+                self.assertTrue(rest.startswith("debian:12-slim"), rest)
+            if step == "COPY":
+                words = shlex.split(rest)
+                if words[0].startswith("--from="):
+                    self.assertIn(words[0].removeprefix("--from="), stages[:-1])
+                else:
+                    for source in words[:-1]:
+                        self.assertTrue((ROOT / source).exists(), source)
+        self.assertEqual(len(stages), 2)
+        self.assertEqual(self.steps[-2], ("ENTRYPOINT", '["trainerd"]'))
+
+
+if __name__ == "__main__":
+    unittest.main()
