@@ -107,7 +107,7 @@ set -euo pipefail
 [ -n "${TRAINERD:-}" ] || TRAINERD=/opt/trainerd/bin/trainerd
 resolved=/home/ann/runs/tiny/slurm/job-$SLURM_JOB_ID.yaml
 cat >"$resolved.partial" <<'END_OF_JOB'
-)" + to_yaml(job) + R"(END_OF_JOB
+)" + spec::to_yaml(job) + R"(END_OF_JOB
 mv "$resolved.partial" "$resolved"
 set -- "$resolved" --interface ib0
 

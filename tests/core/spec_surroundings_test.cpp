@@ -71,18 +71,18 @@ TEST_CASE("a job that does not say its nodes has those that the scheduler gave i
   spec::Surroundings around;
   around.nodes = [] { return 2; };
   around.remark = [&](const std::string& line) { remarks.push_back(line); };
-  CHECK(job({"parallel.dp=4"}, around).cluster.nodes == 2);
+  CHECK(job_from({"parallel.dp=4"}, around).cluster.nodes == 2);
   REQUIRE(remarks.size() == 1);
   CHECK_THAT(remarks[0], Catch::Contains("cluster.nodes is 2"));
-  CHECK(job({"parallel.dp=4", "cluster.nodes=4"}, around).cluster.nodes == 4);
-  CHECK(job({"parallel.dp=4", "cluster.nodes=1"}, around).cluster.nodes == 1);
+  CHECK(job_from({"parallel.dp=4", "cluster.nodes=4"}, around).cluster.nodes == 4);
+  CHECK(job_from({"parallel.dp=4", "cluster.nodes=1"}, around).cluster.nodes == 1);
   // A preset knows how many the ranks need.
-  CHECK(job({"parallel.dp=4", "cluster.preset=dgx-h100"}, around).cluster.nodes == 1);
+  CHECK(job_from({"parallel.dp=4", "cluster.preset=dgx-h100"}, around).cluster.nodes == 1);
   CHECK_THAT(error_of({"parallel.dp=1"}, around), Catch::Contains("cannot be divided evenly among 2 nodes"));
   around.machine = [] { return spec::Machine{.cores = 2}; };
-  CHECK(job({"parallel.dp=auto", "device=cpu", "threads=1"}, around).parallel.dp == 4);
+  CHECK(job_from({"parallel.dp=auto", "device=cpu", "threads=1"}, around).parallel.dp == 4);
   around.nodes = []() -> std::optional<std::int64_t> { return std::nullopt; };
-  CHECK(job({"parallel.dp=4"}, around).cluster.nodes == 1);
+  CHECK(job_from({"parallel.dp=4"}, around).cluster.nodes == 1);
 }
 
 TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {

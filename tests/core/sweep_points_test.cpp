@@ -139,7 +139,8 @@ TEST_CASE("the Sobol sequence is that of Joe and Kuo's direction numbers, as sci
                           0.609375, 0.171875, 0.015625, 0.078125, 0.578125, 0.859375, 0.109375, 0.484375,
                           0.796875, 0.421875, 0.046875, 0.140625, 0.953125, 0.078125, 0.546875, 0.640625,
                           0.296875, 0.359375, 0.796875, 0.390625, 0.515625, 0.109375, 0.359375, 0.140625};
-  for (std::size_t d = 0; d < kSobolDimensions; ++d) CHECK(sweep::sobol_bits(37, d) * 0x1p-32 == point[d]);
+  for (std::size_t d = 0; d < sweep::kSobolDimensions; ++d)
+    CHECK(sweep::sobol_bits(37, d) * 0x1p-32 == point[d]);
 }
 
 TEST_CASE("a Sobol sweep spreads each key evenly, whatever its seed", "[sweep]") {
@@ -272,12 +273,12 @@ TEST_CASE("rungs are eta times apart and before the last step", "[sweep]") {
 TEST_CASE("at a rung the best of eta go on, at least one, and none without a finite loss", "[sweep]") {
   using Jobs = std::vector<std::size_t>;
   const std::vector<std::optional<double>> nine = {9, 1, 8, 2, 7, 3, 6, 4, 5};
-  CHECK(promoted(nine, 3) == Jobs{1, 3, 5});
-  CHECK(promoted(nine, 2) == Jobs{1, 3, 5, 7});
-  CHECK(promoted(nine, 100) == Jobs{1});
-  CHECK(promoted({2, 1, 1, 1}, 2) == Jobs{1, 2});
-  CHECK(promoted({NAN, std::nullopt, INFINITY, 5}, 2) == Jobs{3});
-  CHECK(promoted({NAN, std::nullopt}, 2).empty());
+  CHECK(sweep::promoted(nine, 3) == Jobs{1, 3, 5});
+  CHECK(sweep::promoted(nine, 2) == Jobs{1, 3, 5, 7});
+  CHECK(sweep::promoted(nine, 100) == Jobs{1});
+  CHECK(sweep::promoted({2, 1, 1, 1}, 2) == Jobs{1, 2});
+  CHECK(sweep::promoted({NAN, std::nullopt, INFINITY, 5}, 2) == Jobs{3});
+  CHECK(sweep::promoted({NAN, std::nullopt}, 2).empty());
 }
 
 }  // namespace
