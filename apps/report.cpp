@@ -18,7 +18,8 @@ int report_command(const ReportArgs& args) {
     jobs.push_back(runs.back().report.job_yaml);
   }
   std::vector<io::DifferingKey> keys;
-  for (const core::spec::KeyValues& row : core::spec::differing_keys(jobs)) keys.push_back({row.key, row.values});
+  for (const core::spec::KeyValues& row : core::spec::differing_keys(jobs))
+    keys.push_back({row.key, row.values});
   const std::string page =
       runs.size() == 1 ? io::render(runs.front().report) : io::render_comparison(runs, keys);
   if (args.out.empty()) {

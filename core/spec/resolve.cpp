@@ -41,8 +41,7 @@ class Resolver {
     if (!nodes || *nodes == job_.cluster.nodes) return;
     job_.cluster.nodes = *nodes;
     if (around_.remark)
-      around_.remark("cluster.nodes is " + to_string(*nodes) +
-                     ", the nodes that the scheduler gave the job");
+      around_.remark("cluster.nodes is " + to_string(*nodes) + ", the nodes that the scheduler gave the job");
   }
 
   void choose_device() {

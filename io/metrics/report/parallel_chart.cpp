@@ -10,7 +10,8 @@
 namespace trainerd::io {
 namespace {
 
-constexpr double kWidth = 1180, kHeight = 380, kLeft = 80, kRight = 80, kTop = 40, kBottom = 24;
+constexpr double kAxesWidth = 1180, kAxesHeight = 380, kAxesLeft = 80, kAxesRight = 80, kAxesTop = 40,
+                 kAxesBottom = 24;
 
 constexpr double kFineDecades = 2, kMaxDecades = 8;
 
@@ -38,14 +39,15 @@ class PlacedAxis {
 
   double x() const { return x_; }
   double y(double value) const {
-    return kHeight - kBottom - (kHeight - kBottom - kTop) * (scaled(value) - low_) / (high_ - low_);
+    return kAxesHeight - kAxesBottom -
+           (kAxesHeight - kAxesBottom - kAxesTop) * (scaled(value) - low_) / (high_ - low_);
   }
 
   std::string svg() const {
     std::string out = fmt::format(
         "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
         "<text class=\"x name\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",
-        x_, kTop, kHeight - kBottom, kTop - 18, escape_html(axis_.name));
+        x_, kAxesTop, kAxesHeight - kAxesBottom, kAxesTop - 18, escape_html(axis_.name));
     for (const auto& [value, text] : ticks())
       out += fmt::format(
           "<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
@@ -108,14 +110,14 @@ std::string draw(const ParallelChart& chart) {
   if (chart.axes.empty()) return "";
   std::vector<PlacedAxis> axes;
   const double gap =
-      (kWidth - kLeft - kRight) / std::max<double>(1, static_cast<double>(chart.axes.size()) - 1);
+      (kAxesWidth - kAxesLeft - kAxesRight) / std::max<double>(1, static_cast<double>(chart.axes.size()) - 1);
   for (std::size_t i = 0; i < chart.axes.size(); ++i)
-    axes.emplace_back(chart.axes[i], kLeft + gap * static_cast<double>(i), chart.lines, i);
+    axes.emplace_back(chart.axes[i], kAxesLeft + gap * static_cast<double>(i), chart.lines, i);
   std::string out = fmt::format(
       "<figure><figcaption>{}</figcaption><div class=\"legend\"><span><i "
       "class=\"b0\"></i>best</span><span><i class=\"b1\"></i>worst</span></div>\n<svg viewBox=\"0 0 {} {}\" "
       "role=\"img\" aria-label=\"{}\">\n",
-      escape_html(chart.title), kWidth, kHeight, escape_html(chart.title));
+      escape_html(chart.title), kAxesWidth, kAxesHeight, escape_html(chart.title));
   // Faint ones below, the best on top.
   for (const int layer : {0, 1, 2})
     for (const ParallelLine& line : chart.lines)
