@@ -14,8 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
-
 std::optional<io::NoticeRecord> last_notice(const std::string& directory) {
   std::optional<io::NoticeRecord> last;
   io::read_event_log(directory + "/events.jsonl", kAllSteps, [&](const io::EventRecord& event) {

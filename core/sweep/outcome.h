@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct JobResult {
   std::string reason = {};  ///< of one that failed or was refused
   JobRecord record = {};
 };
+
+/// For `last_step`: all that there are.
+inline constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
 
 /// Reads the records of an output directory up to step `last_step`. Throws SpecError when they cannot be
 /// read.

@@ -3,25 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <limits>
 #include <numeric>
 #include <span>
 
 #include "core/sweep/page.h"
 #include "core/sweep/table.h"
-#include "io/storage/file_errors.h"
-#include "kernels/base/atomic_file.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core::sweep {
 namespace {
-
-constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
-
-void write_whole(const std::string& path, const std::string& text) {
-  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
-    throw io::output_error(path, "write", error);
-}
 
 /// The last line of a log that is not empty.
 std::string last_line(const std::string& path) {

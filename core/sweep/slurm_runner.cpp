@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <span>
 #include <sstream>
 
 #include "core/run/stop/early_stop.h"
@@ -15,7 +14,6 @@
 #include "core/spec/machines.h"
 #include "core/sweep/table.h"
 #include "io/storage/file_errors.h"
-#include "kernels/base/atomic_file.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
@@ -36,11 +34,6 @@ bool is_live(const std::string& state) {
 }
 
 std::string absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
-
-void write_whole(const std::string& path, const std::string& text) {
-  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
-    throw io::output_error(path, "write", error);
-}
 
 }  // namespace
 

@@ -55,4 +55,7 @@ struct SweepArguments {
 /// is not used.
 Sweep read_sweep(const std::string& path, const SweepArguments& arguments, const spec::Surroundings& around);
 
+/// Writes a file of the sweep: the whole or nothing. Throws the error of an output that cannot be written.
+void write_whole(const std::string& path, const std::string& text);
+
 }  // namespace trainerd::core::sweep

@@ -34,6 +34,11 @@ std::string changes_of(SweepJob& job, const std::string& was) {
 
 }  // namespace
 
+void write_whole(const std::string& path, const std::string& text) {
+  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
+    throw io::output_error(path, "write", error);
+}
+
 SweepDirectory::SweepDirectory(const Sweep& sweep) {
   std::error_code error;
   std::filesystem::create_directories(sweep.output + "/jobs", error);
@@ -58,9 +63,7 @@ void SweepDirectory::write_jobs(Sweep& sweep) const {
             job.name + " in " + sweep.output + " has begun with other keys (" + changes +
             "): a sweep goes on with the jobs that it has; set `output` to another directory");
     }
-    const std::string text = spec::to_yaml(job.spec);
-    if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
-      throw io::output_error(path, "write", error);
+    write_whole(path, spec::to_yaml(job.spec));
   }
 }
 

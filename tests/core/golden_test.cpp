@@ -56,8 +56,8 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
 
 /// Runs all steps from PyTorch's initial weights, of `initial`. `after_step` sees the rank after each.
 template <class AfterStep>
-std::vector<double> run(const Golden& initial, const Golden& golden, const core::job::JobSpec& job,
-                        const AfterStep& after_step) {
+std::vector<double> train_golden(const Golden& initial, const Golden& golden, const core::job::JobSpec& job,
+                                 const AfterStep& after_step) {
   core::rank::DeviceRank rank(job, test::cpu_topology(2));
   core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
@@ -118,24 +118,24 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
   // 2^-24 * sqrt(100 * 200) is 8e-6. Twelve AdamW steps may amplify it: m / sqrt(v) of a tiny gradient keeps
   // its error.
   constexpr double kGradient = 2e-5, kLoss = 5e-6, kWeight = 2e-3;
-  const auto losses =
-      run(golden, golden, job,
-          [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
-            CAPTURE(step);
-            CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
-            CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
-            core::model::ParamStore& params = rank.trainer().params();
-            for (core::model::ParamId id = 0; id < params.count(); ++id) {
-              CAPTURE(params.info(id).name);
-              if (step == 1)
-                CHECK(relative_error(golden.get<float>("grad." + params.info(id).name),
-                                     params.grad(id).as<float>()) < kGradient);
-              if (step == 12)
-                CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
-                                     params.master(id).as<float>(),
-                                     undetermined(job.model, params.info(id).name)) < kWeight);
-            }
-          });
+  const auto losses = train_golden(
+      golden, golden, job,
+      [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
+        CAPTURE(step);
+        CHECK(report.learning_rate == Approx(lr[step - 1]).epsilon(1e-9));
+        CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-4));
+        core::model::ParamStore& params = rank.trainer().params();
+        for (core::model::ParamId id = 0; id < params.count(); ++id) {
+          CAPTURE(params.info(id).name);
+          if (step == 1)
+            CHECK(relative_error(golden.get<float>("grad." + params.info(id).name),
+                                 params.grad(id).as<float>()) < kGradient);
+          if (step == 12)
+            CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
+                                 params.master(id).as<float>(),
+                                 undetermined(job.model, params.info(id).name)) < kWeight);
+        }
+      });
   for (std::size_t i = 0; i < losses.size(); ++i)
     CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss * static_cast<double>(i + 1)));
 }
@@ -148,8 +148,9 @@ TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run
   double torch_strays = 0;
   for (std::size_t i = 0; i < loss.size(); ++i)
     torch_strays = std::max(torch_strays, std::abs(torch_bf16[i] - loss[i]));
-  const auto losses = run(golden, golden, golden_job(name, "bf16"),
-                          [](core::rank::DeviceRank&, std::size_t, const core::train::StepReport&) {});
+  const auto losses =
+      train_golden(golden, golden, golden_job(name, "bf16"),
+                   [](core::rank::DeviceRank&, std::size_t, const core::train::StepReport&) {});
   // Two independent roundings of one size: their largest deviations differ by a small factor, not in kind.
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - loss[i]) < 2 * torch_strays);
 }
@@ -168,19 +169,19 @@ TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon
   // Twenty steps in float64 are 1.6e-7 away from the file's float32 (make_muon.py prints it). The sums of
   // both programs are made in their own orders.
   constexpr double kLoss = 1e-6, kWeight = 1e-4;
-  const auto losses =
-      run(Golden(name), golden, job,
-          [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
-            CAPTURE(step);
-            CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-5));
-            if (step < 20) return;
-            core::model::ParamStore& params = rank.trainer().params();
-            for (core::model::ParamId id = 0; id < params.count(); ++id) {
-              CAPTURE(params.info(id).name);
-              CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
-                                   params.master(id).as<float>(),
-                                   undetermined(job.model, params.info(id).name)) < kWeight);
-            }
-          });
+  const auto losses = train_golden(
+      Golden(name), golden, job,
+      [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
+        CAPTURE(step);
+        CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-5));
+        if (step < 20) return;
+        core::model::ParamStore& params = rank.trainer().params();
+        for (core::model::ParamId id = 0; id < params.count(); ++id) {
+          CAPTURE(params.info(id).name);
+          CHECK(relative_error(golden.get<float>("final." + params.info(id).name),
+                               params.master(id).as<float>(),
+                               undetermined(job.model, params.info(id).name)) < kWeight);
+        }
+      });
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss));
 }

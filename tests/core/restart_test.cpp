@@ -12,28 +12,27 @@
 #include "core/run/worker/flight_segment.h"
 
 using namespace trainerd;
-using namespace trainerd::core;
 
 namespace {
 
-run::HeldStep held(std::int64_t step, std::int64_t segment) {
-  run::HeldStep h;
+core::run::HeldStep held(std::int64_t step, std::int64_t segment) {
+  core::run::HeldStep h;
   h.step = step;
   h.segment = segment;
   h.bytes = {64, 64};
   return h;
 }
 
-std::vector<std::int64_t> steps(const run::NodeSnapshots& snapshots) {
+std::vector<std::int64_t> steps(const core::run::NodeSnapshots& snapshots) {
   std::vector<std::int64_t> all;
-  for (const run::HeldStep& h : snapshots.held()) all.push_back(h.step);
+  for (const core::run::HeldStep& h : snapshots.held()) all.push_back(h.step);
   return all;
 }
 
-run::NodeSnapshots two_ranks() {
+core::run::NodeSnapshots two_ranks() {
   std::vector<rank::DryRun> plans(2);
   for (rank::DryRun& plan : plans) plan.snapshot_bytes = 64;
-  return {run::NodeRanks{4, 2}, plans};
+  return {core::run::NodeRanks{4, 2}, plans};
 }
 
 io::TensorSlice rows(std::int64_t begin, std::int64_t count) {
@@ -65,19 +64,19 @@ parallel::Layout tp2_dp2() {
 }  // namespace
 
 TEST_CASE("restarts are counted over ten minutes", "[restart]") {
-  run::RestartBudget budget(2);
+  core::run::RestartBudget budget(2);
   CHECK(budget.take(100));
   CHECK(budget.take(200));
   CHECK_FALSE(budget.take(699));
   CHECK(budget.taken() == 2);
   CHECK(budget.take(701));  // the first is ten minutes ago
   CHECK_FALSE(budget.take(702));
-  CHECK_FALSE(run::RestartBudget(0).take(0));
+  CHECK_FALSE(core::run::RestartBudget(0).take(0));
 }
 
 TEST_CASE("a node holds the newest step of each segment, and steps that are done again are held no more",
           "[restart]") {
-  run::NodeSnapshots snapshots = two_ranks();
+  core::run::NodeSnapshots snapshots = two_ranks();
   CHECK(snapshots.held().empty());
   snapshots.add(held(5, 0));
   snapshots.add(held(10, 1));
@@ -93,7 +92,7 @@ TEST_CASE("a node holds the newest step of each segment, and steps that are done
 }
 
 TEST_CASE("a node whose ranks need what others save is not self-contained", "[restart]") {
-  run::NodeSnapshots snapshots = two_ranks();
+  core::run::NodeSnapshots snapshots = two_ranks();
   snapshots.describe(4, {rows(0, 3)}, {});
   snapshots.describe(5, {rows(3, 2)}, {});
   CHECK(snapshots.self_contained());
@@ -101,15 +100,16 @@ TEST_CASE("a node whose ranks need what others save is not self-contained", "[re
   CHECK(snapshots.self_contained());
   snapshots.describe(5, {rows(3, 2)}, {rows(4, 2)});
   CHECK_FALSE(snapshots.self_contained());
-  const std::vector<run::HeldShard> shards = snapshots.shards(held(5, 0));
+  const std::vector<core::run::HeldShard> shards = snapshots.shards(held(5, 0));
   REQUIRE(shards.size() == 2);
   CHECK((shards[1].bytes == 64 && shards[1].slices.size() == 1));
 }
 
 TEST_CASE("a failure is told by what each rank did last, and by who has not come", "[restart]") {
-  const base::Segment segment = run::make_flight_segment(4);
+  const base::Segment segment = core::run::make_flight_segment(4);
   std::deque<parallel::FlightRecorder> recorders;
-  for (std::int64_t place = 0; place < 4; ++place) recorders.emplace_back(run::flight_ring(segment, place));
+  for (std::int64_t place = 0; place < 4; ++place)
+    recorders.emplace_back(core::run::flight_ring(segment, place));
   // Ranks 0 and 1 are one tensor-parallel group, 2 and 3 the other; 0 and 2, 1 and 3 are the data-parallel
   // ones.
   for (parallel::FlightRecorder& r : recorders) {
@@ -124,10 +124,10 @@ TEST_CASE("a failure is told by what each rank did last, and by who has not come
   begin(2, operation("reduce_scatter", "dp", 3, "gradients"));
   recorders[3].enqueued(
       operation("reduce_scatter", "dp", 3, "gradients"));  // behind others: it has not begun
-  std::vector<run::RankFlights> ranks = run::read_flights(segment, {0, 4});
+  std::vector<core::run::RankFlights> ranks = core::run::read_flights(segment, {0, 4});
   ranks[1].process_state = 'T';
   const double now = base::monotonic_seconds() + 12;
-  const std::vector<std::string> lines = run::flight_text(ranks, tp2_dp2(), {}, now);
+  const std::vector<std::string> lines = core::run::flight_text(ranks, tp2_dp2(), {}, now);
   // Rank 0 keeps rank 2 waiting, and is no cause: it waits for rank 1.
   REQUIRE(lines.size() == 5);
   CHECK(lines[0] ==
@@ -147,19 +147,19 @@ TEST_CASE("a failure is told by what each rank did last, and by who has not come
 }
 
 TEST_CASE("a ring that has gone round keeps the latest operations in order", "[restart]") {
-  const base::Segment segment = run::make_flight_segment(2);
-  parallel::FlightRecorder recorder(run::flight_ring(segment, 1));
-  for (std::uint64_t i = 1; i <= 2 * run::kFlightRecords + 5; ++i)
+  const base::Segment segment = core::run::make_flight_segment(2);
+  parallel::FlightRecorder recorder(core::run::flight_ring(segment, 1));
+  for (std::uint64_t i = 1; i <= 2 * core::run::kFlightRecords + 5; ++i)
     recorder.done(recorder.enqueued(operation("exchange", "pp", i, "flow")));
-  const std::vector<run::RankFlights> ranks = run::read_flights(segment, {6, 2});
+  const std::vector<core::run::RankFlights> ranks = core::run::read_flights(segment, {6, 2});
   CHECK((ranks[0].rank == 6 && ranks[0].records.empty() && ranks[1].rank == 7));
-  REQUIRE(ranks[1].records.size() == run::kFlightRecords);
-  CHECK(ranks[1].records.back().sequence == 2 * run::kFlightRecords + 5);
-  CHECK(ranks[1].records.front().sequence == run::kFlightRecords + 6);
-  CHECK(run::flight_text({ranks[0]}, tp2_dp2(), {}, 0).front() == "rank 6: no communication yet");
+  REQUIRE(ranks[1].records.size() == core::run::kFlightRecords);
+  CHECK(ranks[1].records.back().sequence == 2 * core::run::kFlightRecords + 5);
+  CHECK(ranks[1].records.front().sequence == core::run::kFlightRecords + 6);
+  CHECK(core::run::flight_text({ranks[0]}, tp2_dp2(), {}, 0).front() == "rank 6: no communication yet");
 }
 
 TEST_CASE("the state of a process is told, and of one that is gone", "[restart]") {
-  CHECK(std::string("RS").find(run::process_state(::getpid())) != std::string::npos);
-  CHECK(run::process_state(-1) == 'X');
+  CHECK(std::string("RS").find(core::run::process_state(::getpid())) != std::string::npos);
+  CHECK(core::run::process_state(-1) == 'X');
 }
