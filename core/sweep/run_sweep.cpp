@@ -45,8 +45,10 @@ class SweepRun {
     std::vector<std::int64_t> rungs;
     if (sweep_.halving && !alive_.empty())
       rungs = rung_steps(*sweep_.halving, sweep_.jobs[alive_.front()].spec.steps);
-    for (const std::int64_t step : rungs)
+    for (const std::int64_t step : rungs) {
+      if (alive_.size() <= 1) break;  // nothing is left to compare
       if (!to_rung(step)) return finish();
+    }
     to_end();
     return finish();
   }
