@@ -22,7 +22,7 @@ struct RunArgs {
   std::string rates;    ///< a cluster with this machine's rates; empty: no step time is predicted
   /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
   std::string metrics_listen;
-  std::int64_t stop_after = 0;  ///< a step after which the run saves and stops; 0: none
+  std::int64_t stop_after = 0;  ///< the run saves and stops after this step; 0: it does not
   std::string max_time;         ///< a duration after which the run has saved and stopped; empty: no limit
 };
 int run_command(const RunArgs& args);

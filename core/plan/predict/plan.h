@@ -94,7 +94,7 @@ Plan plan_layout(const job::JobSpec& job, const parallel::Topology& topology, co
                  const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups,
                  WhenTooLarge when_too_large, const OtherSoftware& other = {});
 
-/// In a few lines: the layout, whether it fits and what does, the time of a step and of all of them.
+/// A few lines: the layout, memory against what a device has, the time per step and of the whole job.
 std::string plan_summary(const Plan& plan);
 /// For people, and as one JSON object. `tokens`, when not 0, is a budget to train on.
 std::string plan_text(const Plan& plan, double tokens);

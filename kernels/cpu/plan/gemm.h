@@ -60,8 +60,8 @@ constexpr std::int64_t kTokenBlock = 256;
 /// The same of a prepared weight on AMX, where the shape alone cuts: small enough to share a batch among many
 /// threads.
 constexpr std::int64_t kAmxTokenBlock = 64;
-/// A larger weight is not prepared on AMX: it would come from memory for each of those small blocks, which
-/// costs more than to pack it for each `kTokenBlock`.
+/// AMX prepares no larger weight: each block of `kAmxTokenBlock` rows would read it from memory again, which
+/// takes longer than packing it for each `kTokenBlock`.
 constexpr std::int64_t kAmxPreparedBytes = std::int64_t{8} << 20;
 constexpr Blocks library_blocks(std::int64_t tokens, std::int64_t largest, DType dtype, bool prepared,
                                 const Target& target) {
