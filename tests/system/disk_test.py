@@ -205,7 +205,7 @@ class Saving(RunTest):
                 name = f"async-{waits}"
                 process = self.start(self.job(name), "--set", "steps=1000000", "--set", f"checkpoint.async={waits}", env=environment)
                 address = self.address(process)
-                self.wait_for_step(process, 7, name)
+                self.wait_for(process, lambda: self.checkpoints(name), "a first checkpoint")
                 rules.write_text(f"write {errno.ENOSPC} shard-\n")
                 self.wait_for(process, lambda: self.warnings("could not be written", name), "the failure is an event")
                 # More snapshots than there is memory for: training waits for none of them.
@@ -255,7 +255,7 @@ class Saving(RunTest):
     def test_a_run_that_cannot_save_for_its_time_to_give_up_ends_with_status_5(self):
         rules, environment = self.failing_disk()
         process = self.start(self.job(), "--set", "steps=1000000", "--set", "checkpoint.give_up=1s", env=environment)
-        self.wait_for_step(process, 7)
+        self.wait_for(process, self.checkpoints, "a first checkpoint")
         begin = time.monotonic()
         rules.write_text(f"write {errno.EROFS} shard-\n")
         output, _ = process.communicate(timeout=60)
