@@ -165,6 +165,7 @@ class CommandLine {
   /// The exit status. Help and version are printed here.
   int run(int argc, char** argv) {
     run_.command = shell_words(argc, argv);
+    run_.words.assign(argv, argv + argc);
     try {
       require_known_subcommands(argc, argv);
       app_.parse(argc, argv);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what building and running trainerd needs, from Debian's own packages. Does nothing when all is there.
 #   deploy/install-deps.sh           to build and run
-#   deploy/install-deps.sh --tests   also what its tests start
+#   deploy/install-deps.sh --tests   also what its tests start; what Debian does not have goes to ~/.cache/trainerd/tests-python, by pip
 set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
-  prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev
+  prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev libcurl4-openssl-dev
 )
 test_packages=(
   catch2
@@ -15,6 +15,7 @@ test_packages=(
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   python3       # drives the real binary
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser
+  python3-venv  # for what Debian does not have, below
   slurm-wlm     # runs the batch script
 )
 case ${1:-} in
@@ -27,24 +28,39 @@ missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
 done
-[ "${#missing[@]}" -eq 0 ] && exit 0
+install_missing() {
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "install-deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2; exit 1; }
+    sudo=(sudo)
+  fi
+  echo "installing: ${missing[*]}"
+  # Debian starts the service of a new package at once and at every boot. The tests start programs of their own. The mask lies in /run: a
+  # reboot forgets it.
+  local services=()
+  if [ -d /run/systemd/system ] && [[ " ${missing[*]} " == *" prometheus "* ]]; then
+    services=(prometheus.service)
+    "${sudo[@]}" systemctl mask --runtime "${services[@]}"
+  fi
+  "${sudo[@]}" apt-get update -q
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+  if [ "${#services[@]}" -gt 0 ]; then
+    "${sudo[@]}" systemctl unmask --runtime "${services[@]}"
+    "${sudo[@]}" systemctl disable "${services[@]}"
+  fi
+}
+[ "${#missing[@]}" -eq 0 ] || install_missing
 
-sudo=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "install-deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2; exit 1; }
-  sudo=(sudo)
-fi
-echo "installing: ${missing[*]}"
-# Debian starts the service of a new package at once and at every boot. The tests start programs of their own. The mask lies in /run: a
-# reboot forgets it.
-services=()
-if [ -d /run/systemd/system ] && [[ " ${missing[*]} " == *" prometheus "* ]]; then
-  services=(prometheus.service)
-  "${sudo[@]}" systemctl mask --runtime "${services[@]}"
-fi
-"${sudo[@]}" apt-get update -q
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
-if [ "${#services[@]}" -gt 0 ]; then
-  "${sudo[@]}" systemctl unmask --runtime "${services[@]}"
-  "${sudo[@]}" systemctl disable "${services[@]}"
+python_packages=(
+  opentelemetry-proto==1.45.2 protobuf==7.36.2  # the published schema of OTLP, with which the tests decode what is sent
+  tensorboard==2.21.0  # reads event files back
+  # An MLflow server, without what models need of it.
+  mlflow-skinny==3.17.2 flask==3.1.3 flask-cors==6.0.5 sqlalchemy==2.1.9 alembic==1.20.1 graphene==3.4.3 huey==3.5.4 pandas==3.1.1 aiohttp==3.14.5
+)
+python=${HOME:-/root}/.cache/trainerd/tests-python
+if [ "${1:-}" = --tests ] && ! cmp -s <(printf '%s\n' "${python_packages[@]}") "$python/installed"; then
+  echo "installing in $python: ${python_packages[*]}"
+  /usr/bin/python3 -m venv --clear "$python"
+  "$python/bin/pip" install --quiet --disable-pip-version-check "${python_packages[@]}"
+  printf '%s\n' "${python_packages[@]}" >"$python/installed"
 fi

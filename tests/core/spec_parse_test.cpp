@@ -46,7 +46,7 @@ steps: 20
 data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens, dtype: int32, on_change: continue, prefetch: 4}
 checkpoint: {every: 5, keep: 2, async: FALSE}
 evaluate: {every: 10, batches: 4}
-metrics: {listen: "[::1]:0", discovery: d}
+metrics: {listen: "[::1]:0", discovery: d, tensorboard: true, mlflow: {uri: 'http://m:5000', experiment: e}}
 trace: {steps: [3, 20]}
 cluster: {preset: local, nodes: 1}
 )",
@@ -85,6 +85,8 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.evaluate == job::EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
   CHECK(job.metrics.discovery == "d");
+  CHECK(job.metrics.tensorboard);
+  CHECK(job.metrics.mlflow == io::MlflowOptions{"http://m:5000", "e"});
   CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }

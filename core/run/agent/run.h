@@ -142,6 +142,7 @@ class Run {
   std::unique_ptr<io::ReportSink> report_sink() const;
   void open_sinks();
   void serve_metrics(const io::MetricsOptions& metrics);
+  void open_trackers();
   void remove_left_targets() const;
   void compare_with_plan();
   void finish(const std::string& outcome);
