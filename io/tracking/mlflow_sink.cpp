@@ -120,6 +120,7 @@ struct MlflowSink::State {
   void work() {
     std::unique_lock lock(mutex);
     bool attached = false;
+    int failures = 0;  // since the last success
     double pause = kFirstPauseSeconds, next = 0;
     const auto due = [&] {
       return aborted || end_status || (base::monotonic_seconds() >= next && (!attached || !queue.empty()));
@@ -139,12 +140,14 @@ struct MlflowSink::State {
       } else if (!queue.empty()) {
         error = send_front(lock);
       } else {
-        reached_end = !attempt(lock, [&] { client.end(*end_status); });
-        break;
+        error = attempt(lock, [&] { client.end(*end_status); });
+        reached_end = !error;
+        if (reached_end || !error->may_pass) break;
       }
-      const bool failed = error && error->may_pass;
-      // The end of a run waits for no server that does not answer.
-      if (failed && end_status) break;
+      const bool failed = error && (error->may_pass || !attached);
+      // The end of a run waits for no server that does not answer; but one may just have closed a connection.
+      failures = failed ? failures + 1 : 0;
+      if (failures > 1 && end_status) break;
       next = base::monotonic_seconds() + (failed ? pause : limits.every_seconds);
       pause = failed ? std::min(2 * pause, kLastPauseSeconds) : kFirstPauseSeconds;
     }

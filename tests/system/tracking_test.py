@@ -282,7 +282,8 @@ class Mlflow(TrackingTest):
         process.wait()
         [before] = self.runs("resumed")
         self.assertEqual(before["status"], "RUNNING")
-        self.run_job(job, *options, "--set", "checkpoint.keep=4", env=environment)
+        output = self.run_job(job, *options, "--set", "checkpoint.keep=4", env=environment)
+        self.assertNotIn("does not have the end of the run", output)
         [run] = self.runs("resumed")
         self.assertEqual((run["id"], run["name"], run["status"]), (before["id"], "system", "FINISHED"))
         self.check_curves(run)
@@ -332,6 +333,18 @@ class Mlflow(TrackingTest):
                 self.assertEqual(self.losses(name), self.losses("plain"))
                 self.assertEqual(output.count("does not have the end of the run"), 1, output)
                 self.assertFalse((self.root / name / "mlflow.json").exists())
+
+    # Last by its name: there is no server after it.
+    def test_z_a_server_that_is_killed_in_mid_run_leaves_the_run_alone(self):
+        self.run_job(self.job("plain"), "--set", "steps=60")
+        job = self.job()
+        process = self.start(job, *self.options("killed", "--set", "steps=60"), env=NO_PROXY)
+        self.wait_until("the run is made there", (self.root / "a" / "mlflow.json").exists)
+        self.end_server()
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(self.losses(), self.losses("plain"))
+        self.assertEqual(output.count("does not have the end of the run"), 1, output)
 
 
 if __name__ == "__main__":
