@@ -17,9 +17,10 @@ struct RunArgs {
   std::string job;
   std::vector<std::string> overrides;  ///< "a.b=value"
   NodeArgs nodes;
-  std::string command;  ///< the whole command line
-  bool fresh = false;   ///< an earlier run's output is moved aside
-  std::string rates;    ///< a cluster with this machine's rates; empty: no step time is predicted
+  std::string command;             ///< the whole command line
+  std::vector<std::string> words;  ///< its words
+  bool fresh = false;              ///< an earlier run's output is moved aside
+  std::string rates;               ///< a cluster with this machine's rates; empty: no step time is predicted
   /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
   std::string metrics_listen;
   std::int64_t stop_after = 0;  ///< the run saves and stops after this step; 0: it does not

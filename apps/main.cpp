@@ -191,6 +191,7 @@ class CommandLine {
     if (argc > 1 && argv[1] == std::string("__complete"))
       return complete_command(command_tree(app_), {argv + 2, argv + argc});
     run_.command = submit_.command = shell_words(argc, argv);
+    run_.words.assign(argv, argv + argc);
     try {
       require_known_subcommands(argc, argv);
       app_.parse(argc, argv);

@@ -54,6 +54,22 @@ std::string fresh_command(const RunArgs& args) {
   return text;
 }
 
+core::run::Invocation invocation(const RunArgs& args) {
+  core::run::Invocation call{.arguments = args.words, .job_file = args.job};
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string variable = *at;
+    const std::size_t equals = variable.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string name = variable.substr(0, equals);
+    if (core::run::may_record(name)) call.environment[name] = variable.substr(equals + 1);
+  }
+  const auto value = [](const char* name) { return process_environment(name).value_or(""); };
+  call.credentials = {.token = value("MLFLOW_TRACKING_TOKEN"),
+                      .user = value("MLFLOW_TRACKING_USERNAME"),
+                      .password = value("MLFLOW_TRACKING_PASSWORD")};
+  return call;
+}
+
 }  // namespace
 
 int run_command(const RunArgs& args) {
@@ -99,7 +115,8 @@ int run_command(const RunArgs& args) {
        .stop_after = args.stop_after > 0 ? std::optional(args.stop_after) : std::nullopt,
        .fresh = args.fresh,
        .fresh_command = fresh_command(args),
-       .metrics_listen = args.metrics_listen});
+       .metrics_listen = args.metrics_listen,
+       .invocation = invocation(args)});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }
 

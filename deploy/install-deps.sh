@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
-  prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev
+  prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev libcurl4-openssl-dev
 )
 test_packages=(
   catch2
@@ -55,8 +55,12 @@ install_missing() {
 }
 [ "${#missing[@]}" -eq 0 ] || install_missing
 
-# The published schema of OTLP, with which the tests decode what is sent.
-python_packages=(opentelemetry-proto==1.45.2 protobuf==7.36.2)
+python_packages=(
+  opentelemetry-proto==1.45.2 protobuf==7.36.2  # the published schema of OTLP, with which the tests decode what is sent
+  tensorboard==2.21.0  # reads event files back
+  # An MLflow server, without what models need of it.
+  mlflow-skinny==3.17.2 flask==3.1.3 flask-cors==6.0.5 sqlalchemy==2.1.9 alembic==1.20.1 graphene==3.4.3 huey==3.5.4 pandas==3.1.1 aiohttp==3.14.5
+)
 python=${HOME:-/root}/.cache/trainerd/tests-python
 if [ "${1:-}" = --tests ] && ! cmp -s <(printf '%s\n' "${python_packages[@]}") "$python/installed"; then
   echo "installing in $python: ${python_packages[*]}"

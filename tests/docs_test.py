@@ -4,6 +4,7 @@ TRAINERD_BINARY is the executable under test. What is done with each kind of blo
 shortens `trainerd run`, is in tests/README.md ("The pages").
 """
 
+import ast
 import functools
 import json
 import os
@@ -24,6 +25,18 @@ BLOCK_SECONDS = 600 if SANITIZED else 120
 MAX_README_LINES = 150
 # Files that core/README.md describes and that are added by another change: remove them from here when they are there.
 LANGUAGES = {"sh", "console", "yaml", "text"}
+
+# Commands of `console` blocks that no test runs, by how they begin, and why.
+NOT_RUN = {
+    r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
+    r"cmake --preset|cmake --build --preset|ctest|TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "what tests/run.sh does",
+    r"cmake --build build/release --target package": "makes the package that tests/system/package_test.py tries in a bare root, by hand",
+    r"trainerd (calibrate|plan job.yaml --(cluster here.yaml|calibrate))": "measure for up to 40 s: tests/apps/cli_test.cpp runs them for less",
+    r"(apt install|systemctl|journalctl|podman) ": "need a machine's own package manager, systemd or containers",
+    r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench)|python3 tests/bench/gpu/|tests/gpu/table.py": "need a GPU: tests/gpu/run.sh runs them",
+    r"python3 tests/golden/": "need PyTorch",
+    r"trainerd top$": "needs the default port for itself; by address it is run",
+}
 
 # Appended to every `trainerd run`: the blocks show what a user types, and a test has no time for hundreds of steps.
 SHORTER = "--set steps=3 --set optimizer.schedule.warmup=0"
@@ -240,6 +253,23 @@ class Pages(unittest.TestCase):
         self.assertGreater(seen, 20)
         self.assertEqual(wrong, [])
 
+    def test_console_commands_are_run_by_tests(self):
+        asked = set()
+        for test in (ROOT / "tests").rglob("*.py"):
+            if "from documents import" in (text := test.read_text()):
+                asked |= {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        asked = {beginning for beginning in asked if len(beginning) > 3}
+        wrong, unused = [], set(NOT_RUN)
+        for page in pages():
+            for language, line, text in blocks(page):
+                for command in (c.removeprefix("$ ") for c in text.splitlines() if language == "console"):
+                    reasons = {pattern for pattern in NOT_RUN if re.match(pattern, command.split(" #")[0].rstrip())}
+                    unused -= reasons
+                    if not reasons and not any(command.startswith(beginning) for beginning in asked):
+                        wrong.append(f"{name_of(page)}: no test runs: {command}")
+        self.assertEqual(wrong, [])
+        self.assertEqual(unused, set())
+
     def test_what_does_not_exist_is_found(self):
         for command, problem in {"trainerd train job.yaml": "no subcommand train",
                                  "trainerd run job.yaml --nodez 2": "no option --nodez",
@@ -309,7 +339,10 @@ class Pages(unittest.TestCase):
         self.assertGreater(len(keys), 60)
         wrong = []
         for page in pages():
-            for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)\b[^`]*`", prose(page)):
+            text = prose(page)
+            if page.name == "other-trainers.md":  # ours are in the last column
+                text = "\n".join(row.split(" | ")[-1] for row in text.splitlines())
+            for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)\b[^`]*`", text):
                 # cluster.failures is a section of cluster files.
                 if key.split(".")[0] in sections and key not in keys and not key.startswith("cluster.failures") and not key.endswith((".json", ".py")):
                     wrong.append(f"{name_of(page)}: {key}")

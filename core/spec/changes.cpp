@@ -47,6 +47,10 @@ std::optional<std::string> find(const Values& values, const std::string& key) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> key_values(const job::JobSpec& job) {
+  return values_of(to_yaml(job)).value_or(Values{});
+}
+
 std::optional<std::vector<KeyChange>> changed_keys(const std::string& was, const job::JobSpec& now) {
   const auto before = values_of(was), after = values_of(to_yaml(now)),
              defaults = values_of(to_yaml(job::JobSpec{}));

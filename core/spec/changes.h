@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/job/job.h"
@@ -15,6 +16,9 @@ struct KeyChange {
   std::string was;
   std::string is;
 };
+
+/// Each key of the resolved job with its value, in the order of the document.
+std::vector<std::pair<std::string, std::string>> key_values(const job::JobSpec& job);
 
 /// The keys in which a job differs from a resolved job that an earlier run wrote, in the order of the
 /// resolved job. A key that only one of them has, with its default, does not differ: versions of this program

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <string_view>
 
 #include "core/model/parameters.h"
 #include "core/spec/check_sizes.h"
@@ -219,7 +220,28 @@ class Checker {
               to_string(job_.model.vocab) + " is too small for tokenizer: bytes (nearest valid: 256)");
   }
 
+  void tracking() {
+    const io::MlflowOptions& mlflow = job_.metrics.mlflow;
+    if (good({"metrics.mlflow.experiment"}) && mlflow.experiment.empty())
+      problem("metrics.mlflow.experiment",
+              "is empty (nearest valid: " + io::MlflowOptions{}.experiment + ")");
+    if (!good({"metrics.mlflow.uri"}) || !mlflow.logs()) return;
+    const std::string& uri = mlflow.uri;
+    const std::size_t scheme = uri.starts_with("https://") ? 8 : uri.starts_with("http://") ? 7 : 0;
+    const std::string_view rest = std::string_view(uri).substr(scheme);
+    const bool visible = std::all_of(uri.begin(), uri.end(), [](char c) { return c > ' ' && c < 0x7f; });
+    if (scheme == 0 || rest.empty() || rest.front() == '/' || !visible ||
+        rest.find_first_of("?#") != std::string_view::npos)
+      problem("metrics.mlflow.uri", "expected http://host:port or https://host:port, got " + show(uri));
+    else if (rest.substr(0, rest.find('/')).find('@') != std::string_view::npos)
+      problem(
+          "metrics.mlflow.uri",
+          "holds credentials, which would be written to job.yaml: put them into the environment variables "
+          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD");
+  }
+
   void metrics() {
+    tracking();
     const std::string& listen = job_.metrics.listen;
     if (good({"metrics.listen"}) && job_.metrics.serves() && !io::parse_listen_address(listen))
       problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " +

@@ -368,10 +368,21 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "and leaves it after a failure or a kill until the run goes on")
       .or_else("none")
       .idle_if(!job.metrics.serves(), "metrics.listen: off serves none");
+  t.add("metrics.tensorboard", &job.metrics.tensorboard,
+        "write event files for TensorBoard into `tensorboard/` in the output directory");
   t.add("metrics.powercap", &job.metrics.powercap,
         "directory of the kernel's energy counters (RAPL); in a container, where the host's is mounted; they "
         "are read where this user may")
       .idle_if(!job.metrics.serves() && !job.metrics.otlp.sends(), "metrics are neither served nor sent");
+  t.add(
+       "metrics.mlflow.uri", &job.metrics.mlflow.uri,
+       "http(s)://host:port of an MLflow server that logs the run; one that is down never holds up training; "
+       "credentials come from `MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and "
+       "`MLFLOW_TRACKING_PASSWORD`")
+      .or_else("none");
+  t.add("metrics.mlflow.experiment", &job.metrics.mlflow.experiment,
+        "the run's experiment there; made where it is not there")
+      .idle_if(!job.metrics.mlflow.logs(), "there is no metrics.mlflow.uri");
   t.add("metrics.otlp.endpoint", &job.metrics.otlp.endpoint,
         "http://host:port of an OpenTelemetry receiver, to whose path `/v1/metrics` each node posts the same "
         "metrics (OTLP, binary); one that is down never holds up training")

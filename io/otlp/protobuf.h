@@ -21,6 +21,10 @@ class ProtobufWriter {
     fixed64(value);
   }
   void add_double(unsigned field, double value) { add_fixed64(field, std::bit_cast<std::uint64_t>(value)); }
+  void add_float(unsigned field, float value) {
+    tag(field, 5);
+    fixed(std::bit_cast<std::uint32_t>(value), 4);
+  }
   /// Text, or a message inside this one.
   void add_bytes(unsigned field, std::string_view bytes) {
     tag(field, 2);
@@ -29,13 +33,14 @@ class ProtobufWriter {
   }
   void add_message(unsigned field, const ProtobufWriter& message) { add_bytes(field, message.text_); }
   /// An element of a packed field of 64-bit numbers: a message of these alone is the field's bytes.
-  void fixed64(std::uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) text_ += static_cast<char>((value >> shift) & 0xff);
-  }
+  void fixed64(std::uint64_t value) { fixed(value, 8); }
   const std::string& text() const { return text_; }
 
  private:
   void tag(unsigned field, unsigned wire_type) { varint(field << 3U | wire_type); }
+  void fixed(std::uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) text_ += static_cast<char>((value >> (8 * i)) & 0xff);
+  }
   void varint(std::uint64_t value) {
     for (; value >= 0x80; value >>= 7) text_ += static_cast<char>(value | 0x80);
     text_ += static_cast<char>(value);

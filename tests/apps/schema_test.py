@@ -33,9 +33,10 @@ NOT_YET = {"faults", "precision.gemm"}
 OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
                           r"|^is empty$|is not available yet")
 # Words that are refused where they have no effect, the default one too: on CPUs, for synthetic data, and without a receiver.
-IDLE = {"attention", "gemm_algorithms", "cluster.communication", "data.dtype", "data.on_change", "metrics.otlp.every"}
+IDLE = {"attention", "gemm_algorithms", "cluster.communication", "data.dtype", "data.on_change", "metrics.otlp.every",
+        "metrics.mlflow.experiment"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
-              "metrics.otlp.endpoint": "http://host:port"}
+              "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port"}
 
 EDGES = [10, 64, 128, 1000, 1024, 4096, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 27, (1 << 31) - 1, 10**12, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
 VALUES = [True, False, None, -1, 0, 1, 2, 3, 4, 7, *EDGES, *(edge + 1 for edge in EDGES), -0.5, 0.5, 0.999, 1.5, 1e30, "", "x", "10", "auto", "true",

@@ -30,8 +30,8 @@ std::vector<std::int64_t> steps(const core::run::NodeSnapshots& snapshots) {
 }
 
 core::run::NodeSnapshots two_ranks() {
-  std::vector<rank::DryRun> plans(2);
-  for (rank::DryRun& plan : plans) plan.snapshot_bytes = 64;
+  std::vector<core::rank::DryRun> plans(2);
+  for (core::rank::DryRun& plan : plans) plan.snapshot_bytes = 64;
   return {core::run::NodeRanks{4, 2}, plans};
 }
 

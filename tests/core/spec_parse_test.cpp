@@ -46,7 +46,8 @@ steps: 20
 data: {train: [a.bin, "b c.bin"], valid: v.bin, format: tokens, dtype: int32, on_change: continue, prefetch: 4}
 checkpoint: {every: 5, keep: 2, async: FALSE}
 evaluate: {every: 10, batches: 4}
-metrics: {listen: "[::1]:0", discovery: d, otlp: {endpoint: 'http://c:4318', every: 1m}, powercap: p}
+metrics: {listen: "[::1]:0", discovery: d, otlp: {endpoint: 'http://c:4318', every: 1m}, powercap: p,
+          tensorboard: true, mlflow: {uri: 'http://m:5000', experiment: e}}
 trace: {steps: [3, 20]}
 cluster: {preset: local, nodes: 1}
 )",
@@ -87,6 +88,8 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.metrics.discovery == "d");
   CHECK(job.metrics.otlp == io::OtlpOptions{"http://c:4318", 60});
   CHECK(job.metrics.powercap == "p");
+  CHECK(job.metrics.tensorboard);
+  CHECK(job.metrics.mlflow == io::MlflowOptions{"http://m:5000", "e"});
   CHECK(job.trace.steps == std::vector<std::int64_t>{3, 20});
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }

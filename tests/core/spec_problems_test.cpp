@@ -35,8 +35,9 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   // The right key in the wrong section.
   CHECK(with_line("grad_clip: 1") ==
         Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
-  CHECK(with_line("metrics: {qqqqqqqq: 1}") == Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys "
-                                                     "of metrics are listen, discovery, powercap or otlp"});
+  CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
+        Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen, discovery, "
+              "tensorboard, powercap, mlflow or otlp"});
   CHECK(with_line("optimizer.lr: 1e-3").size() == 1);  // a dotted key is a key with a dot, not a path
   CHECK(with_line("<<: {seed: 1}") ==
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
@@ -245,6 +246,15 @@ TEST_CASE("contradictions are errors", "[spec]") {
             {"metrics={listen: off, otlp: {endpoint: 'http://h:4318', every: 1m}, powercap: /host/powercap}"})
             .empty());
   CHECK(problems(kJob, {"metrics={listen: off, powercap: /host/powercap}"}).size() == 1);
+  for (const std::string uri :
+       {"mlflow", "http://", "http:///x", "https://h/?a=b", "ftp://h:1", "http://h h", "http://u:p@h:1"})
+    CHECK(problems(kJob, {"metrics.mlflow={uri: \"" + uri + "\"}"}).size() == 1);
+  for (const std::string uri : {"http://h", "https://h:5000", "http://[::1]:5000/below/a/path", "https://h/"})
+    CHECK(problems(kJob, {"metrics.mlflow={uri: \"" + uri + "\", experiment: a}"}).empty());
+  CHECK(problems(kJob, {"metrics.mlflow={uri: \"http://h\", experiment: \"\"}"}).size() == 1);
+  CHECK(problems(kJob, {"metrics.mlflow.experiment=a"}) ==
+        Lines{"--set metrics.mlflow.experiment=a: metrics.mlflow.experiment: has no effect: there is no "
+              "metrics.mlflow.uri; leave it out"});
   CHECK(
       problems(kJob, {"metrics={listen: off, discovery: d}"}) ==
       Lines{

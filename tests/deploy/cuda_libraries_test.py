@@ -7,6 +7,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from documents import documented_line
+
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "cuda-libraries.sh"
 CUBLAS, CUDNN, NCCL = "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"
 
@@ -33,14 +36,15 @@ class CudaLibraries(unittest.TestCase):
             (self.site / f"nvidia_{folder}_{version}-9.1.0.dist-info").mkdir()
         return self.put(f"site-packages/nvidia/{folder}/lib", *libraries)
 
-    def run_script(self, *folders, toolkit=None):
+    def environment(self, toolkit):
         ldconfig = self.root / "bin" / "ldconfig"
         ldconfig.write_text(f"#!/bin/sh\necho '\t{self.known} (libc6,x86-64) => /lib/{self.known}'\n")
         ldconfig.chmod(0o755)
-        env = {"PATH": f"{ldconfig.parent}:{os.environ['PATH']}", "PYTHON": sys.executable, "PYTHONPATH": str(self.site), "CUDA_ROOTS": ""}
-        if toolkit:
-            env["CUDA_ROOTS"] = str(toolkit)
-        return subprocess.run([SCRIPT, *folders], env=env, capture_output=True, text=True)
+        return {"PATH": f"{ldconfig.parent}:{os.environ['PATH']}", "PYTHON": sys.executable, "PYTHONPATH": str(self.site),
+                "CUDA_ROOTS": str(toolkit or "")}
+
+    def run_script(self, *folders, toolkit=None):
+        return subprocess.run([SCRIPT, *folders], env=self.environment(toolkit), capture_output=True, text=True)
 
     def found(self, *folders, **kwargs):
         done = self.run_script(*folders, **kwargs)
@@ -60,6 +64,14 @@ class CudaLibraries(unittest.TestCase):
         self.wheel("cu13", "", CUBLAS)
         cudnn = self.wheel("cudnn", "cu13", CUDNN)
         self.assertEqual(self.found(toolkit=self.root / "cuda"), [toolkit, cudnn])
+
+    def test_the_line_of_the_page_puts_them_where_the_loader_looks(self):
+        folder = self.put("cuda/lib64", CUBLAS, CUDNN, NCCL)
+        line = documented_line("deploy/README.md", "folders=$(share/trainerd/deploy/cuda-libraries.sh)", {"share/trainerd/deploy/cuda-libraries.sh": SCRIPT})
+        for before, after in (("", folder), ("/mine", f"{folder}:/mine")):
+            done = subprocess.run(["bash", "-c", f'{line} && echo "$LD_LIBRARY_PATH"'], capture_output=True, text=True,
+                                  env={**self.environment(self.root / "cuda"), **({"LD_LIBRARY_PATH": before} if before else {})})
+            self.assertEqual(done.stdout, f"{after}\n", done.stderr)
 
     def test_folders_given_go_first(self):
         given = self.put("mine", CUBLAS, CUDNN)

@@ -6,8 +6,12 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from documents import documented
 
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
@@ -24,7 +28,8 @@ class Debian(unittest.TestCase):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-debian-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         # Speed, not size: the package is not passed on.
-        run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", cls.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=BUILD)
+        words = documented("deploy/README.md", "cd build/release && cpack -G DEB", {"build/release": BUILD})
+        run(*words[3:], "--config", BUILD / "CPackConfig.cmake", "-B", cls.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=BUILD)
         cls.package = next(cls.folder.glob("trainerd_*.deb"))
         cls.root = cls.folder / "root"
         run("dpkg-deb", "--extract", cls.package, cls.root)

@@ -5,6 +5,7 @@ import http.server
 import math
 import pathlib
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -13,7 +14,8 @@ try:
 except ModuleNotFoundError:
     raise SystemExit("python3-yaml is missing: deploy/install-deps.sh --tests installs it")
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in ("", "system")]
+from documents import documented_line
 from prometheus_support import *
 from support import *
 
@@ -48,6 +50,19 @@ class Form(unittest.TestCase):
             self.assertNotIn("id", dashboard, "Grafana gives it")
             self.assertGreaterEqual(len(panels_of(dashboard)), 8)
         self.assertEqual(len({d["title"] for d in DASHBOARDS.values()}), len(DASHBOARDS))
+
+    def test_the_provisioning_reads_the_dashboards_where_the_page_puts_them(self):
+        page = "deploy/grafana/README.md"
+        with tempfile.TemporaryDirectory(prefix="trainerd-grafana-") as folder:
+            etc = pathlib.Path(folder) / "etc"
+            for kind in ("datasources", "dashboards"):
+                (etc / "grafana" / "provisioning" / kind).mkdir(parents=True)
+            for beginning in ("mkdir -p /etc/trainerd/grafana", "cp deploy/grafana/provisioning/datasources", "cp deploy/grafana/provisioning/dashboards"):
+                subprocess.run(["bash", "-ec", documented_line(page, beginning, {"/etc/": f"{etc}/"})], check=True, cwd=ROOT)
+            [provider] = yaml.safe_load((etc / "grafana/provisioning/dashboards/trainerd.yml").read_text())["providers"]
+            read = pathlib.Path(provider["options"]["path"].replace("/etc/", f"{etc}/", 1))
+            self.assertEqual({p.stem for p in read.glob("*.json")}, set(DASHBOARDS))
+            self.assertTrue((etc / "grafana/provisioning/datasources/prometheus.yml").is_file())
 
     def test_panels_have_numbers_of_their_own_and_do_not_overlap(self):
         for name, dashboard in DASHBOARDS.items():

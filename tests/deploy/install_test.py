@@ -5,8 +5,12 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from documents import documented
 
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
@@ -16,7 +20,7 @@ class Install(unittest.TestCase):
     def setUpClass(cls):
         cls.prefix = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-install-"))
         cls.addClassCleanup(shutil.rmtree, cls.prefix, ignore_errors=True)
-        done = subprocess.run(["cmake", "--install", BUILD, "--prefix", cls.prefix, "--strip"], capture_output=True, text=True)
+        done = subprocess.run(documented("deploy/README.md", "cmake --install", {"build/release": BUILD, "/usr/local": cls.prefix}), capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def test_foreign_libraries_are_in_a_folder_of_their_own(self):

@@ -10,7 +10,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in ("", "system")]
+from documents import documented
 from support import *
 
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -64,7 +65,7 @@ class PrometheusTest(RunTest):
         self.port = free_port()
         log = open(self.root / "prometheus.log", "w")
         self.addCleanup(log.close)
-        process = subprocess.Popen(["prometheus", f"--config.file={self.root}/prometheus.yml", f"--storage.tsdb.path={self.root}/tsdb",
+        process = subprocess.Popen([*documented("deploy/prometheus/README.md", "prometheus --config.file", {"deploy/prometheus": self.root}), f"--storage.tsdb.path={self.root}/tsdb",
                                     f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -5,8 +5,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from documents import documented
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 UNIT = ROOT / "deploy/systemd/trainerd@.service"
@@ -37,6 +41,13 @@ class Unit(unittest.TestCase):
 
             self.assertEqual(complaints(self.text), [])
             self.assertNotEqual(complaints(self.text.replace("RestartSec=30s", "RestartSecs=30s")), [])
+
+    def test_the_job_of_an_instance_is_put_where_the_unit_reads_it(self):
+        with tempfile.TemporaryDirectory(prefix="trainerd-unit-") as folder:
+            words = documented("deploy/README.md", "install -D", {"/etc/": f"{folder}/etc/"})
+            subprocess.run(words, check=True, cwd=ROOT)
+            self.assertIn("/etc/trainerd/%i.yaml", self.values["ExecStart"])
+            self.assertEqual((pathlib.Path(folder) / "etc/trainerd/tiny.yaml").read_bytes(), (ROOT / "configs/tiny.yaml").read_bytes())
 
     def test_what_a_restart_cannot_mend_is_not_restarted(self):
         stays = {self.codes[kind] for kind in ("spec", "capacity", "data", "checkpoint", "diverged")}

@@ -216,6 +216,7 @@ TEST_CASE("a search finds the same with any number of threads, and its job is on
   CHECK(core::spec::parse_job(json["job"].get<std::string>(), "json") == chosen);
   CHECK_THAT(core::plan::search_text(job, topology, one),
              Catch::Contains("chosen, over the job's own") && Catch::Contains("MFU"));
+  CHECK_THAT(core::plan::search_text(chosen, topology, one), Catch::Contains("chosen: the job's own\n"));
 }
 
 TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory", "[search]") {

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this host, for a test's own use."""
+"""A real Slurm of two nodes, or of more, on this host, for a test's own use."""
 
 import pathlib
 import socket
@@ -12,7 +12,7 @@ MISSING = [p for p in PROGRAMS if shutil.which(p, path=os.environ["PATH"] + ":/u
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
@@ -34,14 +34,14 @@ SlurmctldPidFile={root}/slurmctld.pid
 SlurmdPidFile={root}/slurmd-%n.pid
 SlurmctldLogFile={root}/slurmctld.log
 SlurmdLogFile={root}/slurmd-%n.log
-NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 {resources}State=UNKNOWN
-NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 {resources}State=UNKNOWN
+{nodes}
 {more}PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=1,bf_interval=1
-PartitionName=batch Nodes=node1,node2 Default=YES PriorityTier=1 MaxTime=INFINITE State=UP
-PartitionName=grace Nodes=node1,node2 PriorityTier=1 GraceTime=30 MaxTime=INFINITE State=UP
-PartitionName=urgent Nodes=node1,node2 PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
+PartitionName=batch Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE State=UP
+PartitionName=grace Nodes=ALL PriorityTier=1 GraceTime=30 MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
+PartitionName=gpu Nodes=ALL PriorityTier=1 MaxTime=INFINITE State=UP
 """
 
 
@@ -60,7 +60,9 @@ def free_ports(n):
 
 class SlurmTest(RunTest):
     slurmd_timeout = 300  # seconds after which Slurm takes a node without a slurmd for down
+    node_count = 2
     gpus = 0              # that each node is declared to have
+    features = "none"     # of each node, for --constraint
 
     def setUp(self):
         super().setUp()
@@ -68,21 +70,25 @@ class SlurmTest(RunTest):
             self.skipTest("a Slurm of the test's own needs root")
         self.assertEqual(MISSING, [], "there is no Slurm here: deploy/install-deps.sh --tests installs it")
         host = socket.gethostname().split(".")[0]
-        for name in ("state", "spool-node1", "spool-node2"):
+        names = [f"node{i + 1}" for i in range(self.node_count)]
+        for name in ("state", *(f"spool-{node}" for node in names)):
             (self.root / name).mkdir()
+        port, *ports = free_ports(1 + self.node_count)
+        resources = f"CPUs=2 Features={self.features}" + (f" Gres=gpu:{self.gpus}" if self.gpus else "")
+        nodes = "\n".join(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={own} {resources} State=UNKNOWN"
+                          for node, own in zip(names, ports))
         config = self.root / "slurm.conf"
-        config.write_text(CONFIG.format(host=host, root=self.root, ports=free_ports(3), slurmd_timeout=self.slurmd_timeout,
-                                        resources=f"Gres=gpu:{self.gpus} " if self.gpus else "",
+        config.write_text(CONFIG.format(host=host, root=self.root, port=port, slurmd_timeout=self.slurmd_timeout, nodes=nodes,
                                         more="GresTypes=gpu\n" if self.gpus else ""))
         if self.gpus:
             # Slurm counts files, which stand for devices.
             for i in range(self.gpus):
                 (self.root / f"gpu{i}").touch()
-            (self.root / "gres.conf").write_text(f"NodeName=node[1-2] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
+            (self.root / "gres.conf").write_text(f"NodeName=node[1-{self.node_count}] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
         self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM")}, "SLURM_CONF": str(config),
                     "PATH": os.environ["PATH"] + ":/usr/sbin", "TRAINERD": str(BINARY)}
         self.daemon("slurmctld", "-D")
-        self.slurmd = {node: self.daemon("slurmd", "-D", "-N", node) for node in ("node1", "node2")}
+        self.slurmd = {node: self.daemon("slurmd", "-D", "-N", node) for node in names}
         self.wait_for_nodes()
 
     def daemon(self, *command):

@@ -161,9 +161,9 @@ std::string search_text(const job::JobSpec& job, const parallel::Topology& topol
           table(result.best, result.timed);
   if (own != result.best.end())
     text += fmt::format("the job's own is number {}\n", own - result.best.begin() + 1);
-  text += "chosen, over the job's own:\n";
-  for (const std::string& key : differences(choice_of(job), result.best.front().choice))
-    text += "  " + key + "\n";
+  const std::vector<std::string> changed = differences(choice_of(job), result.best.front().choice);
+  text += changed.empty() ? "chosen: the job's own\n" : "chosen, over the job's own:\n";
+  for (const std::string& key : changed) text += "  " + key + "\n";
   return text;
 }
 

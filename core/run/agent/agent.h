@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/run/agent/start_record.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/stop/stop.h"
 #include "io/console/run_log.h"
@@ -32,6 +33,7 @@ struct AgentOptions {
   std::string fresh_command = {};  ///< that begins the job anew, for people
   /// Where this node serves metrics, or "off"; empty: node 0 where the job says, the others not.
   std::string metrics_listen = {};
+  Invocation invocation = {};
 };
 
 struct AgentResult {

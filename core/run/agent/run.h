@@ -145,6 +145,7 @@ class Run {
   void open_sinks();
   void send_metrics();
   void serve_metrics(const io::MetricsOptions& metrics);
+  void open_trackers();
   void remove_left_targets() const;
   void compare_with_plan();
   void finish(const std::string& outcome);

@@ -10,10 +10,12 @@
 #include "core/plan/predict/memory_use.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "core/spec/changes.h"
 #include "core/spec/spec.h"
 #include "core/version/version.h"
 #include "io/lines/earlier_attempt.h"
 #include "io/text/text.h"
+#include "io/tracking/tracking.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -139,7 +141,38 @@ void Run::open_sinks() {
   sinks_.add(report_sink());
   sinks_.add(std::make_unique<io::RunFactsSink>(output_.facts()));
   sinks_.add(std::make_unique<io::ConsoleSink>(*options_.screen, *options_.log));
+  open_trackers();
   for (const std::string& warning : early_warnings_) record(io::NoticeKind::warning, warning);
+}
+
+/// The record of this start, and the trackers that the job names.
+void Run::open_trackers() {
+  std::vector<std::string> hosts;
+  for (std::int64_t node = 0; node < membership_.nodes(); ++node)
+    hosts.push_back(membership_.alone() ? host_name() : membership_.name_of(node));
+  StartTags start = write_start(output_.starts(), {.invocation = options_.invocation,
+                                                   .version = version::release(),
+                                                   .commit = version::commit(),
+                                                   .step = step_,
+                                                   .layout = layout_text(),
+                                                   .device = topology_.device.name,
+                                                   .hosts = std::move(hosts),
+                                                   .data = data_});
+  if (!start.problem.empty()) warn_early(start.problem);
+  if (job_.metrics.tensorboard)
+    sinks_.add(std::make_unique<io::TensorboardSink>(output_.tensorboard(), step_));
+  const io::MlflowOptions& mlflow = job_.metrics.mlflow;
+  if (!mlflow.logs()) return;
+  sinks_.add(std::make_unique<io::MlflowSink>(io::MlflowRun{.server = mlflow,
+                                                            .credentials = options_.invocation.credentials,
+                                                            .state_path = output_.mlflow(),
+                                                            .name = job_.name,
+                                                            .steps_path = output_.steps(),
+                                                            .events_path = output_.events(),
+                                                            .params = spec::key_values(job_),
+                                                            .tags = std::move(start.tags)},
+                                              [](const std::string& warning) { log::warn("{}", warning); }));
+  log::info("the run is logged by MLflow at {}, experiment {}", mlflow.uri, mlflow.experiment);
 }
 
 /// To the log and to every sink.

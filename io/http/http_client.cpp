@@ -1,0 +1,141 @@
+#include "io/http/http_client.h"
+
+#define CURL_DISABLE_TYPECHECK
+#include <curl/curl.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <type_traits>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::size_t kMaxReply = std::size_t{16} << 20;
+
+struct Curl {
+  decltype(&::curl_global_init) global_init = nullptr;
+  decltype(&::curl_easy_init) init = nullptr;
+  decltype(&::curl_easy_reset) reset = nullptr;
+  decltype(&::curl_easy_setopt) set = nullptr;
+  decltype(&::curl_easy_perform) perform = nullptr;
+  decltype(&::curl_easy_getinfo) get = nullptr;
+  decltype(&::curl_easy_strerror) error_text = nullptr;
+  decltype(&::curl_easy_cleanup) cleanup = nullptr;
+  decltype(&::curl_slist_append) append = nullptr;
+  decltype(&::curl_slist_free_all) free_all = nullptr;
+
+  // The host's own, so that it finds the host's certificates. Never closed: it may have threads of its own.
+  Curl() {
+    constexpr const char* kLibrary = "libcurl.so.4";
+    void* handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (handle == nullptr)
+      throw base::spec_error(std::string("cannot send anything by HTTP: ") + ::dlerror() +
+                             ": install libcurl (Debian's package libcurl4)");
+    const auto find = [&](auto& function, const char* symbol) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, symbol));
+      if (function == nullptr)
+        throw base::spec_error(std::string("cannot send anything by HTTP: ") + kLibrary + " has no " +
+                               symbol);
+    };
+    find(global_init, "curl_global_init");
+    find(init, "curl_easy_init");
+    find(reset, "curl_easy_reset");
+    find(set, "curl_easy_setopt");
+    find(perform, "curl_easy_perform");
+    find(get, "curl_easy_getinfo");
+    find(error_text, "curl_easy_strerror");
+    find(cleanup, "curl_easy_cleanup");
+    find(append, "curl_slist_append");
+    find(free_all, "curl_slist_free_all");
+    global_init(CURL_GLOBAL_DEFAULT);
+  }
+};
+
+const Curl& curl() {
+  static const Curl library;
+  return library;
+}
+
+std::size_t take(char* bytes, std::size_t size, std::size_t count, void* to) {
+  auto& body = *static_cast<std::string*>(to);
+  if (body.size() + size * count > kMaxReply) return 0;  // ends the transfer with an error
+  body.append(bytes, size * count);
+  return size * count;
+}
+
+int is_aborted(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return static_cast<std::atomic<bool>*>(flag)->load() ? 1 : 0;
+}
+
+}  // namespace
+
+struct HttpClient::State {
+  CURL* handle = nullptr;
+  std::atomic<bool> aborted = false;
+};
+
+HttpClient::HttpClient() : state_(std::make_unique<State>()) {
+  state_->handle = curl().init();
+  if (state_->handle == nullptr)
+    throw base::spec_error("cannot send anything by HTTP: libcurl does not start");
+}
+
+HttpClient::~HttpClient() { curl().cleanup(state_->handle); }
+
+void HttpClient::abort() { state_->aborted = true; }
+
+std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::string& why) {
+  const Curl& c = curl();
+  CURL* const handle = state_->handle;
+  HttpResponse reply;
+  std::array<char, CURL_ERROR_SIZE> error{};
+  curl_slist* headers = c.append(nullptr, "Expect:");  // the body goes at once
+  for (const std::string& header : request.headers) headers = c.append(headers, header.c_str());
+  const long milliseconds = static_cast<long>(1e3 * request.seconds) + 1;
+  c.reset(handle);  // connections stay open
+  c.set(handle, CURLOPT_URL, request.url.c_str());
+  c.set(handle, CURLOPT_HTTPHEADER, headers);
+  c.set(handle, CURLOPT_NOSIGNAL, 1L);
+  c.set(handle, CURLOPT_TIMEOUT_MS, milliseconds);
+  c.set(handle, CURLOPT_CONNECTTIMEOUT_MS, milliseconds);
+  c.set(handle, CURLOPT_USERAGENT, "trainerd");
+  c.set(handle, CURLOPT_ERRORBUFFER, error.data());
+  c.set(handle, CURLOPT_WRITEFUNCTION, take);
+  c.set(handle, CURLOPT_WRITEDATA, &reply.body);
+  c.set(handle, CURLOPT_NOPROGRESS, 0L);
+  c.set(handle, CURLOPT_XFERINFOFUNCTION, is_aborted);
+  c.set(handle, CURLOPT_XFERINFODATA, &state_->aborted);
+  if (request.body) {
+    c.set(handle, CURLOPT_POST, 1L);
+    c.set(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
+    c.set(handle, CURLOPT_POSTFIELDS, request.body->data());
+  }
+  const CURLcode code = state_->aborted ? CURLE_ABORTED_BY_CALLBACK : c.perform(handle);
+  long status = 0;
+  if (code == CURLE_OK) c.get(handle, CURLINFO_RESPONSE_CODE, &status);
+  c.free_all(headers);
+  if (code != CURLE_OK) {
+    why = error[0] != 0 ? error.data() : c.error_text(code);
+    return std::nullopt;
+  }
+  reply.status = static_cast<int>(status);
+  return reply;
+}
+
+std::string url_encoded(const std::string& text) {
+  constexpr const char* kDigits = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_' || c == '~';
+    if (plain) encoded += c;
+    else (encoded += '%') += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return encoded;
+}
+
+}  // namespace trainerd::io

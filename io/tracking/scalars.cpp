@@ -1,0 +1,24 @@
+#include "io/tracking/scalars.h"
+
+namespace trainerd::io {
+
+std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record) {
+  std::vector<std::pair<std::string, double>> scalars{
+      {"loss", record.loss},
+      {"learning_rate", record.learning_rate},
+      {"grad_norm", record.grad_norm},
+      {"step_seconds", record.step_seconds},
+      {"tokens", static_cast<double>(record.tokens)},
+      {"tokens_per_second", record.tokens_per_second},
+  };
+  if (record.mfu) scalars.emplace_back("mfu", *record.mfu);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts)
+    scalars.emplace_back(std::string("time/") + part.name, record.time[part.part]);
+  return scalars;
+}
+
+std::vector<std::pair<std::string, double>> scalars_of(const EvaluationRecord& record) {
+  return {{"validation_loss", record.loss}};
+}
+
+}  // namespace trainerd::io
