@@ -314,6 +314,7 @@ class Checker {
               "staged");
     if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
+    if ((!cluster || given("cluster.nodes")) && !among_nodes(grid.ranks())) return;
     if (!cluster) {
       cluster = local_nodes(grid.ranks());
       if (!cluster) return;
@@ -327,18 +328,22 @@ class Checker {
     if (!what.empty()) problem("parallel.tp", what);
   }
 
-  // Several machines like this one; none when the ranks cannot be divided among them.
+  // Whether each node has as many ranks.
+  bool among_nodes(std::int64_t ranks) {
+    const std::int64_t nodes = job_.cluster.nodes;
+    if (ranks % nodes == 0) return true;
+    std::int64_t nearest = std::min(nodes, ranks);
+    while (ranks % nearest != 0) --nearest;
+    problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                                 " (tp x pp x dp) cannot be divided evenly among " + to_string(nodes) +
+                                 " nodes (nearest valid: " + to_string(nearest) + ")");
+    return false;
+  }
+
+  // Several machines like this one; none for one.
   std::optional<parallel::Topology> local_nodes(std::int64_t ranks) {
     const std::int64_t nodes = job_.cluster.nodes;
     if (nodes == 1) return std::nullopt;
-    if (ranks % nodes != 0) {
-      std::int64_t nearest = nodes;
-      while (nearest > 1 && ranks % nearest != 0) --nearest;
-      problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
-                                   " (tp x pp x dp) cannot be divided evenly among " + to_string(nodes) +
-                                   " nodes (nearest valid: " + to_string(nearest) + ")");
-      return std::nullopt;
-    }
     parallel::Topology local;
     local.nodes = nodes;
     local.devices_per_node = ranks / nodes;

@@ -105,7 +105,7 @@ std::string report(const std::string& path, const std::vector<Description>& file
   const bool mixed = std::any_of(files.begin(), files.end(), differs);
   std::string out = path + "\n";
   const auto line = [&out](const char* name, const std::string& value) {
-    out += fmt::format("  {:<15}{}\n", name, value);
+    out += fmt::format("  {:<16}{}\n", name, value);
   };
   if (files.size() > 1) line("files", with_commas(static_cast<std::int64_t>(files.size())));
   line("format", mixed ? "mixed (see below)" : files[0].file.layout.format);

@@ -15,8 +15,8 @@ namespace {
 
 const std::string kClusterFile = std::string(TRAINERD_SOURCE_DIR) + "/configs/clusters/dgx-h100.yaml";
 
-job::JobSpec job_on(const std::string& cluster) {
-  return spec::parse_job(kJob + "cluster: " + cluster + "\n", "job.yaml");
+job::JobSpec job_on(const std::string& cluster, const std::vector<std::string>& sets = {}) {
+  return spec::parse_job(kJob + "cluster: " + cluster + "\n", "job.yaml", sets);
 }
 
 parallel::Topology preset(const std::string& name) {
@@ -68,7 +68,8 @@ TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cl
 }
 
 TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][cluster]") {
-  const job::JobSpec job = job_on("{preset: " + kClusterFile + ", nodes: 3}");
+  const job::JobSpec job =
+      job_on("{preset: " + kClusterFile + ", nodes: 3}", {"parallel.dp=3", "batch.global=6"});
   CHECK(spec::job_topology(job).devices() == 24);
   CHECK(spec::job_topology(job).peak == preset("dgx-h100").peak);
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
@@ -76,7 +77,7 @@ TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][clus
 
 TEST_CASE("a preset has as many nodes as the ranks need, unless the job says", "[spec][cluster]") {
   CHECK(job_on("{preset: dgx-h100}").cluster.nodes == 1);
-  CHECK(job_on("{preset: dgx-h100, nodes: 5}").cluster.nodes == 5);
+  CHECK(job_on("{preset: dgx-h100, nodes: 5}", {"parallel.dp=5", "batch.global=10"}).cluster.nodes == 5);
   CHECK(spec::parse_job(spec::to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") ==
         job_on("{preset: dgx-h100}"));
 }

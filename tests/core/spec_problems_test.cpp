@@ -319,6 +319,7 @@ TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel gro
   CHECK(problems(kJob, {"cluster.nodes=2"}) == Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp "
                                                      "x dp) cannot be divided evenly among 2 nodes (nearest "
                                                      "valid: 1)"});
+  CHECK(problems(kJob, {"cluster={preset: dgx-h100, nodes: 16}"}).size() == 1);
   const Lines split = problems(kJob, {"parallel.dp=3", "batch.global=6", "cluster.nodes=2"});
   REQUIRE(split.size() == 1);
   CHECK_THAT(split[0], Catch::Contains("3 ranks") && Catch::Contains("nearest valid: 1"));
