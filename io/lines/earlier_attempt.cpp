@@ -28,6 +28,16 @@ double number_after(std::string_view line, std::string_view key) {
 bool begins_attempt(NoticeKind kind) {
   return kind == NoticeKind::start || kind == NoticeKind::resume || kind == NoticeKind::restart;
 }
+bool ends_attempt(NoticeKind kind) {
+  return kind == NoticeKind::finish || kind == NoticeKind::stop || kind == NoticeKind::failure;
+}
+/// By the line's beginning: evaluations and checkpoints are most of the lines.
+bool may_begin_or_end(std::string_view line) {
+  constexpr std::string_view kFront = "{\"event\":\"";
+  if (!line.starts_with(kFront)) return false;
+  const std::string_view rest = line.substr(kFront.size());
+  return rest.starts_with("st") || rest.starts_with("re") || rest.starts_with("f");
+}
 
 std::optional<StepRecord> parsed(const std::string& line) {
   try {
@@ -72,12 +82,14 @@ EarlierRun read_earlier_run(const std::string& steps_path, const std::string& ev
     return true;
   });
   read_log_lines(events_path, [&](const std::string& line, bool) {
-    // Evaluations and checkpoints are most of the lines.
-    if (!line.starts_with("{\"event\":\"start\"") && !line.starts_with("{\"event\":\"re")) return true;
+    if (!may_begin_or_end(line)) return true;
     try {
       const EventRecord event = parse_event_record(line);
       const auto* notice = std::get_if<NoticeRecord>(&event);
-      if (notice == nullptr || !begins_attempt(notice->kind)) return true;
+      if (notice == nullptr) return true;
+      if (ends_attempt(notice->kind)) earlier.ended = true;
+      if (!begins_attempt(notice->kind)) return true;
+      earlier.ended = false;
       if (earlier.attempts++ == 0) earlier.began = notice->wall_time;
     } catch (const base::DataError&) {
       // A torn or garbled line tells of no attempt.

@@ -143,6 +143,7 @@ struct EarlierRun {
   std::int64_t attempts = 0;  ///< starts, resumes and restarts
   double began = 0;           ///< the first of them, Unix seconds; 0: not known
   double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
+  bool ended = false;         ///< the last of them was done, stopped or failed, and could say so
 };
 
 /// What is known before the first step.

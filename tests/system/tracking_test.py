@@ -297,6 +297,25 @@ class Mlflow(TrackingTest):
         self.assertIn(b"Authorization: Bearer secret-token\r\n", self.proxy.heads)
         self.assertEqual(self.files_with("secret-token"), [])
 
+    def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished_by_the_next_start(self):
+        job = self.job()
+        self.run_job(job, *self.options("unfinished"))
+        [run] = self.runs("unfinished")
+        client = f"http://127.0.0.1:{self.port}/api/2.0/mlflow/runs/update"
+        body = json.dumps({"run_id": run["id"], "status": "RUNNING"}).encode()
+        urllib.request.urlopen(urllib.request.Request(client, body, {"Content-Type": "application/json"})).close()
+        events = self.root / "a" / "events.jsonl"
+        lines = events.read_text().splitlines(keepends=True)
+        self.assertEqual(json.loads(lines[-1])["event"], "finish")
+        events.write_text("".join(lines[:-1]))
+        for _ in range(2):  # the second has nothing to add
+            self.assertIn("all 24 steps are done already", self.run_job(job, *self.options("unfinished")))
+            now = events.read_text().splitlines()
+            self.assertEqual((len(now), json.loads(now[-1])["message"]), (len(lines), json.loads(lines[-1])["message"]))
+        [run] = self.runs("unfinished")
+        self.assertEqual(run["status"], "FINISHED")
+        self.check_curves(run)
+
     def test_a_server_that_is_away_for_a_while_misses_nothing(self):
         job = self.job()
         process = self.start(job, *self.options("away", "--set", "steps=100000", "--set", "batch.global=64"), env=NO_PROXY)

@@ -118,11 +118,10 @@ AgentResult Run::run() {
   const bool stopped = stop_between_ || attempt_->stopped();
   const int signal = stopped ? stop_->exit_signal : 0;
   membership_.finish({.stop_signal = signal});
-  const std::string behind = "; the last checkpoint is " + last_good_;
   if (stopped)
-    record(io::NoticeKind::stop,
-           "stopped by " + stop_->reason + " after step " + std::to_string(step_) + behind);
-  else record(io::NoticeKind::finish, "all " + std::to_string(step_) + " steps are done" + behind);
+    record(io::NoticeKind::stop, "stopped by " + stop_->reason + " after step " + std::to_string(step_) +
+                                     "; the last checkpoint is " + last_good_);
+  else record_done();
   finish(stopped ? "stopped by " + stop_->reason : "done");
   return {step_, signal};
 }

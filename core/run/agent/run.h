@@ -153,6 +153,7 @@ class Run {
   void warn_early(const std::string& message);
   void record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   void record_begin();
+  void record_done();
   void record_failure(const std::string& error);
   void record_refused(const std::string& error);
   void watch_outlets();

@@ -228,6 +228,11 @@ void Run::watch_outlets() {
   for (const std::string& warning : sinks_.watch()) notify(io::NoticeKind::warning, warning);
 }
 
+void Run::record_done() {
+  record(io::NoticeKind::finish,
+         "all " + std::to_string(step_) + " steps are done; the last checkpoint is " + last_good_);
+}
+
 /// In the events alone: the screen gets it as the process ends.
 void Run::record_failure(const std::string& error) {
   record_begin();

@@ -93,19 +93,26 @@ void Run::check_data() {
   std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
 }
 
-/// A run that was killed after its last checkpoint and before its report gets the report now.
+/// A run that was killed after its last checkpoint gets now what it could not write: its end in the events
+/// and at the trackers, and the report.
 AgentResult Run::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
   remove_left_targets();
-  if (membership_.leads() && !output_.report_is_current()) {
-    io::RunInfo info = run_info();
-    info.device = resumed_->environment["processor"];
-    info.threads = std::atoi(resumed_->environment["threads"].c_str());
-    const auto report = report_sink();
-    report->on_start(info);
-    report->on_finish({step_, 0, "done"});
-    log::info("the report was written from the logs: {}", output_.report());
+  if (!membership_.leads()) return {step_, 0};
+  const bool ended = io::read_earlier_run(output_.steps(), output_.events(), step_).ended;
+  if (!ended) {
+    sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), step_));
+    open_trackers();
   }
+  const bool reports = !ended || !output_.report_is_current();
+  if (reports) sinks_.add(report_sink());
+  io::RunInfo info = run_info();
+  info.device = resumed_->environment["processor"];
+  info.threads = std::atoi(resumed_->environment["threads"].c_str());
+  sinks_.each(&io::MetricsSink::on_start, info);
+  if (!ended) record_done();
+  finish("done");
+  if (reports) log::info("the report was written from the logs: {}", output_.report());
   return {step_, 0};
 }
 
