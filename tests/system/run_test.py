@@ -183,7 +183,7 @@ class Resume(RunTest):
         self.wait_for(process, lambda: list((self.root / "a" / "checkpoints").glob(".partial-step-*/*")), "a checkpoint is being written")
 
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
-        long = ("--set", "steps=2000", "--set", "checkpoint.every=7")
+        long = ("--set", f"steps={2000 if FULL else 1000}", "--set", "checkpoint.every=7")
         self.run_job(self.job("whole"), *long)
         rng = random.Random(5)
         job = self.job("killed")
@@ -291,7 +291,7 @@ class Resume(RunTest):
 
     def test_a_worker_that_has_used_up_its_cpu_time_stops_the_run_after_saving(self):
         process = self.start(self.job(), "--set", "steps=1000000", "--set", "checkpoint.every=0",
-                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (2, 600)))
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, 600)))
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 143, output)
         self.assertIn("stopped by SIGXCPU at rank 0", output)
