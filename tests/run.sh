@@ -39,4 +39,4 @@ cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNI
 cmake --build --preset "$preset"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # tests/CMakeLists.txt says which tests run beside each other on two cores.
-ctest --test-dir "build/$preset" --output-on-failure -j 3
+ctest --test-dir "build/$preset" --output-on-failure -j 4

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/spec/json.h"
+#include "io/text/json.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -122,7 +123,7 @@ std::string job_json(const job::JobSpec& job, const parallel::PlacedGrid& placed
     for (const auto& group : groups) links.push_back(parallel::to_string(placed.link(group, axis)));
     out["groups"][parallel::to_string(axis)] = groups;
   }
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(out) + "\n";
 }
 
 }  // namespace trainerd::core::spec

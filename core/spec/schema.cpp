@@ -7,6 +7,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/json.h"
 #include "core/spec/spec.h"
+#include "io/text/json.h"
 #include "io/text/text.h"
 
 namespace trainerd::core::spec {
@@ -188,7 +189,7 @@ std::string job_schema() {
                             {"type", {"string", "number", "boolean", "array", "object"}},
                             {"items", {{"$ref", "#/$defs/given"}}},
                             {"additionalProperties", {{"$ref", "#/$defs/given"}}}};
-  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(root, 2) + "\n";
 }
 
 }  // namespace trainerd::core::spec

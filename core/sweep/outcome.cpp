@@ -7,6 +7,7 @@
 #include "core/sweep/table.h"
 #include "io/lines/step_log.h"
 #include "io/metrics/event_log.h"
+#include "io/text/json.h"
 #include "io/text/text.h"
 
 namespace trainerd::core::sweep {
@@ -96,7 +97,7 @@ std::string results_lines(const Sweep& sweep, const std::vector<JobResult>& resu
                  {"validation_loss", number(result.record.validation_loss)},
                  {"tokens_per_second", speed > 0 ? Json(speed) : Json()}};
     if (!result.reason.empty()) line["reason"] = result.reason;
-    lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    lines += io::to_text(line) + "\n";
   }
   return lines;
 }

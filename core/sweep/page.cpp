@@ -14,6 +14,7 @@
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/parallel_chart.h"
 #include "io/metrics/report/style.h"
+#include "io/text/json.h"
 #include "io/text/text.h"
 
 namespace trainerd::core::sweep {
@@ -67,7 +68,7 @@ KeyValues values_of(const Sweep& sweep, const std::string& key) {
   for (const Json& value : json) {
     const std::string word = value.is_null()     ? "-"
                              : value.is_string() ? value.get<std::string>()
-                                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+                                                 : io::to_text(value);
     const auto known = std::find(words.begin(), words.end(), word);
     values.of_job.push_back(static_cast<double>(known - words.begin()));
     if (known == words.end()) words.push_back(word);

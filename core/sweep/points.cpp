@@ -13,6 +13,7 @@
 #include "core/spec/read.h"
 #include "core/sweep/draw.h"
 #include "core/sweep/sobol.h"
+#include "io/text/json.h"
 
 namespace trainerd::core::sweep {
 namespace {
@@ -244,7 +245,7 @@ class PointMaker {
     const bool word = std::holds_alternative<spec::IntegerOrAuto>(field->storage) && value.text == "auto";
     Json json = word ? Json() : spec::value_json(*field);
     if (json.is_null()) json = plain_json(value);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return io::to_text(json);
   }
 
   /// A value that no code honours in any job. `now` speaks of the job that has it.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "io/text/json.h"
+
 namespace trainerd::core::sweep {
 
 std::vector<std::string> keys_of(const Sweep& sweep) {
@@ -19,7 +21,7 @@ std::string value_of(const SweepJob& job, const std::string& key) {
   const auto at =
       std::find_if(job.set.begin(), job.set.end(), [&](const SetKey& k) { return k.path == key; });
   if (at == job.set.end()) return "-";
-  const nlohmann::ordered_json value = nlohmann::ordered_json::parse(at->json);
+  const nlohmann::json value = io::parse_json(at->json);
   if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
   return value.is_string() ? value.get<std::string>() : at->json;
 }

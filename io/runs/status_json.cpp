@@ -258,13 +258,13 @@ RunStatus status_of(const Json& o) {
   s.attempts = int_member(o, "attempts");
   s.step = int_member(o, "step");
   s.tokens = int_member(o, "tokens");
-  if (o.contains("last")) s.last = parse_step_record(o["last"].dump());
+  if (o.contains("last")) s.last = parse_step_record(text_of(o["last"]));
   if (o.contains("evaluation_progress")) {
     const Json& p = o["evaluation_progress"];
     s.evaluation_progress = {int_member(p, "step"), int_member(p, "done"), int_member(p, "batches")};
   }
   if (o.contains("checkpoint"))
-    s.checkpoint = std::get<CheckpointRecord>(parse_event_record(o["checkpoint"].dump()));
+    s.checkpoint = std::get<CheckpointRecord>(parse_event_record(text_of(o["checkpoint"])));
   s.step_seconds = number_member(o, "step_seconds");
   if (o.contains("eta_seconds")) s.eta_seconds = number_member(o, "eta_seconds");
   s.recent_steps = int_member(o, "recent_steps");
@@ -279,7 +279,7 @@ RunStatus status_of(const Json& o) {
                         string_member(e, "message")});
   s.series = buckets_of(member(o, "series"));
   for (const Json& e : list_member(o, "evaluations"))
-    s.evaluations.push_back(std::get<EvaluationRecord>(parse_event_record(e.dump())));
+    s.evaluations.push_back(std::get<EvaluationRecord>(parse_event_record(text_of(e))));
   if (!s.evaluations.empty()) s.evaluation = s.evaluations.back();
   for (const Json& step : list_member(o, "resumed_after")) s.resumed_after.push_back(integer_of(step));
   return s;

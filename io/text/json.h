@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
-// JSON from outside, read strictly. Included by sources of io/ only, never by a header that others see.
+// JSON from outside, read strictly, and JSON as text. Included by sources only, never by a header that
+// others see. Parsing and writing are here and nowhere else: where either is used, nlohmann's templates take
+// seconds to compile.
 
 namespace trainerd::io {
 
@@ -40,5 +42,7 @@ std::map<std::string, std::string> text_map(const nlohmann::json& object, const 
 /// As one line, or indented. Text that is not UTF-8 gets replacement characters: names are shown, not
 /// restored.
 std::string to_text(const nlohmann::ordered_json& value, int indent = -1);
+/// As one line, of a value that was parsed.
+std::string text_of(const nlohmann::json& value);
 
 }  // namespace trainerd::io

@@ -131,7 +131,7 @@ MlflowClient::Answer MlflowClient::call(const std::string& path, std::optional<s
 std::string MlflowClient::post(const std::string& path, const std::string& body) {
   const Answer answer = call(path, body);
   if (!answer.succeeded()) throw MlflowError{answer.what, answer.may_pass()};
-  return answer.body.dump();
+  return text_of(answer.body);
 }
 
 /// None: it is not there.

@@ -34,6 +34,18 @@ endif()
 trainerd_room(kernels/cuda/backend TYPE OBJECT USES kernels/cuda/attention kernels/cuda/cudnn kernels/cuda/gemm
               LIBRARIES CUDA::cudart_static CUDA::cublasLt)
 
+# tests/kernels/ptx_test.py reads the kernels' PTX in the plugin; to make it again takes as long as the kernels do.
+set(TRAINERD_PTX OFF)
+if(TRAINERD_TESTS AND "90a-real" IN_LIST CMAKE_CUDA_ARCHITECTURES)
+  set(TRAINERD_PTX ON)
+  list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90a-real$" 90a OUTPUT_VARIABLE with_ptx)
+  foreach(room kernels attention)
+    set_target_properties(trainerd_kernels_cuda_${room} PROPERTIES CUDA_ARCHITECTURES "${with_ptx}")
+    target_compile_options(trainerd_kernels_cuda_${room} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
+  endforeach()
+endif()
+set(TRAINERD_PTX ${TRAINERD_PTX} PARENT_SCOPE)
+
 add_library(trainerd_cuda MODULE)
 foreach(room runtime kernels attention gemm cudnn backend)
   target_sources(trainerd_cuda PRIVATE $<TARGET_OBJECTS:trainerd_kernels_cuda_${room}>)

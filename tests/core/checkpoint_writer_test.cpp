@@ -123,7 +123,7 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
           "[checkpoint-writer]") {
   const test::TempDir dir;
   core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
-                                     {.first_seconds = 0.05, .give_up_seconds = 0.2});
+                                     {.first_seconds = 0.05, .give_up_seconds = 1});
   break_disk(dir);
   const double start = base::monotonic_seconds();
   writer.enqueue(job_at(1));
@@ -132,10 +132,10 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
   auto last = wait_for(writer);
   while (last.outcome != Outcome::given_up) last = wait_for(writer);
   CHECK(last.step == 2);
-  CHECK(last.failing_seconds >= 0.2);
+  CHECK(last.failing_seconds >= 1);
   CHECK(last.failures >= 3);
   CHECK_THROWS_AS(std::rethrow_exception(last.error), base::CheckpointError);
-  CHECK(base::monotonic_seconds() - start < 10);
+  CHECK(base::monotonic_seconds() - start < 30);
   CHECK(writer.pending() == 0);
   // Later jobs have one try each until something is written.
   writer.enqueue(job_at(3));
@@ -169,11 +169,11 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
     while (hanging == 0) ::usleep(1000);
     writer.abandon();
   }
-  CHECK(base::monotonic_seconds() - start < 5);
+  CHECK(base::monotonic_seconds() - start < 30);
   CHECK(store.list().empty());
   disk_hangs = false;
   // The one that was being written finishes by itself; the queued one was dropped.
-  const double end = base::monotonic_seconds() + 10;
+  const double end = base::monotonic_seconds() + 60;
   while (store.list().empty() && base::monotonic_seconds() < end) ::usleep(1000);
   ::usleep(50'000);
   REQUIRE(store.list().size() == 1);

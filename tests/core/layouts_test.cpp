@@ -5,8 +5,10 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/full.h"
 #include "train_support.h"
 
 using namespace trainerd;
@@ -14,6 +16,8 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kSteps = 20;
+/// Of a run that is compared with another.
+const std::int64_t kComparedSteps = test::runs_full() ? kSteps : 8;
 
 /// What a run leaves to compare, of rank 0, after checking that every rank reports the same.
 struct Curve {
@@ -48,13 +52,13 @@ core::job::JobSpec job_of(const std::string& model) {
 }
 
 Curve run(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
-          test::Through through = test::Through::memory) {
+          test::Through through = test::Through::memory, std::int64_t steps = kComparedSteps) {
   std::vector<Curve> curves(test::ranks_of(job));
   test::on_every_rank(
       job,
       [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
         Curve& curve = curves[static_cast<std::size_t>(rank)];
-        for (std::int64_t step = 1; step <= kSteps; ++step) {
+        for (std::int64_t step = 1; step <= steps; ++step) {
           const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
           curve.loss.push_back(report.loss);
           curve.norm.push_back(report.grad_norm);
@@ -73,7 +77,8 @@ Curve run(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
 /// the gradients are summed in another order, and every product over tokens is cut elsewhere.
 struct Reference {
   Curve curve;
-  double loss_bound = 0, norm_bound = 0;
+  double loss_bound = 0, norm_bound = 0;  ///< over the steps that are compared
+  double whole_loss_bound = 0;
 };
 
 const Reference& reference(const std::string& model) {
@@ -82,13 +87,15 @@ const Reference& reference(const std::string& model) {
   if (it != known.end()) return it->second;
   Reference made;
   core::job::JobSpec job = job_of(model);
-  made.curve = run(job);
+  made.curve = run(job, 64, test::Through::memory, kSteps);
   for (const std::int64_t parts : {4, 2, 1}) {
     job.batch.micro = job.batch.global / parts;
-    const Curve other = run(job);
+    const Curve other = run(job, 64, test::Through::memory, kSteps);
     for (std::size_t i = 0; i < other.loss.size(); ++i) {
-      made.loss_bound =
-          std::max(made.loss_bound, std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i]);
+      const double apart = std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i];
+      made.whole_loss_bound = std::max(made.whole_loss_bound, apart);
+      if (std::cmp_greater_equal(i, kComparedSteps)) continue;
+      made.loss_bound = std::max(made.loss_bound, apart);
       made.norm_bound =
           std::max(made.norm_bound, std::abs(other.norm[i] - made.curve.norm[i]) / made.curve.norm[i]);
     }
@@ -96,6 +103,7 @@ const Reference& reference(const std::string& model) {
   // The largest of three draws of the same rounding; tensor parallelism adds sums over its ranks in every
   // layer.
   made.loss_bound *= 4;
+  made.whole_loss_bound *= 4;
   made.norm_bound *= 4;
   return known.emplace(model, made).first->second;
 }
@@ -143,7 +151,7 @@ TEST_CASE("the bound between layouts is one of rounding, not of training", "[lay
     CAPTURE(model);
     const Reference& r = reference(model);
     CHECK(r.loss_bound > 0);
-    CHECK(r.loss_bound < 1e-4);
+    CHECK(r.whole_loss_bound < 1e-4);
     CHECK(r.norm_bound < 1e-2);
     CHECK(r.curve.loss.back() < r.curve.loss.front() - 0.3);
   }
@@ -370,11 +378,11 @@ TEST_CASE("Muon's layouts give one rank's losses", "[layouts][muon]") {
 TEST_CASE("Muon's bound between layouts is that of AdamW", "[layouts][muon]") {
   for (const auto& [muon, adamw] :
        {std::pair<std::string, std::string>{"muon", "llama"}, {"muon-qwen", "qwen"}}) {
-    CAPTURE(muon, reference(muon).loss_bound, reference(adamw).loss_bound);
+    CAPTURE(muon, reference(muon).whole_loss_bound, reference(adamw).whole_loss_bound);
     // Five steps multiply a small singular direction, and its rounding, by up to 3.4445 each. AdamW divides
     // by the root of a second moment, which is no better. Measured: 4.1e-8 against 4.3e-8 (llama), 7.4e-8
     // against 8.7e-8.
-    CHECK(reference(muon).loss_bound < 2 * reference(adamw).loss_bound);
+    CHECK(reference(muon).whole_loss_bound < 2 * reference(adamw).whole_loss_bound);
     CHECK(reference(muon).curve.loss.back() < reference(muon).curve.loss.front() - 0.3);
   }
 }

@@ -13,8 +13,8 @@ using namespace trainerd;
 
 namespace {
 
-constexpr double kDelay = 0.06;  // seconds, far above what a step of this size takes
-constexpr double kThreshold = 0.05;
+constexpr double kDelay = 0.5;  // seconds, far above what a step of this size takes
+constexpr double kThreshold = 0.25;
 
 /// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator
 /// `op`.

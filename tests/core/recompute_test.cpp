@@ -2,11 +2,11 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tests/full.h"
 #include "train_support.h"
 
 using namespace trainerd;
@@ -24,7 +24,7 @@ const std::vector<core::job::RecomputeOptions> kRecomputing = {{core::job::Recom
 /// Five layers, so that pipelines split unevenly; two key/value heads.
 core::job::JobSpec job_of(const std::string& model, const std::string& precision) {
   core::job::JobSpec job = test::small_job(precision);
-  job.steps = 20;
+  job.steps = test::runs_full() ? 20 : 8;
   job.model.layers = 5;
   job.model.seq_len = 16;
   job.batch = {.global = 8, .micro = 1};
@@ -137,7 +137,7 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
       for (const parallel::ParallelOptions& layout : layouts) {
-        if (turn++ % 2 != 0 && std::getenv("TRAINERD_FULL_TESTS") == nullptr) continue;
+        if (turn++ % 2 != 0 && !test::runs_full()) continue;
         CAPTURE(model, precision, layout.tp, layout.pp, layout.dp, layout.zero, layout.sequence_parallel,
                 parallel::to_string(layout.schedule), layout.virtual_stages);
         core::job::JobSpec job = job_of(model, precision);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/full.h"
 #include "train_support.h"
 
 using namespace trainerd;
@@ -13,6 +14,8 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kRoundedSteps = 20;
+/// Of runs that have the same bits.
+const std::int64_t kSameBitSteps = test::runs_full() ? kRoundedSteps : 8;
 
 core::job::JobSpec reduced_job(const std::string& precision, const std::string& parallel,
                                const std::string& optimizer = "name: adamw, lr: 5.0e-3") {
@@ -26,14 +29,15 @@ core::job::JobSpec reduced_job(const std::string& precision, const std::string& 
       "reduced.yaml");
 }
 
-/// Losses and norms of 20 steps, one after the other, alike on all ranks; memory is used as planned.
+/// Losses and norms of the steps, one after the other, alike on all ranks; memory is used as planned.
 std::vector<double> reduced_curve(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
-                                  test::Through through = test::Through::memory) {
+                                  test::Through through = test::Through::memory,
+                                  std::int64_t steps = kSameBitSteps) {
   std::vector<std::vector<double>> curves(test::ranks_of(job));
   test::on_every_rank(
       job,
       [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
-        for (std::int64_t step = 1; step <= kRoundedSteps; ++step) {
+        for (std::int64_t step = 1; step <= steps; ++step) {
           const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
           curves[static_cast<std::size_t>(rank)].push_back(report.loss);
           curves[static_cast<std::size_t>(rank)].push_back(report.grad_norm);
@@ -77,13 +81,16 @@ TEST_CASE("gradients rounded for the way stay as close to fp32 as computing in b
           "[reduction]") {
   for (const std::string optimizer :
        {"name: adamw, lr: 5.0e-3", "name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3"}) {
-    const std::vector<double> wide = reduced_curve(reduced_job("fp32", "dp: 1", optimizer));
-    const double bf16 = losses_apart(reduced_curve(reduced_job("bf16", "dp: 1", optimizer)), wide);
+    const auto curve = [](const core::job::JobSpec& job, std::int64_t devices_per_node = 64) {
+      return reduced_curve(job, devices_per_node, test::Through::memory, kRoundedSteps);
+    };
+    const std::vector<double> wide = curve(reduced_job("fp32", "dp: 1", optimizer));
+    const double bf16 = losses_apart(curve(reduced_job("bf16", "dp: 1", optimizer)), wide);
     REQUIRE(wide[2 * kRoundedSteps - 2] < wide[0] - 0.3);
     CHECK(bf16 < 0.01);
     for (const ReducedLayout& layout : kReducedLayouts) {
       const std::vector<double> rounded =
-          reduced_curve(reduced_job("{reduce: bf16}", layout.parallel, optimizer), layout.devices_per_node);
+          curve(reduced_job("{reduce: bf16}", layout.parallel, optimizer), layout.devices_per_node);
       const double apart = losses_apart(rounded, wide);
       CAPTURE(optimizer, layout.parallel, layout.devices_per_node, bf16, apart);
       CHECK(rounded[0] == Approx(wide[0]).epsilon(1e-6));  // nothing was reduced before the first loss

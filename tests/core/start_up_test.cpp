@@ -29,6 +29,7 @@
 #include "io/checkpoint/folders.h"
 #include "kernels/meta/meta_backend.h"
 #include "tests/core/train_support.h"
+#include "tests/full.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;
@@ -43,7 +44,7 @@ std::int64_t saving_nodes() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return 64;
 #else
-  return std::getenv("TRAINERD_FULL_TESTS") != nullptr ? kNodes : kNodes / 4;
+  return test::runs_full() ? kNodes : kNodes / 4;
 #endif
 }
 

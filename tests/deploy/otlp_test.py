@@ -12,7 +12,7 @@ from support import *
 
 # Has what Debian does not: deploy/install-deps.sh --tests.
 PYTHON = pathlib.Path.home() / ".cache/trainerd/tests-python/bin/python"
-WAIT_SECONDS = 120 if SANITIZED else 30
+WAIT_SECONDS = 120 if SANITIZED else 60
 
 
 def attributes(items):
@@ -192,7 +192,7 @@ class Otlp(RunTest):
         self.run_job(self.job_with(free_port(), name="alone"))
         alone = time.monotonic() - begin
         self.assertEqual(self.losses("alone"), self.losses("plain"))
-        self.assertLess(alone, 60 if SANITIZED else 20)
+        self.assertLess(alone, WAIT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from support import *
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = sorted((FOLDER / "rules").glob("*.yml"))
 MISSING = [p for p in ("prometheus", "promtool") if shutil.which(p) is None]
-WAIT_SECONDS = 120 if SANITIZED else 20
+WAIT_SECONDS = 120 if SANITIZED else 60
 
 
 def metrics_named(text):

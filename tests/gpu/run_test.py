@@ -40,7 +40,7 @@ class Limits(Folder):
     def test_what_runs_too_long_is_ended_with_all_it_started(self):
         begin = time.monotonic()
         output, outcome = run.run_limited(["sh", "-c", "sleep 60 & echo $!; sleep 60"], 0.5, dict(os.environ))
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, 50)
         self.assertEqual(outcome, "timed out after 0 s")
         child = int(output)
         for _ in range(100):

@@ -155,7 +155,7 @@ TEST_CASE("the client says what is wrong with an answer") {
   const double begin = base::monotonic_seconds();
   CHECK(get_error({"127.0.0.1", std::to_string(ntohs(at.sin_port))}).find("no answer in time") !=
         std::string::npos);
-  CHECK(base::monotonic_seconds() - begin < 5);
+  CHECK(base::monotonic_seconds() - begin < 30);
 }
 
 TEST_CASE("the live page and the status are beside the metrics") {
@@ -171,7 +171,7 @@ TEST_CASE("the live page and the status are beside the metrics") {
   live.on_rank_state({.first = 0, .count = 4, .node = 0, .state = RankState::training});
   live.on_notice({.kind = NoticeKind::start, .step = 0, .message = "begins", .details = {}, .wall_time = 5});
   live.on_step({.step = 1, .loss = 3.5, .mfu = {}, .time = {}});
-  const double end = base::monotonic_seconds() + 5;
+  const double end = base::monotonic_seconds() + 60;
   while (status().step != 1)
     REQUIRE(base::monotonic_seconds() < end);  // it is made at most twice in a second
   CHECK(status().info.name == "lively");

@@ -171,7 +171,7 @@ TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is th
   double old = m.at("trainerd_checkpoint_age_seconds");
   CHECK(old > young);
   for (const double start = trainerd::base::monotonic_seconds(); old < 0.05;) {
-    REQUIRE(trainerd::base::monotonic_seconds() - start < 10);
+    REQUIRE(trainerd::base::monotonic_seconds() - start < 60);
     old = scrape(sink).at("trainerd_checkpoint_age_seconds");
   }
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});

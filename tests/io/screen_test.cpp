@@ -68,7 +68,7 @@ TEST_CASE("a reader that stands still holds nobody up, and learns how many lines
     CHECK(screen.lost().reason == "nothing reads it");
     const auto begin = std::chrono::steady_clock::now();
     screen.finish();
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
   }
   CHECK(dropped > kLines / 2);
   pipe.write_end.reset();

@@ -17,6 +17,7 @@
 
 #include "kernels/cost/cost.h"
 #include "kernels/scratch/scratch.h"
+#include "tests/full.h"
 #include "tests/kernels/tolerance.h"
 #include "tests/kernels/world.h"
 
@@ -196,6 +197,12 @@ inline Values sum(const Values& a, const Values& b) {
 }
 
 constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16};
+
+/// How many threads a case is computed with: 1, and in turn 2 or 3; both in full runs.
+inline std::vector<int> thread_counts(std::int64_t turn) {
+  if (runs_full()) return {1, 2, 3};
+  return {1, turn % 2 == 0 ? 2 : 3};
+}
 
 /// What a step's control decides, as an update reads it.
 inline Tensor control_tensor(Machine& m, float factor, int skip) {

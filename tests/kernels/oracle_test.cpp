@@ -58,7 +58,7 @@ void check_against_oracle(const std::function<std::vector<Result>(const Trial&)>
     for (const std::int64_t shift : {0, 1})
       for (const kernels::Isa isa : instruction_sets()) {
         std::vector<Values> first;
-        for (const int threads : {1, 2, 3}) {
+        for (const int threads : thread_counts(shift + (dtype == DType::bf16))) {
           Machine m(isa, threads);
           const std::vector<Result> actual = op({m, dtype, shift});
           REQUIRE(actual.size() == expected.size());

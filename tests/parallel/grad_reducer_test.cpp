@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/data/staging_ring.h"
+#include "tests/full.h"
 #include "tests/parallel/grad_reduction.h"
 
 using namespace trainerd;
@@ -27,6 +28,7 @@ void check_on_all_ranks(const ReductionCase& c) {
 }  // namespace
 
 TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bit for bit", "[reduction]") {
+  std::mt19937 draw(11);  // half of the cases, but in full runs
   for (const DType wire : {DType::bf16, DType::f32})
     for (const Progress progress : {Progress::background, Progress::caller})
       for (const auto& [inner, outer] :
@@ -34,6 +36,7 @@ TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bi
         for (const bool replicas : {false, true})
           for (const bool sharded : {false, true}) {
             if (replicas && outer == 1) continue;
+            if (draw() % 2 != 0 && !runs_full()) continue;
             check_on_all_ranks({.inner = inner,
                                 .outer = outer,
                                 .replicas = replicas,

@@ -121,16 +121,16 @@ TEST_CASE("a wait ends with the value as soon as it is there, and without one at
     b.set("late", "here");
   });
   double begin = base::monotonic_seconds();
-  CHECK(a.wait("late", 20) == "here");
-  CHECK(base::monotonic_seconds() - begin < 5);
+  CHECK(a.wait("late", 60) == "here");
+  CHECK(base::monotonic_seconds() - begin < 30);
   later.join();
   begin = base::monotonic_seconds();
   CHECK_FALSE(a.wait("never", 0.2).has_value());
   CHECK(base::monotonic_seconds() - begin >= 0.19);
-  CHECK(base::monotonic_seconds() - begin < 5);
+  CHECK(base::monotonic_seconds() - begin < 30);
   CHECK_THAT(error_of([&] { wait_for(a, "never", 0.05); }), Catch::Contains("never"));
   // A thread that waits does not keep another of the same client from setting what it waits for.
-  std::thread waiting([&] { CHECK(a.wait("own", 20) == "word"); });
+  std::thread waiting([&] { CHECK(a.wait("own", 60) == "word"); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   a.set("own", "word");
   waiting.join();
@@ -216,7 +216,7 @@ TEST_CASE("what is no client is dropped with a word in the log and harms nobody"
 }
 
 TEST_CASE("a connection that says nothing is closed and half a message waits for the rest", "[rendezvous]") {
-  Served served({.greeting_seconds = 0.2});
+  Served served({.greeting_seconds = 1});
   const base::UniqueFd silent = connect_to(served.at), slow = connect_to(served.at);
   const std::string greeting = frames::request(frames::kGreet, {}, frames::kGreeting);
   const double begin = base::monotonic_seconds();
@@ -227,7 +227,7 @@ TEST_CASE("a connection that says nothing is closed and half a message waits for
   CHECK(::recv(slow.get(), answer.data(), answer.size(), MSG_WAITALL) == 5);
   CHECK(answer == frames::answer(frames::kDone));
   CHECK(closed_by_peer(silent));
-  CHECK(base::monotonic_seconds() - begin < 4);
+  CHECK(base::monotonic_seconds() - begin < 9);
   CHECK(served.logged() == 1);
 }
 

@@ -32,7 +32,7 @@ class Unread(RunTest):
     def check_that_it_trains_and_stops(self, process):
         self.wait_for_step(process, 100)
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(timeout=30), 143)
+        self.assertEqual(process.wait(timeout=PATIENCE), 143)
         self.assertEqual(self.checkpoints()[-1].name, f"step-{self.steps()[-1]['step']:08d}")
 
     def test_a_full_pipe_stops_neither_training_nor_its_end(self):
@@ -74,13 +74,6 @@ class Records(RunTest):
         [found] = json.loads((self.root / "a" / "metrics.json").read_text())
         return {m[0]: float(m[1]) for m in re.findall(r"^(\S+) (\S+)$", scrape(found["targets"][0]), re.M)}
 
-    def wait_for(self, process, what, condition, timeout=30):
-        end = time.monotonic() + timeout
-        while not condition():
-            self.assertIsNone(process.poll(), f"ended before {what}")
-            self.assertLess(time.monotonic(), end, f"no {what}")
-            time.sleep(0.01)
-
     def test_the_first_line_is_about_the_run_and_run_log_has_all_with_the_time(self):
         output = self.run_job(self.job()).splitlines()
         self.assertRegex(output[0], r"trainerd \S+ \(\w+(-changed)?\): system: .*parameters, tp1 pp1 dp1 on 1 CPU rank, 24 steps of 256 tokens$")
@@ -114,13 +107,14 @@ class Records(RunTest):
         job = self.job(schedule=CONSTANT)
         process = self.start(job, "--set", "steps=100000", "--set", "checkpoint.every=50")
         self.wait_for_step(process, 60)
+        self.wait_for_checkpoint(process)
         process.kill()
         process.communicate()
         logged = self.steps()[-1]
         process = self.start(job, "--set", "steps=100000", "--set", "checkpoint.every=50")
         self.wait_for_step(process, logged["step"] + 5)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
         stopped = self.steps()[-1]["step"]
         self.run_job(job, "--set", f"steps={stopped + 5}")
         start, resume, stop, again, finish = self.notices()
@@ -156,7 +150,7 @@ class Records(RunTest):
 
     def test_the_report_is_there_while_the_run_goes_on(self):
         process = self.start(self.job(), "--set", "steps=100000", "--set", "name=going")
-        self.wait_for(process, "report", (self.root / "a" / "report.html").exists)
+        self.wait_for(process, (self.root / "a" / "report.html").exists, "its report")
         report = (self.root / "a" / "report.html").read_text()
         self.assertIn('<meta name="run" content="running">', report)
         for text in ("--set name=going", os.uname().nodename, "tp1 pp1 dp1 on 1 CPU rank", "data.txt: 60,", "gradients", "optimizer"):
@@ -172,13 +166,13 @@ class Records(RunTest):
         size = (self.root / "a" / "steps.jsonl").stat().st_size
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
         waiting = 'trainerd_output_waiting_lines{output="steps.jsonl"}'
-        self.wait_for(process, "failed write", lambda: self.metrics()[waiting] > 50)
+        self.wait_for(process, lambda: self.metrics()[waiting] > 50, "50 lines wait")
         self.assertGreater(self.metrics()['trainerd_output_failed_writes_total{output="steps.jsonl"}'], 0)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        self.wait_for(process, "written log", lambda: self.metrics()[waiting] == 0)
+        self.wait_for(process, lambda: self.metrics()[waiting] == 0, "the log is written")
         self.assertEqual(self.metrics()['trainerd_output_dropped_lines_total{output="steps.jsonl"}'], 0)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 143, output)
         steps = [s["step"] for s in self.steps()]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))

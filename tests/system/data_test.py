@@ -110,7 +110,7 @@ class ChangedData(Data):
         for node in (0, 1):
             agents.append(self.start(self.job(), "--nodes", "2", "--node", str(node), "--rendezvous", f"127.0.0.1:{port}",
                                      *sets("data.train=[own.txt]", "data.valid=[own.txt]", "parallel.dp=2"), cwd=self.root / f"node{node}"))
-        outputs = [agent.communicate(timeout=60)[0] for agent in agents]
+        outputs = [agent.communicate(timeout=PATIENCE)[0] for agent in agents]
         self.assertEqual([agent.returncode for agent in agents], [4, 4], "\n----\n".join(outputs))
         self.assertRegex(outputs[0], r"node 1 .*sees other data than node 0 .*give it the files that node 0 .*has")
         self.assertEqual(self.steps(), [])

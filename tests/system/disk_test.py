@@ -59,10 +59,9 @@ class Looking(RunTest):
         rules, environment = self.failing_disk()
         rules.write_text(f"look {errno.EIO} COMPLETE\n")
         process = self.start(job, env=environment)
-        # It has the directory, so it is about to look, or waits to look again: for about 2 s.
-        time.sleep(0.5)
+        self.wait_for(process, rules.with_name("rules.failed").exists, "it has looked")  # it looks again for about 2 s
         rules.unlink()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 0, output)
         self.assertIn("step 12", output)
         self.assertEqual([s["step"] for s in self.steps()], list(range(1, 25)))
@@ -180,14 +179,6 @@ class Looking(RunTest):
 class Saving(RunTest):
     """What cannot be written is tried again while training goes on."""
 
-    def wait_for(self, process, condition, what, timeout=60):
-        end = time.monotonic() + timeout
-        while not condition():
-            self.assertLess(time.monotonic(), end, f"not within {timeout} s: {what}")
-            if process.poll() is not None:
-                self.fail(f"ended before {what}: {process.communicate()[0]}")
-            time.sleep(0.01)
-
     def warnings(self, part, name="a"):
         return [e for e in self.events(name) if e["event"] == "warning" and part in e["message"]]
 
@@ -205,7 +196,7 @@ class Saving(RunTest):
                 name = f"async-{waits}"
                 process = self.start(self.job(name), "--set", "steps=1000000", "--set", f"checkpoint.async={waits}", env=environment)
                 address = self.address(process)
-                self.wait_for(process, lambda: self.checkpoints(name), "a first checkpoint")
+                self.wait_for_checkpoint(process, name)
                 rules.write_text(f"write {errno.ENOSPC} shard-\n")
                 self.wait_for(process, lambda: self.warnings("could not be written", name), "the failure is an event")
                 # More snapshots than there is memory for: training waits for none of them.
@@ -220,7 +211,7 @@ class Saving(RunTest):
                 self.wait_for(process, lambda: self.warnings("can be written again", name), "it is saved")
                 self.wait_for(process, lambda: self.checkpoints(name)[-1] != saved, "a newer checkpoint")
                 process.send_signal(signal.SIGTERM)
-                output, _ = process.communicate(timeout=60)
+                output, _ = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, 143, output)
                 steps = [s["step"] for s in self.steps(name)]
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
@@ -247,7 +238,7 @@ class Saving(RunTest):
                 step = self.steps(name)[-1]["step"]
                 self.wait_for(process, lambda: self.checkpoints(name)[0].name > f"step-{step:08d}", "they are removed")
                 process.send_signal(signal.SIGTERM)
-                output, _ = process.communicate(timeout=60)
+                output, _ = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, 143, output)
                 self.assertEqual(sorted(folder.iterdir()), self.checkpoints(name))
                 self.assertEqual(self.checkpoints(name)[-1].name, f"step-{self.steps(name)[-1]['step']:08d}")
@@ -255,10 +246,10 @@ class Saving(RunTest):
     def test_a_run_that_cannot_save_for_its_time_to_give_up_ends_with_status_5(self):
         rules, environment = self.failing_disk()
         process = self.start(self.job(), "--set", "steps=1000000", "--set", "checkpoint.give_up=1s", env=environment)
-        self.wait_for(process, self.checkpoints, "a first checkpoint")
+        self.wait_for_checkpoint(process)
         begin = time.monotonic()
         rules.write_text(f"write {errno.EROFS} shard-\n")
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 5, output)
         self.assertGreater(time.monotonic() - begin, 1.0)
         self.assertRegex(output, r"could not be written in \d+ tries over .*Read-only file system.*the last checkpoint is \S+step-\d+")
@@ -280,7 +271,7 @@ class Saving(RunTest):
                     process.send_signal(signal.SIGTERM)
                 self.wait_for(process, lambda: self.warnings("could not be written, try 2", name), "two tries have failed")
                 rules.unlink()
-                output, _ = process.communicate(timeout=60)
+                output, _ = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, 143 if stop else 0, output)
                 self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{self.steps(name)[-1]['step']:08d}"])
 

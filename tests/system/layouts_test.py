@@ -65,11 +65,12 @@ class LayoutTest(RunTest):
 
 class Layouts(LayoutTest):
     def test_every_layout_gives_the_losses_of_one_rank(self):
-        self.run_job(self.job("one"), *arguments("one", "precision=fp32"))
+        steps = "steps=24" if FULL else "steps=12"
+        self.run_job(self.job("one"), *arguments("one", "precision=fp32", steps))
         for name in FLAGS:
             if name != "one":
                 with self.subTest(name):
-                    output = self.run_job(self.job(name), *arguments(name, "precision=fp32"))
+                    self.run_job(self.job(name), *arguments(name, "precision=fp32", steps))
                     self.assert_same_curve(name, "one")
                     self.assert_ledger(name)
 
@@ -100,20 +101,13 @@ class Layouts(LayoutTest):
             self.assertEqual(step["time"]["checkpoint"] > 0, number != 2)
 
     def test_what_one_layout_saved_another_resumes(self):
-        # A large batch: steps long enough to be stopped between.
-        self.run_job(self.job("whole"), *arguments("one", "precision=fp32", "batch.global=64"))
+        self.run_job(self.job("whole"), *arguments("one", "precision=fp32"))
         # The same output directory, another layout after every stop.
         job = self.job("moved")
-        for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("one", 15), ("hybrid-zero3", 18), ("all", None)]:
-            logged = self.steps("moved")
-            process = self.start(job, *arguments(name, "precision=fp32", "batch.global=64"))
-            if stop is not None:
-                # A step of its own: the run before may have stopped later than it was told.
-                self.wait_for_step(process, max(stop, logged[-1]["step"] + 1 if logged else 0), "moved")
-                process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, 0 if stop is None else 143, output)
-            if name != "all":
+        for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("one", 15), ("hybrid-zero3", 18), ("all", 24)]:
+            output = self.run_job(job, *arguments(name, "precision=fp32"), "--stop-after", str(stop))
+            self.assertIn(self.last_step("moved"), range(stop, stop + 3), output)
+            if stop > 3:
                 self.assertIn("resuming from", output)
         self.assert_same_curve("moved", "whole")
 
@@ -147,8 +141,7 @@ class Layouts(LayoutTest):
         job = self.job("killed")
         process = self.start(job, *arguments("all"))
         self.wait_for_step(process, 8, "killed")
-        while not self.checkpoints("killed"):
-            time.sleep(0.01)
+        self.wait_for_checkpoint(process, "killed")
         process.kill()
         process.communicate()
         self.run_job(job, *arguments("all"))
@@ -176,12 +169,9 @@ class Layouts(LayoutTest):
             workers = self.children(process.pid)
             self.assertEqual(len(workers), 4)
             os.kill(workers[victim], signal.SIGKILL)
-            begin = time.monotonic()
-            output, _ = process.communicate(timeout=30)
-            took = time.monotonic() - begin
+            output, _ = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, 7, output)
             self.assertRegex(output, rf"rank {victim} \(pid {workers[victim]}\) ended by signal 9")
-            self.assertLess(took, 4.0)
             for pid in workers:
                 self.assertFalse(alive(pid))
 
@@ -189,7 +179,7 @@ class Layouts(LayoutTest):
         process = self.start(self.job("data"), *arguments("tp2-dp2", "steps=100000"))
         self.wait_for_step(process, 3, "data")
         os.truncate(self.data, 100)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 4, output)
         self.assertIn("data.txt", output)
 
@@ -197,7 +187,7 @@ class Layouts(LayoutTest):
         process = self.start(self.job("stopped"), *arguments("all", "steps=100000"))
         self.wait_for_step(process, 3, "stopped")
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 143, output)
         last = self.steps("stopped")[-1]["step"]
         self.assertEqual(self.checkpoints("stopped")[-1].name, f"step-{last:08d}")
@@ -237,7 +227,7 @@ class LayoutsOnCuda(LayoutTest):
         self.wait_for_step(process, 3, "victim")
         workers = self.children(process.pid)
         os.kill(workers[1], signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 7, output)
         self.assertRegex(output, rf"rank 1 \(pid {workers[1]}\) ended by signal 9")
 

@@ -5,14 +5,15 @@ import unittest
 
 from slurm_support import *
 
-# The quickstart's job, made smaller: 24 steps of a tenth of a second.
-QUICKSTART = ["--set", "model.layers=2", "--set", "batch.global=4", "--set", "batch.micro=2", "--set", "steps=24",
+# The quickstart's job, made smaller: steps of a tenth of a second.
+STEPS = 40
+QUICKSTART = ["--set", "model.layers=2", "--set", "batch.global=4", "--set", "batch.micro=2", "--set", f"steps={STEPS}",
               "--set", "optimizer.schedule.warmup=4", "--set", "checkpoint.every=6"]
 
 
 class Submitter(SlurmTest):
     def trainerd(self, *args, status=0):
-        done = subprocess.run([BINARY, *args], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([BINARY, *args], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=180)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout if status == 0 else done.stderr
 
@@ -27,7 +28,7 @@ class Submitter(SlurmTest):
         """A job without an end, once it trains."""
         number = self.submitted(self.job(name, schedule=CONSTANT), *LAYOUT, "--nodes", "2", "--set", "steps=10000000",
                                 "--set", "checkpoint.every=0", *options)
-        self.wait_until("it trains", lambda: len(self.steps(name)) > 3)
+        self.wait_until("it trains", lambda: self.last_step(name) > 3)
         return number
 
 
@@ -104,18 +105,18 @@ class Loss(Submitter):
         quickstart = ROOT / "configs" / "quickstart.yaml"
         self.run_job(quickstart, *QUICKSTART, "--set", f"output={self.root}/whole")
         number = self.submitted(quickstart, *QUICKSTART, "--nodes", "2", "--set", f"output={self.root}/lost")
-        self.wait_until("it trains after a checkpoint", lambda: len(self.steps("lost")) > 8 and self.checkpoints("lost"))
+        self.wait_until("it trains after a checkpoint", lambda: self.last_step("lost") > 8 and self.checkpoints("lost"))
         self.lose(node)
         step = self.steps("lost")[-1]["step"]
-        self.assertLess(step, 24)
+        self.assertLess(step, STEPS)
         # All that is whole is of the steps before, and right.
-        self.requeued(number, 1, seconds=100)
+        self.requeued(number, 1, seconds=180)
         self.trainerd("checkpoint", "verify", self.root / "lost")
         kept = self.checkpoints("lost")[-1].name
         self.assertLessEqual(int(kept.split("-")[1]), step)
         self.slurmd[node] = self.daemon("slurmd", "-D", "-N", node)
         self.wait_for_nodes()
-        self.hasten(number, "it is done", lambda: self.scontrol(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), seconds=60)
+        self.hasten(number, "it is done", lambda: self.scontrol(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), seconds=180)
         self.assertEqual(self.ended(number), ("COMPLETED", "0"), self.output(number))
         self.assertEqual(self.losses("lost"), self.losses("whole"))
         self.assertIn("trainerd.sbatch: restart 1 of at most 20", self.output(number))
@@ -137,7 +138,7 @@ class Dry(RunTest):
     def submit(self, *args, status=0):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "TRAINERD_MAX"))}
         done = subprocess.run([BINARY, "submit", *args], env={**environment, "PATH": str(self.root), "CUDA_VISIBLE_DEVICES": ""}, cwd=self.root,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=180)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout if status == 0 else done.stderr
 
@@ -187,7 +188,7 @@ class Gpus(SlurmTest):
 
         def submit(*args):
             return subprocess.run([BINARY, "submit", self.root / "gpu.yaml", "--set", "batch.global=64", *args],
-                                  env={**self.env, "CUDA_VISIBLE_DEVICES": ""}, cwd=self.root, capture_output=True, text=True, timeout=60)
+                                  env={**self.env, "CUDA_VISIBLE_DEVICES": ""}, cwd=self.root, capture_output=True, text=True, timeout=180)
 
         done = submit("--test-only")
         self.assertEqual(done.returncode, 0, done.stderr)

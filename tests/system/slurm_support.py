@@ -130,24 +130,24 @@ class SlurmTest(RunTest):
     def end_daemon(process):
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
     def slurm(self, *command, check=True):
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
         if check:
             self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def wait_until(self, what, condition, seconds=40):
+    def wait_until(self, what, condition, seconds=90):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
                 logs = "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.root.glob("*.log")) + sorted(self.root.glob("out-*")) + sorted(self.root.glob("*/slurm/*.out")))
                 self.fail(f"not in {seconds} s: {what}\n{logs}")
-            time.sleep(0.05)
+            time.sleep(0.2)  # most conditions ask Slurm, by a process
 
     def submit(self, job, *args, options=()):
         text = self.slurm("sbatch", "--parsable", "--nodes=2", f"--output={self.root}/out-%j", *options, SCRIPT, job, *args)
@@ -163,7 +163,7 @@ class SlurmTest(RunTest):
             fields.update(self.scontrol(number))
             return fields["JobState"] not in ("PENDING", "RUNNING", "SIGNALING", "COMPLETING", "CONFIGURING")
 
-        self.wait_until(f"job {number} ended", over, seconds=100)  # a time limit is a minute or more
+        self.wait_until(f"job {number} ended", over, seconds=240)  # a time limit is a minute or more
         return fields["JobState"], fields["ExitCode"].split(":")[0]
 
     def output(self, number):
@@ -179,19 +179,19 @@ class SlurmTest(RunTest):
     def train(self, name, *options):
         """A batch job without an end, once it trains."""
         number = self.submit(self.job(name, schedule=CONSTANT), *LAYOUT, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=options)
-        self.wait_until("it trains", lambda: len(self.steps(name)) > 3)
+        self.wait_until("it trains", lambda: self.last_step(name) > 3)
         return number
 
     def preempt(self):
         number = self.slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true").strip()
         self.addCleanup(self.slurm, "scancel", number, check=False)
 
-    def requeued(self, number, restart, seconds=40):
+    def requeued(self, number, restart, seconds=90):
         """Waits until the job is in the queue again."""
         self.wait_until("it is requeued", lambda: self.scontrol(number)["JobState"] == "PENDING", seconds)
         self.assertEqual(self.scontrol(number)["Restarts"], str(restart), self.output(number))
 
-    def hasten(self, number, what, condition, seconds=40):
+    def hasten(self, number, what, condition, seconds=90):
         """Waits for something that a job in the queue does, and starts it."""
         # Started in the second in which it was requeued, the job has a credential that counts as revoked, and Slurm drops it.
         later = time.monotonic() + 2

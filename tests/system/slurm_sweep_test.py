@@ -15,7 +15,7 @@ class SlurmSweep(SlurmTest, SweepCase):
         process = self.start_sweep(path, env=self.env)
         self.wait_until("half of it is done", lambda: self.half_way("array", 4), seconds=120)
         process.send_signal(signal.SIGTERM)  # cancels the array
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=180)
         self.assertEqual(process.returncode, 143, output)
         self.assertLess(len(self.results("array")), 12)
         # A sweep that is killed leaves its array to Slurm; the next one waits for it.

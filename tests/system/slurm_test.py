@@ -16,7 +16,7 @@ class Script(SlurmTest):
 
     def srun(self, *args, status=0):
         """What `srun trainerd run` prints on two nodes."""
-        done = subprocess.run(["srun", "--nodes=2", *args], env=self.env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["srun", "--nodes=2", *args], env=self.env, capture_output=True, text=True, timeout=180)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout + done.stderr
 
@@ -70,7 +70,7 @@ class Script(SlurmTest):
         job = self.job("${SLURM_ARRAY_TASK_ID}", schedule=CONSTANT)
         array = self.submit(job, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=("--array=0-1", "--nodes=1"))
         tasks = [f"{array}_{i}" for i in range(2)]
-        self.wait_until("both train", lambda: all(len(self.steps(str(i))) > 3 for i in range(2)))
+        self.wait_until("both train", lambda: all(self.last_step(str(i)) > 3 for i in range(2)))
         # One of the two has the number of the array itself.
         self.assertIn(array, [self.scontrol(task)["JobId"] for task in tasks])
         for i, task in enumerate(tasks):

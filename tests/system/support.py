@@ -18,21 +18,42 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Sanitizers slow the program down several times and end it themselves when memory is short.
 SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
 
-# A disk that stands still: no fsync returns while the file that the environment names exists.
+# With `tests/run.sh full` long runs are made whole, of which others make a part.
+FULL = "TRAINERD_FULL_TESTS" in os.environ
+# How long a test waits for something that comes at once on a quiet machine.
+PATIENCE = 300 if SANITIZED else 60
+
+# A disk that stands still: while the file that the environment names exists, no fsync returns of a file whose path contains its text.
 SLOW_DISK = r'''
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+static int is_held(const char* hold, const char* path) {
+  char part[256];
+  const int fd = open(hold, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t n = read(fd, part, sizeof(part) - 1);
+  close(fd);
+  part[n < 0 ? 0 : n] = 0;
+  return strstr(path, part) != NULL;
+}
 int fsync(int fd) {
   const char* hold = getenv("SLOW_DISK_HOLD");
-  while (hold && access(hold, F_OK) == 0) usleep(1000);
+  char name[64], path[4096];
+  snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(name, path, sizeof(path) - 1);
+  path[n < 0 ? 0 : n] = 0;
+  while (hold && is_held(hold, path)) usleep(1000);
   return (int)syscall(SYS_fsync, fd);
 }
 '''
 
 # A disk that fails: the file that the environment names has lines "CALL ERRNO TEXT"; a call of that kind on a path that contains
-# TEXT fails with ERRNO. Calls: look (stat, open to read, list), read, write (open to write, write, fsync, rename), remove.
+# TEXT fails with ERRNO, and makes the file "NAME.failed" beside it. Calls: look (stat, open to read, list), read, write (open to write, write, fsync, rename), remove.
 FAILING_DISK = r'''
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -58,7 +79,13 @@ static int fails(const char* call, const char* path) {
   while ((line = strsep(&rest, "\n"))) {
     char kind[16], part[256];
     int error;
-    if (sscanf(line, "%15s %d %255s", kind, &error, part) == 3 && !strcmp(kind, call) && strstr(path, part)) return errno = error;
+    if (sscanf(line, "%15s %d %255s", kind, &error, part) == 3 && !strcmp(kind, call) && strstr(path, part)) {
+      char failed[4096];
+      snprintf(failed, sizeof(failed), "%s.failed", rules);
+      const long mark = syscall(SYS_openat, AT_FDCWD, failed, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+      if (mark >= 0) syscall(SYS_close, (int)mark);
+      return errno = error;
+    }
   }
   return 0;
 }
@@ -161,6 +188,16 @@ class RunTest(unittest.TestCase):
         lines = path.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def last_step(self, name="a"):
+        """The newest logged step; 0: there is none."""
+        path = self.root / name / "steps.jsonl"
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:  # its end alone: tests ask for it often
+            file.seek(max(0, path.stat().st_size - 16384))
+            lines = file.read().split(b"\n")
+        return json.loads(lines[-2])["step"] if len(lines) > 1 else 0
+
     def losses(self, name="a"):
         """(step, loss as its exact text) of every step."""
         return [(s["step"], repr(s["loss"])) for s in self.steps(name)]
@@ -192,15 +229,37 @@ class RunTest(unittest.TestCase):
             seen.append(line)
         self.fail(f"no line matches {pattern!r}:\n{''.join(seen)}")
 
-    def wait_for_step(self, process, step, name="a", timeout=60):
-        """Until the log has `step` or the process has ended."""
+    def wait_for(self, process, condition, what, timeout=PATIENCE):
+        """Until `condition()` is true, which it gives. Fails when that takes too long or the process ends before."""
         end = time.monotonic() + timeout
-        while time.monotonic() < end and process.poll() is None:
-            steps = self.steps(name)
-            if steps and steps[-1]["step"] >= step:
-                return
+        while not (value := condition()):
+            if process.poll() is not None:
+                if value := condition():  # it came with the end
+                    return value
+                output = process.stdout.read() if process.stdout else ""
+                self.fail(f"ended with {process.returncode} before {what}\n{output}")
+            if time.monotonic() > end:
+                self.fail(f"not within {timeout} s: {what}")
             time.sleep(0.005)
-        self.assertIsNone(process.poll(), f"ended before step {step}")
+        return value
+
+    def wait_for_step(self, process, step, name="a", timeout=PATIENCE):
+        """Until the log has `step`. A checkpoint of it may still be being written: wait_for_checkpoint."""
+        self.wait_for(process, lambda: self.last_step(name) >= step, f"step {step} of {name}", timeout)
+
+    def wait_for_checkpoint(self, process, name="a"):
+        """Until there is a complete checkpoint."""
+        self.wait_for(process, lambda: self.checkpoints(name), f"a first checkpoint of {name}")
+
+    def within_a_limit(self, attempt):
+        """Calls attempt(name, seconds) until one takes less than the seconds that it is given: a busy machine may hold up any."""
+        for seconds in (4, 8, 16, 32):
+            name = f"limit-{seconds}"
+            begin = time.monotonic()
+            result = attempt(name, seconds)
+            if time.monotonic() - begin < seconds and self.last_step(name) > 3:
+                return name, result
+        self.fail("no run kept its time limit")
 
     def preloaded(self, name, source):
         """The environment of a process with a library of this C source in front of the others."""
@@ -213,7 +272,7 @@ class RunTest(unittest.TestCase):
         return {**os.environ, "LD_PRELOAD": str(library)}
 
     def slow_disk(self):
-        """(a file, the environment of a process whose disk stands still while that file exists)."""
+        """(a file, the environment of a process whose disk stands still while that file exists): see SLOW_DISK."""
         hold = self.root / "hold"
         return hold, {**self.preloaded("slow", SLOW_DISK), "SLOW_DISK_HOLD": str(hold)}
 
@@ -240,4 +299,4 @@ def scrape(address):
         return response.read().decode()
 
 
-__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
+__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "FULL", "PATIENCE", "random", "signal", "time", "subprocess", "json", "os", "shutil"]

@@ -20,10 +20,7 @@ class SweepTest(SweepCase):
         for _ in range(2):
             process = self.start_sweep(path)
             wanted = 4 * (killed + 1)
-            end = time.monotonic() + 120
-            while time.monotonic() < end and process.poll() is None and not self.half_way("killed", wanted):
-                time.sleep(0.005)
-            self.assertIsNone(process.poll(), "ended before it could be killed")
+            self.wait_for(process, lambda: self.half_way("killed", wanted), f"{wanted} jobs are done")
             jobs = self.children(process.pid)
             process.kill()
             if killed == 0:  # its jobs too, at once: what they have not saved is done again
@@ -51,7 +48,7 @@ class SweepTest(SweepCase):
         self.read_until(second, "s-001 started")
         self.assertFalse(alive(job))
         second.send_signal(signal.SIGTERM)
-        output, _ = second.communicate(timeout=60)
+        output, _ = second.communicate(timeout=PATIENCE)
         self.assertEqual(second.returncode, 143, output)
         self.assertIn("the same command goes on", output)
         self.assertEqual(self.results(), [])

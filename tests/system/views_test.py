@@ -91,14 +91,14 @@ class Top(RunTest):
             self.all = getattr(self, "all", "") + text
             self.screen.feed(text)
 
-    def wait_for_text(self, pattern, timeout=30):
+    def wait_for_text(self, pattern, timeout=PATIENCE):
         end = time.monotonic() + timeout
         while not re.search(pattern, self.screen.text()):
             self.assertLess(time.monotonic(), end, f"never {pattern!r}:\n{self.screen.text()}")
             self.read(0.1)
 
     def check_the_terminal_is_as_before(self):
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE
         while self.screen.other and time.monotonic() < end:
             self.read(0.1)
         self.assertFalse(self.screen.other)
@@ -122,14 +122,14 @@ class Top(RunTest):
         self.screen = Screen(120, 40)
         self.resize(120, 40)
         self.wait_for_text(r"time of a step.*ranks and memory")
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while int(re.search(r"step ([\d,]+)/", self.screen.text()).group(1).replace(",", "")) <= first:
             self.assertLess(time.monotonic(), end)
             self.read(0.2)
         run.send_signal(signal.SIGTERM)
         self.wait_for_text(r"stopped by SIGTERM")
         os.write(self.master, b"q")
-        self.assertEqual(self.top.wait(timeout=10), 0)
+        self.assertEqual(self.top.wait(timeout=PATIENCE), 0)
         self.check_the_terminal_is_as_before()
         # Colours were shown, and each line fitted.
         self.assertIn("\x1b[36m", self.all)
@@ -142,7 +142,7 @@ class Top(RunTest):
                 self.wait_for_text("step 24/24")
                 self.assertNotEqual(termios.tcgetattr(self.slave), self.before)
                 self.top.send_signal(number)
-                self.assertEqual(self.top.wait(timeout=10), 128 + number)
+                self.assertEqual(self.top.wait(timeout=PATIENCE), 128 + number)
                 self.check_the_terminal_is_as_before()
                 self.assertNotRegex(self.all, r"\x1b\[\d+m(?<!\x1b\[0m)")
 
@@ -153,7 +153,7 @@ class Top(RunTest):
         self.open_top(self.root / "a")
         self.wait_for_text("step 24/24")
         self.top.send_signal(signal.SIGSEGV)
-        self.assertEqual(self.top.wait(timeout=10), -signal.SIGSEGV)
+        self.assertEqual(self.top.wait(timeout=PATIENCE), -signal.SIGSEGV)
         self.check_the_terminal_is_as_before()
 
     def test_a_suspended_top_gives_the_terminal_back_and_takes_it_again(self):
@@ -163,12 +163,12 @@ class Top(RunTest):
         self.top.send_signal(signal.SIGTSTP)
         self.check_the_terminal_is_as_before()
         self.top.send_signal(signal.SIGCONT)
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while not self.screen.other:
             self.assertLess(time.monotonic(), end)
             self.read(0.1)
         os.write(self.master, b"q")
-        self.assertEqual(self.top.wait(timeout=10), 0)
+        self.assertEqual(self.top.wait(timeout=PATIENCE), 0)
         self.check_the_terminal_is_as_before()
 
     def test_by_its_address_a_run_is_followed_and_its_end_is_told(self):
@@ -179,7 +179,7 @@ class Top(RunTest):
         run.kill()
         self.wait_for_text(r"ago: http://127.0.0.1:\d+: nothing answers")
         os.write(self.master, b"q")
-        self.assertEqual(self.top.wait(timeout=10), 0)
+        self.assertEqual(self.top.wait(timeout=PATIENCE), 0)
 
     def test_the_leader_shows_the_ranks_of_every_node(self):
         with socket.socket() as s:
@@ -192,7 +192,7 @@ class Top(RunTest):
         shown = {}
         for file in ("metrics.json", "metrics-node-1.json"):
             [found] = json.loads((self.root / "a" / file).read_text())
-            with urllib.request.urlopen(f"http://{found['targets'][0]}/status.json", timeout=5) as reply:
+            with urllib.request.urlopen(f"http://{found['targets'][0]}/status.json", timeout=PATIENCE) as reply:
                 shown[file] = json.load(reply)
         ranks = shown["metrics.json"]["ranks"]
         self.assertEqual([ranks["names"][s] for s in ranks["state"]], ["training"] * 4)
@@ -205,7 +205,7 @@ class Top(RunTest):
         for agent in agents:
             agent.send_signal(signal.SIGTERM)
         for agent in agents:
-            agent.communicate(timeout=60)
+            agent.communicate(timeout=PATIENCE)
 
     def test_once_prints_a_frame_for_a_pipe_without_colours(self):
         self.run_job(self.job())
@@ -245,14 +245,14 @@ class Top(RunTest):
         process = self.start(self.job(), "--set", "steps=1000000", "--set", "restarts=0")
         self.wait_for_step(process, 12)
         os.kill(self.children(process.pid)[0], signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         done = trainerd("top", "--once", self.root / "a")
         self.assertRegex(done.stdout.splitlines()[0], r"system  failed  rank 0 .*ended by signal 9")
         last = self.steps()[-1]["step"]
         process = self.start(self.job(), "--set", "steps=1000000")
         self.wait_for_step(process, last + 3)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         done = trainerd("top", "--once", self.root / "a")
         self.assertRegex(done.stdout.splitlines()[0], r"system  stopped  stopped by SIGTERM")
         self.assertIn("attempt 2", done.stdout)
@@ -329,7 +329,7 @@ class Pages(RunTest):
         failed = self.start(self.job("fast", lr="3.0e-3"), "--set", "steps=1000000", "--set", "restarts=0")
         self.wait_for_step(failed, 12, "fast")
         os.kill(self.children(failed.pid)[0], signal.SIGKILL)
-        failed.communicate(timeout=60)
+        failed.communicate(timeout=PATIENCE)
         running = self.start(self.job("running"), "--set", "steps=1000000", "--set", "model.layers=3")
         self.wait_for_step(running, 20, "running")
         url = self.write_report("base", "fast", "running")

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "io/text/json.h"
+
 namespace trainerd::core::plan {
 namespace {
 
@@ -151,7 +153,7 @@ std::string goodput_json(const GoodputReport& r) {
                     {"weeks", r.options.weeks},
                     {"runs", r.options.runs},
                     {"seed", r.options.seed}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(json) + "\n";
 }
 
 }  // namespace trainerd::core::plan

@@ -8,6 +8,7 @@
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/cost/units.h"
 #include "core/plan/predict/plan.h"
+#include "io/text/json.h"
 
 namespace trainerd::core::plan {
 namespace {
@@ -239,7 +240,7 @@ std::string plan_json(const Plan& plan, double tokens) {
   if (plan.checkpoint.failure_seconds > 0)
     checkpoint["mean_time_between_failures_seconds"] = plan.checkpoint.failure_seconds;
   if (plan.checkpoint.interval_seconds > 0) checkpoint["interval_seconds"] = plan.checkpoint.interval_seconds;
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(out, 2) + "\n";
 }
 
 }  // namespace trainerd::core::plan

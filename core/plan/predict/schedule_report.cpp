@@ -6,6 +6,7 @@
 
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/cost/units.h"
+#include "io/text/json.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core::plan {
@@ -33,7 +34,7 @@ std::string schedule_json(const std::string& job, const parallel::ScheduleShape&
                   {"microbatches", shape.microbatches},
                   {"pipeline_seconds", timeline.makespan},
                   {"bubble", timeline.bubble_fraction}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(json) + "\n";
 }
 
 std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
@@ -63,7 +64,7 @@ std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,
                   {"peak_bytes", plan.peak_bytes},
                   {"device_bytes", plan.device_bytes},
                   {"bubble", timeline.bubble_fraction}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(json) + "\n";
 }
 
 }  // namespace trainerd::core::plan

@@ -9,6 +9,7 @@
 #include "core/plan/cost/units.h"
 #include "core/plan/search/search.h"
 #include "core/spec/spec.h"
+#include "io/text/json.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core::plan {
@@ -185,7 +186,7 @@ std::string search_json(const job::JobSpec& job, const parallel::Topology& topol
     for (const RankedLayout& l : *layouts) list.push_back(layout_json(l, result.timed));
   }
   if (!result.best.empty()) out["job"] = spec::to_yaml(with_choice(job, result.best.front().choice));
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(out, 2) + "\n";
 }
 
 }  // namespace trainerd::core::plan

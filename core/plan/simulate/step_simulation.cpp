@@ -10,6 +10,7 @@
 #include "core/plan/replay/stage_records.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_trace.h"
+#include "io/text/json.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
 
@@ -240,7 +241,7 @@ std::string simulation_json(const StepSimulation& simulation, const StepNoise& o
     Json& stragglers = sampled["stragglers"] = Json::object();
     for (const auto& [rank, factor] : options.stragglers) stragglers[std::to_string(rank)] = factor;
   }
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return io::to_text(out) + "\n";
 }
 
 }  // namespace trainerd::core::plan

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/run/log/log.h"
+#include "io/text/json.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
 
@@ -37,7 +38,7 @@ std::string target_text(const MetricsTarget& target, const std::map<std::string,
   group["targets"] = nlohmann::ordered_json::array({reachable(target.address)});
   group["labels"] = std::move(labels);
   const auto groups = nlohmann::ordered_json::array({std::move(group)});
-  return groups.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return io::to_text(groups) + "\n";
 }
 
 MetricsFile::MetricsFile(std::string path, const MetricsTarget& target) : path_(std::move(path)) {

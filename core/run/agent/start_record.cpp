@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/run/agent/git_state.h"
+#include "io/text/json.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -64,7 +65,7 @@ StartTags write_start(const std::string& path, const StartRecord& record) {
       {"device", record.device},
       {"layout", record.layout},
       {"environment", call.environment}};
-  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = io::to_text(line) + "\n";
   StartTags start{.tags = {{"trainerd.data_fingerprint", data_text(record.data.files, record.data.content)}},
                   .problem = {}};
   const base::UniqueFd fd = base::open_append(path);

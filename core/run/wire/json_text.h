@@ -14,6 +14,9 @@ namespace trainerd::core::run {
 /// characters.
 std::string to_message(const nlohmann::json& body);
 
+/// Throws nlohmann::json::exception. Not in the header, as the parser takes seconds to compile.
+nlohmann::json parse_message(const std::string& text);
+
 /// Throw CommError: the other end is the same binary, so it is a broken peer.
 [[noreturn]] void unknown_message(const std::string& type);
 [[noreturn]] void unreadable_message(const char* why);
@@ -23,7 +26,7 @@ std::string to_message(const nlohmann::json& body);
 template <class Decode>
 auto from_message(const std::string& text, const Decode& decode) {
   try {
-    const nlohmann::json object = nlohmann::json::parse(text);
+    const nlohmann::json object = parse_message(text);
     return decode(object, object.at("type").get<std::string>());
   } catch (const nlohmann::json::exception& e) {
     unreadable_message(e.what());

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/text/json.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/dtype.h"
 
@@ -20,7 +21,7 @@ std::vector<io::TensorSlice> slices_from(const json& list) {
   std::vector<io::TensorSlice> slices;
   for (const json& s : list) {
     const auto dtype = kernels::parse_dtype(s.at(1).get<std::string>());
-    if (!dtype) throw base::comm_error("a slice of unknown dtype came in a message: " + s.dump());
+    if (!dtype) throw base::comm_error("a slice of unknown dtype came in a message: " + io::text_of(s));
     slices.push_back({s.at(0), *dtype, s.at(2), s.at(3), s.at(4), s.at(5)});
   }
   return slices;

@@ -134,7 +134,7 @@ TEST_CASE("the watchdog ends a world at its deadline and names the operation and
         mine.throw_if_ended();
       },
       [](NcclOptions& o) { o.deadline_seconds = 0.4; });
-  CHECK(base::monotonic_seconds() - begin < 10);
+  CHECK(base::monotonic_seconds() - begin < 30);
   CHECK(texts[2].empty());
   for (const std::size_t rank : {0u, 1u, 3u}) {
     CHECK_THAT(texts[rank],
@@ -165,7 +165,7 @@ TEST_CASE("wait_host ends at its own deadline, and a message names its sender", 
     else
       while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
-  CHECK(base::monotonic_seconds() - begin < 5);
+  CHECK(base::monotonic_seconds() - begin < 30);
   CHECK_THAT(texts[0], Catch::Contains("exchange \"activations\"") && Catch::Contains("waiting for rank 1;"));
 }
 
@@ -226,7 +226,7 @@ TEST_CASE("a communicator that is left with an operation under way gives up in t
     else
       while (world.end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
-  CHECK(base::monotonic_seconds() - begin < 20);
+  CHECK(base::monotonic_seconds() - begin < 40);
   CHECK_THAT(world.end.why(), Catch::Contains("rank 0 left group dp with operations under way"));
 }
 

@@ -10,7 +10,7 @@ namespace trainerd::parallel {
 namespace {
 
 // An operation is started in microseconds, but for the first, which connects.
-constexpr std::chrono::microseconds kPollInterval(20);
+constexpr std::chrono::microseconds kLinkPollInterval(20);
 // A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an
 // abort is to end.
 constexpr double kLockPatienceSeconds = 1;
@@ -25,7 +25,7 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
 
 ncclResult_t NcclLink::settle(ncclResult_t result, const std::function<bool()>& go_on) {
   while (result == ncclInProgress && go_on()) {
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kLinkPollInterval);
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return ncclInvalidUsage;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) return asked;
@@ -67,7 +67,7 @@ void NcclLink::abort() {
   const double patience = base::monotonic_seconds() + kLockPatienceSeconds;
   bool locked = mutex_.try_lock();
   while (!locked && base::monotonic_seconds() < patience) {
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kLinkPollInterval);
     locked = mutex_.try_lock();
   }
   const ncclComm_t comm = std::exchange(comm_, nullptr);

@@ -16,7 +16,7 @@ namespace {
 using kernels::cuda::check;
 
 /// How long an end waits for NCCL's aborts, and a destructor for peers.
-constexpr double kFinishSeconds = 5;
+constexpr double kWorldFinishSeconds = 5;
 /// A waiting rank leaves word after this part of its deadline, at most after these seconds: before any rank's
 /// deadline passes, and so in time for the first that gives up.
 constexpr double kWordPart = 0.25, kMaxWordSeconds = 5;
@@ -45,7 +45,7 @@ NcclRankWorld::~NcclRankWorld() {
   stopping_.notify_all();
   watchdog_.join();
   // Those of communicators are finished already. What their peers do not let finish is aborted with its link.
-  const double deadline = base::monotonic_seconds() + kFinishSeconds;
+  const double deadline = base::monotonic_seconds() + kWorldFinishSeconds;
   for (auto link = links_.rbegin(); link != links_.rend() && !ended_; ++link)
     if (!(*link)->finish(deadline))
       end("rank " + std::to_string(options_.rank) + " left the world before others");
@@ -179,7 +179,7 @@ void NcclRankWorld::end(std::string_view why) {
   }
   // The second caller may free what running operations read, so it waits too.
   std::unique_lock lock(aborts->mutex);
-  aborts->none.wait_for(lock, std::chrono::duration<double>(kFinishSeconds),
+  aborts->none.wait_for(lock, std::chrono::duration<double>(kWorldFinishSeconds),
                         [&] { return aborts->left == 0; });
 }
 
