@@ -1,10 +1,9 @@
 #include "core/train/snapshot.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstring>
 
+#include "core/model/identity.h"
 #include "core/version/version.h"
 #include "kernels/base/error.h"
 
@@ -12,14 +11,6 @@ namespace trainerd::core::train {
 namespace {
 
 using namespace kernels;
-
-/// The shortest text that reads back to the same double: equal for equal numbers alone.
-std::string exact_text(double value) {
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  base::check(error == std::errc(), "32 characters hold any double");
-  return {text.data(), end};
-}
 
 // Read or written at once: a tensor of any size passes through this much of host memory.
 constexpr std::int64_t kStagingBytes = std::int64_t{64} << 20;
@@ -37,7 +28,7 @@ Snapshot::Snapshot(const model::ParamStore& params) {
   const auto add = [&](const model::ParamView& view, const std::string& prefix, const auto& array_of) {
     for (const model::StateRun& run : view.state_runs()) {
       const model::ParamInfo& info = params.info(run.id);
-      Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count), {}};
+      Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count), {}, prefix.empty()};
       const DType dtype = part.elements.dtype;
       const std::string name = prefix + info.name;
       part.slice = {name, dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
@@ -77,47 +68,40 @@ void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segme
 
 void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
-  for (const Part& part : parts_) {
-    const Tensor& t = part.elements;
-    const std::int64_t rows = part.slice.shape[0], row_bytes = t.bytes() / std::max<std::int64_t>(1, rows);
-    const std::int64_t step = std::max<std::int64_t>(1, kStagingBytes / std::max<std::int64_t>(1, row_bytes));
-    for (std::int64_t row = 0; row < rows; row += step) {
-      io::TensorSlice box = part.slice;
-      box.begin[0] += row;
-      box.shape[0] = std::min(step, rows - row);
-      const std::int64_t elements = box.shape[0] * row_bytes / size_of(t.dtype);
-      staging.resize(std::max(staging.size(), static_cast<std::size_t>(box.shape[0] * row_bytes)));
-      const std::span<std::byte> bytes(staging.data(), static_cast<std::size_t>(box.shape[0] * row_bytes));
-      reader.read(box, bytes);
-      backend.write(stream, bytes, t.rows(row * row_bytes / size_of(t.dtype), elements));
-    }
+  const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
+  for (const Part& part : parts_) load_part(backend, stream, part, read, staging);
+}
+
+void Snapshot::load_weights(Backend& backend, Stream& stream, const ReadBox& read) const {
+  std::vector<std::byte> staging;
+  for (const Part& part : parts_)
+    if (part.weight) load_part(backend, stream, part, read, staging);
+}
+
+void Snapshot::load_part(Backend& backend, Stream& stream, const Part& part, const ReadBox& read,
+                         std::vector<std::byte>& staging) {
+  const Tensor& t = part.elements;
+  const std::int64_t rows = part.slice.shape[0], row_bytes = t.bytes() / std::max<std::int64_t>(1, rows);
+  const std::int64_t step = std::max<std::int64_t>(1, kStagingBytes / std::max<std::int64_t>(1, row_bytes));
+  for (std::int64_t row = 0; row < rows; row += step) {
+    io::TensorSlice box = part.slice;
+    box.begin[0] += row;
+    box.shape[0] = std::min(step, rows - row);
+    const std::int64_t elements = box.shape[0] * row_bytes / size_of(t.dtype);
+    staging.resize(std::max(staging.size(), static_cast<std::size_t>(box.shape[0] * row_bytes)));
+    const std::span<std::byte> bytes(staging.data(), static_cast<std::size_t>(box.shape[0] * row_bytes));
+    read(box, bytes);
+    backend.write(stream, bytes, t.rows(row * row_bytes / size_of(t.dtype), elements));
   }
 }
 
 std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job) {
-  const job::ModelOptions& m = job.model;
-  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
-  return {{"model.layers", std::to_string(m.layers)},
-          {"model.hidden", std::to_string(m.hidden)},
-          {"model.heads", std::to_string(m.heads)},
-          {"model.kv_heads", std::to_string(m.kv_heads)},
-          {"model.head_dim", std::to_string(m.head_dim)},
-          {"model.ffn", std::to_string(m.ffn)},
-          {"model.vocab", std::to_string(m.vocab)},
-          {"model.seq_len", std::to_string(m.seq_len)},
-          {"model.norm", m.norm == job::Norm::rms ? "rms" : "layer"},
-          {"model.positions", m.positions == job::Positions::rope ? "rope" : "learned"},
-          {"model.mlp", m.mlp == job::Mlp::swiglu ? "swiglu" : "gelu"},
-          {"model.bias", flag(m.linear_bias)},
-          {"model.qkv_bias", flag(m.qkv_bias)},
-          {"model.qk_norm", flag(m.qk_norm)},
-          {"model.tie_embeddings", flag(m.tie_embeddings)},
-          {"model.rope_theta", exact_text(m.rope_theta)},
-          {"model.norm_eps", exact_text(m.norm_eps)},
-          {"seed", std::to_string(job.seed)},
-          {"optimizer.name", job.optimizer.name},
-          {"precision.master", name_of(job.precision.master)},
-          {"precision.moments", name_of(job.precision.moments)}};
+  std::map<std::string, std::string> identity = model::model_identity(job.model);
+  identity["seed"] = std::to_string(job.seed);
+  identity["optimizer.name"] = job.optimizer.name;
+  identity["precision.master"] = name_of(job.precision.master);
+  identity["precision.moments"] = name_of(job.precision.moments);
+  return identity;
 }
 
 std::map<std::string, std::string> checkpoint_environment(const Target& target, const std::string& layout) {

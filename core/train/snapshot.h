@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -31,12 +32,20 @@ class Snapshot {
   /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters
   /// afterwards.
   void load(kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
+  /// Fills a box of a logical tensor, row-major, in the box's dtype.
+  using ReadBox = std::function<void(const io::TensorSlice& box, std::span<std::byte> out)>;
+  /// Copies weights into the master weights and leaves the optimizer's states as they are. Publish the
+  /// parameters afterwards.
+  void load_weights(kernels::Backend& backend, kernels::Stream& stream, const ReadBox& read) const;
 
  private:
   struct Part {
     kernels::Tensor elements;
     io::TensorSlice slice;
+    bool weight = false;  ///< else a state of the optimizer
   };
+  static void load_part(kernels::Backend& backend, kernels::Stream& stream, const Part& part,
+                        const ReadBox& read, std::vector<std::byte>& staging);
   std::vector<Part> parts_;         ///< of the whole state of this rank
   std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
   std::vector<io::TensorSlice> slices_, borrowed_;

@@ -43,8 +43,9 @@ struct TrainingState {
   // its number.
   std::int64_t order_start = 0;
   std::int64_t order_stream = 0;
-  std::string job = {};  ///< the resolved job, so that a resumed run can say what changed; empty in
-                         ///< checkpoints of older versions
+  std::string job = {};     ///< the resolved job, so that a resumed run can say what changed; empty in
+                            ///< checkpoints of older versions
+  std::string origin = {};  ///< where the weights came from, as core/hf writes it; empty: from the seed
 };
 
 struct ShardInfo {

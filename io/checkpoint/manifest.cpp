@@ -78,6 +78,7 @@ TrainingState parse_state(const nlohmann::json& json) {
     throw JsonError(
         "an order of samples that does not begin between 0 and the cursor, or of a negative number");
   if (json.contains("job")) state.job = string_member(json, "job");
+  if (json.contains("origin")) state.origin = string_member(json, "origin");
   return state;
 }
 
@@ -151,6 +152,7 @@ class ManifestText {
     json["order_start"] = state.order_start;
     json["order_stream"] = state.order_stream;
     if (!state.job.empty()) json["job"] = state.job;
+    if (!state.origin.empty()) json["origin"] = state.origin;
     text_ = to_text(json, 1);
     text_.resize(text_.size() - 2);  // without the end of the object
   }

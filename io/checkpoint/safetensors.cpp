@@ -40,19 +40,42 @@ DType parse_dtype(const std::string& word) {
 
 bool is_padding(const StoredTensor& tensor) { return tensor.name.starts_with(kPaddingPrefix); }
 
-StoredTensor parse_entry(const std::string& name, const nlohmann::json& entry) {
-  StoredTensor tensor{.name = name,
-                      .dtype = parse_dtype(string_member(entry, "dtype")),
-                      .shape = sizes_member(entry, "shape")};
+template <class Tensor>
+void parse_place(const nlohmann::json& entry, Tensor& tensor) {
+  tensor.shape = sizes_member(entry, "shape");
   const std::vector<std::int64_t> range = sizes_member(entry, "data_offsets");
   if (range.size() != 2 || range[1] < range[0]) throw JsonError("\"data_offsets\" is not a begin and an end");
   tensor.begin = range[0];
   tensor.end = range[1];
-  if (tensor_bytes(tensor.dtype, tensor.shape) != tensor.end - tensor.begin)
-    throw JsonError("the shape needs " + std::to_string(tensor_bytes(tensor.dtype, tensor.shape)) +
-                    " bytes, \"data_offsets\" span " + std::to_string(tensor.end - tensor.begin));
-  return tensor;
 }
+
+void check_bytes(DType as_large, std::span<const std::int64_t> shape, std::int64_t bytes) {
+  if (tensor_bytes(as_large, shape) != bytes)
+    throw JsonError("the shape needs " + std::to_string(tensor_bytes(as_large, shape)) +
+                    " bytes, \"data_offsets\" span " + std::to_string(bytes));
+}
+
+void parse_entry(const nlohmann::json& entry, StoredTensor& tensor) {
+  tensor.dtype = parse_dtype(string_member(entry, "dtype"));
+  parse_place(entry, tensor);
+  check_bytes(tensor.dtype, tensor.shape, tensor.end - tensor.begin);
+}
+
+void parse_entry(const nlohmann::json& entry, ForeignTensor& tensor) {
+  tensor.dtype = string_member(entry, "dtype");
+  parse_place(entry, tensor);
+  for (const auto& [type, word] : kDtypes)
+    if (tensor.dtype == word) check_bytes(type, tensor.shape, tensor.end - tensor.begin);
+  if (tensor.dtype == "F16") check_bytes(DType::bf16, tensor.shape, tensor.end - tensor.begin);
+}
+
+/// The header of a file: its tensors, and what is in the format's key for metadata.
+template <class Tensor>
+struct Parsed {
+  std::vector<Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+  std::int64_t data_offset = 0;
+};
 
 std::string quoted(const std::string& text) { return to_text(nlohmann::ordered_json(text)); }
 
@@ -97,8 +120,11 @@ std::int64_t header_bytes(std::span<const std::byte> first8, std::int64_t file_b
   return kLengthBytes + static_cast<std::int64_t>(length);
 }
 
-SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_t file_bytes) {
-  SafetensorsHeader header;
+namespace {
+
+template <class Tensor>
+Parsed<Tensor> parse_header(std::span<const std::byte> head, std::int64_t file_bytes) {
+  Parsed<Tensor> header;
   header.data_offset = header_bytes(head, file_bytes);
   if (std::cmp_less(head.size(), header.data_offset))
     throw base::checkpoint_error("safetensors: the file ends inside its header");
@@ -110,19 +136,23 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
     if (!json.is_object()) throw JsonError("not an object");
     for (const auto& [name, entry] : json.items()) {
       at = name;
-      if (name == kMetadata) header.metadata = text_map(json, kMetadata);
-      else header.tensors.push_back(parse_entry(name, entry));
+      if (name == kMetadata) {
+        header.metadata = text_map(json, kMetadata);
+        continue;
+      }
+      header.tensors.emplace_back().name = name;
+      parse_entry(entry, header.tensors.back());
     }
   } catch (const JsonError& e) {
     throw base::checkpoint_error("safetensors: " + at + ": " + e.what());
   } catch (const base::CheckpointError& e) {
     throw base::checkpoint_error("safetensors: " + at + ": " + e.what());
   }
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const Tensor& a, const Tensor& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::int64_t next = 0;
-  for (const StoredTensor& tensor : header.tensors) {
+  for (const Tensor& tensor : header.tensors) {
     if (tensor.begin != next)
       throw base::checkpoint_error("safetensors: " + tensor.name + " begins at " +
                                    std::to_string(tensor.begin) +
@@ -134,12 +164,24 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
     throw base::checkpoint_error("safetensors: the tensors have " + std::to_string(next) +
                                  " bytes, the file has " + std::to_string(file_bytes - header.data_offset) +
                                  " after its header");
-  std::erase_if(header.tensors, is_padding);
   return header;
 }
 
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_t file_bytes) {
+  Parsed<StoredTensor> parsed = parse_header<StoredTensor>(head, file_bytes);
+  std::erase_if(parsed.tensors, is_padding);
+  return {std::move(parsed.tensors), std::move(parsed.metadata), parsed.data_offset};
+}
+
+ForeignHeader parse_foreign_safetensors(std::span<const std::byte> head, std::int64_t file_bytes) {
+  Parsed<ForeignTensor> parsed = parse_header<ForeignTensor>(head, file_bytes);
+  return {std::move(parsed.tensors), parsed.data_offset};
+}
+
 SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+                                      const std::map<std::string, std::string>& metadata, Gaps gaps) {
   std::string text = "{";
   if (!metadata.empty()) text += quoted(kMetadata) + ":" + to_text(metadata);
   std::set<std::string> names;
@@ -148,7 +190,8 @@ SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
     if (tensor.name == kMetadata || is_padding(tensor) || !names.insert(tensor.name).second)
       throw base::checkpoint_error("safetensors: a tensor cannot be called " + tensor.name +
                                    ": the name is taken");
-    if (const std::int64_t gap = (kAlignment - next % kAlignment) % kAlignment; gap != 0) {
+    const std::int64_t gap = gaps == Gaps::none ? 0 : (kAlignment - next % kAlignment) % kAlignment;
+    if (gap != 0) {
       append_entry(text, {.name = kPaddingPrefix + std::to_string(paddings++),
                           .dtype = DType::u8,
                           .shape = {gap},

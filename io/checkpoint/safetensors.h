@@ -40,19 +40,37 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
 /// `file_bytes`.
 std::int64_t header_bytes(std::span<const std::byte> first8, std::int64_t file_bytes);
 
+/// One tensor of a file that another program wrote. Its dtype is the file's own word: "F16", "BOOL", ...
+struct ForeignTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+struct ForeignHeader {
+  std::vector<ForeignTensor> tensors;  ///< in rising order of `begin`
+  std::int64_t data_offset = 0;
+};
+/// As `parse_safetensors`, of any dtype. The sizes of dtypes that this program knows are checked.
+ForeignHeader parse_foreign_safetensors(std::span<const std::byte> head, std::int64_t file_bytes);
+
 /// The format allows no hole between tensors, so the gaps that alignment needs are uint8 tensors of this name
 /// and a number. `parse_safetensors` checks them and leaves them out of `tensors`.
 inline constexpr const char* kPaddingPrefix = "__padding__.";
 
 /// A file's bytes before the data: fixed for a run, since names, dtypes and shapes are. `tensors` get their
 /// offsets here, in the order given, each aligned to 64 bytes relative to the file's start (the header is
-/// padded with spaces). Throws CheckpointError for a name given twice or a size beyond 63 bits.
+/// padded with spaces); or without gaps, for programs that take every tensor for one of the model's. Throws
+/// CheckpointError for a name given twice or a size beyond 63 bits.
 struct SafetensorsLayout {
   std::vector<std::byte> header;
   std::vector<StoredTensor> tensors;
   std::int64_t file_bytes = 0;
 };
+enum class Gaps : std::uint8_t { padded, none };
 SafetensorsLayout lay_out_safetensors(std::vector<StoredTensor> tensors,
-                                      const std::map<std::string, std::string>& metadata);
+                                      const std::map<std::string, std::string>& metadata,
+                                      Gaps gaps = Gaps::padded);
 
 }  // namespace trainerd::io

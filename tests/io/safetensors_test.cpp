@@ -154,3 +154,35 @@ TEST_CASE("malformed headers are refused with a reason") {
   CHECK(why_refused(file_with(std::string(100000, '[') + std::string(100000, ']'), 0)).find("deeper") !=
         std::string::npos);
 }
+
+TEST_CASE("a foreign file's dtypes are its own words, and its ranges are checked as ever") {
+  const std::string json =
+      R"({"mask":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]},"w":{"dtype":"F16","shape":[2,2],"data_offsets":[3,11]}})";
+  const std::string file = file_with(json, 11);
+  const ForeignHeader header =
+      parse_foreign_safetensors(bytes_of(file), static_cast<std::int64_t>(file.size()));
+  REQUIRE(header.tensors.size() == 2);
+  CHECK(header.tensors[0].dtype == "BOOL");
+  CHECK(header.tensors[1].name == "w");
+  CHECK(header.tensors[1].dtype == "F16");
+  CHECK(header.tensors[1].begin == 3);
+  CHECK(why_refused(file).find("none of F32") != std::string::npos);
+  const auto refused = [](const std::string& bad) {
+    return message_of<CheckpointError>(
+        [&] { parse_foreign_safetensors(bytes_of(bad), static_cast<std::int64_t>(bad.size())); });
+  };
+  CHECK(refused(file.substr(0, file.size() - 1)).find("the file has 10") != std::string::npos);
+  const std::string wrong = R"({"w":{"dtype":"F16","shape":[2,3],"data_offsets":[0,8]}})";
+  CHECK(refused(file_with(wrong, 8)).find("the shape needs 12 bytes") != std::string::npos);
+}
+
+TEST_CASE("a layout without gaps has the given tensors and no others") {
+  const SafetensorsLayout layout = lay_out_safetensors(
+      {{.name = "a", .dtype = DType::bf16, .shape = {3}}, {.name = "b", .dtype = DType::f32, .shape = {5}}},
+      {{"format", "pt"}}, Gaps::none);
+  const std::string text(reinterpret_cast<const char*>(layout.header.data()), layout.header.size());
+  CHECK(text.find(kPaddingPrefix) == std::string::npos);
+  CHECK(layout.tensors[1].begin == 6);
+  CHECK(layout.file_bytes == static_cast<std::int64_t>(layout.header.size()) + 26);
+  CHECK(parse_safetensors(layout.header, layout.file_bytes).tensors.size() == 2);
+}

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "core/hf/config.h"
+#include "core/hf/elements.h"
+#include "core/hf/weight_source.h"
+#include "core/model/identity.h"
+#include "io/checkpoint/files.h"
+#include "io/checkpoint/report.h"
+#include "io/hash/hash.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+
+// A checkpoint of this program as a source of weights.
+
+namespace trainerd::core::hf {
+namespace {
+
+class Checkpoint final : public WeightSource {
+ public:
+  explicit Checkpoint(const std::string& path);
+  std::string outline() const override;
+  std::string verify() const override;
+  void read(const io::TensorSlice& box, std::span<std::byte> out) const override;
+
+ private:
+  mutable io::CheckpointReader reader_;
+};
+
+/// The tokenizer's files of a checkpoint lie in it, or in the output of its run.
+std::string tokenizer_of(const std::string& checkpoint) {
+  namespace fs = std::filesystem;
+  const fs::path here(checkpoint);
+  for (const fs::path& near : {here / kCompanionFolder, here.parent_path().parent_path() / kCompanionFolder})
+    if (std::error_code ignored; fs::is_directory(near, ignored)) return near.string();
+  return "";
+}
+
+Checkpoint::Checkpoint(const std::string& path) : reader_(path) {
+  path_ = path;
+  const io::TrainingState& state = reader_.manifest().state;
+  model_ = model::model_of(state.identity, path_);
+  origin_ = parse_origin(state.origin, path_);
+  if (!origin_.tokenizer.empty()) tokenizer_ = tokenizer_of(path_);
+  if (model_.positions == job::Positions::learned) longest_sequence_ = model_.seq_len;
+  if (!origin_.config.empty()) {
+    const std::int64_t window = read_config(origin_.config, path_ + ": its record of config.json").window;
+    if (window > 0) longest_sequence_ = window;
+  }
+  std::map<std::string, const io::TensorSlice*> held;
+  for (const auto& [shard, slice] : reader_.manifest().slices) held[slice.name] = &slice;
+  // Which family's names go with them does not matter: the names and shapes are this program's.
+  for (const io::TensorSlice& tensor : model_tensors(model_)) {
+    const auto found = held.find(tensor.name);
+    if (found == held.end())
+      throw base::checkpoint_error(path_ + ": holds no tensor " + tensor.name +
+                                   ", which the model that it says has: it is damaged; take another");
+    if (found->second->logical_shape != tensor.logical_shape ||
+        (found->second->dtype != kernels::DType::f32 && found->second->dtype != kernels::DType::bf16))
+      throw base::checkpoint_error(path_ + ": " + tensor.name +
+                                   " is not of the shape and dtype that the model that it says has: it is "
+                                   "damaged; take another");
+    tensors_.push_back({tensor.name, found->second->dtype, tensor.logical_shape});
+  }
+}
+
+std::string Checkpoint::outline() const {
+  const std::string text = io::to_json(reader_.manifest());
+  return io::xxh3_hex(std::as_bytes(std::span(text)));
+}
+
+std::string Checkpoint::verify() const {
+  io::verify_checkpoint(path_);
+  return outline();  // checksums of all shards are in the manifest
+}
+
+void Checkpoint::read(const io::TensorSlice& box, std::span<std::byte> out) const {
+  const SourceTensor& tensor = tensors_[index_of(box)];
+  io::TensorSlice stored = box;
+  stored.dtype = tensor.dtype;
+  stored.logical_shape = tensor.shape;
+  std::vector<std::byte> raw(static_cast<std::size_t>(io::tensor_bytes(tensor.dtype, box.shape)));
+  reader_.read(stored, raw);
+  if (const auto bad = convert(element_of(tensor.dtype), raw, box.dtype, out)) not_finite(box.name, *bad);
+}
+
+}  // namespace
+
+std::unique_ptr<WeightSource> open_checkpoint(const std::string& path) {
+  const io::CheckpointsAt found = io::checkpoints_at(path);
+  if (!found.complete.empty()) return std::make_unique<Checkpoint>(found.complete.front().path);
+  std::string text = path +
+                     " is neither a Hugging Face directory (it has no config.json) nor a checkpoint, nor a "
+                     "run's output with one that is complete";
+  for (const io::StoredCheckpoint& stored : found.incomplete)
+    text += "\n" + stored.path + " has no file COMPLETE: it was never finished";
+  throw base::checkpoint_error(text);
+}
+
+}  // namespace trainerd::core::hf

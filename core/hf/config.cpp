@@ -1,0 +1,143 @@
+#include "core/hf/config.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/hf/families.h"
+#include "core/model/identity.h"
+#include "io/text/json.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+using nlohmann::json;
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+base::CheckpointError refused(const std::string& path, const std::vector<std::string>& problems) {
+  std::string text;
+  for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + path + ": " + problem;
+  return base::checkpoint_error(text);
+}
+
+json parse(const std::string& text, const std::string& path) {
+  try {
+    json config = io::parse_json(text);
+    if (!config.is_object()) throw io::JsonError("not an object");
+    return config;
+  } catch (const io::JsonError& e) {
+    throw base::checkpoint_error(path + ": " + e.what());
+  }
+}
+
+/// Throws CheckpointError naming those that there are.
+const Family& family_in(const json& config, const std::string& path) {
+  const auto type = config.find("model_type");
+  const bool word = type != config.end() && type->is_string();
+  const Family* family = word ? find_family(type->get<std::string>()) : nullptr;
+  if (family == nullptr)
+    throw base::checkpoint_error(path + ": model_type " +
+                                 (word ? io::text_of(*type) : "is missing, and the architecture") +
+                                 " is not available: the families are " + listed(family_names()));
+  const auto architectures = config.find("architectures");
+  if (architectures != config.end() && !architectures->is_null() &&
+      *architectures != json::array({family->architecture}))
+    throw base::checkpoint_error(path + ": architectures is " + io::text_of(*architectures) +
+                                 ": what can be trained is [\"" + family->architecture + "\"]");
+  return *family;
+}
+
+/// Fields that say what the file is, or how its weights are stored, which the weights' files say better.
+const std::set<std::string>& about_the_file() {
+  static const std::set<std::string> names{"model_type", "architectures", "transformers_version", "dtype",
+                                           "torch_dtype"};
+  return names;
+}
+
+}  // namespace
+
+SourceConfig read_config(const std::string& text, const std::string& path) {
+  const json config = parse(text, path);
+  const Family& family = family_in(config, path);
+  Reading reading{.json = config, .model = family.common, .window = 0, .problems = {}, .notes = {}};
+  std::set<std::string> known = about_the_file();
+  for (const Field& field : family.fields) {
+    known.insert(field.name);
+    const auto value = config.find(field.name);
+    field.read(reading, value == config.end() ? nullptr : &*value);
+  }
+  for (const auto& [name, value] : config.items())
+    if (!known.contains(name) && !value.is_null())
+      reading.problem(name, "is not a field of " + family.architecture +
+                                " that is known here: remove it from the file if it changes nothing that the "
+                                "model computes");
+  // GPT-2's, where the file leaves it out.
+  if (family.common.mlp == job::Mlp::gelu && reading.model.ffn == 0)
+    reading.model.ffn = 4 * reading.model.hidden;
+  complete(reading);
+  if (!reading.problems.empty()) throw refused(path, reading.problems);
+  return {family.model_type, reading.model, reading.window, reading.notes};
+}
+
+std::string write_config(const std::string& family_name, const job::ModelOptions& model,
+                         const std::string& source, kernels::DType dtype) {
+  const Family* family = find_family(family_name);
+  base::check(family != nullptr, "a config is written of a family that there is");
+  const json from = source.empty() ? json::object() : parse(source, "the source's config.json");
+  nlohmann::ordered_json out;
+  out["architectures"] = json::array({family->architecture});
+  out["model_type"] = family->model_type;
+  out["torch_dtype"] = dtype == kernels::DType::bf16 ? "bfloat16" : "float32";
+  Writing writing{.model = model, .source = from, .out = out};
+  for (const Field& field : family->fields) field.write(writing);
+  return io::to_text(out, 2) + "\n";
+}
+
+std::string family_of(const job::ModelOptions& model, const std::string& source) {
+  std::vector<std::string> candidates = family_names();
+  if (!source.empty()) {
+    const std::string first =
+        family_in(parse(source, "the source's config.json"), "the source's config.json").model_type;
+    std::stable_partition(candidates.begin(), candidates.end(),
+                          [&](const std::string& name) { return name == first; });
+  }
+  // A family expresses a model when what it writes of it reads back as the same.
+  const auto wanted = model::model_identity(model);
+  for (const std::string& name : candidates) {
+    const std::string written = write_config(name, model, "", kernels::DType::f32);
+    try {
+      if (model::model_identity(read_config(written, name).model) == wanted) return name;
+    } catch (const base::CheckpointError&) {  // it cannot
+    }
+  }
+  std::string options;
+  for (const auto& [key, value] : wanted) options += "\n  " + key + ": " + value;
+  throw base::checkpoint_error("no Hugging Face family that is known here (" + listed(family_names()) +
+                               ") has models with these options together:" + options);
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family& family : families()) names.push_back(family.model_type);
+  return names;
+}
+
+std::span<const TensorRule> tensor_rules(const std::string& family) {
+  const Family* found = find_family(family);
+  base::check(found != nullptr, "a family that there is");
+  return found->tensors;
+}
+
+bool is_table(const std::string& family, const std::string& name) {
+  const Family* found = find_family(family);
+  base::check(found != nullptr, "a family that there is");
+  return std::any_of(found->tables.begin(), found->tables.end(),
+                     [&](const std::string& end) { return name.ends_with(end); });
+}
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,289 @@
+#include "core/hf/config_fields.h"
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "io/text/json.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
+
+std::string shown(const json& value) {
+  std::string text = io::text_of(value);
+  if (text.size() > 80) text = text.substr(0, 77) + "...";
+  return text;
+}
+
+bool absent(const json* value) { return value == nullptr || value->is_null(); }
+
+std::optional<std::int64_t> read_size(Reading& r, const std::string& name, const json& value) {
+  const bool fits = value.is_number_integer() && value >= 1 && value <= kMostSize;
+  if (fits) return value.get<std::int64_t>();
+  r.problem(name, "expected an integer from 1 to " + std::to_string(kMostSize) + ", found " + shown(value));
+  return std::nullopt;
+}
+
+std::optional<double> read_real(Reading& r, const std::string& name, const json& value) {
+  if (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0)
+    return value.get<double>();
+  r.problem(name, "expected a number above 0, found " + shown(value));
+  return std::nullopt;
+}
+
+std::optional<bool> read_flag(Reading& r, const std::string& name, const json* value, bool fallback) {
+  if (absent(value)) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  r.problem(name, "expected true or false, found " + shown(*value));
+  return std::nullopt;
+}
+
+const json* find(const json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() ? nullptr : &*found;
+}
+
+void keep(Writing& w, const std::string& name) {
+  if (const json* value = find(w.source, name)) w.out[name] = *value;
+}
+
+/// What is known of the field, and read where another one is.
+Field read_elsewhere(const std::string& name, std::function<void(Writing&)> write) {
+  return {name, [](Reading&, const json*) {}, std::move(write)};
+}
+
+/// `rope_scaling` of transformers 4 and `rope_parameters` of 5: plain rotary positions alone.
+void read_rope(Reading& r, const std::string& name, const json& rope) {
+  if (!rope.is_object()) return r.problem(name, "expected an object or null, found " + shown(rope));
+  for (const auto& [key, value] : rope.items()) {
+    if (value.is_null()) continue;
+    if (key == "rope_type" || key == "type") {
+      if (value != "default")
+        r.problem(name, shown(value) +
+                            " scaling of rotary positions is not available yet: use a model with plain ones "
+                            "(rope_type default)");
+    } else if (key == "rope_theta") {
+      const auto theta = read_real(r, name + ".rope_theta", value);
+      const json* top = find(r.json, "rope_theta");
+      if (theta && !absent(top) && *top != value)
+        r.problem(name, "rope_theta is " + shown(value) + " here and " + shown(*top) +
+                            " at the top: remove one of them");
+      else if (theta) r.model.rope_theta = *theta;
+    } else if (key == "partial_rotary_factor") {
+      if (value != 1.0)
+        r.problem(name, "partial_rotary_factor " + shown(value) +
+                            " is not available yet: the whole of each head is rotated");
+    } else {
+      // Parameters of a kind of scaling that is refused above say nothing more.
+      const json* kind = rope.contains("rope_type") ? find(rope, "rope_type") : find(rope, "type");
+      if (kind == nullptr || *kind == "default")
+        r.problem(name, "\"" + key + "\" is not known: remove it if it changes nothing");
+    }
+  }
+}
+
+}  // namespace
+
+Field size_field(const std::string& name, SizeOption option) {
+  return {name,
+          [name, option](Reading& r, const json* value) {
+            if (absent(value)) return r.problem(name, "is missing");
+            if (const auto size = read_size(r, name, *value)) r.model.*option = *size;
+          },
+          [name, option](Writing& w) { w.out[name] = w.model.*option; }};
+}
+
+Field optional_size_field(const std::string& name, SizeOption option) {
+  return {name,
+          [name, option](Reading& r, const json* value) {
+            if (absent(value)) return;
+            if (const auto size = read_size(r, name, *value)) r.model.*option = *size;
+          },
+          [name, option](Writing& w) { w.out[name] = w.model.*option; }};
+}
+
+Field head_dim_field(const std::string& name) {
+  Field field = optional_size_field(name, &job::ModelOptions::head_dim);
+  field.write = [name](Writing& w) {
+    if (w.model.head_dim * w.model.heads != w.model.hidden) w.out[name] = w.model.head_dim;
+  };
+  return field;
+}
+
+Field positions_field(const std::string& name) {
+  Field field = size_field(name, &job::ModelOptions::seq_len);
+  field.write = [name](Writing& w) {
+    const json* source = find(w.source, name);
+    const bool longer = source != nullptr && source->is_number_integer() && *source > w.model.seq_len;
+    w.out[name] = longer ? source->get<std::int64_t>() : w.model.seq_len;
+  };
+  return field;
+}
+
+Field real_field(const std::string& name, RealOption option, double fallback) {
+  return {name,
+          [name, option, fallback](Reading& r, const json* value) {
+            if (absent(value)) r.model.*option = fallback;
+            else if (const auto real = read_real(r, name, *value)) r.model.*option = *real;
+          },
+          [name, option](Writing& w) { w.out[name] = w.model.*option; }};
+}
+
+Field flag_field(const std::string& name, FlagOption option, bool fallback) {
+  return {name,
+          [name, option, fallback](Reading& r, const json* value) {
+            if (const auto flag = read_flag(r, name, value, fallback)) r.model.*option = *flag;
+          },
+          [name, option](Writing& w) { w.out[name] = w.model.*option; }};
+}
+
+Field fixed_field(const std::string& name, std::vector<json> values, const std::string& why) {
+  const json written = values.front();
+  return {name,
+          [name, values = std::move(values), why](Reading& r, const json* value) {
+            if (absent(value)) return;
+            for (const json& known : values)
+              if (*value == known) return;
+            r.problem(name, shown(*value) + " is not available yet: " + why);
+          },
+          [name, written](Writing& w) {
+            if (!written.is_null()) w.out[name] = written;
+          }};
+}
+
+Field kept_field(const std::string& name) {
+  return read_elsewhere(name, [name](Writing& w) { keep(w, name); });
+}
+
+Field token_field(const std::string& name) {
+  return read_elsewhere(name, [name](Writing& w) {
+    w.out[name] = nullptr;
+    keep(w, name);
+  });
+}
+
+Field dropout_field(const std::string& name) {
+  return {name,
+          [name](Reading& r, const json* value) {
+            if (absent(value)) return;
+            if (!value->is_number()) r.problem(name, "expected a number, found " + shown(*value));
+            else if (*value != 0)
+              r.notes.push_back(name + " is " + shown(*value) + ": training here has no dropout");
+          },
+          [name](Writing& w) { keep(w, name); }};
+}
+
+std::vector<Field> rope_fields() {
+  const auto scaling = [](const std::string& name) {
+    return [name](Reading& r, const json* value) {
+      if (!absent(value)) read_rope(r, name, *value);
+    };
+  };
+  // transformers 5 reads the spelling of 4, and not the other way round.
+  return {
+      real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
+      {"rope_scaling", scaling("rope_scaling"), [](Writing& w) { w.out["rope_scaling"] = nullptr; }},
+      {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
+      fixed_field("partial_rotary_factor", {nullptr, 1.0}, "the whole of each head is rotated"),
+  };
+}
+
+Field window_field(const std::string& name, std::int64_t fallback) {
+  return {name,
+          [name, fallback](Reading& r, const json* value) {
+            if (value == nullptr) r.window = fallback;
+            else if (!value->is_null()) r.window = read_size(r, name, *value).value_or(0);
+          },
+          [name, fallback](Writing& w) {
+            // A source that leaves it out means the default too.
+            w.out[name] = w.source.empty() ? json(nullptr) : json(fallback);
+            keep(w, name);
+          }};
+}
+
+std::vector<Field> window_fields() {
+  const auto read = [](Reading& r, const json* use) {
+    const json* types = find(r.json, "layer_types");
+    const json* window = find(r.json, "sliding_window");
+    const json* first = find(r.json, "max_window_layers");
+    bool slides = read_flag(r, "use_sliding_window", use, false).value_or(false);
+    if (slides && !absent(first)) {
+      if (!first->is_number_integer())
+        return r.problem("max_window_layers", "expected an integer, found " + shown(*first));
+      const json* layers = find(r.json, "num_hidden_layers");
+      slides = layers == nullptr || *first < *layers;
+    }
+    if (!absent(types)) {
+      if (!types->is_array()) return r.problem("layer_types", "expected a list, found " + shown(*types));
+      slides = false;
+      for (const json& type : *types) {
+        if (type != "full_attention" && type != "sliding_attention")
+          return r.problem("layer_types", shown(type) + " is not available yet: full_attention is");
+        slides = slides || type == "sliding_attention";
+      }
+    }
+    if (!slides) return;
+    if (absent(window)) r.problem("sliding_window", "is missing, and layers use it");
+    else r.window = read_size(r, "sliding_window", *window).value_or(0);
+  };
+  const auto write = [](Writing& w) {
+    w.out["use_sliding_window"] = false;
+    keep(w, "use_sliding_window");
+  };
+  return {{"use_sliding_window", read, write},
+          kept_field("sliding_window"),
+          kept_field("max_window_layers"),
+          kept_field("layer_types")};
+}
+
+std::vector<Field> bias_fields() {
+  const auto read = [](Reading& r, const json* value) {
+    const auto attention = read_flag(r, "attention_bias", value, false);
+    const auto mlp = read_flag(r, "mlp_bias", find(r.json, "mlp_bias"), false);
+    if (!attention || !mlp) return;
+    if (*attention != *mlp)
+      return r.problem("attention_bias",
+                       shown(*attention) + " with mlp_bias " + shown(*mlp) +
+                           " is not available yet: biases are on every linear layer, on none, or on queries, "
+                           "keys and values alone");
+    r.model.linear_bias = *attention;
+  };
+  const auto write = [](Writing& w) { w.out["attention_bias"] = w.model.linear_bias; };
+  return {{"attention_bias", read, write},
+          read_elsewhere("mlp_bias", [](Writing& w) { w.out["mlp_bias"] = w.model.linear_bias; })};
+}
+
+void complete(Reading& r) {
+  job::ModelOptions& m = r.model;
+  if (!r.problems.empty()) return;
+  if (m.kv_heads == 0) m.kv_heads = m.heads;
+  if (m.linear_bias) m.qkv_bias = true;
+  if (m.heads % m.kv_heads != 0)
+    r.problem("num_key_value_heads", std::to_string(m.kv_heads) + " does not divide the " +
+                                         std::to_string(m.heads) + " query heads");
+  if (m.head_dim == 0) {
+    if (m.hidden % m.heads != 0)
+      r.problem("hidden_size", std::to_string(m.hidden) + " is not divisible by " + std::to_string(m.heads) +
+                                   " heads, and head_dim is not given");
+    m.head_dim = m.hidden / m.heads;
+  }
+  if (m.positions == job::Positions::rope && m.head_dim % 2 != 0)
+    r.problem("head_dim", std::to_string(m.head_dim) + " is odd: rotary positions turn pairs of features");
+  constexpr std::int64_t kMostLayers = 1 << 10;  // as `model.layers`
+  if (m.layers > kMostLayers)
+    r.problem("num_hidden_layers",
+              std::to_string(m.layers) + " is more than the " + std::to_string(kMostLayers) + " of a job");
+  if (r.window > 0 && r.window < m.seq_len) {
+    r.notes.push_back("layers attend through a sliding window of " + std::to_string(r.window) +
+                      " tokens: seq_len is " + std::to_string(r.window) + " at most, not " +
+                      std::to_string(m.seq_len));
+    m.seq_len = r.window;
+  }
+}
+
+}  // namespace trainerd::core::hf

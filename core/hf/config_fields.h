@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/job/model_options.h"
+
+// Kinds of fields of a config.json, of which families.cpp makes its tables. For sources of this room alone.
+
+namespace trainerd::core::hf {
+
+/// A config.json while it is read.
+struct Reading {
+  const nlohmann::json& json;
+  job::ModelOptions model;
+  std::int64_t window = 0;
+  std::vector<std::string> problems, notes;
+
+  void problem(const std::string& field, const std::string& what) { problems.push_back(field + ": " + what); }
+};
+/// A config.json while it is written.
+struct Writing {
+  const job::ModelOptions& model;
+  const nlohmann::json& source;  ///< the one that training began from; an empty object: there is none
+  nlohmann::ordered_json& out;
+};
+
+struct Field {
+  std::string name;
+  /// `value` is null where the file does not have the field; a JSON null is a value.
+  std::function<void(Reading&, const nlohmann::json* value)> read;
+  std::function<void(Writing&)> write;
+};
+
+using SizeOption = std::int64_t job::ModelOptions::*;
+using RealOption = double job::ModelOptions::*;
+using FlagOption = bool job::ModelOptions::*;
+
+/// A positive integer that must be there.
+Field size_field(const std::string& name, SizeOption option);
+/// The same; where it is absent the option stays 0, for `complete` to fill.
+Field optional_size_field(const std::string& name, SizeOption option);
+/// The width of a head; absent: hidden / heads, and left out where it is that, since some versions do not
+/// know it.
+Field head_dim_field(const std::string& name);
+/// The positions that a model was made for: `seq_len`. Rotary models keep the source's if it is more.
+Field positions_field(const std::string& name);
+Field real_field(const std::string& name, RealOption option, double fallback);
+Field flag_field(const std::string& name, FlagOption option, bool fallback);
+/// One of `values`, which mean the same and are what this program computes; absent or null is the first.
+Field fixed_field(const std::string& name, std::vector<nlohmann::json> values, const std::string& why);
+/// Changes nothing that training computes: copied from the source.
+Field kept_field(const std::string& name);
+/// The same, and written as null without a source: its default in transformers is a token of some vocabulary.
+Field token_field(const std::string& name);
+/// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
+Field dropout_field(const std::string& name);
+
+/// The base of the rotary angles, at the top or in `rope_parameters`, and the kinds of scaling, which are
+/// refused.
+std::vector<Field> rope_fields();
+/// Of Mistral: one window for all layers; absent means `fallback`.
+Field window_field(const std::string& name, std::int64_t fallback);
+/// Of Qwen: a window for layers from some layer on, or by `layer_types`.
+std::vector<Field> window_fields();
+/// Of Llama: biases on attention's projections and on the MLP's, all or none.
+std::vector<Field> bias_fields();
+
+/// Fields of every model that change nothing here, or must have one value.
+std::vector<Field> common_fields();
+
+/// Fills what a file may leave out, and checks the sizes with each other.
+void complete(Reading& reading);
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job/model_options.h"
+#include "kernels/tensor/dtype.h"
+
+// Hugging Face directories in and out. Each tensor is in memory by itself, and no more than 64 MiB of it
+// unless it is transposed.
+
+namespace trainerd::core::hf {
+
+struct ImportOptions {
+  std::string from;  ///< a Hugging Face directory
+  std::string out;   ///< the checkpoint's directory, which is made
+  std::int64_t most_shard_bytes = std::int64_t{5} << 30;
+};
+struct Imported {
+  std::string path;  ///< of the checkpoint, absolute
+  job::ModelOptions model;
+  std::vector<std::string> notes;  ///< what training will do otherwise
+  std::string tokenizer;           ///< names of the tokenizer's files that it has; empty: none
+};
+/// Writes a checkpoint of step 0 that holds the weights alone, in bf16 where the source is bf16 and else in
+/// fp32, and the tokenizer's files. Throws CheckpointError; nothing is left then.
+Imported import_weights(const ImportOptions& options);
+
+struct ExportOptions {
+  std::string from;                          ///< a checkpoint, or a run's output: its newest
+  std::string out;                           ///< the directory, which is made
+  std::optional<kernels::DType> dtype = {};  ///< f32 or bf16; none: as the checkpoint holds the weights
+  std::int64_t most_shard_bytes = std::int64_t{5'000'000'000};
+  bool tokenizer = true;  ///< false: the tokenizer's files are not wanted
+};
+struct Exported {
+  std::string from;  ///< the checkpoint's directory
+  std::string architecture;
+  std::size_t files = 0;
+  std::int64_t bytes = 0;
+  std::string tokenizer;  ///< names of the tokenizer's files; empty: none
+};
+/// Writes a Hugging Face directory that transformers loads. Throws CheckpointError: no family that is known
+/// has such models, the tokenizer's files are not there any more, a value is not finite; nothing is left
+/// then.
+Exported export_weights(const ExportOptions& options);
+
+}  // namespace trainerd::core::hf

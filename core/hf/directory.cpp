@@ -1,0 +1,293 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "core/hf/config.h"
+#include "core/hf/elements.h"
+#include "core/hf/weight_source.h"
+#include "io/checkpoint/safetensors.h"
+#include "io/hash/hash.h"
+#include "io/storage/storage.h"
+#include "io/text/json.h"
+#include "kernels/base/error.h"
+
+// A Hugging Face directory as a source of weights.
+
+namespace trainerd::core::hf {
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+constexpr std::size_t kShown = 8;  // tensors of a kind in a message
+
+std::string some_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
+  return text;
+}
+
+/// The files that hold the weights. Throws CheckpointError.
+std::vector<std::string> weight_files(const io::Storage& storage) {
+  if (storage.exists(kSingle)) return {kSingle};
+  const std::string here = storage.path_of("");
+  if (!storage.exists(kIndex)) {
+    const bool pickled =
+        storage.exists("pytorch_model.bin") || storage.exists("pytorch_model.bin.index.json");
+    throw base::checkpoint_error(
+        here + ": has neither " + kSingle + " nor " + kIndex +
+        (pickled ? ": pytorch_model.bin is not read; save the model with save_pretrained of a recent "
+                   "transformers, which writes safetensors"
+                 : ": fetch the model's weights into it"));
+  }
+  const std::string path = storage.path_of(kIndex);
+  try {
+    std::set<std::string> files;
+    const nlohmann::json index = io::parse_json(io::read_text(storage, kIndex));
+    for (const auto& [tensor, file] : io::text_map(index, "weight_map")) {
+      if (file.empty() || file.find('/') != std::string::npos || file.front() == '.')
+        throw io::JsonError("\"" + file + "\" is not the name of a file beside it");
+      files.insert(file);
+    }
+    if (files.empty()) throw io::JsonError("names no file");
+    return {files.begin(), files.end()};
+  } catch (const io::JsonError& e) {
+    throw base::checkpoint_error(path + ": " + e.what());
+  }
+}
+
+class Directory final : public WeightSource {
+ public:
+  explicit Directory(const std::string& path);
+  std::string outline() const override;
+  std::string verify() const override;
+  void read(const io::TensorSlice& box, std::span<std::byte> out) const override;
+
+ private:
+  struct Stored {
+    std::size_t file = 0;
+    Element element = Element::f32;
+    std::vector<std::int64_t> shape;
+    std::int64_t begin = 0;  ///< in the file
+  };
+  struct File {
+    std::string name;
+    std::unique_ptr<io::StoredFile> open;
+    std::string head_hash;  ///< of its header
+  };
+  void open_files();
+  void add_file(const std::string& name);
+  void map_names(const std::string& family);
+  const std::string* stored_name(const std::string& family_name) const;
+  void require_same_head() const;
+  void read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
+                 std::span<std::byte> out) const;
+
+  std::unique_ptr<io::Storage> storage_;
+  std::vector<File> files_;
+  std::map<std::string, Stored> stored_;  // by name in the files
+  std::set<std::string> odd_dtypes_;      // names of tensors of other dtypes
+  std::vector<MappedTensor> mapped_;      // as `tensors_`; names of parts are those in the files
+};
+
+Directory::Directory(const std::string& path) : storage_(io::open_storage(path)) {
+  path_ = storage_->path_of("");
+  origin_.from = path_;
+  origin_.config = io::read_text(*storage_, "config.json");
+  if (storage_->exists("generation_config.json"))
+    origin_.generation_config = io::read_text(*storage_, "generation_config.json");
+  const SourceConfig config = read_config(origin_.config, storage_->path_of("config.json"));
+  model_ = config.model;
+  notes_ = config.notes;
+  longest_sequence_ = model_.positions == job::Positions::learned ? model_.seq_len : config.window;
+  if (!tokenizer_files(path_).empty()) {
+    tokenizer_ = path_;
+    origin_.tokenizer = tokenizer_checksum(path_);
+  }
+  open_files();
+  map_names(config.family);
+}
+
+void Directory::open_files() {
+  for (const std::string& name : weight_files(*storage_)) add_file(name);
+}
+
+void Directory::add_file(const std::string& name) {
+  const std::string path = storage_->path_of(name);
+  File file{name, storage_->open(name), ""};
+  std::vector<std::byte> head(static_cast<std::size_t>(std::min<std::int64_t>(8, file.open->bytes())));
+  io::ForeignHeader header;
+  try {
+    file.open->read(0, head);
+    head.resize(static_cast<std::size_t>(io::header_bytes(head, file.open->bytes())));
+    file.open->read(0, head);
+    header = io::parse_foreign_safetensors(head, file.open->bytes());
+  } catch (const base::CheckpointError& e) {
+    throw base::checkpoint_error(path + ": is damaged or was not fetched whole: " + e.what() +
+                                 "; fetch it again");
+  }
+  file.head_hash = io::xxh3_hex(head);
+  for (const io::ForeignTensor& tensor : header.tensors) {
+    const auto element = element_of(tensor.dtype);
+    if (!element) odd_dtypes_.insert(tensor.name);
+    const Stored stored{files_.size(), element.value_or(Element::f32), tensor.shape,
+                        header.data_offset + tensor.begin};
+    if (!stored_.emplace(tensor.name, stored).second)
+      throw base::checkpoint_error(path + ": holds " + tensor.name + ", which another file holds too");
+  }
+  files_.push_back(std::move(file));
+}
+
+/// A model saved without its head has names without the first word.
+const std::string* Directory::stored_name(const std::string& family_name) const {
+  auto found = stored_.find(family_name);
+  if (found == stored_.end()) found = stored_.find(family_name.substr(family_name.find('.') + 1));
+  return found == stored_.end() ? nullptr : &found->first;
+}
+
+void Directory::map_names(const std::string& family) {
+  std::set<std::string> used;
+  std::vector<std::string> missing, wrong, unknown;
+  for (MappedTensor& tensor : mapped_ = map_tensors(tensor_rules(family), model_)) {
+    kernels::DType dtype = kernels::DType::bf16;
+    for (TheirTensor& part : tensor.parts) {
+      const std::string* name = stored_name(part.name);
+      if (name == nullptr) {
+        missing.push_back(part.name);
+        continue;
+      }
+      used.insert(*name);
+      part.name = *name;
+      const Stored& stored = stored_.at(*name);
+      if (odd_dtypes_.contains(*name)) wrong.push_back(*name + " is none of F32, BF16 and F16");
+      else if (stored.shape != tensor.their_shape(part))
+        wrong.push_back(
+            fmt::format("{} is {}, by config.json it is {}", *name, stored.shape, tensor.their_shape(part)));
+      if (held_in(stored.element) == kernels::DType::f32) dtype = kernels::DType::f32;
+    }
+    tensors_.push_back({tensor.name, dtype, tensor.shape});
+  }
+  for (const auto& [name, stored] : stored_) {
+    const bool tied_head = model_.tie_embeddings && name == "lm_head.weight";  // compared by `verify`
+    if (!used.contains(name) && !tied_head && !is_table(family, name)) unknown.push_back(name);
+  }
+  std::string problems;
+  const auto add = [&](const std::vector<std::string>& names, const std::string& before,
+                       const std::string& after) {
+    if (!names.empty())
+      problems += (problems.empty() ? "" : "\n") + path_ + ": " + before + some_of(names) + after;
+  };
+  add(missing, "tensors are missing: ", ": fetch every file of the model, and its own config.json");
+  add(wrong, "tensors are not what config.json says: ", "");
+  add(unknown, "holds tensors that " + family + " models do not have: ",
+      ": the model is another one than config.json says, or is adapted; merge or remove them");
+  if (!problems.empty()) throw base::checkpoint_error(problems);
+}
+
+std::string Directory::outline() const {
+  io::Xxh3 hash;
+  const auto add = [&](const std::string& text) { hash.update(std::as_bytes(std::span(text))); };
+  add(origin_.config);
+  for (const File& file : files_)
+    add("\n" + file.name + " " + std::to_string(file.open->bytes()) + " " + file.head_hash);
+  return hash.hex();
+}
+
+std::string Directory::verify() const {
+  io::Xxh3 hash;
+  const std::string head = outline();
+  hash.update(std::as_bytes(std::span(head)));
+  std::vector<std::byte> chunk(kChunkBytes);
+  for (const File& file : files_)
+    for (std::int64_t at = 0, bytes = file.open->bytes(); at < bytes;) {
+      const std::span<std::byte> part = std::span(chunk).first(static_cast<std::size_t>(
+          std::min<std::int64_t>(static_cast<std::int64_t>(kChunkBytes), bytes - at)));
+      file.open->read(at, part);
+      hash.update(part);
+      at += static_cast<std::int64_t>(part.size());
+    }
+  require_same_head();
+  return hash.hex();
+}
+
+/// A file may hold the head of a model that has none of its own. It must be the embedding then: programs
+/// differ on which one counts.
+void Directory::require_same_head() const {
+  const auto head = stored_.find("lm_head.weight");
+  if (!model_.tie_embeddings || head == stored_.end()) return;
+  const Stored& table = stored_.at(mapped_.front().parts.front().name);
+  bool same = head->second.shape == table.shape && head->second.element == table.element;
+  const std::int64_t bytes = same ? table.shape[0] * table.shape[1] * size_of(table.element) : 0;
+  std::vector<std::byte> a(kChunkBytes), b(kChunkBytes);
+  for (std::int64_t at = 0; same && at < bytes; at += static_cast<std::int64_t>(kChunkBytes)) {
+    const auto count =
+        static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(kChunkBytes), bytes - at));
+    files_[table.file].open->read(table.begin + at, std::span(a).first(count));
+    files_[head->second.file].open->read(head->second.begin + at, std::span(b).first(count));
+    same = std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(count), b.begin());
+  }
+  if (!same)
+    throw base::checkpoint_error(
+        path_ +
+        ": config.json ties the head to the embedding, and lm_head.weight is not the "
+        "embedding: set tie_word_embeddings to false, or remove lm_head.weight");
+}
+
+void Directory::read(const io::TensorSlice& box, std::span<std::byte> out) const {
+  const MappedTensor& tensor = mapped_[index_of(box)];
+  for (const TheirTensor& part : tensor.parts) read_part(tensor, part, box, out);
+}
+
+/// The rows of `box` that lie in `part`.
+void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
+                          std::span<std::byte> out) const {
+  const std::int64_t first = std::max(box.begin[0], part.first_row),
+                     end = std::min(box.begin[0] + box.shape[0], part.first_row + part.rows);
+  const bool vector = box.shape.size() == 1;
+  const std::int64_t column = vector ? 0 : box.begin[1], columns = vector ? 1 : box.shape[1];
+  if (first >= end || columns == 0) return;
+  const Stored& stored = stored_.at(part.name);
+  const io::StoredFile& file = *files_[stored.file].open;
+  const std::int64_t from_size = size_of(stored.element), to_size = kernels::size_of(box.dtype);
+  std::vector<std::byte> raw, converted;
+  // `count` elements of the file from `element` on, in the box's dtype.
+  const auto fetch = [&](std::int64_t element, std::int64_t count, std::span<std::byte> to) {
+    raw.resize(static_cast<std::size_t>(count * from_size));
+    file.read(stored.begin + element * from_size, raw);
+    if (const auto bad = convert(stored.element, raw, box.dtype, to)) not_finite(part.name, element + *bad);
+  };
+  const auto at = [&](std::int64_t row, std::int64_t in_row) {
+    return static_cast<std::size_t>(((row - box.begin[0]) * columns + in_row) * to_size);
+  };
+  const std::int64_t rows = end - first, local = first - part.first_row;
+  if (tensor.transposed) {
+    converted.resize(static_cast<std::size_t>(rows * to_size));
+    for (std::int64_t c = 0; c < columns; ++c) {
+      fetch((column + c) * part.rows + local, rows, converted);
+      for (std::int64_t r = 0; r < rows; ++r)
+        std::copy_n(converted.begin() + r * to_size, to_size,
+                    out.begin() + static_cast<std::ptrdiff_t>(at(first + r, c)));
+    }
+  } else if (columns == tensor.columns()) {
+    fetch(local * columns, rows * columns,
+          out.subspan(at(first, 0), static_cast<std::size_t>(rows * columns * to_size)));
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r)
+      fetch((local + r) * tensor.columns() + column, columns,
+            out.subspan(at(first + r, 0), static_cast<std::size_t>(columns * to_size)));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<WeightSource> open_directory(const std::string& path) {
+  return std::make_unique<Directory>(path);
+}
+
+}  // namespace trainerd::core::hf

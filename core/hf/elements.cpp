@@ -1,0 +1,87 @@
+#include "core/hf/elements.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+using kernels::Bf16;
+using kernels::DType;
+
+/// IEEE 754 binary16, as its bits.
+struct Half {
+  std::uint16_t bits = 0;
+};
+
+float widened(float x) { return x; }
+float widened(Bf16 x) { return kernels::to_float(x); }
+float widened(Half x) {
+  const int exponent = (x.bits >> 10) & 0x1f, fraction = x.bits & 0x3ff;
+  float magnitude = 0;
+  if (exponent == 0) magnitude = std::ldexp(static_cast<float>(fraction), -24);
+  else if (exponent == 0x1f) magnitude = fraction == 0 ? INFINITY : NAN;
+  else magnitude = std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
+  return (x.bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+void narrow(float x, float& out) { out = x; }
+void narrow(float x, Bf16& out) { out = kernels::to_bf16(x); }
+
+template <class From, class To>
+std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::span<std::byte> to) {
+  const std::size_t count = from.size() / sizeof(From);
+  base::check(to.size() == count * sizeof(To), "as many elements are written as are read");
+  std::optional<std::int64_t> bad;
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;  // the bytes may lie at any address
+    std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
+    const float wide = widened(value);
+    if (!bad && !std::isfinite(wide)) bad = static_cast<std::int64_t>(i);
+    To out;
+    narrow(wide, out);
+    std::memcpy(to.data() + i * sizeof(To), &out, sizeof(To));
+  }
+  return bad;
+}
+
+template <class From>
+std::optional<std::int64_t> convert_from(std::span<const std::byte> from, DType dtype,
+                                         std::span<std::byte> to) {
+  base::check(dtype == DType::f32 || dtype == DType::bf16, "weights are fp32 or bf16");
+  return dtype == DType::f32 ? convert_as<From, float>(from, to) : convert_as<From, Bf16>(from, to);
+}
+
+}  // namespace
+
+std::optional<Element> element_of(const std::string& word) {
+  if (word == "F32") return Element::f32;
+  if (word == "BF16") return Element::bf16;
+  if (word == "F16") return Element::f16;
+  return std::nullopt;
+}
+
+Element element_of(DType dtype) {
+  base::check(dtype == DType::f32 || dtype == DType::bf16, "weights are fp32 or bf16");
+  return dtype == DType::f32 ? Element::f32 : Element::bf16;
+}
+
+std::int64_t size_of(Element element) { return element == Element::f32 ? 4 : 2; }
+
+DType held_in(Element element) { return element == Element::bf16 ? DType::bf16 : DType::f32; }
+
+std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, DType dtype,
+                                    std::span<std::byte> to) {
+  switch (element) {
+    case Element::f32: return convert_from<float>(from, dtype, to);
+    case Element::bf16: return convert_from<Bf16>(from, dtype, to);
+    case Element::f16: return convert_from<Half>(from, dtype, to);
+  }
+  return std::nullopt;
+}
+
+}  // namespace trainerd::core::hf

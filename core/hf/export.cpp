@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/hf/config.h"
+#include "core/hf/convert.h"
+#include "core/hf/families.h"
+#include "core/hf/new_directory.h"
+#include "core/hf/tensor_files.h"
+#include "core/hf/weight_source.h"
+#include "io/checkpoint/files.h"
+#include "io/checkpoint/safetensors.h"
+#include "io/storage/storage.h"
+#include "io/text/json.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+/// One tensor of theirs: rows of one of ours.
+struct Piece {
+  MappedTensor tensor;
+  TheirTensor part;
+  kernels::DType dtype = kernels::DType::f32;
+};
+
+io::TensorSlice rows_of(const Piece& piece, std::int64_t first, std::int64_t rows) {
+  io::TensorSlice box{.name = piece.tensor.name,
+                      .dtype = piece.dtype,
+                      .logical_shape = piece.tensor.shape,
+                      .begin = std::vector<std::int64_t>(piece.tensor.shape.size(), 0),
+                      .shape = piece.tensor.shape};
+  box.begin[0] = first;
+  box.shape[0] = rows;
+  return box;
+}
+
+void give_piece(const WeightSource& source, const Piece& piece, const OutTensor::Take& take) {
+  const std::int64_t columns = piece.tensor.columns(), size = kernels::size_of(piece.dtype),
+                     rows = piece.part.rows, row_bytes = columns * size;
+  std::vector<std::byte> bytes;
+  if (piece.tensor.transposed) {
+    bytes.resize(static_cast<std::size_t>(rows * row_bytes));
+    source.read(rows_of(piece, piece.part.first_row, rows), bytes);
+    std::vector<std::byte> turned(bytes.size());
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        std::copy_n(bytes.begin() + (r * columns + c) * size, size, turned.begin() + (c * rows + r) * size);
+    return take(turned);
+  }
+  const std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
+  for (std::int64_t row = 0; row < rows; row += step) {
+    const std::int64_t count = std::min(step, rows - row);
+    bytes.resize(static_cast<std::size_t>(count * row_bytes));
+    source.read(rows_of(piece, piece.part.first_row + row, count), bytes);
+    take(bytes);
+  }
+}
+
+std::string file_name(std::size_t index, std::size_t count) {
+  return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+std::string index_text(const std::vector<OutTensor>& tensors, const std::vector<TensorFile>& files) {
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  std::int64_t bytes = 0;
+  for (const TensorFile& file : files)
+    for (std::size_t i = file.first; i < file.first + file.count; ++i) {
+      map[tensors[i].name] = file.info.file;
+      bytes += io::tensor_bytes(tensors[i].dtype, tensors[i].shape);
+    }
+  nlohmann::ordered_json index;
+  index["metadata"]["total_size"] = bytes;
+  index["weight_map"] = std::move(map);
+  return io::to_text(index, 2) + "\n";
+}
+
+/// Checked against what the checkpoint says of them. Throws CheckpointError.
+void require_tokenizer(const WeightSource& source) {
+  const std::string remedy = "; bring its tokenizer's files to " + source.path() + "/" + kCompanionFolder +
+                             ", or leave them out with --no-tokenizer";
+  if (source.tokenizer().empty())
+    throw base::checkpoint_error(source.path() +
+                                 ": the model has a tokenizer, and its files are neither in the checkpoint "
+                                 "nor in the output directory of its run" +
+                                 remedy);
+  if (tokenizer_checksum(source.tokenizer()) != source.origin().tokenizer)
+    throw base::checkpoint_error(source.tokenizer() + ": is not the tokenizer that the model came with" +
+                                 remedy);
+}
+
+}  // namespace
+
+Exported export_weights(const ExportOptions& options) {
+  const std::unique_ptr<WeightSource> source = open_checkpoint(options.from);
+  const Origin& origin = source->origin();
+  const std::string family = family_of(source->model(), origin.config);
+  const bool tokenizer = options.tokenizer && !origin.tokenizer.empty();
+  if (tokenizer) require_tokenizer(*source);
+  source->verify();
+  std::vector<Piece> pieces;
+  const std::vector<MappedTensor> mapped = map_tensors(tensor_rules(family), source->model());
+  for (std::size_t i = 0; i < mapped.size(); ++i)
+    for (const TheirTensor& part : mapped[i].parts)
+      pieces.push_back({mapped[i], part, options.dtype.value_or(source->tensors()[i].dtype)});
+  std::vector<OutTensor> tensors;
+  for (const Piece& piece : pieces)
+    tensors.push_back({piece.part.name, piece.dtype, piece.tensor.their_shape(piece.part),
+                       [&source, &piece](const OutTensor::Take& take) { give_piece(*source, piece, take); }});
+
+  NewDirectory out(options.out);
+  const std::vector<TensorFile> files =
+      write_tensor_files(out.partial(), tensors, options.most_shard_bytes, file_name);
+  const std::unique_ptr<io::Storage> storage = io::open_storage(out.partial());
+  if (files.size() > 1)
+    storage->write("model.safetensors.index.json", io::bytes_of(index_text(tensors, files)));
+  storage->write("config.json",
+                 io::bytes_of(write_config(family, source->model(), origin.config, pieces.front().dtype)));
+  storage->write("generation_config.json",
+                 io::bytes_of(origin.generation_config.empty() ? "{\n  \"_from_model_config\": true\n}\n"
+                                                               : origin.generation_config));
+  Exported exported;
+  exported.from = source->path();
+  exported.architecture = find_family(family)->architecture;
+  exported.files = files.size();
+  if (tokenizer)
+    for (const std::string& name : tokenizer_files(source->tokenizer()))
+      exported.tokenizer += (exported.tokenizer.empty() ? "" : ", ") + name;
+  if (tokenizer) copy_tokenizer(source->tokenizer(), out.partial());
+  for (const TensorFile& file : files) exported.bytes += file.info.bytes;
+  out.complete();
+  return exported;
+}
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,195 @@
+#include "core/hf/families.h"
+
+#include <initializer_list>
+#include <utility>
+
+namespace trainerd::core::hf {
+namespace {
+
+using job::ModelOptions;
+
+std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
+  std::vector<Field> all;
+  for (const std::vector<Field>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+/// Fields that the families with rotary positions share. `kv_heads` and `head_dim`: what transformers takes
+/// them for where they are absent differs.
+std::vector<Field> rotary_fields(Field kv_heads, Field head_dim) {
+  return joined(
+      {{std::move(kv_heads), std::move(head_dim), size_field("vocab_size", &ModelOptions::vocab),
+        size_field("hidden_size", &ModelOptions::hidden), size_field("intermediate_size", &ModelOptions::ffn),
+        size_field("num_hidden_layers", &ModelOptions::layers),
+        size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
+        real_field("rms_norm_eps", &ModelOptions::norm_eps, 1e-6),
+        flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
+        fixed_field("hidden_act", {"silu", "swish"}, "the MLP's activation is SiLU"),
+        dropout_field("attention_dropout")},
+       rope_fields(),
+       common_fields()});
+}
+
+std::vector<Field> gpt2_fields() {
+  const std::string scores = "scores are scaled by 1 / sqrt(head size)";
+  Field inner = optional_size_field("n_inner", &ModelOptions::ffn);
+  return joined({{size_field("vocab_size", &ModelOptions::vocab),
+                  size_field("n_embd", &ModelOptions::hidden),
+                  inner,
+                  size_field("n_layer", &ModelOptions::layers),
+                  size_field("n_head", &ModelOptions::heads),
+                  size_field("n_positions", &ModelOptions::seq_len),
+                  real_field("layer_norm_epsilon", &ModelOptions::norm_eps, 1e-5),
+                  flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, true),
+                  fixed_field("activation_function", {"gelu_new", "gelu_pytorch_tanh"},
+                              "GELU is computed by its tanh approximation (gelu_new)"),
+                  fixed_field("scale_attn_weights", {true}, scores),
+                  fixed_field("scale_attn_by_inverse_layer_idx", {false}, scores),
+                  fixed_field("reorder_and_upcast_attn", {false}, scores),
+                  dropout_field("attn_pdrop"),
+                  dropout_field("embd_pdrop"),
+                  dropout_field("resid_pdrop"),
+                  kept_field("n_ctx"),
+                  kept_field("summary_type"),
+                  kept_field("summary_use_proj"),
+                  kept_field("summary_activation"),
+                  kept_field("summary_proj_to_labels"),
+                  kept_field("summary_first_dropout")},
+                 common_fields()});
+}
+
+std::vector<Family> make_families() {
+  const ModelOptions rotary;  // RMSNorm, rotary positions, SwiGLU, no biases
+  ModelOptions qwen2 = rotary, qwen3 = rotary, gpt2 = rotary;
+  qwen2.qkv_bias = true;
+  qwen3.qk_norm = true;
+  gpt2.norm = job::Norm::layer;
+  gpt2.positions = job::Positions::learned;
+  gpt2.mlp = job::Mlp::gelu;
+  gpt2.linear_bias = true;
+  const std::vector<std::string> rotary_tables{".rotary_emb.inv_freq"};
+  const Field kv_heads = size_field("num_key_value_heads", &ModelOptions::kv_heads);
+  const Field head_dim = head_dim_field("head_dim");
+  return {
+      {.model_type = "llama",
+       .architecture = "LlamaForCausalLM",
+       .common = rotary,
+       .tensors = llama_tensors(),
+       .fields = joined(
+           {rotary_fields(optional_size_field("num_key_value_heads", &ModelOptions::kv_heads), head_dim),
+            bias_fields(),
+            {kept_field("pretraining_tp")}}),
+       .tables = rotary_tables},
+      {.model_type = "mistral",
+       .architecture = "MistralForCausalLM",
+       .common = rotary,
+       .tensors = llama_tensors(),
+       .fields = joined({rotary_fields(kv_heads, head_dim), {window_field("sliding_window", 4096)}}),
+       .tables = rotary_tables},
+      {.model_type = "qwen2",
+       .architecture = "Qwen2ForCausalLM",
+       .common = qwen2,
+       .tensors = llama_tensors(),
+       .fields = joined({rotary_fields(kv_heads, head_dim), window_fields()}),
+       .tables = rotary_tables},
+      {.model_type = "qwen3",
+       .architecture = "Qwen3ForCausalLM",
+       .common = qwen3,
+       .tensors = llama_tensors(),
+       .fields = joined({rotary_fields(kv_heads, size_field("head_dim", &ModelOptions::head_dim)),
+                         window_fields(),
+                         {fixed_field("attention_bias", {false},
+                                      "a bias on o_proj comes with biases on every linear layer")}}),
+       .tables = rotary_tables},
+      {.model_type = "gpt2",
+       .architecture = "GPT2LMHeadModel",
+       .common = gpt2,
+       .tensors = gpt2_tensors(),
+       .fields = gpt2_fields(),
+       .tables = {".attn.bias", ".attn.masked_bias"}},
+  };
+}
+
+}  // namespace
+
+std::vector<Field> common_fields() {
+  std::vector<Field> fields{
+      token_field("bos_token_id"),
+      token_field("eos_token_id"),
+      token_field("pad_token_id"),
+      fixed_field("is_encoder_decoder", {nullptr, false}, "models are decoders alone"),
+      fixed_field("tie_encoder_decoder", {nullptr, false}, "models are decoders alone"),
+      fixed_field("add_cross_attention", {nullptr, false}, "models are decoders alone"),
+      fixed_field("cross_attention_hidden_size", {nullptr}, "models are decoders alone"),
+      fixed_field("pruned_heads", {nullptr, nlohmann::json::object()}, "every layer has all its heads"),
+      fixed_field("chunk_size_feed_forward", {nullptr, 0}, "the MLP takes all tokens at once"),
+      fixed_field("quantization_config", {nullptr}, "weights are fp32, bf16 or fp16: dequantize them first"),
+      fixed_field("auto_map", {nullptr}, "a directory's own program is not run: use a model without one"),
+  };
+  for (const char* name : {"_name_or_path",
+                           "_commit_hash",
+                           "_attn_implementation",
+                           "attn_implementation",
+                           "_attn_implementation_autoset",
+                           "_flash_attn_2_enabled",
+                           "bad_words_ids",
+                           "begin_suppress_tokens",
+                           "decoder_start_token_id",
+                           "diversity_penalty",
+                           "do_sample",
+                           "early_stopping",
+                           "encoder_no_repeat_ngram_size",
+                           "exponential_decay_length_penalty",
+                           "finetuning_task",
+                           "forced_bos_token_id",
+                           "forced_eos_token_id",
+                           "id2label",
+                           "initializer_range",
+                           "is_decoder",
+                           "label2id",
+                           "length_penalty",
+                           "max_length",
+                           "min_length",
+                           "no_repeat_ngram_size",
+                           "num_beam_groups",
+                           "num_beams",
+                           "num_labels",
+                           "num_return_sequences",
+                           "output_attentions",
+                           "output_hidden_states",
+                           "output_past",
+                           "output_scores",
+                           "prefix",
+                           "problem_type",
+                           "remove_invalid_values",
+                           "repetition_penalty",
+                           "return_dict",
+                           "return_dict_in_generate",
+                           "sep_token_id",
+                           "suppress_tokens",
+                           "task_specific_params",
+                           "temperature",
+                           "tf_legacy_loss",
+                           "tokenizer_class",
+                           "top_k",
+                           "top_p",
+                           "torchscript",
+                           "typical_p",
+                           "use_bfloat16",
+                           "use_cache"})
+    fields.push_back(kept_field(name));
+  return fields;
+}
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = make_families();
+  return all;
+}
+
+const Family* find_family(const std::string& model_type) {
+  for (const Family& family : families())
+    if (family.model_type == model_type) return &family;
+  return nullptr;
+}
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,57 @@
+#include "core/hf/new_directory.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "io/storage/file_errors.h"
+#include "io/storage/storage.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void cannot(const std::string& path, const std::string& what, int error) {
+  throw io::StorageError(
+      path + ": cannot " + what + ": " + base::errno_text(error) + io::remedy_of(error, true), error);
+}
+
+std::string absolute(const std::string& path) {
+  std::string text = fs::absolute(io::local_path(path)).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+NewDirectory::NewDirectory(const std::string& path) : path_(absolute(path)), partial_(path_ + ".partial") {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path_, error);
+  const bool there = fs::exists(status);
+  if (there && !(fs::is_directory(status) && fs::is_empty(path_, error)))
+    throw base::checkpoint_error(path_ + ": exists already: remove it, or choose another directory");
+  fs::remove_all(partial_, error);
+  if (error) cannot(partial_, "remove what an interrupted try left", error.value());
+  fs::create_directories(partial_, error);
+  if (error) cannot(partial_, "make this directory", error.value());
+}
+
+NewDirectory::~NewDirectory() {
+  std::error_code ignored;
+  if (!completed_) fs::remove_all(partial_, ignored);
+}
+
+void NewDirectory::complete() {
+  if (const int error = base::sync_directory(partial_); error != 0)
+    cannot(partial_, "flush to the disk", error);
+  std::error_code error;
+  fs::rename(partial_, path_, error);
+  if (error) cannot(partial_, "rename to " + path_, error.value());
+  completed_ = true;
+  if (const int failed = base::sync_directory(fs::path(path_).parent_path().string()); failed != 0)
+    cannot(path_, "flush to the disk", failed);
+}
+
+}  // namespace trainerd::core::hf

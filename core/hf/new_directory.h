@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+namespace trainerd::core::hf {
+
+/// A directory that appears whole or not at all: it is filled under another name beside its own and renamed.
+class NewDirectory {
+ public:
+  /// Throws CheckpointError when `path` exists and is not an empty directory, or cannot be made. What an
+  /// interrupted try left is removed.
+  explicit NewDirectory(const std::string& path);
+  /// Removes what was made, unless it was completed.
+  ~NewDirectory();
+  NewDirectory(const NewDirectory&) = delete;
+  NewDirectory& operator=(const NewDirectory&) = delete;
+
+  /// Where its files are written meanwhile.
+  const std::string& partial() const { return partial_; }
+  /// Gives it its name. Its files have been flushed.
+  void complete();
+
+ private:
+  std::string path_, partial_;
+  bool completed_ = false;
+};
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,128 @@
+#include "core/hf/tensor_names.h"
+
+#include <array>
+#include <cctype>
+
+#include "core/model/parameters.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+constexpr const char* kLayers = "layers.";
+
+/// "layers.12.qkv.weight" as "layers.N.qkv", "12" and ".weight".
+struct NameParts {
+  std::string pattern, layer, suffix;
+};
+NameParts parts_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  NameParts parts{name.substr(0, dot), "", name.substr(dot)};
+  if (!parts.pattern.starts_with(kLayers)) return parts;
+  const std::size_t begin = std::string(kLayers).size(), end = parts.pattern.find('.', begin);
+  parts.layer = parts.pattern.substr(begin, end - begin);
+  parts.pattern.replace(begin, end - begin, "N");
+  return parts;
+}
+
+std::string in_layer(std::string pattern, const std::string& layer) {
+  if (const std::size_t at = pattern.find(".N."); at != std::string::npos) pattern.replace(at + 1, 1, layer);
+  return pattern;
+}
+
+/// As one rank would hold them all.
+std::vector<model::ParamInfo> parameters_of(const job::ModelOptions& options) {
+  const std::vector<parallel::ChunkSpan> whole{
+      {.first_layer = 0, .layers = options.layers, .embedding = true, .head = true}};
+  return model::declare_parameters(options, whole, 1, false).infos;
+}
+
+const TensorRule& rule_for(std::span<const TensorRule> rules, const std::string& pattern) {
+  for (const TensorRule& rule : rules)
+    if (pattern == rule.ours) return rule;
+  base::check(false, "every parameter of a family's models has a rule");
+  return rules.front();
+}
+
+}  // namespace
+
+std::span<const TensorRule> llama_tensors() {
+  static const std::array<TensorRule, 11> rules{{
+      {"embed", {"model.embed_tokens"}},
+      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
+      {"layers.N.qkv",
+       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
+        "model.layers.N.self_attn.v_proj"}},
+      {"layers.N.q_norm", {"model.layers.N.self_attn.q_norm"}},
+      {"layers.N.k_norm", {"model.layers.N.self_attn.k_norm"}},
+      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
+      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
+      {"layers.N.gate_up", {"model.layers.N.mlp.gate_proj", "model.layers.N.mlp.up_proj"}},
+      {"layers.N.down", {"model.layers.N.mlp.down_proj"}},
+      {"final_norm", {"model.norm"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
+std::span<const TensorRule> gpt2_tensors() {
+  static const std::array<TensorRule, 10> rules{{
+      {"embed", {"transformer.wte"}},
+      {"positions", {"transformer.wpe"}},
+      {"layers.N.attn_norm", {"transformer.h.N.ln_1"}},
+      {"layers.N.qkv", {"transformer.h.N.attn.c_attn"}, true},
+      {"layers.N.attn_out", {"transformer.h.N.attn.c_proj"}, true},
+      {"layers.N.mlp_norm", {"transformer.h.N.ln_2"}},
+      {"layers.N.up", {"transformer.h.N.mlp.c_fc"}, true},
+      {"layers.N.down", {"transformer.h.N.mlp.c_proj"}, true},
+      {"final_norm", {"transformer.ln_f"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
+std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
+  if (shape.size() == 1) return {part.rows};
+  if (transposed) return {columns(), part.rows};
+  return {part.rows, columns()};
+}
+
+std::vector<io::TensorSlice> model_tensors(const job::ModelOptions& model) {
+  std::vector<io::TensorSlice> tensors;
+  for (const model::ParamInfo& info : parameters_of(model)) {
+    const kernels::Shape& logical = info.shard.logical;
+    const std::vector<std::int64_t> shape(logical.sizes.begin(), logical.sizes.begin() + logical.ndim);
+    tensors.push_back({.name = info.name,
+                       .dtype = kernels::DType::f32,
+                       .logical_shape = shape,
+                       .begin = std::vector<std::int64_t>(shape.size(), 0),
+                       .shape = shape});
+  }
+  return tensors;
+}
+
+std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const job::ModelOptions& model) {
+  std::vector<MappedTensor> tensors;
+  for (const model::ParamInfo& info : parameters_of(model)) {
+    const NameParts name = parts_of(info.name);
+    const TensorRule& rule = rule_for(rules, name.pattern);
+    const kernels::Shape& logical = info.shard.logical;
+    MappedTensor tensor{.name = info.name,
+                        .shape = {logical.sizes.begin(), logical.sizes.begin() + logical.ndim},
+                        .parts = {},
+                        .transposed = rule.transposed && logical.ndim == 2};
+    // The segments that tensor parallelism cuts by themselves are their tensors.
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < rule.theirs.size(); ++i) {
+      const bool merged = rule.theirs.size() > 1;
+      const std::int64_t rows = merged ? info.shard.segments.at(i).size : tensor.shape[0];
+      tensor.parts.push_back({in_layer(rule.theirs[i], name.layer) + name.suffix, row, rows});
+      row += rows;
+    }
+    base::check(row == tensor.shape[0], "their tensors are all rows of ours");
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,107 @@
+#include "core/model/identity.h"
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core::model {
+namespace {
+
+/// The shortest text that reads back to the same double: equal for equal numbers alone.
+std::string exact_text(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  base::check(error == std::errc(), "32 characters hold any double");
+  return {text.data(), end};
+}
+
+template <class Enum>
+struct Word {
+  const char* text;
+  Enum value;
+};
+constexpr std::array kNorms{Word{"rms", job::Norm::rms}, Word{"layer", job::Norm::layer}};
+constexpr std::array kPositions{Word{"rope", job::Positions::rope}, Word{"learned", job::Positions::learned}};
+constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu}};
+constexpr std::array kFlags{Word{"false", false}, Word{"true", true}};
+
+/// Calls `visit` with the key and the value of every option: one list for both directions.
+template <class Model, class Visit>
+void each_option(Model& m, const Visit& visit) {
+  visit("model.layers", m.layers);
+  visit("model.hidden", m.hidden);
+  visit("model.heads", m.heads);
+  visit("model.kv_heads", m.kv_heads);
+  visit("model.head_dim", m.head_dim);
+  visit("model.ffn", m.ffn);
+  visit("model.vocab", m.vocab);
+  visit("model.seq_len", m.seq_len);
+  visit("model.norm", m.norm);
+  visit("model.positions", m.positions);
+  visit("model.mlp", m.mlp);
+  visit("model.bias", m.linear_bias);
+  visit("model.qkv_bias", m.qkv_bias);
+  visit("model.qk_norm", m.qk_norm);
+  visit("model.tie_embeddings", m.tie_embeddings);
+  visit("model.rope_theta", m.rope_theta);
+  visit("model.norm_eps", m.norm_eps);
+}
+
+template <class Enum, std::size_t n>
+std::string word_of(const std::array<Word<Enum>, n>& words, Enum value) {
+  for (const Word<Enum>& word : words)
+    if (word.value == value) return word.text;
+  return "?";
+}
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+std::string text_of(double value) { return exact_text(value); }
+std::string text_of(bool value) { return word_of(kFlags, value); }
+std::string text_of(job::Norm value) { return word_of(kNorms, value); }
+std::string text_of(job::Positions value) { return word_of(kPositions, value); }
+std::string text_of(job::Mlp value) { return word_of(kMlps, value); }
+
+template <class Enum, std::size_t n>
+bool read_word(const std::array<Word<Enum>, n>& words, const std::string& text, Enum& value) {
+  for (const Word<Enum>& word : words)
+    if (text == word.text) return value = word.value, true;
+  return false;
+}
+template <class Number>
+bool read_number(const std::string& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+bool read(const std::string& text, std::int64_t& value) { return read_number(text, value) && value > 0; }
+bool read(const std::string& text, double& value) { return read_number(text, value) && value > 0; }
+bool read(const std::string& text, bool& value) { return read_word(kFlags, text, value); }
+bool read(const std::string& text, job::Norm& value) { return read_word(kNorms, text, value); }
+bool read(const std::string& text, job::Positions& value) { return read_word(kPositions, text, value); }
+bool read(const std::string& text, job::Mlp& value) { return read_word(kMlps, text, value); }
+
+}  // namespace
+
+std::map<std::string, std::string> model_identity(const job::ModelOptions& model) {
+  std::map<std::string, std::string> identity;
+  each_option(model, [&](const char* key, const auto& value) { identity[key] = text_of(value); });
+  return identity;
+}
+
+job::ModelOptions model_of(const std::map<std::string, std::string>& identity, const std::string& path) {
+  job::ModelOptions model;
+  each_option(model, [&](const char* key, auto& value) {
+    const auto found = identity.find(key);
+    if (found == identity.end())
+      throw base::checkpoint_error(
+          path + ": does not say " + key +
+          ", so it was written by an older version: go on with the run for a step by "
+          "this one, which writes a checkpoint that does");
+    if (!read(found->second, value))
+      throw base::checkpoint_error(path + ": " + key + " is \"" + found->second +
+                                   "\", which this version does not know");
+  });
+  return model;
+}
+
+}  // namespace trainerd::core::model

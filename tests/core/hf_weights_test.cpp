@@ -1,0 +1,170 @@
+// Weights read in parts, as ranks read them, are parts of the whole; texts that checkpoints keep read back.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "core/hf/companions.h"
+#include "core/hf/config.h"
+#include "core/hf/convert.h"
+#include "core/hf/elements.h"
+#include "core/hf/weight_source.h"
+#include "core/model/identity.h"
+#include "io/checkpoint/tensor_file.h"
+#include "kernels/base/error.h"
+#include "tests/io/temp_dir.h"
+
+using namespace trainerd;
+
+namespace {
+
+core::job::ModelOptions tiny_gpt2() {
+  core::job::ModelOptions m;
+  m.layers = 2, m.hidden = 8, m.heads = m.kv_heads = 2, m.head_dim = 4, m.ffn = 12, m.vocab = 11,
+  m.seq_len = 6;
+  m.norm = core::job::Norm::layer;
+  m.positions = core::job::Positions::learned;
+  m.mlp = core::job::Mlp::gelu;
+  m.linear_bias = m.qkv_bias = m.tie_embeddings = true;
+  return m;
+}
+
+core::job::ModelOptions tiny_qwen() {
+  core::job::ModelOptions m;
+  m.layers = 1, m.hidden = 8, m.heads = 4, m.kv_heads = 2, m.head_dim = 6, m.ffn = 10, m.vocab = 11,
+  m.seq_len = 6;
+  m.qk_norm = true;
+  m.norm_eps = 1e-6;
+  m.rope_theta = 12345.678;
+  return m;
+}
+
+/// A Hugging Face directory whose tensors hold rising numbers.
+void write_directory(const std::string& path, const std::string& family,
+                     const core::job::ModelOptions& model) {
+  std::filesystem::create_directories(path);
+  std::ofstream(path + "/config.json") << core::hf::write_config(family, model, "", kernels::DType::f32);
+  std::vector<io::StoredTensor> stored;
+  for (const auto& tensor : core::hf::map_tensors(core::hf::tensor_rules(family), model))
+    for (const auto& part : tensor.parts)
+      stored.push_back({.name = part.name, .dtype = kernels::DType::f32, .shape = tensor.their_shape(part)});
+  const io::SafetensorsLayout layout = io::lay_out_safetensors(stored, {{"format", "pt"}}, io::Gaps::none);
+  io::TensorFileWriter writer(path + "/model.safetensors", layout);
+  std::vector<float> values(static_cast<std::size_t>(layout.tensors.back().end) / sizeof(float));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + 1);
+  writer.append(std::as_bytes(std::span(values)));
+  writer.finish();
+}
+
+std::vector<float> read_box(const core::hf::WeightSource& source, const io::TensorSlice& box) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : box.shape) count *= size;
+  std::vector<float> values(static_cast<std::size_t>(count));
+  source.read(box, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+io::TensorSlice whole_box(const core::hf::SourceTensor& tensor) {
+  return {.name = tensor.name,
+          .dtype = kernels::DType::f32,
+          .logical_shape = tensor.shape,
+          .begin = std::vector<std::int64_t>(tensor.shape.size(), 0),
+          .shape = tensor.shape};
+}
+
+void check_random_boxes(const core::hf::WeightSource& source) {
+  std::mt19937 random(1);
+  for (const core::hf::SourceTensor& tensor : source.tensors()) {
+    CAPTURE(tensor.name);
+    const std::vector<float> whole = read_box(source, whole_box(tensor));
+    const std::int64_t columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+    for (int trial = 0; trial < 20; ++trial) {
+      io::TensorSlice box = whole_box(tensor);
+      for (std::size_t d = 0; d < box.shape.size(); ++d) {
+        box.begin[d] = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(tensor.shape[d]));
+        box.shape[d] = 1 + static_cast<std::int64_t>(
+                               random() % static_cast<std::uint64_t>(tensor.shape[d] - box.begin[d]));
+      }
+      const std::vector<float> part = read_box(source, box);
+      const std::int64_t width = box.shape.size() == 2 ? box.shape[1] : 1,
+                         left = box.shape.size() == 2 ? box.begin[1] : 0;
+      bool same = true;
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const std::int64_t row = box.begin[0] + static_cast<std::int64_t>(i) / width,
+                           column = left + static_cast<std::int64_t>(i) % width;
+        same = same && part[i] == whole[static_cast<std::size_t>(row * columns + column)];
+      }
+      CHECK(same);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("boxes of a Hugging Face directory and of its checkpoint are parts of the whole", "[hf]") {
+  const test::TempDir dir;
+  const bool gpt2 = GENERATE(true, false);
+  const std::string from = dir.path() + "/hf", to = dir.path() + "/ckpt";
+  write_directory(from, gpt2 ? "gpt2" : "qwen3", gpt2 ? tiny_gpt2() : tiny_qwen());
+  const auto directory = core::hf::open_weights(from);
+  check_random_boxes(*directory);
+  core::hf::import_weights({.from = from, .out = to, .most_shard_bytes = 600});
+  const auto checkpoint = core::hf::open_weights(to);
+  check_random_boxes(*checkpoint);
+  for (const core::hf::SourceTensor& tensor : directory->tensors())
+    CHECK(read_box(*directory, whole_box(tensor)) == read_box(*checkpoint, whole_box(tensor)));
+}
+
+TEST_CASE("a merged projection is the rows of its parts, and GPT-2's weights are turned", "[hf]") {
+  const test::TempDir dir;
+  write_directory(dir.path() + "/q", "qwen3", tiny_qwen());
+  const auto qwen = core::hf::open_weights(dir.path() + "/q");
+  const io::TensorSlice embed{
+      .name = "embed.weight", .logical_shape = {11, 8}, .begin = {0, 0}, .shape = {1, 2}};
+  CHECK(read_box(*qwen, embed) == std::vector<float>{1, 2});
+  // In the file: embedding 88, norm 8, then queries [24, 8], keys [12, 8].
+  const io::TensorSlice seam{
+      .name = "layers.0.qkv.weight", .logical_shape = {48, 8}, .begin = {23, 7}, .shape = {2, 1}};
+  CHECK(read_box(*qwen, seam) == std::vector<float>{96 + 192, 96 + 192 + 8});
+  write_directory(dir.path() + "/g", "gpt2", tiny_gpt2());
+  const auto gpt2 = core::hf::open_weights(dir.path() + "/g");
+  // Embedding 88, positions 48, norm 16, then [8, 24] of the merged projection.
+  const io::TensorSlice turned{
+      .name = "layers.0.qkv.weight", .logical_shape = {24, 8}, .begin = {0, 0}, .shape = {2, 2}};
+  CHECK(read_box(*gpt2, turned) == std::vector<float>{153, 153 + 24, 154, 154 + 24});
+}
+
+TEST_CASE("half precision becomes fp32 exactly, and what is not finite is found", "[hf]") {
+  const std::vector<std::uint16_t> halves{0x3c00, 0xc000, 0x0001, 0x7bff, 0x8000, 0x7c00};
+  std::vector<float> wide(halves.size());
+  const auto bad = core::hf::convert(core::hf::Element::f16, std::as_bytes(std::span(halves)),
+                                     kernels::DType::f32, std::as_writable_bytes(std::span(wide)));
+  CHECK(wide[0] == 1.0f);
+  CHECK(wide[1] == -2.0f);
+  CHECK(wide[2] == 5.9604644775390625e-8f);
+  CHECK(wide[3] == 65504.0f);
+  CHECK((wide[4] == 0.0f && std::signbit(wide[4])));
+  CHECK(bad == 5);
+}
+
+TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
+  for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen()}) {
+    auto identity = core::model::model_identity(model);
+    CHECK(core::model::model_of(identity, "x") == model);
+    identity["seed"] = "3";
+    CHECK(core::model::model_of(identity, "x") == model);
+    identity["model.mlp"] = "relu";
+    CHECK_THROWS_AS(core::model::model_of(identity, "x"), base::CheckpointError);
+    identity.erase("model.mlp");
+    CHECK_THROWS_AS(core::model::model_of(identity, "x"), base::CheckpointError);
+  }
+}
+
+TEST_CASE("the record of where weights came from reads back", "[hf]") {
+  const core::hf::Origin origin{"{\"a\": \"\\u00e9\"}", "{}", "abc", "/somewhere \"else\"", "123"};
+  CHECK(core::hf::parse_origin(core::hf::to_text(origin), "x") == origin);
+  CHECK(core::hf::to_text({}).empty());
+  CHECK(core::hf::parse_origin("", "x") == core::hf::Origin{});
+}
