@@ -143,6 +143,23 @@ int checkpoint_verify_command(const CheckpointArgs& args);
 /// Verifies the newest, then prints what it holds.
 int checkpoint_show_command(const CheckpointArgs& args);
 
+struct ImportArgs {
+  std::string from;  ///< a Hugging Face directory
+  std::string out;   ///< the checkpoint's directory
+};
+/// Writes a checkpoint of the directory's weights and prints the `model` section of a job that begins from
+/// it.
+int import_command(const ImportArgs& args);
+
+struct ExportArgs {
+  std::string from;            ///< a checkpoint, or a run's output
+  std::string out;             ///< the Hugging Face directory
+  std::string dtype;           ///< "fp32" or "bf16"; empty: as the checkpoint has it
+  std::string max_shard_size;  ///< "5GB"; empty: that
+  bool no_tokenizer = false;
+};
+int export_command(const ExportArgs& args);
+
 struct TopArgs {
   /// A run's output directory, or the address of its metrics; by default that of metrics.listen's default.
   std::string target = "http://127.0.0.1:9464";

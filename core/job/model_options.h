@@ -12,6 +12,7 @@ enum class Mlp : std::uint8_t { swiglu, gelu };
 /// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
 struct ModelOptions {
   std::string preset;  ///< name under configs/models/, or empty
+  std::string from;    ///< directory of the weights that training begins from; empty: drawn from the seed
   std::int64_t layers = 0;
   std::int64_t hidden = 0;    ///< D
   std::int64_t heads = 0;     ///< H

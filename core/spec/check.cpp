@@ -77,7 +77,7 @@ class Checker {
       if ((!field.required && !train && !batches) || given(field.path) || problems_.bad(field.path)) continue;
       // A section that is wrong as a whole has been reported as such.
       if (!section_of(field.path).empty() && problems_.bad(section_of(field.path))) continue;
-      if (field.path.starts_with("model.") && problems_.bad("model.preset")) continue;
+      if (field.path.starts_with("model.") && !good({"model.preset", "model.from"})) continue;
       problem(field.path, "is required: " + field.meaning);
     }
   }

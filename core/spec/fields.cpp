@@ -52,6 +52,11 @@ void add_model(Table& t, job::ModelOptions& m) {
         "a built-in model, or the path of a YAML file of `model` keys (with a `/` or ending in `.yaml`); "
         "the job's own keys go over it")
       .or_else("none");
+  t.add("model.from", &m.from,
+        "weights to begin from: a Hugging Face directory, a checkpoint, or a run's output (its newest); the "
+        "other keys of `model` come from there, and those that are given must agree, but for `seq_len`; the "
+        "run's own checkpoint goes before it")
+      .or_else("none");
   t.add("model.layers", &m.layers, "transformer blocks").between(1, kMaxLayers).needed();
   t.add("model.hidden", &m.hidden, "width of the residual stream").between(1, kMaxHidden).needed();
   t.add("model.heads", &m.heads, "query heads").between(1, kMaxHeads).needed();
@@ -81,7 +86,8 @@ void add_model(Table& t, job::ModelOptions& m) {
   t.add("model.norm_eps", &m.norm_eps, "added to the variance in every norm").above(0);
   t.add("model.init", &m.init,
         "standard deviation of the initial weights; output projections get `init` / sqrt(2 `layers`)")
-      .above(0);
+      .above(0)
+      .idle_if(!m.from.empty(), "the weights come from model.from");
 }
 
 void add_parallel(Table& t, parallel::ParallelOptions& p) {

@@ -13,6 +13,7 @@
 #include "core/spec/read.h"
 #include "core/spec/resolve.h"
 #include "core/spec/settings.h"
+#include "core/spec/weights_source.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -74,7 +75,9 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   std::vector<Field> fields = fields_of(job);
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
+  const auto weights = around.directory.empty() ? nullptr : merge_weights_source(root, around, problems);
   const Places places = read_fields(root, fields, problems);
+  if (weights) check_weights_source(job.model, *weights, places, problems);
   for (const Node& replaced : written.replaced) {
     job::JobSpec unused;
     std::vector<Field> of_unused = fields_of(unused);

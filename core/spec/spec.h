@@ -21,6 +21,9 @@ job::JobSpec load_job(const std::string& path, const std::vector<std::string>& o
 /// The resolved job as YAML that `parse_job` reads back to the same value.
 std::string to_yaml(const job::JobSpec& job);
 
+/// The section `model` of such a job.
+std::string model_yaml(const job::ModelOptions& model);
+
 /// The spec's reference as a Markdown table for each section: key, type, default, meaning. Made from the
 /// table that the parser itself reads by.
 std::string reference_markdown();

@@ -215,6 +215,16 @@ std::string to_yaml(const job::JobSpec& job) {
   return out;
 }
 
+std::string model_yaml(const job::ModelOptions& model) {
+  job::JobSpec job;
+  job.model = model;
+  const std::string whole = to_yaml(job);
+  const std::size_t begin = whole.find("model:\n");
+  std::size_t end = whole.find('\n', begin) + 1;
+  while (end < whole.size() && whole[end] == ' ') end = whole.find('\n', end) + 1;
+  return whole.substr(begin, end - begin);
+}
+
 std::string reference_markdown() {
   job::JobSpec defaults;
   std::string out;

@@ -89,6 +89,7 @@ AgentResult Run::run() {
   open_sinks();
   if (membership_.leads()) {
     output_.write_job(job_);
+    if (!tokenizer_.empty()) hf::replace_tokenizer(tokenizer_, output_.path() + "/" + hf::kCompanionFolder);
     if (stopped_before_start()) return {step_, stop_->exit_signal};
   }
   begin();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/hf/companions.h"
 #include "core/run/agent/agent.h"
 #include "core/run/agent/attempt.h"
 #include "core/run/agent/checkpoint_parts.h"
@@ -71,6 +72,8 @@ class Run {
   void plan();
   void resume();
   void check_data();
+  void check_weights();
+  std::string begin_message() const;
   void refuse_records();
   bool evaluation_missing() const;
   bool already_trained() const;
@@ -191,6 +194,8 @@ class Run {
   bool told_ready_ = false;                    ///< the sinks know of the run
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
+  hf::Origin origin_;      ///< of the weights that training began from, now or in an earlier attempt
+  std::string tokenizer_;  ///< directory of the tokenizer's files that go with them; empty: nothing to copy
   std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
   std::int64_t step_ = 0, tokens_ = 0;
   std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due

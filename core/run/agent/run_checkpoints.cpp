@@ -31,6 +31,7 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
   job.state.order_start = start_.order_start;
   job.state.order_stream = start_.order_stream;
   job.state.job = start_.job_yaml;
+  job.state.origin = hf::to_text(origin_);
   record_data(data_, job.state);
   job.snapshot_seconds = seconds;
   for (std::int64_t i = 0; i < here.count; ++i) {

@@ -206,11 +206,15 @@ void Run::log_flights() const {
   for (const std::string& line : flight_lines()) log::warn("{}", line);
 }
 
+std::string Run::begin_message() const {
+  if (origin_.from.empty()) return "training starts";
+  return "training starts from the weights of " + origin_.from + " (xxh3 " + origin_.content + ")";
+}
+
 /// Once: by the first step, or before the reason why there is none.
 void Run::record_begin() {
   if (std::exchange(begun_, true)) return;
-  io::NoticeRecord notice{io::NoticeKind::start, step_,   "training starts", {},
-                          base::wall_seconds(),  earlier_};
+  io::NoticeRecord notice{io::NoticeKind::start, step_, begin_message(), {}, base::wall_seconds(), earlier_};
   if (step_ > 0) {
     notice.kind = io::NoticeKind::resume;
     notice.message = "training goes on after step " + std::to_string(step_) + ", from " + start_.resume_path;

@@ -2,6 +2,7 @@
 #include <exception>
 #include <iterator>
 
+#include "core/hf/weight_source.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/evaluation.h"
@@ -20,6 +21,7 @@ void Run::prepare() {
   try {
     resume();
     if (!already_trained()) check_data();
+    if (start_.resume_path.empty() && !job_.model.from.empty()) check_weights();
   } catch (const std::exception& error) {
     record_refused(error.what());
     throw;
@@ -63,6 +65,7 @@ void Run::resume() {
   start_.tokens = tokens_ = state.tokens;
   log::info("resuming from {} (step {})", found->where.path, state.step);
   if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
+  origin_ = hf::parse_origin(state.origin, found->where.path);
   resumed_ = std::move(found->manifest.state);
   start_.evaluate_first = evaluation_missing();
   evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
@@ -91,6 +94,21 @@ void Run::check_data() {
   start_.order_start = resumed.order_start;
   start_.order_stream = resumed.order_stream;
   std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
+}
+
+/// What is wrong with them is said before anything of an earlier run is touched. The leader reads them whole;
+/// that the other nodes have the same is compared with the data, by names and sizes.
+void Run::check_weights() {
+  const double begin = base::monotonic_seconds();
+  const auto weights = hf::open_weights(job_.model.from);
+  start_.data_content += (start_.data_content.empty() ? "weights " : ", weights ") + weights->outline();
+  if (!membership_.leads()) return;
+  origin_ = weights->origin();
+  origin_.from = weights->path();
+  origin_.content = weights->verify();
+  tokenizer_ = weights->tokenizer();
+  log::info("weights: {}, xxh3 {}; they were checked in {}", origin_.from, origin_.content,
+            io::short_duration(base::monotonic_seconds() - begin));
 }
 
 /// A run that was killed after its last checkpoint gets now what it could not write: its end in the events

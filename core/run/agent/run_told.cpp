@@ -32,7 +32,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   const bool again = std::exchange(told_ready_, true);
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
-  ready.require_data(data_text(data_.files, data_.content));
+  ready.require_data(data_text(data_.files, start_.data_content));
   if (!membership_.leads() && sinks_.none()) return;
   if (again) return;
   if (resumed_) {

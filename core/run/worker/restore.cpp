@@ -1,20 +1,28 @@
 #include "core/run/worker/restore.h"
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
+#include "core/hf/weight_source.h"
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/base/error.h"
 #include "kernels/base/segment.h"
 
 namespace trainerd::core::run {
 
-void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
-                   train::Trainer& trainer, kernels::Backend& backend) {
-  if (start.held.empty() && start.resume_path.empty()) return trainer.initialise();
+void restore_state(const Start& start, const std::string& from, std::vector<base::UniqueFd> held,
+                   const train::Snapshot& snapshot, train::Trainer& trainer, kernels::Backend& backend) {
+  const bool begins = start.held.empty() && start.resume_path.empty();
+  if (begins && from.empty()) return trainer.initialise();
   trainer.initialise_tables();
   const auto load = [&](io::CheckpointReader& reader) { snapshot.load(backend, trainer.stream(), reader); };
-  if (start.held.empty()) {
+  if (begins) {
+    const std::unique_ptr<hf::WeightSource> weights = hf::open_weights(from);
+    snapshot.load_weights(
+        backend, trainer.stream(),
+        [&](const io::TensorSlice& box, std::span<std::byte> out) { weights->read(box, out); });
+  } else if (start.held.empty()) {
     io::CheckpointReader reader(start.resume_path);
     load(reader);
   } else {

@@ -1,0 +1,79 @@
+#include "core/spec/weights_source.h"
+
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "core/model/identity.h"
+#include "core/spec/spec.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string absolute_source(const std::string& path, const std::string& directory) {
+  if (path.find("://") != std::string::npos) return path;
+  const fs::path beside = fs::path(directory) / path;
+  std::error_code ignored;
+  return fs::absolute(fs::exists(beside, ignored) ? beside : fs::path(path)).lexically_normal().string();
+}
+
+/// The keys that a job would have to give for such a model, as its file would.
+Node keys_of(const job::ModelOptions& model, const std::string& name, Problems& problems) {
+  job::JobSpec job;
+  job.model = model;
+  const int source = problems.add_source(name, Problems::SourceKind::file);
+  Node whole = parse_document(to_yaml(job), source, "", problems);
+  Node* keys = whole.find("model");
+  base::check(keys != nullptr, "a job with a model has a section of it");
+  return std::move(*keys);
+}
+
+}  // namespace
+
+std::unique_ptr<hf::WeightSource> merge_weights_source(Node& root, const Surroundings& around,
+                                                       Problems& problems) {
+  Node* model = root.kind == Node::Kind::map ? root.find("model") : nullptr;
+  Node* from = model != nullptr && model->kind == Node::Kind::map ? model->find("from") : nullptr;
+  if (from == nullptr || from->kind != Node::Kind::scalar || from->text.empty() || problems.bad("model.from"))
+    return nullptr;
+  from->text = absolute_source(from->text, around.directory);
+  std::unique_ptr<hf::WeightSource> weights;
+  try {
+    weights = hf::open_weights(from->text);
+  } catch (const base::Error& error) {
+    problems.add(from->place, "model.from", error.what());
+    return nullptr;
+  }
+  if (around.remark)
+    for (const std::string& note : weights->notes()) around.remark(weights->path() + ": " + note);
+  for (Entry& entry : keys_of(weights->model(), weights->path(), problems).entries)
+    if (entry.key != "init" && model->find(entry.key) == nullptr) model->entries.push_back(std::move(entry));
+  return weights;
+}
+
+void check_weights_source(const job::ModelOptions& model, const hf::WeightSource& weights,
+                          const Places& places, Problems& problems) {
+  const auto problem = [&](const std::string& key, const std::string& what) {
+    const auto place = places.find(key);
+    problems.add(place == places.end() ? Place{} : place->second, key, what);
+  };
+  const auto theirs = model::model_identity(weights.model());
+  for (const auto& [key, value] : model::model_identity(model)) {
+    if (key == "model.seq_len" || problems.bad(key) || value == theirs.at(key)) continue;
+    problem(key, value + " is not the " + theirs.at(key) + " of model.from, " + weights.path() +
+                     ": leave the key out, or begin from other weights");
+  }
+  const std::int64_t longest = weights.longest_sequence();
+  if (longest > 0 && model.seq_len > longest && !problems.bad("model.seq_len"))
+    problem("model.seq_len", std::to_string(model.seq_len) + " is more than the " + std::to_string(longest) +
+                                 " tokens that " + weights.path() +
+                                 (model.positions == job::Positions::learned
+                                      ? " has positions for"
+                                      : " attends over; a sliding window is not available yet") +
+                                 " (nearest valid: " + std::to_string(longest) + ")");
+}
+
+}  // namespace trainerd::core::spec

@@ -1,0 +1,143 @@
+"""Tiny Hugging Face directories, written without any of its packages."""
+
+import json
+import math
+import random
+import struct
+
+COMMON = {"bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32", "transformers_version": "4.46.0", "use_cache": True}
+LLAMA = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": None,
+         "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.0, **COMMON}
+CONFIGS = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
+              **LLAMA},
+    # As transformers 5 writes it.
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None, "head_dim": 16, "dtype": "float32",
+                **{k: v for k, v in LLAMA.items() if k not in ("rope_theta", "rope_scaling", "torch_dtype")},
+                "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16,
+              "max_window_layers": 2, **LLAMA, "tie_word_embeddings": True},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, "sliding_window": None,
+              "max_window_layers": 2, "attention_bias": False, "head_dim": 16, **LLAMA},
+    "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
+             "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+             "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
+}
+
+
+def shapes(config):
+    """Name -> shape of every tensor of a model."""
+    out = {}
+    if config["model_type"] == "gpt2":
+        d, f = config["n_embd"], config["n_inner"] or 4 * config["n_embd"]
+        out |= {"transformer.wte.weight": (config["vocab_size"], d), "transformer.wpe.weight": (config["n_positions"], d)}
+        for i in range(config["n_layer"]):
+            layer = f"transformer.h.{i}."
+            for name, shape in {"attn.c_attn": (d, 3 * d), "attn.c_proj": (d, d), "mlp.c_fc": (d, f), "mlp.c_proj": (f, d)}.items():
+                out |= {layer + name + ".weight": shape, layer + name + ".bias": shape[1:]}
+            for name in ("ln_1", "ln_2"):
+                out |= {layer + name + ".weight": (d,), layer + name + ".bias": (d,)}
+        out |= {"transformer.ln_f.weight": (d,), "transformer.ln_f.bias": (d,)}
+        return out
+    d, f, h, k = (config[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"))
+    e = config.get("head_dim") or d // h
+    out["model.embed_tokens.weight"] = (config["vocab_size"], d)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        linear = {"self_attn.q_proj": (h * e, d), "self_attn.k_proj": (k * e, d), "self_attn.v_proj": (k * e, d),
+                  "self_attn.o_proj": (d, h * e), "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
+        for name, shape in linear.items():
+            out[layer + name + ".weight"] = shape
+            qkv = config["model_type"] == "qwen2" and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            if qkv or config.get("mlp_bias"):
+                out[layer + name + ".bias"] = shape[:1]
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            out[layer + name + ".weight"] = (d,)
+        if config["model_type"] == "qwen3":
+            out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
+    out["model.norm.weight"] = (d,)
+    if not config["tie_word_embeddings"]:
+        out["lm_head.weight"] = (config["vocab_size"], d)
+    return out
+
+
+def packed(values, dtype):
+    """The bytes of a tensor, and its values as that dtype has them."""
+    if dtype == "F16":
+        return struct.pack(f"<{len(values)}e", *values)
+    raw = struct.pack(f"<{len(values)}f", *values)
+    return raw if dtype == "F32" else b"".join(raw[i + 2:i + 4] for i in range(0, len(raw), 4))
+
+
+def widened(raw, dtype):
+    """The same values in fp32."""
+    if dtype == "F32":
+        return raw
+    if dtype == "F16":
+        return struct.pack(f"<{len(raw) // 2}f", *struct.unpack(f"<{len(raw) // 2}e", raw))
+    return b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+
+
+def make_tensors(config, dtype="F32", seed=1):
+    """Name -> (dtype, shape, bytes). No value is 0, so that a step of next to no length changes none."""
+    rng = random.Random(seed)
+    tensors = {}
+    for name, shape in shapes(config).items():
+        centre, spread = (1.0, 0.1) if len(shape) == 1 and name.endswith("weight") else (0.0, 0.08)
+        values = [centre + spread * (rng.gauss(0, 1) or 1.0) for _ in range(math.prod(shape))]
+        tensors[name] = (dtype, shape, packed(values, dtype))
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(raw for _, _, raw in tensors.values()))
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    body = data[8 + length:]
+    return {name: (t["dtype"], tuple(t["shape"]), body[slice(*t["data_offsets"])]) for name, t in header.items()}
+
+
+def read_directory(path):
+    """All tensors of a Hugging Face directory, by its index where it has one."""
+    index = path / "model.safetensors.index.json"
+    if not index.exists():
+        return read_safetensors(path / "model.safetensors")
+    files = json.loads(index.read_text())["weight_map"]
+    read = {file: read_safetensors(path / file) for file in set(files.values())}
+    assert sum(map(len, read.values())) == len(files)
+    return {name: read[file][name] for name, file in files.items()}
+
+
+def make_directory(path, config, tensors, shards=1, tokenizer=True):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    if tokenizer:
+        (path / "tokenizer.json").write_text('{"version": "1.0"}')
+        (path / "tokenizer_config.json").write_text('{"model_max_length": 32}')
+        (path / "generation_config.json").write_text('{"eos_token_id": 2, "top_p": 0.9}')
+    if shards == 1:
+        write_safetensors(path / "model.safetensors", tensors)
+        return path
+    names, files = list(tensors), {}
+    for s in range(shards):
+        file = f"model-{s + 1:05d}-of-{shards:05d}.safetensors"
+        part = names[s::shards]
+        files |= {name: file for name in part}
+        write_safetensors(path / file, {name: tensors[name] for name in part})
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 0}, "weight_map": files}))
+    return path
+
+
+__all__ = ["CONFIGS", "make_directory", "make_tensors", "packed", "read_directory", "read_safetensors", "shapes", "widened", "write_safetensors"]

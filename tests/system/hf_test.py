@@ -1,0 +1,273 @@
+"""Hugging Face directories in and out: `import`, `model.from` and `export`. Against transformers itself: tests/parity."""
+
+import json
+import unittest
+
+from hf_support import *
+from support import *
+
+JOB = """\
+name: from
+seed: 7
+output: {output}
+device: cpu
+threads: 1
+model: {{from: {source}{model}}}
+batch: {{global: 4, micro: 1}}
+precision: fp32
+optimizer: {{name: adamw, lr: {lr}, schedule: {{kind: constant}}}}
+steps: {steps}
+data: {{train: [{data}], format: text, tokenizer: bytes}}
+checkpoint: {{every: 2}}
+metrics: {{listen: "off"}}
+"""
+# A step of this length changes no fp32 number that is not next to 0.
+STILL = 1e-30
+LAYOUTS = {
+    "one": [],
+    "tp2": ["parallel.tp=2"],
+    "pp2": ["parallel.pp=2"],
+    "dp2-zero1": ["parallel.dp=2", "parallel.zero=1"],
+    "dp2-zero3": ["parallel.dp=2", "parallel.zero=3"],
+    "tp2-pp2": ["parallel.tp=2", "parallel.pp=2"],
+}
+
+
+class HuggingFace(RunTest):
+    def source(self, family, name="source", dtype="F32", shards=1, tokenizer=True, **changes):
+        config = {**CONFIGS[family], **changes}
+        tensors = make_tensors(config, dtype)
+        return make_directory(self.root / name, config, tensors, shards, tokenizer), tensors
+
+    def command(self, *args, status=0):
+        """Standard output, or of a refusal what it said."""
+        run = subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True, timeout=120)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run.stdout if status == 0 else run.stderr
+
+    def from_job(self, source, name="a", model="", lr=STILL, steps=1):
+        path = self.root / f"{name}.yaml"
+        path.write_text(JOB.format(output=self.root / name, data=self.data, source=source, model=model, lr=lr, steps=steps))
+        return path
+
+    def assert_same(self, directory, tensors, dtype=None):
+        found = read_directory(directory)
+        self.assertEqual(set(found), set(tensors))
+        for name, (was, shape, raw) in tensors.items():
+            self.assertEqual(found[name][1], shape, name)
+            if dtype in (None, was):
+                self.assertEqual(found[name], (was, shape, raw), name)
+            else:
+                self.assertEqual((found[name][0], found[name][2]), (dtype, widened(raw, was)), name)
+
+    def test_import_and_export_of_every_family_give_back_every_bit(self):
+        for family in CONFIGS:
+            for dtype, shards in (("F32", 1), ("BF16", 3), ("F16", 1)):
+                with self.subTest(family=family, dtype=dtype):
+                    name = f"{family}-{dtype}"
+                    directory, tensors = self.source(family, name, dtype, shards)
+                    printed = self.command("import", directory, "--out", self.root / (name + ".ckpt"))
+                    self.assertIn(f"  from: {self.root / (name + '.ckpt')}\n", printed)
+                    self.assertTrue(printed.startswith("model:\n"))
+                    self.command("checkpoint", "verify", self.root / (name + ".ckpt"))
+                    out = self.root / (name + ".out")
+                    self.assertIn("tokenizer: tokenizer.json, tokenizer_config.json",
+                                  self.command("export", self.root / (name + ".ckpt"), "--out", out))
+                    self.assert_same(out, tensors, "F32" if dtype == "F16" else None)
+                    self.assertEqual((out / "tokenizer.json").read_text(), (directory / "tokenizer.json").read_text())
+                    self.assertEqual((out / "generation_config.json").read_text(), (directory / "generation_config.json").read_text())
+                    # What it says of itself is what it was.
+                    was, now = json.loads((directory / "config.json").read_text()), json.loads((out / "config.json").read_text())
+                    self.assertEqual(now["architectures"], was["architectures"])
+                    self.assertEqual(now["torch_dtype"], "bfloat16" if dtype == "BF16" else "float32")
+                    for key in ("eos_token_id", "vocab_size", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings", "n_positions"):
+                        if key in was:
+                            self.assertEqual(now[key], was[key], key)
+                    again = self.root / (name + ".again")
+                    self.command("import", out, "--out", again)
+                    self.command("export", again, "--out", self.root / (name + ".out2"))
+                    self.assert_same(self.root / (name + ".out2"), tensors, "F32" if dtype == "F16" else None)
+                    self.assertFalse(list(self.root.glob("*.partial")))
+
+    def test_trained_on_any_layout_the_weights_come_out_as_they_went_in(self):
+        for family in CONFIGS:
+            directory, tensors = self.source(family, family)
+            checkpoint = self.root / (family + ".ckpt")
+            self.command("import", directory, "--out", checkpoint)
+            for layout in LAYOUTS if family in ("llama", "gpt2") else ("tp2-pp2", "dp2-zero3"):
+                # A directory on one layout, a checkpoint on the next.
+                source = directory if len(layout) % 2 else checkpoint
+                with self.subTest(family=family, layout=layout, source=source.name):
+                    name = f"{family}-{layout}"
+                    flags = [word for flag in LAYOUTS[layout] for word in ("--set", flag)]
+                    self.run_job(self.from_job(source, name), *flags)
+                    out = self.root / (name + ".out")
+                    self.command("export", self.root / name, "--out", out)
+                    self.assert_same(out, tensors)
+                    self.assertTrue((out / "tokenizer.json").exists())
+
+    def test_a_run_begins_from_the_weights_and_goes_on_from_its_own_checkpoint(self):
+        directory, _ = self.source("llama")
+        self.command("import", directory, "--out", self.root / "ckpt")
+        self.run_job(self.from_job(directory, "a", lr=1e-3, steps=4))
+        self.run_job(self.from_job(self.root / "ckpt", "b", lr=1e-3, steps=4))
+        self.assertEqual(self.losses("a"), self.losses("b"))
+        # Other weights than those of the seed.
+        keys = ", layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 259, seq_len: 32, rope_theta: 5.0e+5"
+        seeded = self.from_job("x", "c", keys, lr=1e-3, steps=1)
+        seeded.write_text(seeded.read_text().replace("from: x, ", ""))
+        self.run_job(seeded)
+        self.assertNotEqual(self.losses("c")[0], self.losses("a")[0])
+        start = next(e for e in self.events("a") if e["event"] == "start")
+        self.assertRegex(start["message"], rf"from the weights of {directory} \(xxh3 [0-9a-f]{{32}}\)")
+        # In two parts it is the same run; the second begins with the checkpoint.
+        self.run_job(self.from_job(directory, "d", lr=1e-3, steps=4), "--set", "steps=2")
+        self.run_job(self.from_job(directory, "d", lr=1e-3, steps=4))
+        self.assertEqual(self.losses("d"), self.losses("a"))
+        self.assertTrue(any(e["event"] == "resume" for e in self.events("d")))
+        # From a run's output: its newest checkpoint's weights, and no more of it.
+        self.run_job(self.from_job(self.root / "a", "e", lr=1e-3, steps=1))
+        self.assertEqual([s["step"] for s in self.steps("e")], [1])
+        self.assertNotEqual(self.losses("e")[0][1], self.losses("a")[0][1])
+        self.command("export", self.root / "e", "--out", self.root / "e.out")
+        self.assertTrue((self.root / "e.out" / "tokenizer.json").exists(), "the tokenizer goes on from run to run")
+
+    def test_keys_that_disagree_with_the_source_are_named_with_both_values(self):
+        directory, _ = self.source("gpt2")
+        self.assertIn("layers: 2", self.command("validate", self.from_job(directory)))
+        for model, said in (
+            (", layers: 3", "model.layers: 3 is not the 2 of model.from"),
+            (", norm_eps: 1.0e-6", "model.norm_eps: 1e-06 is not the 1e-05 of model.from"),
+            (", preset: gpt2-124m", "model.hidden: 768 is not the 32 of model.from"),
+            (", seq_len: 64", "model.seq_len: 64 is more than the 32 tokens"),
+        ):
+            self.assertIn(said, self.command("validate", self.from_job(directory, model=model), status=2))
+        self.assertIn("seq_len: 16", self.command("validate", self.from_job(directory, model=", seq_len: 16")))
+        self.run_job(self.from_job(directory, "short", ", seq_len: 16"))
+        self.command("export", self.root / "short", "--out", self.root / "out")
+        self.assertEqual(json.loads((self.root / "out" / "config.json").read_text())["n_positions"], 16)
+        llama, _ = self.source("llama", "llama")
+        self.run_job(self.from_job(llama, "long", ", seq_len: 64"))
+        missing = self.from_job(self.root / "nowhere")
+        for command in ("validate", "run"):
+            self.assertIn("there is no directory", self.command(command, missing, status=2))
+
+    def test_what_the_model_cannot_express_is_refused_by_its_field(self):
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+        for number, (family, changes, said) in enumerate((
+            ("llama", {"rope_scaling": llama3}, 'rope_scaling: "llama3" scaling'),
+            ("mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, 'rope_parameters: "yarn" scaling'),
+            ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+            ("llama", {"hidden_act": "gelu"}, 'hidden_act: "gelu" is not available yet'),
+            ("llama", {"attention_bias": True}, "attention_bias: true with mlp_bias false"),
+            ("qwen3", {"attention_bias": True}, "attention_bias: true is not available yet"),
+            ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
+            ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
+            ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
+            ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
+            ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
+            ("llama", {"model_type": "gemma2"}, 'model_type "gemma2" is not available: the families are llama, mistral'),
+            ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
+            ("llama", {"hidden_size": None}, "hidden_size: is missing"),
+            ("llama", {"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide the 4 query heads"),
+        )):
+            with self.subTest(changes=changes):
+                directory, _ = self.source(family, f"s{number}")
+                config = {**CONFIGS[family], **changes}
+                (directory / "config.json").write_text(json.dumps(config))
+                self.assertIn(said, self.command("import", directory, "--out", self.root / "ckpt", status=5))
+                self.assertIn(said, self.command("validate", self.from_job(directory), status=2))
+                self.assertFalse((self.root / "ckpt").exists())
+                self.assertFalse(list(self.root.glob("*.partial")))
+
+    def test_a_sliding_window_is_no_matter_for_sequences_that_fit_it(self):
+        directory, tensors = self.source("mistral", sliding_window=16)
+        self.assertIn("seq_len: 16\n", self.command("import", directory, "--out", self.root / "ckpt"))
+        for source in (directory, self.root / "ckpt"):
+            self.assertIn("model.seq_len: 32 is more than the 16 tokens",
+                          self.command("validate", self.from_job(source, model=", seq_len: 32"), status=2))
+        self.run_job(self.from_job(self.root / "ckpt"))
+        self.command("export", self.root / "a", "--out", self.root / "out")
+        self.assert_same(self.root / "out", tensors)
+        config = json.loads((self.root / "out" / "config.json").read_text())
+        self.assertEqual((config["sliding_window"], config["max_position_embeddings"]), (16, 32))
+
+    def test_damaged_directories_are_named_and_leave_nothing(self):
+        def torn(path, tensors):
+            (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-5])
+
+        def changed(change):
+            def apply(path, tensors):
+                change(tensors)
+                write_safetensors(path / "model.safetensors", tensors)
+            return apply
+
+        q, nan = "model.layers.1.self_attn.q_proj.weight", struct_nan()
+        for number, (damage, said) in enumerate((
+            (torn, "model.safetensors: is damaged or was not fetched whole"),
+            (changed(lambda t: t.pop(q)), f"tensors are missing: {q}"),
+            (changed(lambda t: t.update({q: ("F32", (16, 64), t[q][2])})), f"{q} is [16, 64], by config.json it is [32, 32]"),
+            (changed(lambda t: t.update({q: ("F32", (32, 32), nan + t[q][2][4:])})), f"{q} has a value that is not finite"),
+            (changed(lambda t: t.update({"extra.weight": ("F32", (1,), b"1234")})), "do not have: extra.weight"),
+            (changed(lambda t: t.update({q: ("I32", (32, 32), t[q][2])})), f"{q} is none of F32, BF16 and F16"),
+            (lambda path, tensors: (path / "model.safetensors").unlink(), "has neither model.safetensors nor"),
+            (lambda path, tensors: (path / "config.json").write_text("{"), "config.json: not valid JSON"),
+        )):
+            with self.subTest(said=said):
+                directory, tensors = self.source("llama", f"s{number}")
+                damage(directory, tensors)
+                self.assertIn(said, self.command("import", directory, "--out", self.root / "ckpt", status=5))
+                self.assertFalse((self.root / "ckpt").exists())
+                self.assertFalse(list(self.root.glob("*.partial")))
+        # A value that is not finite is found where it is read, by the run too.
+        directory, tensors = self.source("llama", "nan")
+        tensors[q] = ("F32", (32, 32), nan + tensors[q][2][4:])
+        write_safetensors(directory / "model.safetensors", tensors)
+        self.assertIn("not finite", self.run_job(self.from_job(directory), status=5))
+        # An old file's constant tables, and a head that is the embedding, are no damage; another head is.
+        directory, tensors = self.source("qwen2", "tied")
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", (4,), b"\0" * 16)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        write_safetensors(directory / "model.safetensors", tensors)
+        self.command("import", directory, "--out", self.root / "tied.ckpt")
+        tensors["lm_head.weight"] = ("F32", (259, 32), bytes(reversed(tensors["lm_head.weight"][2])))
+        write_safetensors(directory / "model.safetensors", tensors)
+        self.assertIn("lm_head.weight is not the embedding", self.command("import", directory, "--out", self.root / "x", status=5))
+
+    def test_export_splits_casts_and_refuses(self):
+        directory, tensors = self.source("llama", dtype="BF16")
+        self.command("import", directory, "--out", self.root / "ckpt")
+        self.command("export", self.root / "ckpt", "--out", self.root / "fp32", "--dtype", "fp32", "--max-shard-size", "20KB")
+        self.assertGreater(len(list((self.root / "fp32").glob("model-*.safetensors"))), 2)
+        self.assert_same(self.root / "fp32", tensors, "F32")
+        self.assertIn("exists already", self.command("export", self.root / "ckpt", "--out", self.root / "fp32", status=5))
+        self.assertIn("exists already", self.command("import", directory, "--out", self.root / "ckpt", status=5))
+        self.assertIn("expected a size", self.command("export", self.root / "ckpt", "--out", self.root / "x", "--max-shard-size", "5 apples",
+                                                      status=2))
+        self.run_job(self.from_job(self.root / "ckpt"))
+        self.command("export", self.root / "a", "--out", self.root / "bf16", "--dtype", "bf16")
+        self.assert_same(self.root / "bf16", tensors)
+        # The tokenizer that the checkpoint knows of is missed, or left out on demand.
+        shutil.rmtree(self.root / "a" / "tokenizer")
+        self.assertIn("--no-tokenizer", self.command("export", self.root / "a", "--out", self.root / "x", status=5))
+        self.assertIn("left out", self.command("export", self.root / "a", "--out", self.root / "x", "--no-tokenizer"))
+
+    def test_a_model_of_bytes_is_exported_and_says_that_it_has_no_tokenizer(self):
+        short = ("--set", "steps=1", "--set", "optimizer.schedule.warmup=0")
+        self.run_job(self.job(), *short, "--set", "parallel.tp=2", "--set", "model.vocab=257")
+        printed = self.command("export", self.root / "a", "--out", self.root / "out")
+        self.assertIn("LlamaForCausalLM", printed)
+        self.assertIn("tokenizer: none", printed)
+        self.assertEqual(read_directory(self.root / "out")["model.embed_tokens.weight"][1], (257, 64))
+        self.command("import", self.root / "out", "--out", self.root / "ckpt")
+        self.run_job(self.job(), *short, "--set", "model={layers: 1, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq_len: 64, "
+                     "norm: layer}", "--set", f"output={self.root / 'odd'}")
+        self.assertIn("no Hugging Face family", self.command("export", self.root / "odd", "--out", self.root / "x", status=5))
+
+
+def struct_nan():
+    return packed([float("nan")], "F32")
+
+
+if __name__ == "__main__":
+    unittest.main()
