@@ -1,0 +1,151 @@
+"""Tiny random models of every family, made by transformers, trained and exported here: logits, gradients and 20 losses against
+transformers' own. Prints one table and fails when a figure is over its bound. run.sh makes the environment."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+
+STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
+ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": SEQ, "rms_norm_eps": 1e-5}
+FAMILIES = {
+    "llama": LlamaConfig(**ROPE),
+    "llama, biases": LlamaConfig(**ROPE, attention_bias=True, mlp_bias=True),
+    "mistral": MistralConfig(**ROPE, head_dim=32, sliding_window=SEQ),
+    "qwen2": Qwen2Config(**ROPE, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**ROPE, head_dim=32),
+    "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
+                       attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
+}
+LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
+           "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"]}
+BOUNDS = {"logits": 1e-5, "gradients": 1e-4, "losses": 1e-4}
+LR, BETAS, EPS, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
+JOB = """\
+name: parity
+output: {output}
+device: cpu
+threads: 1
+model: {{from: {source}}}
+batch: {{global: {batch}, micro: {micro}}}
+precision: fp32
+optimizer: {{name: adamw, lr: {lr}, betas: [{b1}, {b2}], eps: {eps}, weight_decay: {decay}, grad_clip: {clip}, schedule: {{kind: constant}}}}
+steps: {steps}
+data: {{format: synthetic}}
+metrics: {{listen: "off"}}
+"""
+
+
+def write_job(path, source, steps, lr, micro):
+    path.write_text(JOB.format(output=path.with_suffix(""), source=source, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
+                               decay=DECAY, clip=CLIP, steps=steps))
+    return path
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+
+
+def relative(ours, theirs):
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def make_model(config, seed):
+    """No weight is 0 or 1, so that no term vanishes by chance."""
+    torch.manual_seed(seed)
+    config._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            centre = 1.0 if weight.ndim == 1 and name.endswith("weight") else 0.0
+            weight.copy_(centre + (0.1 if centre else 0.08) * torch.randn_like(weight))
+    return model
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model.eval()(tokens[:, :-1]).logits.reshape(-1, VOCAB)
+
+
+def train(model, tokens):
+    """Gradients of the first step, and every step's loss."""
+    model.train()
+    parts = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": DECAY},
+             {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(parts, lr=LR, betas=BETAS, eps=EPS)
+    gradients, losses = {}, []
+    for batch in tokens:
+        optimizer.zero_grad()
+        logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), batch[:, 1:].reshape(-1))
+        loss.backward()
+        if not losses:
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+    return gradients, torch.tensor(losses)
+
+
+def measure(name, config, seed, root, trainerd, dump):
+    """The family's row."""
+    source = root / "source"
+    make_model(config, seed).save_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(100 + seed)
+    tokens = torch.randint(0, VOCAB, (STEPS, BATCH, SEQ + 1), generator=generator)
+    (root / "tokens").write_bytes(tokens.to(torch.int32).numpy().tobytes())
+
+    run(dump, write_job(root / "dump.yaml", source, STEPS, LR, BATCH), root / "tokens", root / "dump.safetensors")
+    ours = load_file(root / "dump.safetensors")
+    row = {"logits": relative(ours["logits"], logits_of(model, tokens[0]))}
+    for layout, flags in LAYOUTS.items():
+        folder = root / layout.replace(", ", "-").replace(" ", "")
+        # A step of this length changes no weight that is not next to 0.
+        run(trainerd, "run", write_job(folder.with_suffix(".yaml"), source, 1, 1e-30, 1), *(w for f in flags for w in ("--set", f)))
+        run(trainerd, "export", folder, "--out", folder.with_suffix(".out"))
+        exported = AutoModelForCausalLM.from_pretrained(folder.with_suffix(".out"), dtype=torch.float32, attn_implementation="eager")
+        row[layout] = relative(ours["logits"], logits_of(exported, tokens[0]))
+        row["same bits"] = row.get("same bits", True) and all(
+            torch.equal(a, b) for a, b in zip(model.state_dict().values(), exported.state_dict().values(), strict=True))
+    gradients, losses = train(model, tokens)
+    names = {name.removeprefix("grad.") for name in ours if name.startswith("grad.")}
+    assert names == set(gradients), (name, names ^ set(gradients))
+    row["gradients"] = max(relative(ours["grad." + n], g) for n, g in gradients.items())
+    row["losses"] = ((ours["losses"] - losses).abs() / losses).max().item()
+    row["last loss"] = losses[-1].item()
+    return row
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--trainerd", required=True)
+    arguments.add_argument("--dump", required=True)
+    options = arguments.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    columns = ["logits", "gradients", "losses", *LAYOUTS]
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
+    print("| family | " + " | ".join(columns) + " | same bits |\n|---|" + "---:|" * len(columns) + "---|")
+    failed = False
+    for seed, (name, config) in enumerate(FAMILIES.items(), 1):
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(name, config, seed, pathlib.Path(folder), options.trainerd, options.dump)
+        print(f"| {name} | " + " | ".join(f"{row[c]:.1e}" for c in columns) + f" | {'yes' if row['same bits'] else 'NO'} |", flush=True)
+        failed |= not row["same bits"] or any(not row[c] <= BOUNDS.get(c, BOUNDS["logits"]) for c in columns)
+    sys.exit("\na figure is over its bound" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
