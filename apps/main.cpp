@@ -260,157 +260,163 @@ class CommandLine {
   }
 
   void add_weights() {
-    CLI::App* import =
+    CLI::App* import_app =
         app_.add_subcommand("import", "Make a checkpoint of a Hugging Face directory, for model.from");
-    import->add_option("DIR", import_.from, "With config.json and safetensors")->required();
-    import->add_option("--out", import_.out, "The checkpoint's directory")->required()->type_name("CKPT");
-    import->callback([this] { chosen_ = [this] { return import_command(import_);
-  }; });
-CLI::App* exported = app_.add_subcommand("export", "Make a Hugging Face directory of a checkpoint's weights");
-exported->add_option("CKPT", export_.from, "A checkpoint, or a run's output: its newest")->required();
-exported->add_option("--out", export_.out, "The directory")->required()->type_name("DIR");
-exported->add_option("--dtype", export_.dtype, "Of the weights; default: as the checkpoint has them")
-    ->check(CLI::IsMember({"bf16", "fp32"}));
-exported->add_option("--max-shard-size", export_.max_shard_size, "Of a file; default 5GB")->type_name("SIZE");
-exported->add_flag("--no-tokenizer", export_.no_tokenizer, "Leave the tokenizer's files out");
-exported->callback([this] { chosen_ = [this] { return export_command(export_); }; });
-}  // namespace
+    import_app->add_option("DIR", import_.from, "With config.json and safetensors")->required();
+    import_app->add_option("--out", import_.out, "The checkpoint's directory")->required()->type_name("CKPT");
+    import_app->callback([this] { chosen_ = [this] { return import_command(import_); }; });
 
-// After every listed subcommand: each has a page.
-void add_manual() {
-  CLI::App* completion =
-      app_.add_subcommand("completion", "Print the script by which a shell completes trainerd");
-  completion->add_option("SHELL", shell_, "The shell")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  completion->callback([this] { chosen_ = [this] { return completion_command(shell_); }; });
+    CLI::App* export_app =
+        app_.add_subcommand("export", "Make a Hugging Face directory of a checkpoint's weights");
+    export_app->add_option("CKPT", export_.from, "A checkpoint, or a run's output: its newest")->required();
+    export_app->add_option("--out", export_.out, "The directory")->required()->type_name("DIR");
+    export_app->add_option("--dtype", export_.dtype, "Of the weights; default: as the checkpoint has them")
+        ->check(CLI::IsMember({"bf16", "fp32"}));
+    export_app->add_option("--max-shard-size", export_.max_shard_size, "Of a file; default 5GB")
+        ->type_name("SIZE");
+    export_app->add_flag("--no-tokenizer", export_.no_tokenizer, "Leave the tokenizer's files out");
+    export_app->callback([this] { chosen_ = [this] { return export_command(export_); }; });
+  }
 
-  CLI::App* man = app_.add_subcommand("man", "Print a man page: `trainerd man run | man -l -`");
-  std::vector<std::string> pages;
-  for (const CommandHelp& command : command_tree(app_).subcommands) pages.push_back(command.name);
-  pages.emplace_back("job");
-  CLI::Option* page =
-      man->add_option("PAGE", man_.page, "A subcommand, or job: the keys of a job; default: of trainerd")
-          ->check(CLI::IsMember(pages));
-  man->add_option("--out", man_.out, "Write every page below this directory, in man1 and man5")
-      ->type_name("DIR")
-      ->excludes(page);
-  man->callback([this] { chosen_ = [this] { return man_command(command_tree(app_), man_); }; });
-}
+  // After every listed subcommand: each has a page.
+  void add_manual() {
+    CLI::App* completion =
+        app_.add_subcommand("completion", "Print the script by which a shell completes trainerd");
+    completion->add_option("SHELL", shell_, "The shell")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    completion->callback([this] { chosen_ = [this] { return completion_command(shell_); }; });
 
-void add_simulate() {
-  CLI::App* simulate = app_.add_subcommand(
-      "simulate",
-      "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
-  add_job(*simulate, simulate_.job, simulate_.overrides);
-  simulate->add_flag("--json", simulate_.json, "One JSON object");
-  add_calibrate(*simulate, simulate_.calibrate);
-  simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
-  simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")
-      ->type_name("FILE");
-  simulate
-      ->add_option("--costs", simulate_.costs,
-                   "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a "
-                   "transfer; in place of the plan's")
-      ->expected(4)
-      ->delimiter(',')
-      ->type_name("F,I,W,T");
-  simulate
-      ->add_option("--jitter", simulate_.jitter, "Coefficient of variation of the time of every rank's work")
-      ->type_name("CV");
-  simulate
-      ->add_option("--straggler", simulate_.stragglers,
-                   "A rank whose work takes a multiple of its time; may be repeated")
-      ->type_name("RANK=FACTOR")
-      ->allow_extra_args(false);
-  simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")
-      ->capture_default_str();
-  simulate->add_option("--seed", simulate_.seed, "Of what is drawn");
-  CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
-                                             "Goodput under failures, checkpoints and restarts");
-  const auto with_failures = [&](const char* name, auto& value, const char* help) {
-    simulate->add_option(name, value, help)->needs(failures);
-  };
-  with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step");
-  with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks");
-  with_failures("--save-seconds", simulate_.save_seconds, "Seconds that training stands still for a save");
-  with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
-  with_failures("--runs", simulate_.runs, "Simulated runs");
-  simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });
-}
+    CLI::App* man = app_.add_subcommand("man", "Print a man page: `trainerd man run | man -l -`");
+    std::vector<std::string> pages;
+    for (const CommandHelp& command : command_tree(app_).subcommands) pages.push_back(command.name);
+    pages.emplace_back("job");
+    CLI::Option* page =
+        man->add_option("PAGE", man_.page, "A subcommand, or job: the keys of a job; default: of trainerd")
+            ->check(CLI::IsMember(pages));
+    man->add_option("--out", man_.out, "Write every page below this directory, in man1 and man5")
+        ->type_name("DIR")
+        ->excludes(page);
+    man->callback([this] { chosen_ = [this] { return man_command(command_tree(app_), man_); }; });
+  }
 
-void add_submit() {
-  CLI::App* submit = app_.add_subcommand(
-      "submit",
-      "Plan a job, write its batch script and submit it to Slurm; where it is preempted, reaches its time "
-      "limit or loses a node it goes on by itself");
-  add_job(*submit, submit_.job, submit_.overrides);
-  submit->add_flag("--dry", submit_.dry, "Print the script and do nothing else");
-  submit->add_flag("--test-only", submit_.test_only, "Ask Slurm when it could start, and submit nothing")
-      ->excludes("--dry");
-  submit->add_option("--nodes", submit_.nodes, "Nodes of the job: sets cluster.nodes")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  submit->add_flag("--share", submit_.share,
-                   "Take the CPUs (ranks per node x threads) or GPUs of the job's ranks; default: whole "
-                   "nodes, for this job alone");
-  const auto add_word = [&](const char* name, std::string& value, const char* type, const char* help) {
-    submit->add_option(name, value, help)->type_name(type);
-  };
-  add_word("--partition,-p", submit_.partition, "NAME", "Slurm's partition");
-  add_word("--account,-A", submit_.account, "NAME", "Slurm's account");
-  add_word("--qos,-q", submit_.qos, "NAME", "Slurm's quality of service");
-  add_word("--time,-t", submit_.time, "TIME",
-           "Time limit, as sbatch takes it (12:00:00, 2-00:00:00); the job saves before it and goes on in a "
-           "restart");
-  add_word("--save-before", submit_.save_before, "DURATION",
-           "How long before the time limit it saves and stops; default 2m");
-  submit
-      ->add_option("--requeues", submit_.requeues,
-                   "Restarts of the job, at most, after preemption, time limit and loss of a node; 0: none; "
-                   "default 20")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("N");
-  add_word("--rates", submit_.rates, "NAME|FILE", "As of run");
-  add_word("--interface", submit_.interface, "NAME", "As of run");
-  add_word("--metrics-listen", submit_.metrics_listen, "HOST:PORT", "As of run, on every node");
-  submit->add_option("--rendezvous-timeout", submit_.rendezvous_timeout, "As of run")
-      ->check(CLI::Range(0.1, 1e7))
-      ->type_name("SECONDS");
-  submit
-      ->add_option("SBATCH", submit_.sbatch,
-                   "After `--`: more options of sbatch, each one word (--constraint=h100); they go over the "
-                   "script's; --gpus-per-node=0: none is asked for")
-      ->type_name("OPTION");
-  submit->footer(
-      "A job that does not fit is not submitted (status 3). The output directory gets the script with the "
-      "resolved job,\nand what it prints, in slurm/.\n\n"
-      "  trainerd submit job.yaml --partition gpu --time 12:00:00\n"
-      "  trainerd submit job.yaml --nodes 4 -- --constraint=h100 --mail-type=FAIL\n"
-      "  trainerd submit job.yaml --dry | less");
-  submit->callback([this] { chosen_ = [this] { return submit_command(submit_); }; });
-}
+  void add_simulate() {
+    CLI::App* simulate = app_.add_subcommand(
+        "simulate",
+        "Replay a job's pipeline, or with --failures weeks of its interruptions, without running it");
+    add_job(*simulate, simulate_.job, simulate_.overrides);
+    simulate->add_flag("--json", simulate_.json, "One JSON object");
+    add_calibrate(*simulate, simulate_.calibrate);
+    simulate->add_option("--svg", simulate_.svg, "Draw the pipeline into this SVG file")->type_name("FILE");
+    simulate->add_option("--trace", simulate_.trace, "Write the step for Perfetto or chrome://tracing")
+        ->type_name("FILE");
+    simulate
+        ->add_option("--costs", simulate_.costs,
+                     "Milliseconds of a chunk's forward pass, input gradient and weight gradient, and of a "
+                     "transfer; in place of the plan's")
+        ->expected(4)
+        ->delimiter(',')
+        ->type_name("F,I,W,T");
+    simulate
+        ->add_option("--jitter", simulate_.jitter,
+                     "Coefficient of variation of the time of every rank's work")
+        ->type_name("CV");
+    simulate
+        ->add_option("--straggler", simulate_.stragglers,
+                     "A rank whose work takes a multiple of its time; may be repeated")
+        ->type_name("RANK=FACTOR")
+        ->allow_extra_args(false);
+    simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")
+        ->capture_default_str();
+    simulate->add_option("--seed", simulate_.seed, "Of what is drawn");
+    CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
+                                               "Goodput under failures, checkpoints and restarts");
+    const auto with_failures = [&](const char* name, auto& value, const char* help) {
+      simulate->add_option(name, value, help)->needs(failures);
+    };
+    with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step");
+    with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks");
+    with_failures("--save-seconds", simulate_.save_seconds, "Seconds that training stands still for a save");
+    with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
+    with_failures("--runs", simulate_.runs, "Simulated runs");
+    simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });
+  }
 
-CLI::App app_{"trainerd trains transformers: one YAML job, one command.", "trainerd"};
-RunArgs run_;
-ValidateArgs validate_;
-SimulateArgs simulate_;
-SubmitArgs submit_;
+  void add_submit() {
+    CLI::App* submit = app_.add_subcommand(
+        "submit",
+        "Plan a job, write its batch script and submit it to Slurm; where it is preempted, reaches its time "
+        "limit or loses a node it goes on by itself");
+    add_job(*submit, submit_.job, submit_.overrides);
+    submit->add_flag("--dry", submit_.dry, "Print the script and do nothing else");
+    submit->add_flag("--test-only", submit_.test_only, "Ask Slurm when it could start, and submit nothing")
+        ->excludes("--dry");
+    submit->add_option("--nodes", submit_.nodes, "Nodes of the job: sets cluster.nodes")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    submit->add_flag("--share", submit_.share,
+                     "Take the CPUs (ranks per node x threads) or GPUs of the job's ranks; default: whole "
+                     "nodes, for this job alone");
+    const auto add_word = [&](const char* name, std::string& value, const char* type, const char* help) {
+      submit->add_option(name, value, help)->type_name(type);
+    };
+    add_word("--partition,-p", submit_.partition, "NAME", "Slurm's partition");
+    add_word("--account,-A", submit_.account, "NAME", "Slurm's account");
+    add_word("--qos,-q", submit_.qos, "NAME", "Slurm's quality of service");
+    add_word(
+        "--time,-t", submit_.time, "TIME",
+        "Time limit, as sbatch takes it (12:00:00, 2-00:00:00); the job saves before it and goes on in a "
+        "restart");
+    add_word("--save-before", submit_.save_before, "DURATION",
+             "How long before the time limit it saves and stops; default 2m");
+    submit
+        ->add_option(
+            "--requeues", submit_.requeues,
+            "Restarts of the job, at most, after preemption, time limit and loss of a node; 0: none; "
+            "default 20")
+        ->check(CLI::NonNegativeNumber)
+        ->type_name("N");
+    add_word("--rates", submit_.rates, "NAME|FILE", "As of run");
+    add_word("--interface", submit_.interface, "NAME", "As of run");
+    add_word("--metrics-listen", submit_.metrics_listen, "HOST:PORT", "As of run, on every node");
+    submit->add_option("--rendezvous-timeout", submit_.rendezvous_timeout, "As of run")
+        ->check(CLI::Range(0.1, 1e7))
+        ->type_name("SECONDS");
+    submit
+        ->add_option(
+            "SBATCH", submit_.sbatch,
+            "After `--`: more options of sbatch, each one word (--constraint=h100); they go over the "
+            "script's; --gpus-per-node=0: none is asked for")
+        ->type_name("OPTION");
+    submit->footer(
+        "A job that does not fit is not submitted (status 3). The output directory gets the script with the "
+        "resolved job,\nand what it prints, in slurm/.\n\n"
+        "  trainerd submit job.yaml --partition gpu --time 12:00:00\n"
+        "  trainerd submit job.yaml --nodes 4 -- --constraint=h100 --mail-type=FAIL\n"
+        "  trainerd submit job.yaml --dry | less");
+    submit->callback([this] { chosen_ = [this] { return submit_command(submit_); }; });
+  }
 
-PlanArgs plan_;
-CalibrateArgs calibrate_;
-SweepArgs sweep_;
-DataInspectArgs inspect_;
-CheckpointArgs checkpoint_;
-ImportArgs import_;
-ExportArgs export_;
-TopArgs top_;
-ReportArgs report_;
-WorkerArgs worker_;
-ManArgs man_;
-std::string shell_;
-std::function<int()> chosen_;
-};  // namespace trainerd::apps
+  CLI::App app_{"trainerd trains transformers: one YAML job, one command.", "trainerd"};
+  RunArgs run_;
+  ValidateArgs validate_;
+  SimulateArgs simulate_;
+  SubmitArgs submit_;
+
+  PlanArgs plan_;
+  CalibrateArgs calibrate_;
+  SweepArgs sweep_;
+  DataInspectArgs inspect_;
+  CheckpointArgs checkpoint_;
+  ImportArgs import_;
+  ExportArgs export_;
+  TopArgs top_;
+  ReportArgs report_;
+  WorkerArgs worker_;
+  ManArgs man_;
+  std::string shell_;
+  std::function<int()> chosen_;
+};
 
 }  // namespace
 }  // namespace trainerd::apps
