@@ -72,7 +72,7 @@ class Submit(Submitter):
         self.assertIn("sbatch does not take the job: ", refused)
         self.assertIn("invalid partition", refused.lower())
         self.assertEqual(list((self.root / "a" / "slurm").iterdir()), [])
-        self.assertIn("Job 1 to start at", self.trainerd("submit", self.job("a"), "--test-only"))
+        self.assertRegex(self.trainerd("submit", self.job("a"), "--test-only"), r"Job \d+ to start at")
         self.assertEqual(self.slurm("squeue", "-h"), "")
 
     def test_a_submitted_job_is_preempted_requeued_and_cancelled(self):

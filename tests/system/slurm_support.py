@@ -1,6 +1,7 @@
 """A real Slurm of two nodes, or of more, on this host, for a test's own use."""
 
 import pathlib
+import random
 import socket
 
 from support import *
@@ -27,6 +28,7 @@ SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 ReturnToService=2
 SlurmdTimeout={slurmd_timeout}
+FirstJobId={first_job}
 MpiDefault=none
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool-%n
@@ -79,6 +81,7 @@ class SlurmTest(RunTest):
                           for node, own in zip(names, ports))
         config = self.root / "slurm.conf"
         config.write_text(CONFIG.format(host=host, root=self.root, port=port, slurmd_timeout=self.slurmd_timeout, nodes=nodes,
+                                        first_job=random.randrange(1000, 60_000_000),  # a job's port is by its number: tests run side by side
                                         more="GresTypes=gpu\n" if self.gpus else ""))
         if self.gpus:
             # Slurm counts files, which stand for devices.
