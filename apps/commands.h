@@ -133,6 +133,22 @@ struct DataInspectArgs {
 /// The status is that of a DataError when a run would refuse a file.
 int data_inspect_command(const DataInspectArgs& args);
 
+struct DataPrepareArgs {
+  std::vector<std::string> inputs;
+  std::string out;
+  std::string tokenizer = "bytes";
+  std::string format;          ///< "text", "jsonl", or empty: by the files' names
+  std::string field = "text";  ///< of JSON lines
+  std::string dtype;           ///< a word of data.dtype; empty: the narrowest that fits
+  std::string eos;  ///< the text of the token that ends a document; empty: as the tokenizer's files say
+  bool split_documents = false;  ///< blank lines part documents
+  bool append_eos = false, no_append_eos = false;
+  bool add_special_tokens = false, specials_as_text = false;
+  std::int64_t workers = 0;  ///< 0: one for each core
+};
+/// Encodes texts and writes token files.
+int data_prepare_command(const DataPrepareArgs& args);
+
 struct CheckpointArgs {
   std::string path;  ///< of a run, of its checkpoints, or of one checkpoint
   bool json = false;

@@ -7,6 +7,7 @@
 #include "apps/command_line.h"
 #include "apps/command_tree.h"
 #include "apps/commands.h"
+#include "apps/data_options.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "core/spec/problems.h"
@@ -142,7 +143,7 @@ class CommandLine {
 
     add_views();
 
-    CLI::App* data = app_.add_subcommand("data", "Look at training data");
+    CLI::App* data = app_.add_subcommand("data", "Look at training data, and prepare it");
     data->require_subcommand(1);
     CLI::App* inspect =
         data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
@@ -156,6 +157,10 @@ class CommandLine {
         ->check(CLI::PositiveNumber);
     inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
+
+    add_data_prepare(*data, prepare_)->callback([this] {
+      chosen_ = [this] { return data_prepare_command(prepare_); };
+    });
 
     CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look at checkpoints");
     checkpoint->require_subcommand(1);
@@ -407,6 +412,7 @@ class CommandLine {
   CalibrateArgs calibrate_;
   SweepArgs sweep_;
   DataInspectArgs inspect_;
+  DataPrepareArgs prepare_;
   CheckpointArgs checkpoint_;
   ImportArgs import_;
   ExportArgs export_;

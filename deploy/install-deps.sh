@@ -8,6 +8,7 @@ packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
   prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev libcurl4-openssl-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev
 )
 test_packages=(
   catch2

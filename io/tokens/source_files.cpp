@@ -17,7 +17,9 @@ std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataForma
   if (format != DataFormat::tokens) return files;
   std::set<std::string> indices;
   for (const DataFile& file : files) indices.insert(megatron_index_path(file.path));
-  std::erase_if(files, [&](const DataFile& file) { return !file.named && indices.contains(file.path); });
+  std::erase_if(files, [&](const DataFile& file) {
+    return !file.named && (indices.contains(file.path) || file.path.ends_with("/dataset.json"));
+  });
   return files;
 }
 

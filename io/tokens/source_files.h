@@ -19,7 +19,8 @@ struct SourceFile {
 };
 
 /// What `paths` list for `format`: for tokens without the indices (`name.idx`) that were not named themselves
-/// and whose `name.bin` is listed. Throws DataError as `list_files` does.
+/// and whose `name.bin` is listed, and without the `dataset.json` of `trainerd data prepare`. Throws
+/// DataError as `list_files` does.
 std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format);
 
 /// Opens a file, finds its layout, closes it. Throws DataError naming it. `options.format` is not synthetic.

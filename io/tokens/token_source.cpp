@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/hash/hash.h"
+#include "io/tokens/dataset_info.h"
 #include "io/tokens/fd_cache.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
@@ -36,6 +37,19 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   return largest;
 }
 
+// Its hash; empty where the files do not say it. The model needs a place for every id, also for those that no
+// document has.
+std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t vocab) {
+  const auto tokenizer = dataset_tokenizer(files);
+  if (!tokenizer) return "";
+  if (vocab < tokenizer->vocab)
+    throw base::data_error(
+        fmt::format("{}: its tokenizer has a vocabulary of {}, but model.vocab is {}: set it to "
+                    "{} or more",
+                    tokenizer->path, tokenizer->vocab, vocab, tokenizer->vocab));
+  return tokenizer->hash;
+}
+
 }  // namespace
 
 struct TokenSource::State {
@@ -48,6 +62,7 @@ struct TokenSource::State {
   std::int64_t order_start = 0;
   std::uint64_t order_stream = 0;
   SampleOrder order = SampleOrder::shuffled;
+  std::string tokenizer;  // its hash, where the files say it
 
   void read_files(std::int64_t position, std::span<std::int32_t> out);
   void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
@@ -74,6 +89,7 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
                              " does not exist; for text there is: bytes");
     s.files = open_source_files(paths, options, vocab);
     if (!s.files.empty()) s.tokens = s.files.back().first + s.files.back().layout.tokens;
+    if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
     s.descriptors = FdCache(s.files.size());
     s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::uint32_t));
   }
@@ -103,9 +119,9 @@ std::string TokenSource::fingerprint() const {
                     file.layout.token_bytes);
     hash.update(std::as_bytes(std::span(entry)));
   }
-  return fmt::format("{}, seq_len {}, {} files, {} tokens, xxh3 {}",
+  return fmt::format("{}, seq_len {}, {} files, {} tokens, xxh3 {}{}",
                      s.format == DataFormat::text ? "text bytes" : "tokens", s.seq_len, s.files.size(),
-                     s.tokens, hash.hex());
+                     s.tokens, hash.hex(), s.tokenizer.empty() ? "" : ", tokenizer " + s.tokenizer);
 }
 
 std::string TokenSource::check_samples(int threads) const {

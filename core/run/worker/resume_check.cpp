@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/spec/changes.h"
+#include "io/tokens/dataset_info.h"
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
 
@@ -31,6 +32,7 @@ DataSeen look_at_data(const job::JobSpec& job) {
   seen.files = train.fingerprint();
   seen.content = train.check_samples(kReadThreads);
   if (job.evaluate.every == 0) return seen;
+  io::check_one_tokenizer(job.data, job.model.vocab);
   const io::TokenSource valid(job.data.valid, job.data, job.model.seq_len, job.model.vocab, job.seed,
                               io::SampleOrder::in_order, io::kValidStream);
   seen.valid = data_text(valid.fingerprint(), valid.check_samples(kReadThreads));

@@ -1,0 +1,52 @@
+#include "apps/data_options.h"
+
+namespace trainerd::apps {
+
+CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
+  CLI::App* prepare =
+      data.add_subcommand("prepare", "Encode texts and JSON lines to token files with document boundaries");
+  prepare
+      ->add_option("INPUT", args.inputs,
+                   "Files, directories or glob patterns; *.jsonl and *.ndjson are JSON lines")
+      ->required();
+  prepare->add_option("--out", args.out, "Directory to make")->required()->type_name("DIR");
+  prepare
+      ->add_option(
+          "--tokenizer", args.tokenizer,
+          "A Hugging Face tokenizer.json (byte-level BPE), a SentencePiece model, or bytes: one token a byte")
+      ->capture_default_str()
+      ->type_name("FILE|bytes");
+  prepare->add_option("--field", args.field, "The key of the text in a JSON line")
+      ->capture_default_str()
+      ->type_name("KEY");
+  prepare->add_option("--format", args.format, "Of all inputs; else by their names")
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  prepare->add_flag("--split-documents", args.split_documents,
+                    "In text files blank lines part documents; else each file is one");
+  prepare->add_flag(
+      "--append-eos", args.append_eos,
+      "End each document by the tokenizer's end token, and fail where it names none; default: where "
+      "it names one");
+  prepare->add_flag("--no-append-eos", args.no_append_eos, "End no document so")->excludes("--append-eos");
+  prepare->add_option("--eos", args.eos, "The text of the end token; else as the tokenizer's files say")
+      ->excludes("--no-append-eos")
+      ->type_name("TOKEN");
+  prepare->add_flag("--add-special-tokens", args.add_special_tokens,
+                    "Put around each document what the tokenizer's own rule adds (Llama 3: its begin token)");
+  prepare->add_flag("--specials-as-text", args.specials_as_text,
+                    "A special token's text in a document is text; else it becomes the token");
+  prepare->add_option("--dtype", args.dtype, "Type of the ids; else the narrowest that holds the vocabulary")
+      ->check(CLI::IsMember({"uint8", "uint16", "int32"}));
+  prepare->add_option("--workers", args.workers, "Threads; default: one for each core")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  prepare->footer(
+      "The files do not depend on the number of workers. The directory appears when it is complete; until "
+      "then\n"
+      "the work lies in DIR.partial, and the same command goes on with what is finished there.\n\n"
+      "  trainerd data prepare corpus/*.jsonl --out tokens --tokenizer llama3/tokenizer.json\n"
+      "  trainerd data prepare book.txt --out tokens --split-documents");
+  return prepare;
+}
+
+}  // namespace trainerd::apps

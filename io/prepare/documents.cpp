@@ -1,0 +1,116 @@
+#include "io/prepare/documents.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "io/prepare/line_reader.h"
+#include "io/text/json.h"
+#include "io/text/json_field.h"
+#include "io/text/utf8.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::int64_t kMaxDocumentBytes = (std::int64_t{1} << 31) - 1;
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+// `text` begins at byte `offset` of the file.
+void check_text(const std::string& path, std::int64_t offset, std::string_view text) {
+  if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos)
+    throw base::data_error(
+        path + ", line " +
+        std::to_string(line_number(path, offset) +
+                       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n')) +
+        ": byte " + std::to_string(offset + static_cast<std::int64_t>(bad)) +
+        " is not UTF-8: convert the file (iconv -t UTF-8), or repair or remove what is there");
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    throw base::data_error(path + ": byte " + std::to_string(offset + static_cast<std::int64_t>(zero)) +
+                           " is NUL: this is no text; take the file off the list, or convert it to UTF-8");
+}
+
+void read_file(const DocumentRange& range, const std::function<void(std::string_view)>& take) {
+  if (range.end > kMaxDocumentBytes)
+    throw base::data_error(range.path +
+                           ": a document of 2 GiB or more: --split-documents makes one of each part between "
+                           "blank lines, or split the file");
+  const base::UniqueFd fd = base::open_read(range.path);
+  if (!fd) throw base::data_error(range.path + ": cannot be opened: " + base::errno_text(errno));
+  std::string text(static_cast<std::size_t>(range.end), '\0');
+  const std::int64_t got = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
+  if (got < 0) throw base::data_error(range.path + ": cannot be read: " + base::errno_text(errno));
+  if (got != range.end)
+    throw base::data_error(range.path + ": the file became shorter while it was read; run the command again");
+  check_text(range.path, 0, text);
+  take(text);
+}
+
+void read_paragraphs(const DocumentRange& range, const std::function<void(std::string_view)>& take) {
+  LineReader lines(range.path, range.begin);
+  std::string document;
+  std::int64_t offset = 0;
+  const auto end_document = [&] {
+    if (document.empty()) return;
+    document.pop_back();
+    if (document.ends_with('\r')) document.pop_back();
+    check_text(range.path, offset, document);
+    take(document);
+    document.clear();
+  };
+  for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
+    if (is_blank(line->text)) {
+      end_document();
+      continue;
+    }
+    if (document.empty()) offset = line->offset;
+    document += line->text;
+    document += '\n';
+    if (document.size() > static_cast<std::size_t>(kMaxDocumentBytes))
+      throw base::data_error(range.path + ": the document at byte " + std::to_string(offset) +
+                             " has 2 GiB or more: no blank line ends it; split the file");
+  }
+  end_document();
+}
+
+void read_json_lines(const DocumentRange& range, const std::string& field,
+                     const std::function<void(std::string_view)>& take) {
+  LineReader lines(range.path, range.begin);
+  for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
+    if (is_blank(line->text)) continue;
+    std::string text;
+    try {
+      text = json_field(line->text, field);
+    } catch (const JsonError& error) {
+      throw base::data_error(range.path + ", line " + std::to_string(line_number(range.path, line->offset)) +
+                             ": " + error.what());
+    }
+    take(text);
+  }
+}
+
+}  // namespace
+
+std::int64_t next_document_start(const std::string& path, DocumentKind kind, std::int64_t from,
+                                 std::int64_t file_bytes) {
+  if (from <= 0) return 0;
+  if (kind == DocumentKind::file || from >= file_bytes) return file_bytes;
+  // The rest of the line that byte from - 1 belongs to; then a line begins.
+  LineReader lines(path, from - 1);
+  lines.next();
+  auto line = lines.next();
+  if (kind == DocumentKind::paragraphs)
+    while (line && !is_blank(line->text)) line = lines.next();
+  return line ? line->offset : file_bytes;
+}
+
+void read_documents(const DocumentRange& range, const std::string& field,
+                    const std::function<void(std::string_view)>& take) {
+  switch (range.kind) {
+    case DocumentKind::file: return read_file(range, take);
+    case DocumentKind::paragraphs: return read_paragraphs(range, take);
+    case DocumentKind::json_lines: return read_json_lines(range, field, take);
+  }
+}
+
+}  // namespace trainerd::io

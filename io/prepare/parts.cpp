@@ -1,0 +1,116 @@
+#include "io/prepare/parts.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "io/hash/hash.h"
+#include "io/tokens/file_kind.h"
+#include "io/tokens/file_list.h"
+#include "io/tokens/token_layout.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+// Bytes of input in a part: a few hundred parts in all, so that every core has work and a kill loses little.
+constexpr std::int64_t kSmallestPart = 16 << 20, kLargestPart = 1 << 30, kParts = 256;
+
+DocumentKind kind_of(const std::string& path, const PrepareOptions& options) {
+  const bool lines = options.format == InputFormat::json_lines ||
+                     (options.format == InputFormat::automatic && is_json_lines(path));
+  if (lines) return DocumentKind::json_lines;
+  if (options.format == InputFormat::automatic && path.ends_with(".json"))
+    throw base::data_error(path +
+                           ": a .json file may be JSON lines or one text: say which by --format jsonl or "
+                           "--format text");
+  return options.split == TextSplit::paragraphs ? DocumentKind::paragraphs : DocumentKind::file;
+}
+
+void refuse_what_is_no_text(const std::string& path, std::span<const std::byte> head, std::int64_t bytes) {
+  const auto foreign = foreign_kind(head, bytes);
+  if (path.ends_with(".parquet") || (foreign && foreign->what.find("Parquet") != std::string::npos))
+    throw base::data_error(
+        path +
+        ": this is a Parquet file, which is not read: write it as JSON lines first (DuckDB: "
+        "COPY (SELECT text FROM 'x.parquet') TO 'x.jsonl'; or pandas: to_json(lines=True))");
+  if (foreign)
+    throw base::data_error(path + ": this is " + foreign->what +
+                           ", not text or JSON lines: unpack or convert it first, or take it off the list");
+  if (has_token_magic(head))
+    throw base::data_error(path + ": this is a token file already; train on it as it is");
+}
+
+InputFile look_at(const std::string& path, const PrepareOptions& options) {
+  const base::UniqueFd fd = base::open_read(path);
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0)
+    throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  std::array<std::byte, 1024> head{};
+  const std::int64_t got = base::read_at(fd.get(), head, 0);
+  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  refuse_what_is_no_text(path, std::span(head).first(static_cast<std::size_t>(got)), status.st_size);
+  return {path, status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec,
+          kind_of(path, options)};
+}
+
+// A power of two: when an input changes a little, most parts stay as they were.
+std::int64_t part_bytes(std::int64_t total) {
+  const auto wanted = static_cast<std::uint64_t>(std::clamp(total / kParts, kSmallestPart, kLargestPart));
+  return static_cast<std::int64_t>(std::bit_floor(wanted));
+}
+
+std::string hash_of(const std::string& text) { return xxh3_hex(std::as_bytes(std::span(text))); }
+
+}  // namespace
+
+std::vector<InputFile> list_inputs(const PrepareOptions& options) {
+  std::vector<InputFile> inputs;
+  for (const DataFile& file : list_files(options.inputs)) {
+    InputFile input = look_at(file.path, options);
+    if (input.bytes == 0 && file.named)
+      throw base::data_error(file.path +
+                             ": the file is empty: name one that holds text, or take it off the list");
+    if (input.bytes > 0) inputs.push_back(std::move(input));
+  }
+  if (inputs.empty()) throw base::data_error("all files of the inputs are empty");
+  return inputs;
+}
+
+std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings) {
+  std::int64_t total = 0;
+  for (const InputFile& input : inputs) total += input.bytes;
+  const std::int64_t most = part_bytes(total);
+  std::vector<Part> parts;
+  Part part;
+  std::string described = settings;
+  const auto end_part = [&] {
+    if (part.ranges.empty()) return;
+    part.key = hash_of(described);
+    parts.push_back(std::exchange(part, {}));
+    described = settings;
+  };
+  for (const InputFile& input : inputs) {
+    for (std::int64_t begin = 0; begin < input.bytes;) {
+      const std::int64_t end =
+          next_document_start(input.path, input.kind, begin + most - part.bytes, input.bytes);
+      part.ranges.push_back({input.path, input.kind, begin, end});
+      part.bytes += end - begin;
+      described += fmt::format("\n{}\n{} {} {} {} {}", input.path, input.bytes, input.modified_ns,
+                               static_cast<int>(input.kind), begin, end);
+      begin = end;
+      if (part.bytes >= most) end_part();
+    }
+  }
+  end_part();
+  return parts;
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,288 @@
+#include "io/prepare/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "io/hash/hash.h"
+#include "io/prepare/documents.h"
+#include "io/prepare/indexed_writer.h"
+#include "io/prepare/parts.h"
+#include "io/prepare/work_folder.h"
+#include "io/text/json.h"
+#include "io/tokens/token_layout.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What documents become, beside their text's ids.
+struct DocumentForm {
+  TokenType type = TokenType::int32;
+  std::vector<std::int32_t> before, after;
+  std::optional<std::int32_t> end;
+};
+
+std::optional<std::int32_t> end_id(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  if (options.end == DocumentEnd::none) return std::nullopt;
+  if (!options.end_token.empty()) {
+    const auto id = tokenizer.id_of(options.end_token);
+    if (!id)
+      throw base::spec_error("--eos: " + options.tokenizer + " has no token \"" + options.end_token + "\"");
+    return id;
+  }
+  if (options.end == DocumentEnd::append && !tokenizer.info().eos)
+    throw base::spec_error("--append-eos: " + options.tokenizer +
+                           " does not name a token that ends a text: give its text by --eos, or keep the "
+                           "tokenizer_config.json with its eos_token beside the tokenizer.json");
+  return tokenizer.info().eos;
+}
+
+DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  const TokenizerInfo& info = tokenizer.info();
+  DocumentForm form;
+  form.type = info.vocab <= 256     ? TokenType::uint8
+              : info.vocab <= 65536 ? TokenType::uint16
+                                    : TokenType::int32;
+  if (options.dtype != TokenType::automatic) {
+    base::check(options.dtype != TokenType::uint32, "the index has no uint32");
+    if (width_of(options.dtype) < width_of(form.type))
+      throw base::spec_error(
+          fmt::format("--dtype: {} cannot hold a vocabulary of {}: leave it out, or take {}",
+                      name_of(options.dtype), info.vocab, name_of(form.type)));
+    form.type = options.dtype;
+  }
+  form.end = end_id(options, tokenizer);
+  if (options.around == TemplateIds::add) {
+    if (info.before.empty() && info.after.empty())
+      throw base::spec_error("--add-special-tokens: " + options.tokenizer + " adds none to a text");
+    form.before = info.before;
+    form.after = info.after;
+  }
+  return form;
+}
+
+// All beside the inputs that the tokens depend on.
+std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form) {
+  return fmt::format(
+      "format 1\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}",
+      tokenizer.info().hash, tokenizer.info().vocab, name_of(form.type), fmt::join(form.before, ","),
+      fmt::join(form.after, ","), form.end ? std::to_string(*form.end) : "none",
+      static_cast<int>(options.specials), options.field);
+}
+
+// Thrown where another worker has failed.
+struct Stopped {};
+
+// The parts that are left, encoded by several threads.
+class Workers {
+ public:
+  Workers(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form,
+          const WorkFolder& folder, const std::vector<Part>& parts,
+          std::vector<std::optional<PartRecord>>& records)
+      : options_(options),
+        tokenizer_(tokenizer),
+        form_(form),
+        folder_(folder),
+        parts_(parts),
+        records_(records) {
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (!records[i]) left_.push_back(i);
+  }
+
+  // Returns when all is done; rethrows the first error.
+  void run(PrepareProgress progress, const std::function<void(const PrepareProgress&)>& report) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto count = std::min(static_cast<std::size_t>(std::max(options_.workers, 1)), left_.size());
+    running_ = count;
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+    std::unique_lock lock(mutex_);
+    while (!done_.wait_for(lock, std::chrono::seconds(1), [this] { return running_ == 0; })) {
+      lock.unlock();
+      progress.done_bytes = progress.started_bytes + static_cast<double>(bytes_.load());
+      progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      report(progress);
+      lock.lock();
+    }
+    lock.unlock();
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work() {
+    try {
+      const std::unique_ptr<Encoder> encoder = tokenizer_.encoder(options_.specials);
+      for (std::size_t i = next_++; i < left_.size(); i = next_++) encode_part(left_[i], *encoder);
+    } catch (const Stopped&) {
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      stop_ = true;
+    }
+    const std::lock_guard lock(mutex_);
+    --running_;
+    done_.notify_one();
+  }
+
+  void encode_part(std::size_t index, Encoder& encoder) {
+    IndexedWriter writer(folder_.stem(index), form_.type);
+    std::vector<std::int32_t> ids;
+    PartRecord record;
+    for (const DocumentRange& range : parts_[index].ranges) {
+      read_documents(range, options_.field, [&](std::string_view text) {
+        if (stop_) throw Stopped();
+        ids = form_.before;
+        encoder.encode(text, ids);
+        bytes_ += static_cast<std::int64_t>(text.size());
+        if (ids.size() == form_.before.size()) {
+          ++record.empty_documents;
+          return;
+        }
+        ids.insert(ids.end(), form_.after.begin(), form_.after.end());
+        if (form_.end) ids.push_back(*form_.end);
+        writer.add_document(ids);
+      });
+    }
+    record.totals = writer.finish();
+    folder_.record(index, parts_[index].key, record);
+    records_[index] = record;
+  }
+
+  const PrepareOptions& options_;
+  const Tokenizer& tokenizer_;
+  const DocumentForm& form_;
+  const WorkFolder& folder_;
+  const std::vector<Part>& parts_;
+  std::vector<std::optional<PartRecord>>& records_;
+  std::vector<std::size_t> left_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::int64_t> bytes_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::size_t running_ = 0;
+  std::exception_ptr error_;
+};
+
+Prepared totals_of(const std::vector<PartRecord>& records) {
+  Prepared sum;
+  for (const PartRecord& record : records) {
+    sum.documents += record.totals.documents;
+    sum.tokens += record.totals.tokens;
+    sum.empty_documents += record.empty_documents;
+  }
+  sum.files = static_cast<std::int64_t>(records.size());
+  return sum;
+}
+
+std::string dataset_json(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form,
+                         const std::vector<InputFile>& inputs, const std::string& plan,
+                         const std::vector<PartRecord>& records) {
+  const Prepared sum = totals_of(records);
+  nlohmann::ordered_json j;
+  j["format"] = 1;
+  j["plan"] = plan;
+  j["tokenizer"] = {{"file", options.tokenizer},
+                    {"kind", tokenizer.info().kind},
+                    {"hash", tokenizer.info().hash},
+                    {"vocab", tokenizer.info().vocab}};
+  j["dtype"] = name_of(form.type);
+  j["documents"] = sum.documents;
+  j["tokens"] = sum.tokens;
+  j["empty_documents"] = sum.empty_documents;
+  j["before"] = form.before;
+  j["after"] = form.after;
+  if (form.end) j["after"].push_back(*form.end);
+  j["special_text"] = options.specials == SpecialText::token ? "token" : "plain";
+  j["files"] = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const IndexedTotals& t = records[i].totals;
+    j["files"].push_back({{"name", WorkFolder::name(i)},
+                          {"documents", t.documents},
+                          {"tokens", t.tokens},
+                          {"bin_xxh3", t.bin_hash},
+                          {"idx_xxh3", t.idx_hash}});
+  }
+  j["sources"] = nlohmann::ordered_json::array();
+  for (const InputFile& input : inputs)
+    j["sources"].push_back({{"path", input.path}, {"bytes", input.bytes}});
+  return to_text(j, 1) + "\n";
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// Whether the same command has made it; throws where something else is there.
+bool is_complete(const std::string& out, const std::string& plan) {
+  std::error_code error;
+  if (!fs::exists(out, error) || (fs::is_directory(out, error) && fs::is_empty(out, error))) return false;
+  if (fs::is_directory(out, error) && plan_of(out) == plan) return true;
+  throw base::data_error(
+      out +
+      ": it is there already, made of other inputs or by other options: give another --out, or "
+      "remove it");
+}
+
+}  // namespace
+
+Prepared prepare_data(const PrepareOptions& options,
+                      const std::function<void(const PrepareProgress&)>& report) {
+  const std::string out = without_slash(options.out);
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
+  const DocumentForm form = form_of(options, *tokenizer);
+  const std::vector<InputFile> inputs = list_inputs(options);
+  const std::vector<Part> parts = make_parts(inputs, settings_of(options, *tokenizer, form));
+  std::string keys;
+  for (const Part& part : parts) keys += part.key;
+  const std::string plan = xxh3_hex(std::as_bytes(std::span(keys)));
+
+  PrepareProgress progress;
+  for (const Part& part : parts) progress.total_bytes += static_cast<double>(part.bytes);
+  Prepared done{.input_bytes = static_cast<std::int64_t>(progress.total_bytes)};
+  if (is_complete(out, plan)) {
+    done.complete_before = true;
+    return done;
+  }
+  const WorkFolder folder(out);
+  if (folder.finish_earlier(plan)) {
+    done.complete_before = true;
+    return done;
+  }
+  std::vector<std::optional<PartRecord>> records = folder.keep(parts);
+  std::int64_t kept = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!records[i]) continue;
+    ++kept;
+    progress.started_bytes += static_cast<double>(parts[i].bytes);
+  }
+  Workers(options, *tokenizer, form, folder, parts, records).run(progress, report);
+
+  std::vector<PartRecord> finished;
+  for (const auto& record : records) finished.push_back(*record);
+  const std::int64_t input_bytes = done.input_bytes;
+  done = totals_of(finished);
+  done.input_bytes = input_bytes;
+  done.kept_files = kept;
+  if (done.tokens == 0)
+    throw base::data_error(options.inputs.front() + (options.inputs.size() > 1 ? ", ...: " : ": ") +
+                           "there is no text in the inputs: all their documents are empty");
+  folder.finish(dataset_json(options, *tokenizer, form, inputs, plan, finished));
+  return done;
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,161 @@
+#include "io/prepare/work_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "io/text/json.h"
+#include "kernels/base/atomic_file.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDatasetFile = "dataset.json";
+// Records of finished parts lie in a folder of their own, which goes at the end.
+constexpr const char* kRecords = "records";
+
+std::optional<std::string> file_text(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) return std::nullopt;
+  const std::int64_t bytes = base::file_bytes(fd.get());
+  std::string text(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 0)), '\0');
+  if (base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0) != bytes) return std::nullopt;
+  return text;
+}
+
+std::int64_t size_of(const std::string& path) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  return error ? -1 : static_cast<std::int64_t>(bytes);
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
+    throw base::data_error(path + ": cannot be written: " + base::errno_text(error));
+}
+
+// None: not there, broken or of another key.
+std::optional<PartRecord> read_record(const std::string& path, const std::string& key) {
+  const auto text = file_text(path);
+  if (!text) return std::nullopt;
+  try {
+    const nlohmann::json j = parse_json(*text);
+    if (string_member(j, "key") != key) return std::nullopt;
+    return PartRecord{
+        {int_member(j, "documents"), int_member(j, "tokens"), int_member(j, "bin_bytes"),
+         int_member(j, "idx_bytes"), string_member(j, "bin_xxh3"), string_member(j, "idx_xxh3")},
+        int_member(j, "empty_documents")};
+  } catch (const JsonError&) {
+    return std::nullopt;
+  }
+}
+
+std::string parent_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+}  // namespace
+
+std::string plan_of(const std::string& directory) {
+  const std::string path = directory + "/" + kDatasetFile;
+  const auto text = file_text(path);
+  if (!text) return "";
+  try {
+    return string_member(parse_json(*text), "plan");
+  } catch (const JsonError& error) {
+    throw base::data_error(path + ": " + error.what() + ": remove this directory, or give another --out");
+  }
+}
+
+WorkFolder::WorkFolder(const std::string& out) : out_(out), path_(out + ".partial") {
+  std::error_code error;
+  fs::create_directories(fs::path(path_) / kRecords, error);
+  if (error) throw base::data_error(path_ + ": cannot be made: " + error.message());
+  lock_ = base::UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock_) throw base::data_error(path_ + ": cannot be opened: " + base::errno_text(errno));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    throw base::data_error(
+        path_ + ": another `trainerd data prepare` works in it: wait for it, or give another --out");
+}
+
+WorkFolder::~WorkFolder() {
+  if (::rmdir((path_ + "/" + kRecords).c_str()) == 0) ::rmdir(path_.c_str());
+}
+
+std::string WorkFolder::name(std::size_t part) { return fmt::format("tokens-{:05}", part); }
+std::string WorkFolder::stem(std::size_t part) const { return path_ + "/" + name(part); }
+std::string WorkFolder::record_path(std::size_t part) const {
+  return path_ + "/" + kRecords + "/" + name(part) + ".json";
+}
+
+std::vector<std::optional<PartRecord>> WorkFolder::keep(const std::vector<Part>& parts) const {
+  std::vector<std::optional<PartRecord>> records(parts.size());
+  std::set<std::string> kept;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto record = read_record(record_path(i), parts[i].key);
+    if (!record || size_of(stem(i) + ".bin") != record->totals.bin_bytes ||
+        size_of(stem(i) + ".idx") != record->totals.idx_bytes)
+      continue;
+    records[i] = record;
+    kept.insert({stem(i) + ".bin", stem(i) + ".idx", record_path(i)});
+  }
+  for (const std::string& folder : {path_ + "/" + kRecords, path_}) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.is_directory() || kept.contains(entry.path().string())) continue;
+      std::error_code error;
+      fs::remove(entry.path(), error);
+      if (error) throw base::data_error(entry.path().string() + ": cannot be removed: " + error.message());
+    }
+  }
+  return records;
+}
+
+void WorkFolder::record(std::size_t part, const std::string& key, const PartRecord& record) const {
+  const IndexedTotals& t = record.totals;
+  // The parts' names are on the disk before the record that says so.
+  if (const int error = base::sync_directory(path_); error != 0)
+    throw base::data_error(path_ + ": cannot be written: " + base::errno_text(error));
+  const nlohmann::ordered_json j{{"key", key},
+                                 {"documents", t.documents},
+                                 {"tokens", t.tokens},
+                                 {"empty_documents", record.empty_documents},
+                                 {"bin_bytes", t.bin_bytes},
+                                 {"idx_bytes", t.idx_bytes},
+                                 {"bin_xxh3", t.bin_hash},
+                                 {"idx_xxh3", t.idx_hash}};
+  write_text(record_path(part), to_text(j, 1) + "\n");
+}
+
+void WorkFolder::finish(const std::string& dataset_json) const {
+  write_text(path_ + "/" + kDatasetFile, dataset_json);
+  publish();
+}
+
+bool WorkFolder::finish_earlier(const std::string& plan) const {
+  if (plan_of(path_) != plan) return false;
+  publish();
+  return true;
+}
+
+void WorkFolder::publish() const {
+  std::error_code error;
+  fs::remove_all(path_ + "/" + kRecords, error);
+  if (error) throw base::data_error(path_ + "/" + kRecords + ": cannot be removed: " + error.message());
+  if (std::rename(path_.c_str(), out_.c_str()) != 0)
+    throw base::data_error(out_ + ": " + path_ + ", which is complete, cannot be renamed to it: " +
+                           base::errno_text(errno) + "; it must be no mount point and hold nothing");
+  base::sync_directory(parent_of(out_));
+}
+
+}  // namespace trainerd::io

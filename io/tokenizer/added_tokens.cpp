@@ -1,0 +1,84 @@
+#include "io/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "io/text/utf8.h"
+
+namespace trainerd::io {
+namespace {
+
+// Unicode's White_Space.
+bool is_white_space(std::uint32_t c) {
+  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
+std::size_t before_white_space(std::string_view text, std::size_t from, std::size_t end) {
+  while (end > from) {
+    std::size_t begin = end - 1;
+    while (begin > from && (static_cast<unsigned char>(text[begin]) & 0xc0u) == 0x80) --begin;
+    std::size_t at = begin;
+    if (!is_white_space(next_code_point(text, at))) break;
+    end = begin;
+  }
+  return end;
+}
+
+std::size_t behind_white_space(std::string_view text, std::size_t at) {
+  for (std::size_t next = at; at < text.size(); at = next)
+    if (!is_white_space(next_code_point(text, next))) break;
+  return at;
+}
+
+}  // namespace
+
+AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), nodes_(1) {
+  for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    std::size_t node = 0;
+    begins_[static_cast<unsigned char>(tokens_[t].content.front())] = true;
+    for (const char c : tokens_[t].content) {
+      const auto byte = static_cast<unsigned char>(c);
+      const auto& next = nodes_[node].next;
+      const auto place = std::lower_bound(next.begin(), next.end(), std::pair(byte, std::int32_t{0}));
+      if (place != next.end() && place->first == byte) {
+        node = static_cast<std::size_t>(place->second);
+        continue;
+      }
+      const auto made = static_cast<std::int32_t>(nodes_.size());
+      nodes_[node].next.insert(nodes_[node].next.begin() + (place - next.begin()), {byte, made});
+      nodes_.emplace_back();
+      node = static_cast<std::size_t>(made);
+    }
+    nodes_[node].token = static_cast<std::int32_t>(t);
+  }
+}
+
+const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_t at) const {
+  std::int32_t found = -1;
+  for (std::size_t node = 0; at < text.size(); ++at) {
+    const auto& next = nodes_[node].next;
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto place = std::lower_bound(next.begin(), next.end(), std::pair(byte, std::int32_t{0}));
+    if (place == next.end() || place->first != byte) break;
+    node = static_cast<std::size_t>(place->second);
+    if (nodes_[node].token >= 0) found = nodes_[node].token;
+  }
+  return found < 0 ? nullptr : &tokens_[static_cast<std::size_t>(found)];
+}
+
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view text, std::size_t from) const {
+  for (std::size_t at = from; at < text.size(); ++at) {
+    if (!begins_[static_cast<unsigned char>(text[at])]) continue;
+    const AddedToken* token = longest_at(text, at);
+    if (token == nullptr) continue;
+    Match match{at, at + token->content.size(), token->id};
+    if (token->lstrip) match.begin = before_white_space(text, from, match.begin);
+    if (token->rstrip) match.end = behind_white_space(text, match.end);
+    return match;
+  }
+  return std::nullopt;
+}
+
+}  // namespace trainerd::io

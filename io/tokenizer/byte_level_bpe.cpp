@@ -1,0 +1,229 @@
+#include "io/tokenizer/byte_level_bpe.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "io/text/json.h"
+#include "io/text/utf8.h"
+#include "io/tokenizer/byte_map.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+// An id far above the others would make a table of nothing.
+constexpr std::int64_t kMaxVocab = 1 << 22;
+
+Pattern compile(const std::string& expression) {
+  try {
+    return Pattern(expression);
+  } catch (const std::invalid_argument& error) {
+    throw JsonError("its regular expression " + expression + " is not one that this program matches: " +
+                    error.what() + "; write token files by the tokenizer's own library");
+  }
+}
+
+std::string normal_form(const std::optional<NfcNormalizer>& nfc, const std::string& text) {
+  std::string changed;
+  return nfc && nfc->normalize(text, changed) ? changed : text;
+}
+
+// Bytes that valid UTF-8 has.
+bool is_utf8_byte(std::size_t byte) { return byte < 0xc0 || (byte > 0xc1 && byte < 0xf5); }
+
+class BpeEncoder final : public Encoder {
+ public:
+  BpeEncoder(const ByteLevelBpe::Parts& parts, SpecialText specials)
+      : parts_(parts),
+        raw_(specials == SpecialText::token ? parts.raw : parts.raw_plain),
+        normalized_(specials == SpecialText::token ? parts.normalized : parts.normalized_plain),
+        merger_(parts.byte_ids, parts.merges) {
+    for (const ByteLevelBpe::Parts::Split& split : parts.splits) matchers_.emplace_back(split.pattern);
+    if (parts.byte_level_split) byte_level_.emplace(*parts.byte_level_split);
+  }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    cut_out(raw_, text, ids, [&](std::string_view between) {
+      const bool changed = parts_.nfc && parts_.nfc->normalize(between, normal_);
+      cut_out(normalized_, changed ? std::string_view(normal_) : between, ids,
+              [&](std::string_view piece) { split(0, piece, ids); });
+    });
+  }
+
+ private:
+  // Appends the added tokens of a text and gives what is between them to `rest`.
+  template <class Rest>
+  static void cut_out(const AddedTokenFinder& finder, std::string_view text, std::vector<std::int32_t>& ids,
+                      const Rest& rest) {
+    std::size_t done = 0;
+    while (!finder.empty()) {
+      const auto match = finder.next(text, done);
+      if (!match) break;
+      if (match->begin > done) rest(text.substr(done, match->begin - done));
+      ids.push_back(match->id);
+      done = match->end;
+    }
+    if (done < text.size()) rest(text.substr(done));
+  }
+
+  void split(std::size_t step, std::string_view text, std::vector<std::int32_t>& ids) {
+    if (step == matchers_.size()) return byte_level(text, ids);
+    const bool gaps = parts_.splits[step].kind == SplitStep::Kind::isolated;
+    cut(matchers_[step], text, [&](std::string_view piece, bool matched) {
+      if (matched || gaps) split(step + 1, piece, ids);
+    });
+  }
+
+  void byte_level(std::string_view text, std::vector<std::int32_t>& ids) {
+    if (parts_.prefix_space && !text.starts_with(' ')) {
+      prefixed_ = ' ';
+      prefixed_ += text;
+      text = prefixed_;
+    }
+    if (!byte_level_) return encode_piece(text, ids);
+    cut(*byte_level_, text, [&](std::string_view piece, bool) { encode_piece(piece, ids); });
+  }
+
+  // All of the text in order, matches and what is between them.
+  template <class Take>
+  static void cut(PatternMatcher& matcher, std::string_view text, const Take& take) {
+    std::size_t done = 0;
+    while (done < text.size()) {
+      const auto match = matcher.next(text, done);
+      if (!match) break;
+      if (match->begin > done) take(text.substr(done, match->begin - done), false);
+      take(text.substr(match->begin, match->end - match->begin), true);
+      done = match->end;
+    }
+    if (done < text.size()) take(text.substr(done), false);
+  }
+
+  void encode_piece(std::string_view piece, std::vector<std::int32_t>& ids) {
+    if (piece.size() == 1) {
+      ids.push_back(parts_.byte_ids[static_cast<unsigned char>(piece.front())]);
+      return;
+    }
+    if (piece.size() > PieceCache::kLongest) return encode_new(piece, ids);
+    const std::uint64_t hash = PieceCache::hash(piece);
+    if (cache_.find(piece, hash, ids)) return;
+    const std::size_t before = ids.size();
+    encode_new(piece, ids);
+    cache_.add(piece, hash, ids.data() + before, ids.size() - before);
+  }
+
+  void encode_new(std::string_view piece, std::vector<std::int32_t>& ids) {
+    if (parts_.ignore_merges) {
+      const auto token = parts_.pieces.find(std::string(piece));
+      if (token != parts_.pieces.end()) return ids.push_back(token->second);
+    }
+    merger_.merge(piece, ids);
+  }
+
+  const ByteLevelBpe::Parts& parts_;
+  const AddedTokenFinder& raw_;
+  const AddedTokenFinder& normalized_;
+  std::vector<PatternMatcher> matchers_;
+  std::optional<PatternMatcher> byte_level_;
+  BpeMerger merger_;
+  PieceCache cache_;
+  std::string normal_, prefixed_;
+};
+
+}  // namespace
+
+std::int64_t vocab_of(const TokenizerJson& json) {
+  std::int64_t vocab = 0;
+  for (const auto& [token, id] : json.vocab) vocab = std::max(vocab, std::int64_t{id} + 1);
+  for (const AddedToken& token : json.added) vocab = std::max(vocab, std::int64_t{token.id} + 1);
+  if (vocab > kMaxVocab)
+    throw JsonError("its largest id is " + std::to_string(vocab - 1) + ", beyond " +
+                    std::to_string(kMaxVocab - 1));
+  return vocab;
+}
+
+ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json)
+    : Tokenizer(std::move(info)), bytes_of_id_(static_cast<std::size_t>(vocab_of(json))) {
+  const ByteMap map;
+  parts_.ignore_merges = json.ignore_merges;
+  for (const auto& [token, id] : json.vocab) {
+    auto& bytes = bytes_of_id_[static_cast<std::size_t>(id)];
+    if (bytes)
+      throw JsonError("two tokens have the id " + std::to_string(id) + "; one of them is \"" + token + "\"");
+    bytes = map.bytes_of(token);
+    if (bytes && json.ignore_merges) parts_.pieces.emplace(*bytes, id);
+    if (!bytes) bytes = token;
+    ids_.emplace(token, id);
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    std::string token;
+    append_utf8(token, map.character(static_cast<unsigned char>(byte)));
+    const auto found = ids_.find(token);
+    if (found == ids_.end() && is_utf8_byte(byte))
+      throw JsonError("its vocabulary lacks the byte " + std::to_string(byte) + " (\"" + token +
+                      "\"), so that some texts would lose characters");
+    parts_.byte_ids[byte] = found == ids_.end() ? -1 : found->second;
+  }
+  parts_.merges = MergeTable(json.merges.size());
+  for (std::size_t rank = 0; rank < json.merges.size(); ++rank) {
+    const auto& [left, right] = json.merges[rank];
+    const auto a = ids_.find(left), b = ids_.find(right), merged = ids_.find(left + right);
+    if (a == ids_.end() || b == ids_.end() || merged == ids_.end())
+      throw JsonError("merge " + std::to_string(rank) + " (\"" + left + "\" and \"" + right +
+                      "\") names a token that is not in its vocabulary");
+    parts_.merges.set(a->second, b->second, {static_cast<std::int32_t>(rank), merged->second});
+  }
+  for (SplitStep& step : json.splits) parts_.splits.push_back({compile(step.expression), step.kind});
+  if (json.byte_level_split) parts_.byte_level_split = compile(*json.byte_level_split);
+  parts_.prefix_space = json.prefix_space;
+  if (json.nfc) parts_.nfc.emplace();
+
+  // The reference library numbers new tokens by itself, from the size of the vocabulary on in the order of
+  // the file. Where the file says otherwise the two would not agree.
+  std::vector<AddedToken> raw, normalized;
+  auto next = static_cast<std::int32_t>(json.vocab.size());
+  for (AddedToken& token : json.added) {
+    auto& bytes = bytes_of_id_[static_cast<std::size_t>(token.id)];
+    const auto [known, is_new] = ids_.emplace(token.content, token.id);
+    if (known->second != token.id || (is_new && (bytes || token.id != next++)))
+      throw JsonError("its added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
+                      ", which is not the one that follows, or has another id already");
+    bytes = token.content;
+    if (token.normalized) {
+      token.content = normal_form(parts_.nfc, token.content);
+      normalized.push_back(std::move(token));
+    } else {
+      raw.push_back(std::move(token));
+    }
+  }
+  const auto without_special = [](std::vector<AddedToken> tokens) {
+    std::erase_if(tokens, [](const AddedToken& token) { return token.special; });
+    return tokens;
+  };
+  parts_.raw_plain = AddedTokenFinder(without_special(raw));
+  parts_.normalized_plain = AddedTokenFinder(without_special(normalized));
+  parts_.raw = AddedTokenFinder(std::move(raw));
+  parts_.normalized = AddedTokenFinder(std::move(normalized));
+}
+
+std::unique_ptr<Encoder> ByteLevelBpe::encoder(SpecialText specials) const {
+  return std::make_unique<BpeEncoder>(parts_, specials);
+}
+
+std::string ByteLevelBpe::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    if (id < 0 || std::cmp_greater_equal(id, bytes_of_id_.size()) ||
+        !bytes_of_id_[static_cast<std::size_t>(id)])
+      throw base::data_error("the tokenizer has no token " + std::to_string(id));
+    text += *bytes_of_id_[static_cast<std::size_t>(id)];
+  }
+  return text;
+}
+
+std::optional<std::int32_t> ByteLevelBpe::id_of(std::string_view token) const {
+  const auto found = ids_.find(std::string(token));
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace trainerd::io

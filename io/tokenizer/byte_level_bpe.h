@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "io/tokenizer/added_tokens.h"
+#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/normalize.h"
+#include "io/tokenizer/pattern.h"
+#include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/tokenizer_json.h"
+
+namespace trainerd::io {
+
+/// Byte-level BPE by a `tokenizer.json`: added tokens are cut out, the text between them is normalized, cut
+/// by regular expressions into pieces, and each piece is encoded by merges of its bytes.
+class ByteLevelBpe final : public Tokenizer {
+ public:
+  /// What an encoder needs of it.
+  struct Parts {
+    MergeTable merges{0};
+    std::array<std::int32_t, 256> byte_ids{};
+    struct Split {
+      Pattern pattern;
+      SplitStep::Kind kind;
+    };
+    std::vector<Split> splits;
+    std::optional<Pattern> byte_level_split;
+    bool prefix_space = false;
+    bool ignore_merges = false;
+    std::unordered_map<std::string, std::int32_t> pieces;  ///< tokens by their bytes; with ignore_merges
+    std::optional<NfcNormalizer> nfc;
+    AddedTokenFinder raw{{}}, normalized{{}};              ///< found before and after normalization
+    AddedTokenFinder raw_plain{{}}, normalized_plain{{}};  ///< the same without the special ones
+  };
+
+  /// Throws JsonError: a token that a merge names is missing, two tokens have one id, the vocabulary lacks a
+  /// byte.
+  ByteLevelBpe(TokenizerInfo info, TokenizerJson json);
+
+  std::unique_ptr<Encoder> encoder(SpecialText specials) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::optional<std::int32_t> id_of(std::string_view token) const override;
+
+ private:
+  Parts parts_;
+  std::vector<std::optional<std::string>> bytes_of_id_;
+  std::unordered_map<std::string, std::int32_t> ids_;  // by the tokens' texts
+};
+
+/// One more than the largest id of a file.
+std::int64_t vocab_of(const TokenizerJson& json);
+
+}  // namespace trainerd::io

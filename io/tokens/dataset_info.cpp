@@ -1,0 +1,60 @@
+#include "io/tokens/dataset_info.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "io/text/json.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::io {
+namespace {
+
+std::optional<DatasetTokenizer> read_dataset(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd && errno == ENOENT) return std::nullopt;
+  const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
+  std::string text(static_cast<std::size_t>(bytes < 0 ? 0 : bytes), '\0');
+  if (bytes < 0 || base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0) != bytes)
+    throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  try {
+    const nlohmann::json tokenizer = member(parse_json(text), "tokenizer");
+    return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab")};
+  } catch (const JsonError& error) {
+    throw base::data_error(
+        path + ": " + error.what() +
+        "; prepare the data again, or remove the file if it is not of `trainerd data prepare`");
+  }
+}
+
+void check_same(const DatasetTokenizer& a, const DatasetTokenizer& b) {
+  if (a.hash != b.hash)
+    throw base::data_error(a.path + " and " + b.path + " name different tokenizers (" + a.hash + ", " +
+                           b.hash + "): prepare all data by one");
+}
+
+}  // namespace
+
+std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files) {
+  std::set<std::string> folders;
+  for (const SourceFile& file : files)
+    folders.insert(std::filesystem::path(file.path).parent_path().string());
+  std::optional<DatasetTokenizer> found;
+  for (const std::string& folder : folders) {
+    auto here = read_dataset((std::filesystem::path(folder) / "dataset.json").string());
+    if (here && found) check_same(*found, *here);
+    else if (here) found = std::move(here);
+  }
+  return found;
+}
+
+void check_one_tokenizer(const DataOptions& data, std::int64_t vocab) {
+  if (data.format != DataFormat::tokens) return;
+  const auto train = dataset_tokenizer(open_source_files(data.train, data, vocab));
+  const auto valid = dataset_tokenizer(open_source_files(data.valid, data, vocab));
+  if (train && valid) check_same(*train, *valid);
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "io/tokens/options.h"
+#include "io/tokens/source_files.h"
+
+namespace trainerd::io {
+
+/// The tokenizer that token files were made by, as the `dataset.json` beside them says (`trainerd data
+/// prepare` writes it).
+struct DatasetTokenizer {
+  std::string path;  ///< of the dataset.json
+  std::string hash;
+  std::int64_t vocab = 0;
+};
+
+/// Of `files`. None: no dataset.json lies beside any of them. Throws DataError: one is broken, two name
+/// different tokenizers.
+std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
+
+/// Throws DataError when training and validation data were made by different tokenizers.
+void check_one_tokenizer(const DataOptions& data, std::int64_t vocab);
+
+}  // namespace trainerd::io
