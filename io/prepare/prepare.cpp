@@ -278,9 +278,11 @@ Prepared prepare_data(const PrepareOptions& options,
   done = totals_of(finished);
   done.input_bytes = input_bytes;
   done.kept_files = kept;
-  if (done.tokens == 0)
+  if (done.tokens == 0) {
+    folder.keep({});
     throw base::data_error(options.inputs.front() + (options.inputs.size() > 1 ? ", ...: " : ": ") +
                            "there is no text in the inputs: all their documents are empty");
+  }
   folder.finish(dataset_json(options, *tokenizer, form, inputs, plan, finished));
   return done;
 }

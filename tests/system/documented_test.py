@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from documents import documented
+from documents import documented, documented_line
 from nodes_test import free_port
 from slurm_support import *
 from support import *
@@ -69,6 +69,17 @@ class Data(Commands):
             header = struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253)  # llm.c's
             (self.root / "tokens" / "a.bin").write_bytes(header + struct.pack(f"<{len(ids)}H", *ids))
             self.assertRegex(self.inspect(beginning, status=status).replace(",", ""), r"tokens +50001" if status == 0 else r"a\.bin.*50257 at position 50000")
+
+
+    def test_texts_are_prepared(self):
+        (self.root / "corpus").mkdir()
+        for name in ("a", "b"):
+            (self.root / "corpus" / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"document {name} {n}"}) + "\n" for n in range(50)))
+        tokenizer = ROOT / "tests" / "io" / "tokenizers" / "llama3.json"
+        line = documented_line("io/README.md", "trainerd data prepare corpus/*.jsonl", {"llama3/tokenizer.json": tokenizer})
+        done = subprocess.run(["bash", "-c", line], env=self.environment(), cwd=self.root, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((self.root / "tokens" / "dataset.json").read_text())["documents"], 100)
 
 
 class Views(Commands):

@@ -59,14 +59,14 @@ class TokenFiles(Prepare):
         # Every id has a place in the model, or the run does not begin.
         output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab - 1}", status=4)
         self.assertIn(f"vocabulary of {vocab}, but model.vocab is {vocab - 1}", output)
-        self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2")
+        self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2", "--set", "optimizer.schedule.warmup=1")
         self.assertEqual(len(self.steps()), 2)
         # The same data by another tokenizer is other data.
         shutil.rmtree(self.root / "tokens")
         other = self.root / "other.json"
         other.write_bytes(tokenizer.read_bytes() + b"\n")
         self.prepare("a.jsonl", "--out", "tokens", "--tokenizer", other, "--eos", "<|endoftext|>")
-        output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=4", status=5)
+        output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=4", "--set", "optimizer.schedule.warmup=1", status=5)
         self.assertRegex(output, "the checkpoint has tokens.* tokenizer [0-9a-f]{32}, the job tokens.* tokenizer [0-9a-f]{32}")
         # Training and validation data are of one tokenizer.
         self.prepare("a.jsonl", "--out", "valid", "--tokenizer", tokenizer)
