@@ -132,6 +132,13 @@ struct DataInspectArgs {
 };
 /// The status is that of a DataError when a run would refuse a file.
 int data_inspect_command(const DataInspectArgs& args);
+struct DataVerifyArgs {
+  std::vector<std::string> paths;
+  std::string format, dtype;  ///< as above
+  std::int64_t vocab = 0;
+};
+/// Reads everything. The status is that of a DataError when something is wrong.
+int data_verify_command(const DataVerifyArgs& args);
 
 struct DataPrepareArgs {
   std::vector<std::string> inputs;

@@ -113,6 +113,7 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 void add_keys(Answer& answer, const std::string& before, const std::string& typed) {
   const std::size_t equals = typed.find('=');
   for (const core::spec::KeyText& key : core::spec::job_keys()) {
+    if (has(key.path, "[]")) continue;  // of a list, which is set as a whole
     if (equals == std::string::npos) {
       answer.candidates.emplace_back(before + key.path + "=", key.meaning);
       answer.whole = false;

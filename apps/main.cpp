@@ -147,16 +147,22 @@ class CommandLine {
     data->require_subcommand(1);
     CLI::App* inspect =
         data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
+    const auto add_kind = [](CLI::App* command, auto& args) {
+      command->add_option("--format", args.format, "text or tokens; else by header or name: *.bin is tokens")
+          ->check(CLI::IsMember({"text", "tokens"}));
+      command->add_option("--dtype", args.dtype, "What the numbers of token files without a header are")
+          ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
+      command->add_option("--vocab", args.vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
+    };
     inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
-    inspect
-        ->add_option("--format", inspect_.format, "text or tokens; else by header or name: *.bin is tokens")
-        ->check(CLI::IsMember({"text", "tokens"}));
-    inspect->add_option("--dtype", inspect_.dtype, "What the numbers of token files without a header are")
-        ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
-    inspect->add_option("--vocab", inspect_.vocab, "Refuse ids that are not less")
-        ->check(CLI::PositiveNumber);
+    add_kind(inspect, inspect_);
     inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
+    CLI::App* verify =
+        data->add_subcommand("verify", "Read files whole and check sizes, ids, documents and checksums");
+    verify->add_option("PATH", verify_.paths, "Files, directories or glob patterns")->required();
+    add_kind(verify, verify_);
+    verify->callback([this] { chosen_ = [this] { return data_verify_command(verify_); }; });
 
     add_data_prepare(*data, prepare_)->callback([this] {
       chosen_ = [this] { return data_prepare_command(prepare_); };
@@ -413,6 +419,7 @@ class CommandLine {
   SweepArgs sweep_;
   DataInspectArgs inspect_;
   DataPrepareArgs prepare_;
+  DataVerifyArgs verify_;
   CheckpointArgs checkpoint_;
   ImportArgs import_;
   ExportArgs export_;

@@ -72,7 +72,7 @@ class Checker {
   void required() {
     for (const Field& field : fields_of(job_)) {
       const bool train = field.path == "data.train" && job_.data.format != io::DataFormat::synthetic &&
-                         good({"data.format"});
+                         good({"data.format", "data.sources"}) && !given("data.sources");
       const bool batches = field.path == "evaluate.batches" && job_.evaluate.every > 0;
       if ((!field.required && !train && !batches) || given(field.path) || problems_.bad(field.path)) continue;
       // A section that is wrong as a whole has been reported as such.
@@ -210,8 +210,22 @@ class Checker {
     if (!good({"data.format"})) return;
     if (files && given("data.train") && good({"data.train"}) && d.train.empty())
       problem("data.train", "is empty: give at least one file, directory or pattern");
-    if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty())
-      problem("evaluate.every", "there is nothing to evaluate on: give data.valid, or set it to 0");
+    if (files && given("data.train") && given("data.sources"))
+      problem("data.sources",
+              "data.train is given too: put its files into a source of their own, or leave one out");
+    if (files && given("data.sources") && good({"data.sources"}) && d.sources.empty())
+      problem("data.sources", "is empty: give at least one source, or data.train");
+    if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty() &&
+        d.valid_fraction == 0)
+      problem("evaluate.every",
+              "there is nothing to evaluate on: give data.valid or data.valid_fraction, or set it to 0");
+    if (files && d.valid_fraction > 0 && !d.valid.empty())
+      problem("data.valid_fraction", "data.valid is given too: leave one of them out");
+    if (d.format == io::DataFormat::text && d.valid_fraction > 0)
+      problem(
+          "data.valid_fraction",
+          "a text does not say where its documents begin: name files for validation in data.valid, or give "
+          "token files with documents and format: tokens");
     if (good({"evaluate.every", "evaluate.batches"}) && job_.evaluate.every > 0 && job_.evaluate.batches == 0)
       problem("evaluate.batches", "0 batches cannot be evaluated (nearest valid: 1)");
     if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&

@@ -83,25 +83,30 @@ std::string expanded(const std::string& text, const Environment& environment, co
   return out;
 }
 
-void expand(Node& node, const std::string& path, const std::set<std::string>& texts,
+// `key`: the path without the numbers of items.
+void expand(Node& node, const std::string& path, const std::string& key, const std::set<std::string>& texts,
             const Environment& environment, Problems& problems) {
   const auto scalar = [&](Node& at, const std::string& of) {
     if (at.kind != Node::Kind::scalar || at.text.find_first_of("$~") == std::string::npos) return;
     at.text =
         expanded(at.text, environment, [&](const std::string& what) { problems.add(at.place, of, what); });
   };
-  if (texts.contains(path)) {
-    scalar(node, path);
-    for (std::size_t i = 0; i < node.items.size(); ++i)
-      scalar(node.items[i], path + "[" + std::to_string(i) + "]");
+  if (texts.contains(key)) scalar(node, path);
+  for (std::size_t i = 0; i < node.items.size(); ++i) {
+    const std::string item = path + "[" + std::to_string(i) + "]";
+    if (texts.contains(key)) scalar(node.items[i], item);
+    expand(node.items[i], item, key + "[]", texts, environment, problems);
   }
   for (Entry& entry : node.entries)
-    expand(entry.value, path.empty() ? entry.key : path + "." + entry.key, texts, environment, problems);
+    expand(entry.value, path.empty() ? entry.key : path + "." + entry.key,
+           key.empty() ? entry.key : key + "." + entry.key, texts, environment, problems);
 }
 
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return true;
+  // A Megatron data set goes by what the names of its files begin with.
+  if (std::filesystem::exists(path.string() + ".idx", ignored)) return true;
   if (path.string().find_first_of("*?[") == std::string::npos) return false;
   try {
     return !io::list_files({path.string()}).empty();
@@ -114,7 +119,7 @@ bool is_there(const std::filesystem::path& path) {
 
 void expand_texts(Node& root, const std::set<std::string>& texts, const Environment& environment,
                   Problems& problems) {
-  expand(root, "", texts, environment, problems);
+  expand(root, "", "", texts, environment, problems);
 }
 
 std::string unexpanded(const std::string& text) {

@@ -1,8 +1,8 @@
 #include "core/spec/fields.h"
 
 #include <algorithm>
-#include <type_traits>
 
+#include "core/spec/field_table.h"
 #include "core/spec/problems.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
@@ -30,23 +30,7 @@ constexpr double kMaxThreads = 4096;
 constexpr double kMaxPrefetch = 1024;
 constexpr double kMaxRestarts = 1000;
 
-class Table {
- public:
-  Field& add(std::string path, Storage storage, std::string meaning) {
-    return fields_.emplace_back(Field{std::move(path), std::move(storage), std::move(meaning)});
-  }
-  template <class Enum>
-  Field& choice(std::string path, Enum& value,
-                std::initializer_list<EnumWord<std::type_identity_t<Enum>>> words, std::string meaning) {
-    return add(std::move(path), Choice(value, words), std::move(meaning));
-  }
-  std::vector<Field> take() { return std::move(fields_); }
-
- private:
-  std::vector<Field> fields_;
-};
-
-void add_model(Table& t, job::ModelOptions& m) {
+void add_model(FieldTable& t, job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   t.add("model.preset", &m.preset,
         "a built-in model, or the path of a YAML file of `model` keys (with a `/` or ending in `.yaml`); "
@@ -90,7 +74,7 @@ void add_model(Table& t, job::ModelOptions& m) {
       .idle_if(!m.from.empty(), "the weights come from model.from");
 }
 
-void add_parallel(Table& t, parallel::ParallelOptions& p) {
+void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) -> Field& {
     return t.add(std::string("parallel.") + key, &size, meaning).between(1, kMaxRanks);
   };
@@ -150,7 +134,7 @@ void add_parallel(Table& t, parallel::ParallelOptions& p) {
         "let a tensor-parallel group leave its NVLink domain (its node, where there is no NVLink)");
 }
 
-void add_recompute(Table& t, job::RecomputeOptions& r) {
+void add_recompute(FieldTable& t, job::RecomputeOptions& r) {
   t.choice(
       "recompute.kind", r.kind,
       {{"none", job::RecomputeKind::none},
@@ -163,7 +147,7 @@ void add_recompute(Table& t, job::RecomputeOptions& r) {
       .idle_if(r.kind != job::RecomputeKind::full, "only kind: full chooses layers");
 }
 
-void add_precision(Table& t, job::PrecisionRecipe& r) {
+void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   const bool named = r.name != "custom";
   t.add("precision", RecipeName{&r},
         "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
@@ -197,7 +181,7 @@ void add_precision(Table& t, job::PrecisionRecipe& r) {
       .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");
 }
 
-void add_optimizer(Table& t, job::OptimizerOptions& o) {
+void add_optimizer(FieldTable& t, job::OptimizerOptions& o) {
   job::LrSchedule& s = o.schedule;
   t.add("optimizer.name", &o.name, "the update rule").among(o.name, {"adamw", "muon"});
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
@@ -234,14 +218,15 @@ void add_optimizer(Table& t, job::OptimizerOptions& o) {
       .idle_if(s.kind != job::LrKind::wsd, "only kind: wsd has a decay phase");
 }
 
-void add_data(Table& t, io::DataOptions& d) {
+void add_data(FieldTable& t, io::DataOptions& d) {
   const std::string no_files = "format: synthetic reads no files";
   const bool synthetic = d.format == io::DataFormat::synthetic;
   t.add("data.train", &d.train,
         "files, directories or glob patterns (`*`, `?`, `[]`, `**`) of the training data; relative ones are "
         "in the job file's directory when they exist there")
-      .or_else("required unless synthetic")
+      .or_else("required unless synthetic or with `sources`")
       .idle_if(synthetic, no_files);
+  add_sources(t, d, synthetic ? no_files : "");
   t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
   t.choice("data.format", d.format,
            {{"text", io::DataFormat::text},
@@ -290,7 +275,7 @@ Field& Field::among(const std::string& held, std::vector<std::string> words) {
 }
 
 std::vector<Field> fields_of(job::JobSpec& job) {
-  Table t;
+  FieldTable t;
   t.add("extends", BaseFile{},
         "another job file, by its path from this one; its keys go below this file's, map by map, and `~` "
         "takes "

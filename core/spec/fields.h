@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -68,13 +70,32 @@ struct BaseFile {};
 struct Subtree {
   Node* node;
 };
+struct Field;
+/// A list of maps, each with fields of its own.
+struct MapList {
+  template <class Item>
+  MapList(std::vector<Item>& items, std::vector<Field> (*fields_of_item)(Item&))
+      : size([&items] { return items.size(); }),
+        resize([&items](std::size_t count) { items.assign(count, Item{}); }),
+        fields([&items, fields_of_item](std::size_t i) { return fields_of_item(items.at(i)); }),
+        plain_fields([fields_of_item](Visit visit) {
+          Item plain;
+          visit(fields_of_item(plain));
+        }) {}
+  using Visit = const std::function<void(const std::vector<Field>&)>&;
+
+  std::function<std::size_t()> size;
+  std::function<void(std::size_t)> resize;                ///< items that say nothing
+  std::function<std::vector<Field>(std::size_t)> fields;  ///< of an item; their paths are keys of the map
+  std::function<void(Visit)> plain_fields;                ///< shows the fields of an item that says nothing
+};
 /// A key that is known, and of which nothing is honoured yet.
 struct NotYet {};
 
 using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
-                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, NotYet>;
+                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, MapList, NotYet>;
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -9,6 +9,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Without what says no more than its absence.
+Json item_json(const std::vector<Field>& fields) {
+  Json item = Json::object();
+  for (const Field& field : fields)
+    if (Json value = value_json(field); field.required || value != 0) item[field.path] = std::move(value);
+  return item;
+}
+
 }  // namespace
 
 nlohmann::ordered_json value_json(const Field& field) {
@@ -36,6 +44,11 @@ nlohmann::ordered_json value_json(const Field& field) {
           [](const FixedWord&) { return Json(); },
           [](const BaseFile&) { return Json(); },
           [](const Subtree&) { return Json(); },
+          [](const MapList& list) {
+            Json items;
+            for (std::size_t i = 0; i < list.size(); ++i) items.push_back(item_json(list.fields(i)));
+            return items;
+          },
           [](const NotYet&) { return Json(); },
       },
       field.storage);

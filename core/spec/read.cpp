@@ -146,6 +146,7 @@ class Reader {
                                    "is read from the job's file alone: write it there");
                    },
                    [&](const Subtree& part) { *part.node = node; },
+                   [&](const MapList& list) { maps(field, node, list); },
                    [&](const NotYet&) {
                      problems_.add(node.place, field.path, "is not available yet: " + field.remedy);
                    },
@@ -322,6 +323,28 @@ class Reader {
       return wrong(field.path, node, "a list of texts");
     }
     value = read;
+  }
+
+  // Each item by the fields of its own, under the path of the list and its number.
+  void maps(const Field& field, const Node& node, const MapList& list) {
+    if (node.kind != Node::Kind::list) return wrong(field.path, node, "a list of maps");
+    list.resize(node.items.size());
+    for (std::size_t i = 0; i < node.items.size(); ++i) {
+      const Node& item = node.items[i];
+      const std::string path = field.path + "[" + std::to_string(i) + "]";
+      if (item.kind != Node::Kind::map) {
+        wrong(path, item, "a map of keys");
+        continue;
+      }
+      std::vector<Field> fields = list.fields(i);
+      for (Field& of_item : fields) of_item.path.insert(0, path + ".");
+      Reader reader(fields, problems_);
+      reader.walk(item, path);
+      for (const Field& of_item : fields)
+        if (of_item.required && !reader.places_.contains(of_item.path))
+          problems_.add(item.place, of_item.path, "is required: " + of_item.meaning);
+      places_.merge(reader.places_);
+    }
   }
 
   void numbers(const Field& field, const Node& node, const NumberPair& pair) {

@@ -53,6 +53,25 @@ Json any_of(Json one, Json other) { return {{"anyOf", {std::move(one), std::move
 
 Json one_of(const std::vector<std::string>& list) { return {{"type", "string"}, {"enum", list}}; }
 
+Json type_json(const Field& field);
+std::string description(const Field& field);
+
+// A map of a list of them.
+Json item_json(const MapList& list) {
+  Json schema = {{"type", "object"},
+                 {"additionalProperties", false},
+                 {"properties", Json::object()},
+                 {"required", Json::array()}};
+  list.plain_fields([&schema](const std::vector<Field>& fields) {
+    for (const Field& field : fields) {
+      Json& of_key = schema["properties"][field.path] = type_json(field);
+      of_key["description"] = description(field);
+      if (field.required) schema["required"].push_back(field.path);
+    }
+  });
+  return schema;
+}
+
 // What the parser takes for the field, but for null. Null when it takes nothing yet.
 Json type_json(const Field& field) {
   const Limits& limits = field.limits;
@@ -90,6 +109,7 @@ Json type_json(const Field& field) {
           [&](const Subtree&) {
             return Json{{"type", "object"}};
           },
+          [&](const MapList& list) { return list_of(item_json(list)); },
           [&](const NotYet&) { return Json(); },
       },
       field.storage);

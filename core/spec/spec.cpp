@@ -18,12 +18,21 @@
 namespace trainerd::core::spec {
 namespace {
 
-std::set<std::string> text_keys(const std::vector<Field>& fields) {
-  std::set<std::string> keys;
-  for (const Field& field : fields)
+void add_text_keys(const std::vector<Field>& fields, const std::string& prefix, std::set<std::string>& keys) {
+  for (const Field& field : fields) {
+    const std::string path = prefix + field.path;
     if (std::holds_alternative<std::string*>(field.storage) ||
         std::holds_alternative<std::vector<std::string>*>(field.storage))
-      keys.insert(field.path);
+      keys.insert(path);
+    if (const auto* list = std::get_if<MapList>(&field.storage))
+      list->plain_fields(
+          [&](const std::vector<Field>& of_item) { add_text_keys(of_item, path + "[].", keys); });
+  }
+}
+
+std::set<std::string> text_keys(const std::vector<Field>& fields) {
+  std::set<std::string> keys;
+  add_text_keys(fields, "", keys);
   return keys;
 }
 
@@ -88,6 +97,8 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   resolve_automatic(job, places, around, problems);
   for (std::vector<std::string>* paths : {&job.data.train, &job.data.valid})
     if (!around.directory.empty()) anchor_paths(*paths, around.directory);
+  for (io::DataSource& source : job.data.sources)
+    if (!around.directory.empty()) anchor_paths(source.path, around.directory);
   if (root.kind == Node::Kind::map) complete_and_check(job, places, preset, problems);
   return job;
 }

@@ -64,6 +64,28 @@ std::string list_yaml(const std::vector<double>& numbers) {
   return out + "]";
 }
 
+std::string value_yaml(const Field& field);
+
+// "{path: [a.bin], weight: 0.7}": what is at its default is left out.
+std::string map_yaml(const std::vector<Field>& fields, const std::vector<Field>& plain) {
+  std::string out;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const std::string value = value_yaml(fields[i]);
+    if (value.empty() || value == value_yaml(plain[i])) continue;
+    out.append(out.empty() ? "" : ", ").append(fields[i].path).append(": ").append(value);
+  }
+  return "{" + out + "}";
+}
+
+std::string list_yaml(const MapList& list) {
+  std::string out;
+  list.plain_fields([&](const std::vector<Field>& plain) {
+    for (std::size_t i = 0; i < list.size(); ++i)
+      out.append(i > 0 ? ", " : "").append(map_yaml(list.fields(i), plain));
+  });
+  return out.empty() ? out : "[" + out + "]";
+}
+
 // The value as YAML; empty for what is not written.
 std::string value_yaml(const Field& field) {
   return std::visit(
@@ -96,6 +118,7 @@ std::string value_yaml(const Field& field) {
           [](const FixedWord&) { return std::string(); },
           [](const BaseFile&) { return std::string(); },
           [](const Subtree&) { return std::string(); },
+          [](const MapList& list) { return list_yaml(list); },
           [](const NotYet&) { return std::string(); },
       },
       field.storage);
@@ -140,6 +163,7 @@ std::string type_markdown(const Field& field) {
                      [&](const FixedWord&) { return std::string(); },
                      [&](const BaseFile&) { return std::string("text"); },
                      [&](const Subtree&) { return std::string("map"); },
+                     [&](const MapList&) { return std::string("list of maps"); },
                      [&](const NotYet&) { return std::string(); },
                  },
                  field.storage);
@@ -240,8 +264,15 @@ std::string reference_markdown() {
       section = group;
     }
     const std::string key = group.empty() || own_table ? field.path : field.path.substr(group.size() + 1);
-    out += "| `" + key + "` | " + type_markdown(field) + " | " + default_markdown(field) + " | " +
-           field.meaning + " |\n";
+    const auto row = [&out](const std::string& name, const Field& of_row) {
+      out += "| `" + name + "` | " + type_markdown(of_row) + " | " + default_markdown(of_row) + " | " +
+             of_row.meaning + " |\n";
+    };
+    row(key, field);
+    if (const auto* list = std::get_if<MapList>(&field.storage))
+      list->plain_fields([&](const std::vector<Field>& fields) {
+        for (const Field& of_item : fields) row(key + "[]." + of_item.path, of_item);
+      });
   }
   return out;
 }
@@ -249,10 +280,17 @@ std::string reference_markdown() {
 std::vector<KeyText> job_keys() {
   job::JobSpec defaults;
   std::vector<KeyText> keys;
-  for (const Field& field : fields_of(defaults))
-    if (in_reference(field))
-      keys.push_back(
-          {field.path, type_markdown(field), default_markdown(field), field.meaning, words_of(field)});
+  const auto add = [&keys](const std::string& path, const Field& field) {
+    keys.push_back({path, type_markdown(field), default_markdown(field), field.meaning, words_of(field)});
+  };
+  for (const Field& field : fields_of(defaults)) {
+    if (!in_reference(field)) continue;
+    add(field.path, field);
+    if (const auto* list = std::get_if<MapList>(&field.storage))
+      list->plain_fields([&](const std::vector<Field>& fields) {
+        for (const Field& of_item : fields) add(field.path + "[]." + of_item.path, of_item);
+      });
+  }
   return keys;
 }
 

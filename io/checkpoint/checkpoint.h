@@ -28,6 +28,21 @@ struct TensorSlice {
   const std::string& stored_name() const { return stored.empty() ? name : stored; }
 };
 
+/// What a run has taken of one source of its data.
+struct SourceState {
+  std::string name = {};  ///< its paths, for people
+  // What it is, and how much of it the blend takes: compared on resume.
+  std::string files = {};    ///< names and sizes of its files
+  std::string content = {};  ///< of samples of them; empty: not known
+  double weight = 1;         ///< 0: the job names it no more
+  std::int64_t limit = -1;   ///< samples that the run takes of it at most; -1: any number
+  std::int64_t stream = 0;   ///< the number of its order of samples
+  std::int64_t before = 0;   ///< samples taken of it before the present order began
+  std::int64_t taken = 0;    ///< in all
+
+  bool operator==(const SourceState&) const = default;
+};
+
 /// Where training stands; with the tensors it is all that a resumed run needs.
 struct TrainingState {
   std::int64_t step = 0;    ///< steps done
@@ -39,10 +54,12 @@ struct TrainingState {
   std::map<std::string, std::string> identity;
   /// Recorded so that "bit for bit" can be judged: instruction set, threads, library versions, layout.
   std::map<std::string, std::string> environment;
-  // Data that was replaced in mid-run has an order of samples of its own: the cursor at which it began, and
-  // its number.
+  // Data that was replaced or blended anew in mid-run has an order of samples of its own: the cursor at which
+  // it began, and the number of its first source's.
   std::int64_t order_start = 0;
   std::int64_t order_stream = 0;
+  std::vector<SourceState> sources = {};  ///< in the job's order, then those it names no more; empty in
+                                          ///< checkpoints of older versions, which had one
   std::string job = {};     ///< the resolved job, so that a resumed run can say what changed; empty in
                             ///< checkpoints of older versions
   std::string origin = {};  ///< where the weights came from, as core/hf writes it; empty: from the seed

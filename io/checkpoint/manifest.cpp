@@ -62,6 +62,23 @@ TensorSlice parse_slice(const nlohmann::json& json) {
   return slice;
 }
 
+SourceState parse_source(const nlohmann::json& json) {
+  SourceState source{.name = string_member(json, "name"),
+                     .files = string_member(json, "files"),
+                     .content = string_member(json, "content"),
+                     .weight = 0,
+                     .limit = int_member(json, "limit"),
+                     .stream = int_member(json, "stream"),
+                     .before = int_member(json, "before"),
+                     .taken = int_member(json, "taken")};
+  const nlohmann::json& weight = member(json, "weight");
+  if (!weight.is_number() || !(weight.get<double>() >= 0)) throw JsonError("\"weight\" is no number >= 0");
+  source.weight = weight.get<double>();
+  if (source.stream < 0 || source.before < 0 || source.taken < source.before)
+    throw JsonError("source " + source.name + " has negative counts, or gave samples back");
+  return source;
+}
+
 TrainingState parse_state(const nlohmann::json& json) {
   TrainingState state;
   state.step = int_member(json, "step");
@@ -109,12 +126,14 @@ void check_slices(const Manifest& manifest) {
 // megabytes of text, and several times that as JSON in memory.
 Manifest parse(const std::string& text) {
   Manifest manifest;
+  std::vector<SourceState> sources;
   std::optional<JsonError> problem;  // of the first entry that has one; another version's entries may differ
   const nlohmann::json json = parse_json(text, [&](const std::string& list, const nlohmann::json& item) {
     if (problem) return;
     try {
       if (list == "shards") manifest.shards.push_back(parse_shard(item));
       if (list == "slices") manifest.slices.emplace_back(shard_of(item), parse_slice(item));
+      if (list == "sources") sources.push_back(parse_source(item));
     } catch (const JsonError& e) {
       problem = e;
     }
@@ -126,6 +145,7 @@ Manifest parse(const std::string& text) {
     throw JsonError("version " + std::to_string(version) + "; this program reads version " +
                     std::to_string(kVersion));
   manifest.state = parse_state(json);
+  manifest.state.sources = std::move(sources);
   for (const char* list : {"shards", "slices"})
     if (!member(json, list).is_array() || !member(json, list).empty())
       throw JsonError("\"" + std::string(list) + "\" is not a list of objects");
@@ -133,6 +153,12 @@ Manifest parse(const std::string& text) {
   check_shards(manifest.shards);
   check_slices(manifest);
   return manifest;
+}
+
+nlohmann::ordered_json source_json(const SourceState& source) {
+  return {{"name", source.name},     {"files", source.files}, {"content", source.content},
+          {"weight", source.weight}, {"limit", source.limit}, {"stream", source.stream},
+          {"before", source.before}, {"taken", source.taken}};
 }
 
 // The text of a manifest, indented by one, entry by entry: as JSON in memory the whole would be several times
@@ -153,6 +179,7 @@ class ManifestText {
     json["order_stream"] = state.order_stream;
     if (!state.job.empty()) json["job"] = state.job;
     if (!state.origin.empty()) json["origin"] = state.origin;
+    for (const SourceState& source : state.sources) json["sources"].push_back(source_json(source));
     text_ = to_text(json, 1);
     text_.resize(text_.size() - 2);  // without the end of the object
   }

@@ -126,6 +126,26 @@ class JsonlSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
+/// Appends to samples.jsonl which samples each step took, and in which attempt: as JsonlSink does.
+class SamplesSink final : public MetricsSink {
+ public:
+  /// `attempt` counts the starts, resumes and restarts of the run, this one included.
+  SamplesSink(const std::string& path, std::int64_t start_step, std::int64_t attempt,
+              double last_tries = kLastTries);
+  ~SamplesSink() override;
+  const std::string& warning() const;
+  void on_step(const StepRecord&) override;
+  void on_checkpoint(const CheckpointRecord&) override;
+  void on_restart(const RestartRecord&) override;
+  /// Throws SpecError when lines were lost.
+  void on_finish(const RunSummary&) override;
+  std::vector<OutletRecord> outlets() const override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Appends evaluations, checkpoints and notices to events.jsonl. Opening for a resumed run first drops the
 /// evaluations and checkpoints after `start_step`, and a torn last line; notices say what happened, and
 /// stay. Garbled lines as above.

@@ -141,6 +141,27 @@ StepRecord parse_step_record(const std::string& text) {
   }
 }
 
+std::string to_json_line(const SamplesRecord& record) {
+  nlohmann::ordered_json line{
+      {"step", record.step}, {"first", record.first}, {"count", record.count}, {"attempt", record.attempt}};
+  if (!record.sources.empty()) line["sources"] = record.sources;
+  return to_text(line);
+}
+
+SamplesRecord parse_samples_record(const std::string& text) {
+  try {
+    const nlohmann::json line = parse_json(text);
+    SamplesRecord record{.step = int_member(line, "step"),
+                         .first = int_member(line, "first"),
+                         .count = int_member(line, "count"),
+                         .attempt = int_member(line, "attempt")};
+    if (line.contains("sources")) record.sources = sizes_member(line, "sources");
+    return record;
+  } catch (const JsonError& e) {
+    throw base::data_error(std::string("not a line of samples.jsonl: ") + e.what());
+  }
+}
+
 std::string to_json_line(const EventRecord& record) {
   return std::visit([](const auto& r) { return to_text(object_of(r)); }, record);
 }

@@ -31,6 +31,22 @@ struct StepRecord {
   std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
   std::int64_t own_attention = 0;    ///< so far: attention calls on a GPU that no library served
   double wall_time = 0;              ///< when it was done, Unix seconds; 0: a log from before this was kept
+  // A line of samples.jsonl, not of steps.jsonl: the global batch's place in the order of samples, and of a
+  // blend how many of its samples each source gave.
+  std::int64_t first_sample = 0, samples = 0;
+  std::vector<std::int64_t> source_samples = {};
+};
+
+/// Which samples a step took: a line of samples.jsonl. A step that is done again has one line, of its last
+/// attempt.
+struct SamplesRecord {
+  std::int64_t step = 0;
+  std::int64_t first = 0;  ///< place in the order of samples, from 0
+  std::int64_t count = 0;
+  std::int64_t attempt = 1;                ///< of the run: a start, resume or restart, from 1
+  std::vector<std::int64_t> sources = {};  ///< of a blend: samples of each, in the job's order
+
+  bool operator==(const SamplesRecord&) const = default;
 };
 
 struct EvaluationRecord {
@@ -181,6 +197,11 @@ struct RunSummary {
   double wall_seconds = 0;
   std::string outcome;  ///< "done", "stopped by SIGTERM", or the error's first line
 };
+
+// samples.jsonl: one JSON object a line, one line a step, with the names above; `sources` of a blend alone.
+// Throws DataError for what is no such line.
+std::string to_json_line(const SamplesRecord& record);
+SamplesRecord parse_samples_record(const std::string& text);
 
 // steps.jsonl: one JSON object a line, one line a step, with the names above and `time` as an object.
 std::string to_json_line(const StepRecord& record);

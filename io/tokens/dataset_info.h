@@ -22,7 +22,8 @@ struct DatasetTokenizer {
 /// different tokenizers.
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
 
-/// Throws DataError when training and validation data were made by different tokenizers.
-void check_one_tokenizer(const DataOptions& data, std::int64_t vocab);
+/// Throws DataError when the sources of the training data, or with `validates` these and the validation data,
+/// were made by different tokenizers.
+void check_one_tokenizer(const DataOptions& data, std::int64_t vocab, bool validates);
 
 }  // namespace trainerd::io

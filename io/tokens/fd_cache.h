@@ -13,7 +13,8 @@ namespace trainerd::io {
 /// has no more. Allocates at construction only. For one thread.
 class FdCache {
  public:
-  explicit FdCache(std::size_t files, std::size_t limit = 64);
+  static constexpr std::size_t kOpenFiles = 64;
+  explicit FdCache(std::size_t files, std::size_t limit = kOpenFiles);
 
   /// The descriptor of file number `file`, good until the next call. Opens it when it is closed. Throws
   /// DataError when it vanished or no longer has `bytes` bytes.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -24,6 +25,7 @@ struct Description {
   SourceFile file;
   IdScan ids;
   std::string first_line;
+  std::vector<std::int64_t> document_tokens;  ///< of each document, where an index says them
 };
 
 // Printable: control characters and bytes beyond ASCII that a terminal may not like are shown as \x..
@@ -39,31 +41,19 @@ std::string printable(std::span<const std::byte> bytes) {
   return text;
 }
 
-std::vector<std::byte> head_of(const std::string& path) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
-  std::vector<std::byte> head(static_cast<std::size_t>(kLayoutHeadBytes));
-  const std::int64_t got = base::read_at(fd.get(), head, 0);
-  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
-  head.resize(static_cast<std::size_t>(got));
-  return head;
-}
-
-DataFormat format_of(const std::string& path, std::span<const std::byte> head,
-                     const InspectOptions& options) {
-  if (has_token_magic(head)) return DataFormat::tokens;
-  if (options.format) return *options.format;
-  return options.dtype != TokenType::automatic || path.ends_with(".bin") ? DataFormat::tokens
-                                                                         : DataFormat::text;
-}
-
 Description describe_file(const std::string& path, const InspectOptions& options) {
-  const std::vector<std::byte> head = head_of(path);
+  const std::vector<std::byte> head = head_of_file(path);
   DataOptions data;
-  data.format = format_of(path, head, options);
+  data.format = format_by_head(path, head, options);
   data.dtype = options.dtype;
-  Description d{.file = open_source_file(path, data, options.vocab), .ids = {}, .first_line = {}};
+  Description d{.file = open_source_file(path, data, options.vocab),
+                .ids = {},
+                .first_line = {},
+                .document_tokens = {}};
   if (data.format == DataFormat::text) d.first_line = printable(head);
+  if (d.file.layout.index)
+    each_document(*d.file.layout.index,
+                  [&d](const Document& document) { d.document_tokens.push_back(document.tokens); });
   return d;
 }
 
@@ -91,10 +81,25 @@ std::string largest_text(const IdScan& ids, std::int64_t tokens) {
   return text;
 }
 
+// "min 1, median 120, p99 4,000, max 9,021 tokens": by nearest rank.
+std::string lengths_text(std::vector<std::int64_t> lengths) {
+  const auto at = [&lengths](double share) {
+    const auto rank = static_cast<std::ptrdiff_t>(std::ceil(share * static_cast<double>(lengths.size())));
+    const auto nth = lengths.begin() + std::max<std::ptrdiff_t>(1, rank) - 1;
+    std::nth_element(lengths.begin(), nth, lengths.end());
+    return with_commas(*nth);
+  };
+  return fmt::format("min {}, median {}, p99 {}, max {} tokens", at(0), at(0.5), at(0.99), at(1));
+}
+
 std::string report(const std::string& path, const std::vector<Description>& files) {
   std::int64_t tokens = 0, bytes = 0;
+  bool documents = false;
+  std::vector<std::int64_t> lengths;
   IdScan ids;
   for (const Description& d : files) {
+    documents |= d.file.layout.index.has_value();
+    lengths.insert(lengths.end(), d.document_tokens.begin(), d.document_tokens.end());
     tokens += d.file.layout.tokens;
     bytes += d.file.bytes;
     add(ids, d.ids);
@@ -110,6 +115,8 @@ std::string report(const std::string& path, const std::vector<Description>& file
   if (files.size() > 1) line("files", with_commas(static_cast<std::int64_t>(files.size())));
   line("format", mixed ? "mixed (see below)" : files[0].file.layout.format);
   line("tokens", with_commas(tokens));
+  if (documents) line("documents", with_commas(static_cast<std::int64_t>(lengths.size())));
+  if (!lengths.empty()) line("their lengths", lengths_text(std::move(lengths)));
   if (!mixed) line("bytes per token", std::to_string(files[0].file.layout.token_bytes));
   line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
   line("largest id", largest_text(ids, tokens));
@@ -129,12 +136,31 @@ std::string report(const std::string& path, const std::vector<Description>& file
 
 }  // namespace
 
+std::vector<std::byte> head_of_file(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  std::vector<std::byte> head(static_cast<std::size_t>(kLayoutHeadBytes));
+  const std::int64_t got = base::read_at(fd.get(), head, 0);
+  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  head.resize(static_cast<std::size_t>(got));
+  return head;
+}
+
+DataFormat format_by_head(const std::string& path, std::span<const std::byte> head,
+                          const InspectOptions& options) {
+  if (has_token_magic(head)) return DataFormat::tokens;
+  if (options.format) return *options.format;
+  return options.dtype != TokenType::automatic || path.ends_with(".bin") ? DataFormat::tokens
+                                                                         : DataFormat::text;
+}
+
 Inspection inspect_data(const std::string& path, const InspectOptions& options) {
   base::check(options.format != DataFormat::synthetic, "synthetic data has no files to look at");
   Inspection inspection;
   std::vector<Description> described;
   // A Megatron index beside its data is looked at with it, whatever the other files are.
-  for (const DataFile& listed : list_data({path}, options.format.value_or(DataFormat::tokens))) {
+  for (const DataFile& listed :
+       list_data({megatron_data_path(path)}, options.format.value_or(DataFormat::tokens))) {
     try {
       described.push_back(describe_file(listed.path, options));
     } catch (const base::DataError& error) {

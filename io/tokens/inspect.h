@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +26,16 @@ struct Inspection {
 };
 
 /// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per
-/// token, largest id, sizes, and for text its first line. Throws DataError: no such file, or all of them are
-/// refused.
+/// token, documents and their lengths where an index says them, largest id, sizes, and for text its first
+/// line. Megatron's `c.bin` goes by the names `c` and `c.idx` too. Throws DataError: no such file, or all of
+/// them are refused.
 Inspection inspect_data(const std::string& path, const InspectOptions& options);
+
+/// The format of a file that starts with `head`: by its magic number, then as the options say, then by its
+/// name.
+DataFormat format_by_head(const std::string& path, std::span<const std::byte> head,
+                          const InspectOptions& options);
+/// The first kLayoutHeadBytes of a file. Throws DataError.
+std::vector<std::byte> head_of_file(const std::string& path);
 
 }  // namespace trainerd::io

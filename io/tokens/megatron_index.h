@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -13,20 +14,37 @@ struct MegatronIndex {
   std::string path;
   TokenType type = TokenType::automatic;
   std::int64_t data_bytes = 0;  ///< of `name.bin`
+  std::int64_t sequences = 0;
+  std::int64_t documents = 0;
 };
 
 /// Where the index of a token file lies: `name.idx` beside `name.bin`; empty for another name.
 std::string megatron_index_path(const std::string& data_path);
 
+/// `c.bin` for `c`, `c.bin` or `c.idx`, by which Megatron names one data set; `path` itself where there is no
+/// index of that name.
+std::string megatron_data_path(const std::string& path);
+
 /// Reads an index, all integers little-endian:
 ///   0  9 bytes  "MMIDIDX\0\0"
 ///   9  uint64   version, 1
 ///  17  uint8    type: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 float64, 7 float32, 8 uint16
-///  18  uint64   sequences
-///  26  uint64   documents
-///  34  int32    length of each sequence in tokens, then int64 offset of each in bytes, then documents
+///  18  uint64   sequences, S
+///  26  uint64   documents + 1, D
+///  34  int32    length of each sequence in tokens
+///      int64    offset of each sequence in bytes
+///      int64    first sequence of each document, and S
 /// Empty when there is no such file or it has another magic number. Throws DataError naming it: a type that
-/// is not read (ids are uint8, uint16 or int32), another version, a file that is cut short.
+/// is no integer, another version, the older format TNTIDX, a file that does not have 34 + 12 S + 8 D bytes.
 std::optional<MegatronIndex> read_megatron_index(const std::string& path);
+
+/// A document of a data set: tokens [first, first + tokens) of its file.
+struct Document {
+  std::int64_t first = 0, tokens = 0;
+};
+/// Calls `visit` for every document, in order. Reads the whole index in blocks: 12 bytes for each sequence
+/// and 8 for each document. Throws DataError naming it: sequences that do not follow each other, documents
+/// out of order, what does not end where the file of tokens ends.
+void each_document(const MegatronIndex& index, const std::function<void(const Document&)>& visit);
 
 }  // namespace trainerd::io

@@ -7,20 +7,40 @@
 namespace trainerd::io {
 
 enum class DataFormat : std::uint8_t { text, tokens, synthetic };
-/// Type of the ids in a token file. automatic: as the file's header or the index beside it says.
-enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32 };
+/// Type of the ids in a token file. automatic: as the file's header or the index beside it says. The last
+/// three are an index's alone.
+enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32, int8, int16, int64 };
 /// Bytes of an id; not of `automatic`.
 constexpr std::int64_t width_of(TokenType type) {
-  return type == TokenType::uint8 ? 1 : type == TokenType::uint16 ? 2 : 4;
+  switch (type) {
+    case TokenType::uint8:
+    case TokenType::int8: return 1;
+    case TokenType::uint16:
+    case TokenType::int16: return 2;
+    case TokenType::int64: return 8;
+    default: return 4;
+  }
 }
 
 /// What a resumed run does when its training data is not the checkpoint's.
 enum class DataChange : std::uint8_t { refuse, go_on };
 
+/// One source of a blend.
+struct DataSource {
+  std::vector<std::string> path;  ///< as DataOptions::train
+  double weight = 0;              ///< more than 0, in any unit
+  double epochs = 0;              ///< passes over it at most; 0: any number
+  std::int64_t tokens = 0;        ///< of it at most; 0: any number
+
+  bool operator==(const DataSource&) const = default;
+};
+
 struct DataOptions {
   /// Files, directories (every regular file below, in sorted order) or glob patterns.
   std::vector<std::string> train;
+  std::vector<DataSource> sources = {};  ///< in place of `train`: a blend
   std::vector<std::string> valid;
+  double valid_fraction = 0;  ///< in place of `valid`: of the training data's documents
   DataFormat format = DataFormat::text;
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte
   TokenType dtype = TokenType::automatic;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "io/hash/hash.h"
@@ -46,22 +47,27 @@ std::vector<Task> tasks_of(std::span<const DataBlock> blocks) {
   return tasks;
 }
 
+// An id that is negative, or too large for 32 bits, is larger than any vocabulary.
+template <class T>
+std::uint32_t id_of(const std::byte* at) {
+  T token;
+  std::memcpy(&token, at, sizeof(T));
+  if constexpr (sizeof(T) == 8)
+    return std::in_range<std::int32_t>(token) ? static_cast<std::uint32_t>(token) : ~0u;
+  else return static_cast<std::uint32_t>(token);
+}
+
 template <class T>
 void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t vocab, IdScan& result) {
   const std::size_t count = bytes.size() / sizeof(T);
-  const auto id = [&](std::size_t i) {
-    T token;
-    std::memcpy(&token, bytes.data() + i * sizeof(T), sizeof(T));
-    return token;
-  };
-  T largest = 0;
+  const auto id = [&](std::size_t i) { return id_of<T>(bytes.data() + i * sizeof(T)); };
+  std::uint32_t largest = 0;
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, id(i));
   result.tokens = static_cast<std::int64_t>(count);
   result.largest = largest;
-  if constexpr (sizeof(T) == 2) {
-    std::array<T, 2> seen{};  // by the position's parity
-    for (std::size_t i = 0; i + 1 < count; i += 2)
-      seen[0] = static_cast<T>(seen[0] | id(i)), seen[1] = static_cast<T>(seen[1] | id(i + 1));
+  if constexpr (std::is_same_v<T, std::uint16_t>) {
+    std::array<std::uint32_t, 2> seen{};  // by the position's parity
+    for (std::size_t i = 0; i + 1 < count; i += 2) seen[0] |= id(i), seen[1] |= id(i + 1);
     if (first % 2 != 0) std::swap(seen[0], seen[1]);
     result.lower_halves_zero = seen[0] == 0;
     result.upper_halves_zero = seen[1] == 0;
@@ -146,15 +152,23 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
 
 IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes,
                 std::int64_t vocab) {
-  const std::int64_t skip =
-      std::clamp<std::int64_t>(file.layout.data_offset - offset, 0, static_cast<std::int64_t>(bytes.size()));
-  const std::int64_t width = file.layout.token_bytes,
-                     first = (offset + skip - file.layout.data_offset) / width;
+  const std::int64_t width = file.layout.token_bytes;
+  // To the first whole token of the block.
+  const std::int64_t skip = std::min<std::int64_t>(
+      offset < file.layout.data_offset ? file.layout.data_offset - offset
+                                       : (width - (offset - file.layout.data_offset) % width) % width,
+      static_cast<std::int64_t>(bytes.size()));
+  const std::int64_t first = (offset + skip - file.layout.data_offset) / width;
   bytes = bytes.subspan(static_cast<std::size_t>(skip));
   IdScan result;
-  if (width == 1) scan<std::uint8_t>(bytes, first, vocab, result);
-  else if (width == 2) scan<std::uint16_t>(bytes, first, vocab, result);
-  else scan<std::uint32_t>(bytes, first, vocab, result);
+  switch (file.layout.type) {
+    case TokenType::uint8: scan<std::uint8_t>(bytes, first, vocab, result); break;
+    case TokenType::int8: scan<std::int8_t>(bytes, first, vocab, result); break;
+    case TokenType::uint16: scan<std::uint16_t>(bytes, first, vocab, result); break;
+    case TokenType::int16: scan<std::int16_t>(bytes, first, vocab, result); break;
+    case TokenType::int64: scan<std::int64_t>(bytes, first, vocab, result); break;
+    default: scan<std::uint32_t>(bytes, first, vocab, result);
+  }
   return result;
 }
 
@@ -170,9 +184,10 @@ void add(IdScan& sum, const IdScan& later) {
 
 std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position,
                          std::int64_t vocab) {
-  const std::string shown = file.layout.type == TokenType::int32
-                                ? std::to_string(static_cast<std::int32_t>(id))
-                                : std::to_string(id);
+  const bool is_signed = file.layout.type != TokenType::uint32 && file.layout.type != TokenType::int64;
+  const std::string shown = file.layout.type == TokenType::int64 && id == ~0u ? "beyond 31 bits"
+                            : is_signed ? std::to_string(static_cast<std::int32_t>(id))
+                                        : std::to_string(id);
   return fmt::format(
       "{}: token {} at position {} (byte {}) is outside the vocabulary of {}: the data was made with another "
       "tokenizer, "

@@ -13,8 +13,11 @@
 namespace trainerd::io {
 
 std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format) {
-  std::vector<DataFile> files = list_files(paths);
-  if (format != DataFormat::tokens) return files;
+  if (format != DataFormat::tokens) return list_files(paths);
+  std::vector<std::string> named = paths;
+  for (std::string& path : named)
+    if (!path.ends_with(".idx")) path = megatron_data_path(path);
+  std::vector<DataFile> files = list_files(named);
   std::set<std::string> indices;
   for (const DataFile& file : files) indices.insert(megatron_index_path(file.path));
   std::erase_if(files, [&](const DataFile& file) {
@@ -26,7 +29,7 @@ std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataForma
 SourceFile open_source_file(const std::string& path, const DataOptions& options, std::int64_t vocab) {
   const base::UniqueFd fd = base::open_read(path);
   if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
-  SourceFile file{.path = path, .bytes = base::file_bytes(fd.get()), .layout = {}, .first = 0};
+  SourceFile file{.path = path, .bytes = base::file_bytes(fd.get()), .layout = {}};
   std::array<std::byte, kLayoutHeadBytes> head{};
   const std::int64_t got = file.bytes < 0 ? -1 : base::read_at(fd.get(), head, 0);
   if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
@@ -43,15 +46,12 @@ SourceFile open_source_file(const std::string& path, const DataOptions& options,
 std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
                                           std::int64_t vocab) {
   std::vector<SourceFile> files;
-  std::int64_t tokens = 0;
   for (const DataFile& listed : list_data(paths, options.format)) {
     SourceFile file = open_source_file(listed.path, options, vocab);
     if (file.layout.tokens == 0 && listed.named)
       throw base::data_error(listed.path +
                              ": the file holds no tokens: name one that does, or take it off the list");
     if (file.layout.tokens == 0) continue;
-    file.first = tokens;
-    tokens += file.layout.tokens;
     files.push_back(std::move(file));
   }
   return files;

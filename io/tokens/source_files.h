@@ -15,11 +15,11 @@ struct SourceFile {
   std::string path;
   std::int64_t bytes = 0;
   TokenLayout layout;
-  std::int64_t first = 0;  ///< the stream's position of its first token
 };
 
-/// What `paths` list for `format`: for tokens without the indices (`name.idx`) that were not named themselves
-/// and whose `name.bin` is listed, and without the `dataset.json` of `trainerd data prepare`. Throws
+/// What `paths` list for `format`: for tokens `c.bin` for `c` where only `c.bin` and `c.idx` exist, and
+/// without the indices (`name.idx`) that were not named themselves and whose `name.bin` is listed, and
+/// without the `dataset.json` of `trainerd data prepare`. Throws
 /// DataError as `list_files` does.
 std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format);
 

@@ -121,14 +121,21 @@ TokenLayout indexed_layout(const MegatronIndex& index, std::int64_t file_bytes, 
     throw base::data_error(path + ": its index " + index.path + " says " + std::to_string(index.data_bytes) +
                            " bytes, but the file has " + std::to_string(file_bytes) +
                            ": one of the two was cut short or is another data set's; make them again");
+  constexpr std::array<const char*, 8> kFormats{"",
+                                                "Megatron uint8",
+                                                "Megatron uint16",
+                                                "Megatron int32",
+                                                "Megatron uint32",
+                                                "Megatron int8",
+                                                "Megatron int16",
+                                                "Megatron int64"};
   const std::int64_t width = width_of(index.type);
-  return {.format = index.type == TokenType::uint8    ? "Megatron uint8"
-                    : index.type == TokenType::uint16 ? "Megatron uint16"
-                                                      : "Megatron int32",
+  return {.format = kFormats.at(static_cast<std::size_t>(index.type)),
           .type = index.type,
           .token_bytes = width,
           .data_offset = 0,
-          .tokens = file_bytes / width};
+          .tokens = file_bytes / width,
+          .index = index};
 }
 
 // What the first numbers suggest. Ids below 65,536 leave the upper half of each 32-bit number 0.
@@ -181,7 +188,8 @@ bool has_token_magic(std::span<const std::byte> head) {
 }
 
 const char* name_of(TokenType type) {
-  constexpr std::array<const char*, 5> kNames{"auto", "uint8", "uint16", "int32", "uint32"};
+  constexpr std::array<const char*, 8> kNames{"auto",   "uint8", "uint16", "int32",
+                                              "uint32", "int8",  "int16",  "int64"};
   return kNames.at(static_cast<std::size_t>(type));
 }
 

@@ -16,9 +16,10 @@ namespace trainerd::io {
 struct TokenLayout {
   const char* format = "";  ///< for people: "text", "trainerd uint16", "llm.c GPT-2 (uint16)", ...
   TokenType type = TokenType::uint8;
-  std::int64_t token_bytes = 1;  ///< 1, 2 or 4
+  std::int64_t token_bytes = 1;  ///< 1, 2, 4 or 8
   std::int64_t data_offset = 0;  ///< a multiple of 4
   std::int64_t tokens = 0;
+  std::optional<MegatronIndex> index = {};  ///< that says where its documents lie
 };
 
 /// What is known of a file before it is looked at.

@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "io/hash/hash.h"
 #include "io/tokens/dataset_info.h"
-#include "io/tokens/fd_cache.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -31,6 +31,9 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     T token;
     std::memcpy(&token, in + i * sizeof(T), sizeof(T));
+    // Negative or beyond 31 bits: larger than any vocabulary.
+    if constexpr (sizeof(T) == 8)
+      if (!std::in_range<std::int32_t>(token)) token = -1;
     largest = std::max(largest, static_cast<std::uint32_t>(token));
     out[i] = static_cast<std::int32_t>(token);
   }
@@ -54,6 +57,7 @@ std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t voca
 
 struct TokenSource::State {
   std::vector<SourceFile> files;
+  std::vector<Stretch> stretches;
   FdCache descriptors{0};
   std::vector<std::byte> staging;
   DataFormat format = DataFormat::text;
@@ -63,6 +67,8 @@ struct TokenSource::State {
   std::uint64_t order_stream = 0;
   SampleOrder order = SampleOrder::shuffled;
   std::string tokenizer;  // its hash, where the files say it
+  DataPart part = DataPart::all;
+  double valid_fraction = 0;
 
   void read_files(std::int64_t position, std::span<std::int32_t> out);
   void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
@@ -70,17 +76,18 @@ struct TokenSource::State {
 };
 
 TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOptions& options,
-                         std::int64_t seq_len, std::int64_t vocab, std::uint64_t seed, SampleOrder order,
-                         const std::string& stream)
+                         std::int64_t seq_len, std::int64_t vocab, std::uint64_t seed, const Reading& reading)
     : state_(std::make_unique<State>()) {
   base::check(seq_len > 0 && vocab > 0, "a token source needs a sequence length and a vocabulary");
   State& s = *state_;
   s.format = options.format;
   s.seq_len = seq_len;
   s.vocab = vocab;
-  s.order = order;
+  s.order = reading.order;
+  s.part = reading.part;
+  s.valid_fraction = options.valid_fraction;
   s.order_key = kernels::hash_name("sample order", seed);
-  s.synthetic_key = kernels::hash_name("synthetic " + stream + " tokens", seed);
+  s.synthetic_key = kernels::hash_name("synthetic " + reading.stream + " tokens", seed);
   if (s.format == DataFormat::synthetic) {
     s.tokens = kSyntheticTokens;
   } else {
@@ -88,16 +95,21 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
       throw base::spec_error("data.tokenizer: " + options.tokenizer +
                              " does not exist; for text there is: bytes");
     s.files = open_source_files(paths, options, vocab);
-    if (!s.files.empty()) s.tokens = s.files.back().first + s.files.back().layout.tokens;
+    s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
+    if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
     if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
-    s.descriptors = FdCache(s.files.size());
-    s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::uint32_t));
+    s.descriptors = FdCache(s.files.size(), reading.open_files);
+    s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::int64_t));
   }
   if (s.tokens < seq_len + 1)
-    throw base::data_error(fmt::format(
-        "{}{}: {} tokens in all, but one sample of seq_len {} needs {}: give more data or a smaller seq_len",
-        paths.empty() ? "data" : paths.front(), paths.size() > 1 ? ", ..." : "", s.tokens, seq_len,
-        seq_len + 1));
+    throw base::data_error(
+        fmt::format("{}{}: {} tokens in all{}, but one sample of seq_len {} needs {}: give more data or a "
+                    "smaller seq_len",
+                    paths.empty() ? "data" : paths.front(), paths.size() > 1 ? ", ..." : "", s.tokens,
+                    s.part == DataPart::validation ? " of the documents that data.valid_fraction chooses"
+                    : s.part == DataPart::training ? " of the documents that data.valid_fraction leaves"
+                                                   : "",
+                    seq_len, seq_len + 1));
   s.samples = (s.tokens - 1) / seq_len;
 }
 
@@ -119,9 +131,14 @@ std::string TokenSource::fingerprint() const {
                     file.layout.token_bytes);
     hash.update(std::as_bytes(std::span(entry)));
   }
-  return fmt::format("{}, seq_len {}, {} files, {} tokens, xxh3 {}{}",
-                     s.format == DataFormat::text ? "text bytes" : "tokens", s.seq_len, s.files.size(),
-                     s.tokens, hash.hex(), s.tokenizer.empty() ? "" : ", tokenizer " + s.tokenizer);
+  std::string text = fmt::format("{}, seq_len {}, {} files, {} tokens, xxh3 {}",
+                                 s.format == DataFormat::text ? "text bytes" : "tokens", s.seq_len,
+                                 s.files.size(), s.tokens, hash.hex());
+  if (!s.tokenizer.empty()) text += ", tokenizer " + s.tokenizer;
+  if (s.part != DataPart::all)
+    text += fmt::format(", {} of valid_fraction {}", s.part == DataPart::training ? "training" : "validation",
+                        s.valid_fraction);
+  return text;
 }
 
 std::string TokenSource::check_samples(int threads) const {
@@ -166,17 +183,16 @@ void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::in
 }
 
 void TokenSource::State::read_files(std::int64_t position, std::span<std::int32_t> out) {
-  const auto after = std::upper_bound(files.begin(), files.end(), position,
-                                      [](std::int64_t p, const SourceFile& file) { return p < file.first; });
-  auto file = static_cast<std::size_t>(after - files.begin()) - 1;
-  while (!out.empty()) {
-    const std::int64_t in_file = position - files[file].first;
-    const auto here = static_cast<std::size_t>(
-        std::min(files[file].layout.tokens - in_file, static_cast<std::int64_t>(out.size())));
-    read_part(file, in_file, out.first(here));
+  auto stretch = std::prev(
+      std::upper_bound(stretches.begin(), stretches.end(), position,
+                       [](std::int64_t p, const Stretch& candidate) { return p < candidate.first; }));
+  for (; !out.empty(); ++stretch) {
+    const std::int64_t skipped = position - stretch->first;
+    const auto here =
+        static_cast<std::size_t>(std::min(stretch->tokens - skipped, static_cast<std::int64_t>(out.size())));
+    read_part(stretch->file, stretch->begin + skipped, out.first(here));
     out = out.subspan(here);
     position += static_cast<std::int64_t>(here);
-    ++file;
   }
 }
 
@@ -191,9 +207,15 @@ void TokenSource::State::read_part(std::size_t index, std::int64_t position, std
         fmt::format("{}: truncated in mid-run: {} bytes at {} were there at the start, {} are left; restore "
                     "the file and resume",
                     file.path, bytes.size(), offset, got));
-  const std::uint32_t largest = width == 1   ? widen<std::uint8_t>(bytes.data(), out)
-                                : width == 2 ? widen<std::uint16_t>(bytes.data(), out)
-                                             : widen<std::uint32_t>(bytes.data(), out);
+  std::uint32_t largest = 0;
+  switch (file.layout.type) {
+    case TokenType::uint8: largest = widen<std::uint8_t>(bytes.data(), out); break;
+    case TokenType::int8: largest = widen<std::int8_t>(bytes.data(), out); break;
+    case TokenType::uint16: largest = widen<std::uint16_t>(bytes.data(), out); break;
+    case TokenType::int16: largest = widen<std::int16_t>(bytes.data(), out); break;
+    case TokenType::int64: largest = widen<std::int64_t>(bytes.data(), out); break;
+    default: largest = widen<std::uint32_t>(bytes.data(), out);
+  }
   if (std::cmp_less(largest, vocab)) return;
   const auto bad = std::find_if(out.begin(), out.end(), [this](std::int32_t token) {
     return std::cmp_greater_equal(static_cast<std::uint32_t>(token), vocab);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "io/tokens/document_split.h"
+#include "io/tokens/fd_cache.h"
 #include "io/tokens/options.h"
 
 namespace trainerd::io {
@@ -26,11 +28,23 @@ enum class SampleOrder : unsigned char { shuffled, in_order };
 /// meanwhile is a DataError, not a fault.
 class TokenSource {
  public:
+  /// Of a stream beside its files.
+  struct Reading {
+    SampleOrder order = SampleOrder::shuffled;
+    std::string stream = kTrainStream;
+    DataPart part = DataPart::all;                 ///< by `options.valid_fraction`
+    std::size_t open_files = FdCache::kOpenFiles;  ///< at most
+  };
   /// Opens every file of `paths` (see DataOptions). Throws DataError naming the file: absent, empty,
-  /// unreadable, shorter than its header says, or holding fewer than seq_len + 1 tokens in all.
+  /// unreadable, shorter than its header says, without documents where only some are read, or holding fewer
+  /// than seq_len + 1 tokens in all.
+  TokenSource(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t seq_len,
+              std::int64_t vocab, std::uint64_t seed, const Reading& reading);
+  /// All of the files.
   TokenSource(const std::vector<std::string>& paths, const DataOptions& options, std::int64_t seq_len,
               std::int64_t vocab, std::uint64_t seed, SampleOrder order,
-              const std::string& stream = kTrainStream);
+              const std::string& stream = kTrainStream)
+      : TokenSource(paths, options, seq_len, vocab, seed, Reading{.order = order, .stream = stream}) {}
   ~TokenSource();
   TokenSource(TokenSource&&) noexcept;
   TokenSource& operator=(TokenSource&&) noexcept;

@@ -76,12 +76,12 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   const auto crossed = [](const run::NodeMessage& message) {
     return run::decode_node_message(run::encode(message));
   };
-  const run::Go go = std::get<run::Go>(crossed(
-      run::Go{"run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, 40, 2, kernels::Isa::avx2, true}));
+  const run::Go go = std::get<run::Go>(crossed(run::Go{
+      "run7", "runs/a/checkpoints/step-00000010", 10, 80, 2560, {40, {{2, 7}}}, kernels::Isa::avx2, true}));
   CHECK(go.run == "run7");
   CHECK(go.last_good == "runs/a/checkpoints/step-00000010");
   CHECK((go.step == 10 && go.cursor == 80 && go.tokens == 2560));
-  CHECK((go.order_start == 40 && go.order_stream == 2 && go.evaluate_first));
+  CHECK((go.order == io::DataOrder{40, {{2, 7}}} && go.evaluate_first));
   const run::End end = std::get<run::End>(crossed(run::End{true, base::ErrorKind::data, "line\n\xff", 15}));
   CHECK((end.failed && end.kind == base::ErrorKind::data && end.stop_signal == 15));
   CHECK(end.message.starts_with("line\n"));

@@ -35,14 +35,12 @@ TEST_CASE("a worker's start crosses the channel with the data that its agent has
   run::Start start;
   start.rank = 3;
   start.data_content = "0123";
-  start.order_start = 40;
-  start.order_stream = 2;
+  start.order = {.start = 40, .sources = {{2, 7}, {0, 33}}};
   const run::Start back =
       std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   CHECK(back.rank == 3);
   CHECK(back.data_content == "0123");
-  CHECK(back.order_start == 40);
-  CHECK(back.order_stream == 2);
+  CHECK(back.order == start.order);
 }
 
 TEST_CASE("a start carries the layout of its world and the snapshots to begin from", "[messages]") {

@@ -25,9 +25,9 @@ TEST_CASE("a dataset.json beside token files puts its tokenizer into the data's 
   write_file(dir / "a/dataset.json", R"({"tokenizer": {"hash": "abc", "vocab": 12}})");
   CHECK(open(12) == without + ", tokenizer abc");
   CHECK_THAT(message_of<DataError>([&] { open(11); }), Contains("vocabulary of 12, but model.vocab is 11"));
-  check_one_tokenizer(data, 12);
+  check_one_tokenizer(data, 12, true);
   write_file(dir / "b/dataset.json", R"({"tokenizer": {"hash": "abd", "vocab": 12}})");
-  CHECK_THAT(message_of<DataError>([&] { check_one_tokenizer(data, 12); }),
+  CHECK_THAT(message_of<DataError>([&] { check_one_tokenizer(data, 12, true); }),
              Contains("name different tokenizers (abc, abd)"));
   data.train = {dir / "a", dir / "b"};
   CHECK_THAT(message_of<DataError>([&] { open(12); }), Contains("name different tokenizers"));

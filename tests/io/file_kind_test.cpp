@@ -124,6 +124,32 @@ TEST_CASE("Megatron's tokens are read as the index beside them says") {
   CHECK_THAT(refusal(dir / "wide.bin", tokens_of(TokenType::uint16)), Contains("index says int32"));
 }
 
+TEST_CASE("Megatron's tokens of every integer type are read, and a prefix is the name of a data set") {
+  const TempDir dir;
+  const std::vector<std::int32_t> tokens{7, 100, 9, 1};
+  const auto reads = [&](const std::string& name, const std::string& bytes, std::uint8_t code, int width) {
+    write_file(dir / (name + ".bin"), bytes);
+    write_file(dir / (name + ".idx"), index(code, {3, 1}, width));
+    CHECK(all_tokens({dir / (name + ".bin")}, tokens_of(TokenType::automatic), 4) == tokens);
+    CHECK(all_tokens({dir / name}, tokens_of(TokenType::automatic), 4) == tokens);
+  };
+  reads("a", raw<std::uint8_t>({7, 100, 9, 1}), 1, 1);
+  reads("b", raw<std::int8_t>({7, 100, 9, 1}), 2, 1);
+  reads("c", raw<std::int16_t>({7, 100, 9, 1}), 3, 2);
+  reads("d", raw<std::int32_t>({7, 100, 9, 1}), 4, 4);
+  reads("e", raw<std::int64_t>({7, 100, 9, 1}), 5, 8);
+  reads("f", raw<std::uint16_t>({7, 100, 9, 1}), 8, 2);
+  // Negative and huge ids are outside every vocabulary.
+  const auto refused = [&](const std::string& name, const std::string& bytes, std::uint8_t code, int width) {
+    write_file(dir / (name + ".bin"), bytes);
+    write_file(dir / (name + ".idx"), index(code, {3, 1}, width));
+    CHECK_THAT(message_of<DataError>([&] { all_tokens({dir / name}, tokens_of(TokenType::automatic), 4); }),
+               Contains("at position 2"));
+  };
+  refused("g", raw<std::int8_t>({7, 100, -1, 1}), 2, 1);
+  refused("h", raw<std::int64_t>({7, 100, std::int64_t{1} << 40, 1}), 5, 8);
+}
+
 TEST_CASE("a Megatron index that its data contradicts, or of a type that is not read, is refused") {
   const TempDir dir;
   const std::string data = raw<std::int32_t>({1, 2, 3, 4});
@@ -137,7 +163,10 @@ TEST_CASE("a Megatron index that its data contradicts, or of a type that is not 
   CHECK_THAT(refused("short", index(4, {2, 2}, 4), data.substr(0, 12)),
              Contains("16 bytes") && Contains("12"));
   CHECK_THAT(refused("float", index(7, {4}, 4), data), Contains("float32"));
-  CHECK_THAT(refused("long", index(5, {2}, 8), data), Contains("int64"));
+  CHECK_THAT(refused("double", index(6, {2}, 8), data), Contains("float64"));
+  CHECK_THAT(refused("old", "TNTIDX\0\0"s + std::string(60, '\1'), data),
+             Contains("TNTIDX") && Contains("MMIDIDX"));
+  CHECK_THAT(refused("long", index(4, {4}, 4) + "x", data), Contains("appended to"));
   CHECK_THAT(refused("code", index(77, {4}, 4), data), Contains("77"));
   CHECK_THAT(refused("cut", index(4, {4}, 4).substr(0, 40), data), Contains("cut short"));
   CHECK_THAT(refused("negative", index(4, {-4}, 4), data), Contains("-4"));

@@ -193,3 +193,52 @@ TEST_CASE("steps that are done again after a restart are in the file once") {
   sink.on_step(step(8));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 8));
 }
+
+TEST_CASE("the ledger of samples has each step once, with the attempt that its line is of") {
+  const TempDir dir;
+  const std::string path = dir / "samples.jsonl";
+  const auto step = [](std::int64_t n, std::vector<std::int64_t> sources = {}) {
+    StepRecord record{.step = n, .mfu = {}, .time = {}};
+    record.first_sample = 8 * (n - 1), record.samples = 8, record.source_samples = std::move(sources);
+    return record;
+  };
+  const auto expect = [&](const std::vector<std::int64_t>& attempts) {
+    std::string text;
+    for (std::size_t i = 0; i < attempts.size(); ++i)
+      text += "{\"step\":" + std::to_string(i + 1) + ",\"first\":" + std::to_string(8 * i) +
+              ",\"count\":8,\"attempt\":" + std::to_string(attempts[i]) + "}\n";
+    CHECK(read_file(path) == text);
+  };
+  {
+    SamplesSink sink(path, 0, 1);
+    for (std::int64_t n = 1; n <= 3; ++n) sink.on_step(step(n));
+    expect({1, 1, 1});
+    sink.on_restart({.step = 2, .tokens = 0});
+    sink.on_step(step(3)), sink.on_step(step(4));
+    expect({1, 1, 2, 2});
+  }
+  {
+    // Killed; goes on after step 1, so that the lines of attempt 2 are done again.
+    SamplesSink sink(path, 1, 3);
+    CHECK(sink.warning().empty());
+    sink.on_step(step(2));
+    expect({1, 3});
+  }
+  {
+    SamplesSink sink(path, 0, 1);
+    sink.on_step(step(1));
+    expect({1});
+    sink.on_step(step(2, {5, 3}));
+    CHECK(
+        read_file(path).ends_with("{\"step\":2,\"first\":8,\"count\":8,\"attempt\":1,\"sources\":[5,3]}\n"));
+  }
+  write_file(path,
+             read_file(path) + "garbage\n" + "{\"step\":3,\"first\":16,\"count\":8,\"attempt\":1}\n{\"st");
+  SamplesSink sink(path, 3, 2);
+  CHECK(sink.warning().find("samples.jsonl") != std::string::npos);
+  sink.on_step(step(4));
+  CHECK(
+      read_file(path).ends_with("\"step\":3,\"first\":16,\"count\":8,\"attempt\":1}\n{\"step\":4,\"first\":"
+                                "24,\"count\":8,\"attempt\":2}\n"));
+  CHECK_THROWS_AS(parse_samples_record("{\"step\":1}"), DataError);
+}

@@ -36,10 +36,16 @@ TEST_CASE("a manifest reads back as it was") {
   Manifest m = example();
   m.state.order_start = 96;
   m.state.order_stream = 2;
+  m.state.sources = {{"a.bin", "tokens, 3 files", "cafe", 0.7, 1000, 2, 10, 60},
+                     {"\xff.txt", "text bytes", "", 0.1 + 0.2, -1, 0, 0, 36}};
   m.state.job = "name: a\n";
   const Manifest back = parse_manifest(to_json(m));
   CHECK(back.state.order_start == 96);
   CHECK(back.state.order_stream == 2);
+  REQUIRE(back.state.sources.size() == 2);
+  CHECK(back.state.sources[0] == m.state.sources[0]);
+  CHECK(back.state.sources[1].weight == m.state.sources[1].weight);
+  CHECK(back.state.sources[1].taken == 36);
   CHECK(back.state.job == "name: a\n");
   CHECK(back.state.step == 12);
   CHECK(back.state.cursor == 192);
@@ -66,6 +72,7 @@ TEST_CASE("a manifest is indented JSON, written whole or entry by entry") {
   Manifest m = example();
   m.slices[1].second.stored = "w#1\n\"";
   m.state.job = "name: a\n  b: c\n";
+  m.state.sources = {{"a.bin", "tokens", "cafe", 0.7, 1000, 2, 10, 60}};
   const std::string text = to_json(m);
   CHECK(nlohmann::ordered_json::parse(text).dump(1) + "\n" == text);
   const std::vector<WrittenShard> shards{{m.shards[0], {m.slices[0].second}},
@@ -92,6 +99,16 @@ TEST_CASE("a manifest of before data could change in mid-run has one order of sa
   CHECK(back.state.order_start == 0);
   CHECK(back.state.order_stream == 0);
   CHECK(back.state.job.empty());
+  CHECK(back.state.sources.empty());
+}
+
+TEST_CASE("a source of a manifest whose counts cannot be is refused") {
+  Manifest m = example();
+  for (const SourceState& wrong :
+       {SourceState{.weight = -1}, SourceState{.stream = -1}, SourceState{.before = 5, .taken = 4}}) {
+    m.state.sources = {wrong};
+    CHECK_FALSE(why_refused(to_json(m)).empty());
+  }
 }
 
 TEST_CASE("an inconsistent manifest is refused with a reason") {

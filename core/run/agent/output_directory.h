@@ -10,8 +10,9 @@
 namespace trainerd::core::run {
 
 /// A run's directory, held by one agent at a time: job.yaml, run.json, starts.jsonl, gemm-algorithms.txt,
-/// steps.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html, run.log, metrics.json while it runs,
-/// .discovery-node-0 while a target of it is in the job's discovery directory, traces/, checkpoints/.
+/// steps.jsonl, samples.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html, run.log, metrics.json
+/// while it runs, .discovery-node-0 while a target of it is in the job's discovery directory, traces/,
+/// checkpoints/.
 class OutputDirectory {
  public:
   /// What becomes of an earlier run's output.
@@ -45,6 +46,7 @@ class OutputDirectory {
 
   const std::string& path() const { return path_; }
   std::string steps() const { return path_ + "/steps.jsonl"; }
+  std::string samples() const { return path_ + "/samples.jsonl"; }
   std::string events() const { return path_ + "/events.jsonl"; }
   std::string starts() const { return path_ + "/starts.jsonl"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }

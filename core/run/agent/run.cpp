@@ -75,8 +75,7 @@ void Run::begin() {
                      .step = step_,
                      .cursor = start_.cursor,
                      .tokens = start_.tokens,
-                     .order_start = start_.order_start,
-                     .order_stream = start_.order_stream,
+                     .order = start_.order,
                      .evaluate_first = start_.evaluate_first,
                      .resume_path = start_.resume_path});
 }

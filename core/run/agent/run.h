@@ -151,6 +151,7 @@ class Run {
   void open_trackers();
   void remove_left_targets() const;
   void compare_with_plan();
+  std::vector<std::int64_t> samples_of_sources(std::int64_t first, std::int64_t count) const;
   void finish(const std::string& outcome);
   io::RunInfo run_info() const;
   void warn_early(const std::string& message);
@@ -196,6 +197,8 @@ class Run {
   DataSeen data_;
   hf::Origin origin_;      ///< of the weights that training began from, now or in an earlier attempt
   std::string tokenizer_;  ///< directory of the tokenizer's files that go with them; empty: nothing to copy
+  std::optional<io::Blend> blend_;             ///< of the data, where it has several sources
+  std::vector<io::SourceState> gone_sources_;  ///< the leader's: of the data, that the job names no more
   std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
   std::int64_t step_ = 0, tokens_ = 0;
   std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due

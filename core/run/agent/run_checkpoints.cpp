@@ -28,11 +28,9 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
                             .segment = static_cast<int>(held.segment),
                             .first_rank = here.first};
   job.state = {held.step, held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_), environment};
-  job.state.order_start = start_.order_start;
-  job.state.order_stream = start_.order_stream;
   job.state.job = start_.job_yaml;
   job.state.origin = hf::to_text(origin_);
-  record_data(data_, job.state);
+  record_data(data_, {start_.order, gone_sources_}, job.state);
   job.snapshot_seconds = seconds;
   for (std::int64_t i = 0; i < here.count; ++i) {
     const std::int64_t rank = here.first + i, bytes = held.bytes.at(static_cast<std::size_t>(i));

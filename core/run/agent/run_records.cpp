@@ -20,11 +20,14 @@
 namespace trainerd::core::run {
 namespace {
 
-/// "text: book.txt, more/*.txt".
+/// "text: book.txt, more/*.txt"; of a blend "token files: 0.7 of a.bin; 0.3 of b.bin, c.bin".
 std::string data_text(const io::DataOptions& data) {
   if (data.format == io::DataFormat::synthetic) return "synthetic";
   std::string files;
   for (const std::string& path : data.train) files += (files.empty() ? "" : ", ") + path;
+  for (const io::DataSource& source : data.sources)
+    files +=
+        fmt::format("{}{} of {}", files.empty() ? "" : "; ", source.weight, fmt::join(source.path, ", "));
   return (data.format == io::DataFormat::text ? "text: " : "token files: ") + files;
 }
 
@@ -134,9 +137,11 @@ void Run::open_sinks() {
   earlier_run_ = io::read_earlier_run(output_.steps(), output_.events(), step_);
   auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
   auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
-  for (const std::string& warning : {steps->warning(), events->warning()})
+  auto samples = std::make_unique<io::SamplesSink>(output_.samples(), step_, earlier_run_.attempts + 1);
+  for (const std::string& warning : {steps->warning(), samples->warning(), events->warning()})
     if (!warning.empty()) warn_early(warning);
   sinks_.add(std::move(steps));
+  sinks_.add(std::move(samples));
   sinks_.add(std::move(events));
   sinks_.add(report_sink());
   sinks_.add(std::make_unique<io::RunFactsSink>(output_.facts()));

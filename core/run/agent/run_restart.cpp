@@ -51,10 +51,7 @@ Run::Next Run::lead_restart() {
   parts_.forget_after(common);
   dropped_after_ = common;
   if (stop_) return stop_in_place(std::max(common, start_.step));
-  Go go{.last_good = last_good_,
-        .order_start = start_.order_start,
-        .order_stream = start_.order_stream,
-        .attempt = attempt_->number() + 1};
+  Go go{.last_good = last_good_, .order = start_.order, .attempt = attempt_->number() + 1};
   const bool in_memory =
       common != kNone && (membership_.alone() || snapshots_->self_contained()) &&
       std::all_of(held_.begin(), held_.end(), [](const auto& held) { return held.second.self_contained; });

@@ -39,8 +39,7 @@ void Run::resume() {
     start_.step = step_ = first_step_ = go.step;
     start_.cursor = go.cursor;
     start_.tokens = tokens_ = go.tokens;
-    start_.order_start = go.order_start;
-    start_.order_stream = go.order_stream;
+    start_.order = go.order;
     start_.evaluate_first = go.evaluate_first;
     return;
   }
@@ -86,14 +85,18 @@ bool Run::evaluation_missing() const {
 void Run::check_data() {
   const double begin = base::monotonic_seconds();
   data_ = look_at_data(job_);
-  log::info("data: {}; samples were checked in {}", data_text(data_.files, data_.content),
+  log::info("data: {}; samples were checked in {}", data_text(data_.files(), data_.content()),
             io::short_duration(base::monotonic_seconds() - begin));
-  start_.data_content = data_.content;
-  if (!resumed_) return;
-  ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
-  start_.order_start = resumed.order_start;
-  start_.order_stream = resumed.order_stream;
-  std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
+  start_.data_content = data_.content();
+  if (resumed_) {
+    ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
+    start_.order = std::move(resumed.course.order);
+    gone_sources_ = std::move(resumed.course.gone);
+    std::move(resumed.notices.begin(), resumed.notices.end(), std::back_inserter(changes_));
+  }
+  if (data_.sources.size() > 1) blend_ = io::blend_after(start_.order, data_.sources);
+  require_enough(data_, start_.order,
+                 start_.cursor - start_.order.start + (job_.steps - step_) * job_.batch.global);
 }
 
 /// What is wrong with them is said before anything of an earlier run is touched. The leader reads them whole;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "core/run/agent/run.h"
@@ -32,7 +34,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   const bool again = std::exchange(told_ready_, true);
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
-  ready.require_data(data_text(data_.files, start_.data_content));
+  ready.require_data(data_text(data_.files(), start_.data_content));
   if (!membership_.leads() && sinks_.none()) return;
   if (again) return;
   if (resumed_) {
@@ -56,6 +58,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
 
 void Run::on_step(io::StepRecord record) {
   record = stamped(std::move(record));
+  if (blend_) record.source_samples = samples_of_sources(record.first_sample, record.samples);
   step_ = record.step;
   last_step_at_ = record.wall_time;
   latest_steps_.emplace_back(record.step, record.step_seconds);
@@ -70,6 +73,15 @@ void Run::on_step(io::StepRecord record) {
   if (plan_check_) plan_check_->add(record);
   compare_with_plan();
   if (!evaluation_due(job_, record.step)) stop_after(record.step);
+}
+
+/// How many of `count` samples from the cursor `first` on are of each source.
+std::vector<std::int64_t> Run::samples_of_sources(std::int64_t first, std::int64_t count) const {
+  const std::int64_t position = first - start_.order.start;
+  std::vector<std::int64_t> taken = blend_->taken(position + count);
+  const std::vector<std::int64_t> before = blend_->taken(position);
+  std::transform(taken.begin(), taken.end(), before.begin(), taken.begin(), std::minus<>());
+  return taken;
 }
 
 void Run::on_evaluation(io::EvaluationRecord record) {

@@ -60,14 +60,15 @@ StartTags write_start(const std::string& path, const StartRecord& record) {
       {"job_file", std::filesystem::absolute(call.job_file, error).string()},
       {"job_git", git_json(git)},
       {"data",
-       {{"files", record.data.files}, {"content", record.data.content}, {"valid", record.data.valid}}},
+       {{"files", record.data.files()}, {"content", record.data.content()}, {"valid", record.data.valid}}},
       {"hosts", record.hosts},
       {"device", record.device},
       {"layout", record.layout},
       {"environment", call.environment}};
   const std::string text = io::to_text(line) + "\n";
-  StartTags start{.tags = {{"trainerd.data_fingerprint", data_text(record.data.files, record.data.content)}},
-                  .problem = {}};
+  StartTags start{
+      .tags = {{"trainerd.data_fingerprint", data_text(record.data.files(), record.data.content())}},
+      .problem = {}};
   const base::UniqueFd fd = base::open_append(path);
   const int failed = fd ? base::write_all(fd.get(), std::as_bytes(std::span(text))) : errno;
   if (failed != 0) start.problem = path + " cannot be written: " + base::errno_text(failed);

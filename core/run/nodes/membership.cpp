@@ -67,6 +67,7 @@ std::string seconds_text(double seconds) {
 
 std::string shared_job(job::JobSpec job) {
   job.data.train.clear();
+  for (io::DataSource& source : job.data.sources) source.path.clear();
   job.data.valid.clear();
   return spec::to_yaml(job);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/run/wire/json_text.h"
+#include "core/run/wire/order_json.h"
 #include "core/run/wire/slices_json.h"
 #include "core/version/version.h"
 
@@ -23,8 +24,7 @@ json body(const Go& m) {
           {"step", m.step},
           {"cursor", m.cursor},
           {"tokens", m.tokens},
-          {"order_start", m.order_start},
-          {"order_stream", m.order_stream},
+          {"order", order_to_json(m.order)},
           {"isa", to_string(m.isa)},
           {"evaluate_first", m.evaluate_first},
           {"resume", m.resume_path},
@@ -146,10 +146,9 @@ Hello decode_hello(const std::string& text) {
 NodeMessage decode_node_message(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) -> NodeMessage {
     if (type == "go")
-      return Go{
-          j.at("run"),         j.at("last_good"),    j.at("step"),  j.at("cursor"),         j.at("tokens"),
-          j.at("order_start"), j.at("order_stream"), isa_in(j),     j.at("evaluate_first"), j.at("resume"),
-          j.at("attempt"),     j.at("from_memory"),  j.at("reason")};
+      return Go{j.at("run"),    j.at("last_good"),         j.at("step"),        j.at("cursor"),
+                j.at("tokens"), order_from(j.at("order")), isa_in(j),           j.at("evaluate_first"),
+                j.at("resume"), j.at("attempt"),           j.at("from_memory"), j.at("reason")};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") return Held{j.at("attempt"), j.at("steps"), j.at("self_contained")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};

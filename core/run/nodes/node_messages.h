@@ -10,6 +10,7 @@
 
 #include "core/run/stop/stop.h"
 #include "io/checkpoint/checkpoint.h"
+#include "io/tokens/token_blend.h"
 #include "kernels/base/error.h"
 #include "kernels/target/target.h"
 
@@ -34,8 +35,7 @@ struct Go {
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  std::int64_t order_start = 0;               ///< the cursor at which the order of samples began
-  std::int64_t order_stream = 0;              ///< its number
+  io::DataOrder order = {};                   ///< of the samples
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
   bool evaluate_first = false;                ///< see `Start`
   std::string resume_path = {};               ///< of the checkpoint to load; empty: none is loaded

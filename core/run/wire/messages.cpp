@@ -4,6 +4,7 @@
 
 #include "core/run/wire/json_text.h"
 #include "core/run/wire/layout_json.h"
+#include "core/run/wire/order_json.h"
 #include "core/run/wire/slices_json.h"
 
 namespace trainerd::core::run {
@@ -35,8 +36,7 @@ json body(const Start& m) {
           {"interface", m.interface},
           {"gemm_algorithms", m.gemm_algorithms},
           {"data_content", m.data_content},
-          {"order_start", m.order_start},
-          {"order_stream", m.order_stream}};
+          {"order", order_to_json(m.order)}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -54,7 +54,9 @@ json body(const Ready& m) {
           {"pci_bus_id", m.pci_bus_id},
           {"data_tokens", m.data_tokens}};
 }
-json body(const io::StepRecord& m) { return {{"type", "step"}, {"line", io::to_json_line(m)}}; }
+json body(const io::StepRecord& m) {
+  return {{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
+}
 json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationProgress& m) {
@@ -114,8 +116,7 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("interface"),
               j.at("gemm_algorithms"),
               j.at("data_content"),
-              j.at("order_start"),
-              j.at("order_stream"),
+              order_from(j.at("order")),
               layout_from(j.at("layout")),
               j.at("node_first"),
               j.at("node_count"),
@@ -142,7 +143,12 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
                    j.at("data_tokens"),     slices_from(j.at("borrowed"))};
-    if (type == "step") return io::parse_step_record(j.at("line"));
+    if (type == "step") {
+      io::StepRecord m = io::parse_step_record(j.at("line"));
+      m.first_sample = j.at("samples").at(0);
+      m.samples = j.at("samples").at(1);
+      return m;
+    }
     if (type == "evaluation") {
       const io::EventRecord event = io::parse_event_record(j.at("line"));
       if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&event)) return *evaluation;

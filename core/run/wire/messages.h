@@ -11,6 +11,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/records/records.h"
 #include "io/records/trace.h"
+#include "io/tokens/token_blend.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/layout.h"
 
@@ -39,8 +40,7 @@ struct Start {
   std::string interface = {};        ///< name or address by which this node's ranks are reached
   std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
   std::string data_content = {};     ///< of the training data, as this node's agent has found it
-  std::int64_t order_start = 0;      ///< the cursor at which the order of samples began
-  std::int64_t order_stream = 0;     ///< its number
+  io::DataOrder order = {};          ///< of the samples
   parallel::Layout layout = {};      ///< of the attempt's world
   std::int64_t node_first = 0;       ///< the ranks of this node follow each other
   std::int64_t node_count = 1;

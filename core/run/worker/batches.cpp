@@ -5,8 +5,12 @@
 
 namespace trainerd::core::run {
 
+io::SampleShape sample_shape(const job::JobSpec& job) {
+  return {.seq_len = job.model.seq_len, .vocab = job.model.vocab, .seed = job.seed};
+}
+
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
-                                                std::shared_ptr<io::TokenSource> source, parallel::Pass pass,
+                                                std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
                                                 std::int64_t passes, std::int64_t cursor) {
   return std::make_unique<train::BatchLoader>(
       train::BatchLoader::Options{.shape = trainer.batch_shape(),

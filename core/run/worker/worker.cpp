@@ -25,7 +25,7 @@
 #include "core/spec/spec.h"
 #include "core/train/snapshot.h"
 #include "io/text/text.h"
-#include "io/tokens/token_source.h"
+#include "io/tokens/token_blend.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::core::run {
@@ -37,6 +37,7 @@ struct AgentGone {};
 /// A step on its way.
 struct Launched {
   std::int64_t step = 0, tokens = 0;  ///< of the run up to its end
+  std::int64_t first_sample = 0;
   bool traced = false;
   double carried_stall = 0;  ///< seconds that its start waited for a checkpoint
 };
@@ -100,10 +101,10 @@ class Worker {
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<train::Snapshot> snapshot_;
-  std::shared_ptr<io::TokenSource> train_, valid_;  ///< a loader's thread may outlive the worker
-  std::unique_ptr<train::BatchLoader> batches_;     ///< of training
-  std::deque<Launched> launched_;                   ///< not reported yet
-  double begin_ = 0;                                ///< of the step that is reported next
+  std::shared_ptr<io::TokenBlend> train_, valid_;  ///< a loader's thread may outlive the worker
+  std::unique_ptr<train::BatchLoader> batches_;    ///< of training
+  std::deque<Launched> launched_;                  ///< not reported yet
+  double begin_ = 0;                               ///< of the step that is reported next
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
   RankStatus status_;
@@ -173,9 +174,8 @@ void Worker::build(const Start& start) {
   snapshot_ = std::make_unique<train::Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
-  train_ = std::make_shared<io::TokenSource>(job_.data.train, job_.data, job_.model.seq_len, job_.model.vocab,
-                                             job_.seed, io::SampleOrder::shuffled);
-  train_->start_order(start.order_start, start.order_stream);
+  train_ = std::make_shared<io::TokenBlend>(io::TokenBlend::training(job_.data, sample_shape(job_)));
+  train_->start_order(start.order);
   if (job_.evaluate.every > 0) open_validation();
   restore_state(start, job_.model.from, std::exchange(held_fds_, {}), *snapshot_, *trainer_,
                 rank_->backend());
@@ -193,7 +193,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.slices = snapshot_->slices();
   ready.borrowed = snapshot_->borrowed();
   ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
-  ready.data_fingerprint = data_text(train_->fingerprint(), start.data_content);
+  ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
@@ -201,8 +201,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
 }
 
 void Worker::open_validation() {
-  valid_ = std::make_shared<io::TokenSource>(job_.data.valid, job_.data, job_.model.seq_len, job_.model.vocab,
-                                             job_.seed, io::SampleOrder::in_order, io::kValidStream);
+  valid_ = std::make_shared<io::TokenBlend>(io::TokenBlend::validation(job_.data, sample_shape(job_)));
   evaluation_batches_ = evaluation_batches(job_, valid_->samples());
   if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
   send(io::NoticeRecord{
@@ -227,6 +226,7 @@ bool Worker::traces(std::int64_t step) const {
 void Worker::launch(std::int64_t step) {
   Launched launched{.step = step,
                     .tokens = tokens_ + job_.tokens_per_step(),
+                    .first_sample = cursor_,
                     .traced = traces(step),
                     .carried_stall = std::exchange(carried_stall_, 0.0)};
   // A step that waited for the checkpoint before it to reach the disk began when that wait did.
@@ -256,6 +256,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
         " is not finite; the step updated nothing");
   record.step = launched.step;
   record.tokens = launched.tokens;
+  record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   record.loss = report.loss;
   record.grad_norm = report.grad_norm;
   record.learning_rate = report.learning_rate;

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "io/tokens/token_blend.h"
+
+namespace trainerd::core::run {
+
+// The order of samples as it crosses to workers and other nodes. `order_from` throws
+// nlohmann::json::exception on what is none.
+nlohmann::json order_to_json(const io::DataOrder& order);
+io::DataOrder order_from(const nlohmann::json& json);
+
+}  // namespace trainerd::core::run

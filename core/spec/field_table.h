@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/spec/fields.h"
+
+// How the table of fields.h is written down, over several files.
+
+namespace trainerd::core::spec {
+
+class FieldTable {
+ public:
+  Field& add(std::string path, Storage storage, std::string meaning) {
+    return fields_.emplace_back(Field{std::move(path), std::move(storage), std::move(meaning)});
+  }
+  template <class Enum>
+  Field& choice(std::string path, Enum& value,
+                std::initializer_list<EnumWord<std::type_identity_t<Enum>>> words, std::string meaning) {
+    return add(std::move(path), Choice(value, words), std::move(meaning));
+  }
+  std::vector<Field> take() { return std::move(fields_); }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+/// The keys of a blend of sources and of a split by documents. `idle`: why they have no effect in this job;
+/// empty: they have one.
+void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
+
+}  // namespace trainerd::core::spec

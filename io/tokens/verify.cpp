@@ -1,0 +1,164 @@
+#include "io/tokens/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "io/hash/hash.h"
+#include "io/text/text.h"
+#include "io/tokens/samples.h"
+#include "io/tokens/source_files.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+#include "kernels/base/thread_pool.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::int64_t kVerifyBlockBytes = 4 << 20;
+constexpr std::size_t kHexDigits = 32;
+
+/// One file, read whole.
+struct VerifiedFile {
+  std::string path, checksum;
+  SourceFile file;
+  IdScan ids;
+  std::int64_t documents = 0, empty_documents = 0;
+  std::vector<std::string> problems;
+};
+
+// The checksum that `path` had when `xxhsum -H2 PATH >PATH.xxh128` wrote it down; none: it is not written
+// down.
+std::optional<std::string> noted_checksum(const std::string& path) {
+  const std::string note = path + ".xxh128";
+  const base::UniqueFd fd = base::open_read(note);
+  if (!fd && errno == ENOENT) return std::nullopt;
+  std::string text(kHexDigits, '\0');
+  const std::int64_t got =
+      fd ? base::read_at(fd.get(), std::as_writable_bytes(std::span(text.data(), text.size())), 0) : -1;
+  if (got < 0) throw base::data_error(note + ": cannot be read: " + base::errno_text(errno));
+  text.resize(static_cast<std::size_t>(got));
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
+  if (text.size() != kHexDigits || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw base::data_error(note + ": it does not begin with the 32 hex digits that xxhsum -H2 prints");
+  return text;
+}
+
+// In order, for the checksum.
+void read_whole(VerifiedFile& verified, std::int64_t vocab) {
+  const base::UniqueFd fd = base::open_read(verified.path);
+  if (!fd) throw base::data_error(verified.path + ": cannot be opened: " + base::errno_text(errno));
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(verified.file.bytes, kVerifyBlockBytes)));
+  Xxh3 hash;
+  for (std::int64_t at = 0; at < verified.file.bytes;) {
+    const std::span<std::byte> bytes = std::span(block).first(
+        static_cast<std::size_t>(std::min(kVerifyBlockBytes, verified.file.bytes - at)));
+    const std::int64_t got = base::read_at(fd.get(), bytes, at);
+    if (got < 0) throw base::data_error(verified.path + ": cannot be read: " + base::errno_text(errno));
+    if (std::cmp_less(got, bytes.size()))
+      throw base::data_error(verified.path + ": became shorter while it was read");
+    hash.update(bytes);
+    if (verified.file.layout.tokens > 0) add(verified.ids, scan_ids(verified.file, at, bytes, vocab));
+    at += got;
+  }
+  verified.checksum = hash.hex();
+}
+
+void verify_file(VerifiedFile& verified, const InspectOptions& options) {
+  const auto attempt = [&verified](const auto& check) {
+    try {
+      check();
+    } catch (const base::DataError& error) {
+      verified.problems.emplace_back(error.what());
+    }
+  };
+  attempt([&] {
+    DataOptions data;
+    data.format = format_by_head(verified.path, head_of_file(verified.path), options);
+    data.dtype = options.dtype;
+    verified.file = open_source_file(verified.path, data, options.vocab);
+  });
+  // What cannot be read as data has no ids, and no checksum that is worth a note.
+  if (!verified.problems.empty()) return;
+  attempt([&] { read_whole(verified, options.vocab); });
+  if (!verified.problems.empty()) return;
+  if (const std::string problem = ids_problem(verified.file, verified.ids, options.vocab); !problem.empty())
+    verified.problems.push_back(problem +
+                                (verified.ids.outside > 1
+                                     ? fmt::format(" ({} such ids in all)", with_commas(verified.ids.outside))
+                                     : ""));
+  if (verified.file.layout.index)
+    attempt([&] {
+      each_document(*verified.file.layout.index, [&verified](const Document& document) {
+        ++verified.documents;
+        verified.empty_documents += document.tokens == 0 ? 1 : 0;
+      });
+    });
+  attempt([&] {
+    const auto noted = noted_checksum(verified.path);
+    if (noted && *noted != verified.checksum)
+      throw base::data_error(verified.path + ": its checksum is " + verified.checksum + ", and " +
+                             verified.path + ".xxh128 says " + *noted +
+                             ": the file was damaged or changed; copy it again, or write its checksum anew");
+  });
+}
+
+std::string verification_text(std::span<const VerifiedFile> files) {
+  std::int64_t tokens = 0, bytes = 0, documents = 0, empty = 0;
+  std::uint32_t largest = 0;
+  bool indexed = false;
+  std::string checksums;
+  for (const VerifiedFile& f : files) {
+    tokens += f.file.layout.tokens;
+    bytes += f.file.bytes;
+    documents += f.documents;
+    empty += f.empty_documents;
+    indexed |= f.file.layout.index.has_value();
+    largest = std::max(largest, f.ids.largest);
+    if (!f.checksum.empty()) checksums += fmt::format("    {}  {}\n", f.checksum, f.path);
+  }
+  std::string out;
+  const auto line = [&out](const char* name, const std::string& value) {
+    out += fmt::format("  {:<15}{}\n", name, value);
+  };
+  line("files", with_commas(static_cast<std::int64_t>(files.size())));
+  line("tokens", with_commas(tokens));
+  if (indexed)
+    line("documents",
+         with_commas(documents) + (empty == 0 ? "" : fmt::format(" ({} empty)", with_commas(empty))));
+  if (tokens > 0)
+    line("largest id", fmt::format("{} (vocab of at least {})", largest, std::uint64_t{largest} + 1));
+  line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
+  if (!checksums.empty()) out += "  checksums (XXH128, as xxhsum -H2 prints it)\n" + checksums;
+  return out;
+}
+
+}  // namespace
+
+Verification verify_data(const std::vector<std::string>& paths, const InspectOptions& options) {
+  base::check(options.format != DataFormat::synthetic, "synthetic data has no files to look at");
+  std::vector<std::string> named = paths;
+  for (std::string& path : named) path = megatron_data_path(path);
+  std::vector<VerifiedFile> files;
+  // Notes of checksums lie beside what they are of.
+  for (const DataFile& listed : list_data(named, options.format.value_or(DataFormat::tokens)))
+    if (listed.named || !listed.path.ends_with(".xxh128"))
+      files.push_back({.path = listed.path, .checksum = {}, .file = {}, .ids = {}, .problems = {}});
+  if (files.empty()) throw base::data_error(paths.front() + ": there are no files");
+  base::ThreadPool pool(static_cast<int>(
+      std::min<std::size_t>(static_cast<std::size_t>(std::max(1, options.threads)), files.size())));
+  pool.run(static_cast<std::int64_t>(files.size()),
+           [&](std::int64_t i, int) { verify_file(files[static_cast<std::size_t>(i)], options); });
+  Verification verification;
+  for (const VerifiedFile& file : files)
+    verification.problems.insert(verification.problems.end(), file.problems.begin(), file.problems.end());
+  verification.text = verification_text(files);
+  return verification;
+}
+
+}  // namespace trainerd::io
