@@ -113,7 +113,7 @@ class Blend(RunTest):
         self.run_job(job("whole", 34))
         self.assertEqual(set(self.assert_once("whole", 34)), {1})
         process = self.start(job("a", 100_000))
-        self.wait_for_step(process, 10, "a")
+        self.wait_for_checkpoint(process)
         process.kill()
         process.communicate()
         done = self.checkpoints("a")
@@ -176,7 +176,7 @@ class Verify(RunTest):
 
     FIXTURE = ROOT / "tests/golden/megatron"
 
-    def data(self, command, *args, status=0):
+    def data_command(self, command, *args, status=0):
         done = subprocess.run([BINARY, "data", command, *args], capture_output=True, text=True)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout + done.stderr
@@ -185,27 +185,27 @@ class Verify(RunTest):
         documents = json.loads((self.FIXTURE / "documents.json").read_text())
         for name in ("narrow", "wide"):
             for ending in ("", ".bin", ".idx"):
-                output = self.data("inspect", self.FIXTURE / (name + ending))
+                output = self.data_command("inspect", self.FIXTURE / (name + ending))
                 self.assertRegex(output, rf"(?m)^  tokens +{sum(map(len, documents[name])):,}$")
                 self.assertRegex(output, rf"(?m)^  documents +{len(documents[name])}$")
-                self.assertIn(" 60 (5 empty)", self.data("verify", self.FIXTURE / (name + ending), "--vocab", "151936"))
-        self.assertIn("no problems", self.data("verify", *self.FIXTURE.glob("*.bin")))
+                self.assertIn(" 60 (5 empty)", self.data_command("verify", self.FIXTURE / (name + ending), "--vocab", "151936"))
+        self.assertIn("no problems", self.data_command("verify", *self.FIXTURE.glob("*.bin")))
 
     def test_torn_files_other_formats_and_ids_are_named_with_status_4(self):
         for ending in (".bin", ".idx"):
             shutil.copy(self.FIXTURE / f"narrow{ending}", self.root)
         data, index = self.root / "narrow.bin", self.root / "narrow.idx"
         whole, whole_index = data.read_bytes(), index.read_bytes()
-        self.assertIn("no problems", self.data("verify", self.root / "narrow"))
-        self.assertRegex(self.data("verify", data, "--vocab", "50000", status=4), r"narrow\.bin: token \d+ at position \d+ .*vocabulary of 50000")
+        self.assertIn("no problems", self.data_command("verify", self.root / "narrow"))
+        self.assertRegex(self.data_command("verify", data, "--vocab", "50000", status=4), r"narrow\.bin: token \d+ at position \d+ .*vocabulary of 50000")
         data.write_bytes(whole[:-2])
-        self.assertRegex(self.data("verify", self.root / "narrow", status=4), r"narrow\.bin: its index .* says 3958 bytes, but the file has 3956")
+        self.assertRegex(self.data_command("verify", self.root / "narrow", status=4), r"narrow\.bin: its index .* says 3958 bytes, but the file has 3956")
         data.write_bytes(whole)
         for wrong, message in ((whole_index[:-8], "cut short"), (b"TNTIDX\0\0" + whole_index[8:], "TNTIDX"),
                                (whole_index[:17] + b"\7" + whole_index[18:], "float32"), (whole_index[:17] + b"\6" + whole_index[18:], "float64")):
             index.write_bytes(wrong)
             for command in ("inspect", "verify"):
-                self.assertRegex(self.data(command, self.root / "narrow", status=4), rf"narrow\.idx: .*{message}.*make")
+                self.assertRegex(self.data_command(command, self.root / "narrow", status=4), rf"narrow\.idx: .*{message}.*make")
 
 
 if __name__ == "__main__":
