@@ -86,12 +86,12 @@ TEST_CASE("a data set of Megatron's IndexedDatasetBuilder reads identically", "[
 TEST_CASE("an inspection of a Megatron data set says its documents, by any of its names", "[megatron]") {
   const std::string text = inspect_data(kMegatron + "narrow", {}).text;
   CHECK_THAT(text, Contains("Megatron uint16"));
-  CHECK_THAT(text, Contains("tokens         1,979\n"));
-  CHECK_THAT(text, Contains("documents      60\n"));
+  CHECK_THAT(text, Contains("tokens          1,979\n"));
+  CHECK_THAT(text, Contains("documents       60\n"));
   CHECK_THAT(text, Contains("min 0, median 30, p99 105, max 105 tokens"));
   CHECK(inspect_data(kMegatron + "narrow.bin", {}).text.substr(text.find('\n') + 5) ==
         text.substr(text.find('\n') + 1));
-  CHECK_THAT(inspect_data(kMegatron + "narrow.idx", {}).text, Contains("documents      60\n"));
+  CHECK_THAT(inspect_data(kMegatron + "narrow.idx", {}).text, Contains("documents       60\n"));
 }
 
 TEST_CASE("a sound data set has no problems, and its counts and checksum are those of its bytes",
