@@ -2,6 +2,14 @@
 
 namespace trainerd::apps {
 
+void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, std::int64_t& vocab) {
+  command.add_option("--format", format, "text or tokens; else by header or name: *.bin is tokens")
+      ->check(CLI::IsMember({"text", "tokens"}));
+  command.add_option("--dtype", dtype, "What the numbers of token files without a header are")
+      ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
+  command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
+}
+
 CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
   CLI::App* prepare =
       data.add_subcommand("prepare", "Encode texts and JSON lines to token files with document boundaries");

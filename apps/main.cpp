@@ -147,21 +147,14 @@ class CommandLine {
     data->require_subcommand(1);
     CLI::App* inspect =
         data->add_subcommand("inspect", "Say what the data reader sees in a file or directory");
-    const auto add_kind = [](CLI::App* command, auto& args) {
-      command->add_option("--format", args.format, "text or tokens; else by header or name: *.bin is tokens")
-          ->check(CLI::IsMember({"text", "tokens"}));
-      command->add_option("--dtype", args.dtype, "What the numbers of token files without a header are")
-          ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
-      command->add_option("--vocab", args.vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
-    };
     inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
-    add_kind(inspect, inspect_);
+    add_data_kind(*inspect, inspect_.format, inspect_.dtype, inspect_.vocab);
     inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
     CLI::App* verify =
         data->add_subcommand("verify", "Read files whole and check sizes, ids, documents and checksums");
     verify->add_option("PATH", verify_.paths, "Files, directories or glob patterns")->required();
-    add_kind(verify, verify_);
+    add_data_kind(*verify, verify_.format, verify_.dtype, verify_.vocab);
     verify->callback([this] { chosen_ = [this] { return data_verify_command(verify_); }; });
 
     add_data_prepare(*data, prepare_)->callback([this] {

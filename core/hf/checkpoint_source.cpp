@@ -32,7 +32,8 @@ class Checkpoint final : public WeightSource {
 /// The tokenizer's files of a checkpoint lie in it, or in the output of its run.
 std::string tokenizer_of(const std::string& checkpoint) {
   namespace fs = std::filesystem;
-  const fs::path here(checkpoint);
+  fs::path here = fs::absolute(checkpoint).lexically_normal();
+  if (!here.has_filename()) here = here.parent_path();
   for (const fs::path& near : {here / kCompanionFolder, here.parent_path().parent_path() / kCompanionFolder})
     if (std::error_code ignored; fs::is_directory(near, ignored)) return near.string();
   return "";

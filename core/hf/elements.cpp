@@ -40,10 +40,10 @@ std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::spa
   for (std::size_t i = 0; i < count; ++i) {
     From value;  // the bytes may lie at any address
     std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
-    const float wide = widened(value);
-    if (!bad && !std::isfinite(wide)) bad = static_cast<std::int64_t>(i);
     To out;
-    narrow(wide, out);
+    narrow(widened(value), out);
+    // Also a value that is too large for what it is written in.
+    if (!bad && !std::isfinite(widened(out))) bad = static_cast<std::int64_t>(i);
     std::memcpy(to.data() + i * sizeof(To), &out, sizeof(To));
   }
   return bad;

@@ -1,5 +1,9 @@
 #include "core/hf/new_directory.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -26,16 +30,21 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
-NewDirectory::NewDirectory(const std::string& path) : path_(absolute(path)), partial_(path_ + ".partial") {
+NewDirectory::NewDirectory(const std::string& path) : path_(absolute(path)) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path_, error);
   const bool there = fs::exists(status);
   if (there && !(fs::is_directory(status) && fs::is_empty(path_, error)))
     throw base::checkpoint_error(path_ + ": exists already: remove it, or choose another directory");
-  fs::remove_all(partial_, error);
-  if (error) cannot(partial_, "remove what an interrupted try left", error.value());
-  fs::create_directories(partial_, error);
-  if (error) cannot(partial_, "make this directory", error.value());
+  fs::create_directories(fs::path(path_).parent_path(), error);
+  if (error) cannot(path_, "make this directory", error.value());
+  std::string unique = path_ + ".partial-XXXXXX";
+  if (::mkdtemp(unique.data()) == nullptr) cannot(unique, "make this directory", errno);
+  partial_ = unique;
+  // As other directories: mkdtemp's are this user's alone.
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  if (::chmod(partial_.c_str(), 0777 & ~mask) != 0) cannot(partial_, "give others access to", errno);
 }
 
 NewDirectory::~NewDirectory() {

@@ -4,11 +4,11 @@
 
 namespace trainerd::core::hf {
 
-/// A directory that appears whole or not at all: it is filled under another name beside its own and renamed.
+/// A directory that appears whole or not at all: it is filled under another name beside its own, which no
+/// other process uses, and renamed. A kill leaves that one behind.
 class NewDirectory {
  public:
-  /// Throws CheckpointError when `path` exists and is not an empty directory, or cannot be made. What an
-  /// interrupted try left is removed.
+  /// Throws CheckpointError when `path` exists and is not an empty directory, or cannot be made.
   explicit NewDirectory(const std::string& path);
   /// Removes what was made, unless it was completed.
   ~NewDirectory();

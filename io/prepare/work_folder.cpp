@@ -112,7 +112,13 @@ std::vector<std::optional<PartRecord>> WorkFolder::keep(const std::vector<Part>&
   }
   for (const std::string& folder : {path_ + "/" + kRecords, path_}) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      if (entry.is_directory() || kept.contains(entry.path().string())) continue;
+      if (kept.contains(entry.path().string())) continue;
+      const std::string file = entry.path().filename().string();
+      if (entry.is_directory() && folder == path_ && file == kRecords) continue;
+      if (entry.is_directory() || !(file.starts_with("tokens-") || file.starts_with("dataset.json")))
+        throw base::data_error(
+            entry.path().string() +
+            ": is not of an interrupted `data prepare`: move it away, or give another --out");
       std::error_code error;
       fs::remove(entry.path(), error);
       if (error) throw base::data_error(entry.path().string() + ": cannot be removed: " + error.message());

@@ -180,8 +180,11 @@ void read_merge(const json& item, TokenizerJson& out) {
 }
 
 void read_model(const json& model, TokenizerJson& out) {
-  if (is_null(model, "type")) refuse("its model has no type");
-  if (const std::string type = string_member(model, "type"); type != "BPE") refuse("its model is " + type);
+  // Files of older versions, GPT-2's among them, do not say that they are BPE.
+  if (is_null(model, "type") && (is_null(model, "merges") || is_null(model, "vocab")))
+    refuse("its model has no type");
+  if (!is_null(model, "type") && string_member(model, "type") != "BPE")
+    refuse("its model is " + string_member(model, "type"));
   only_keys(model, "the model",
             {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
              "byte_fallback", "ignore_merges", "vocab", "merges"});

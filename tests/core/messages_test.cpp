@@ -35,11 +35,13 @@ TEST_CASE("a worker's start crosses the channel with the data that its agent has
   run::Start start;
   start.rank = 3;
   start.data_content = "0123";
+  start.weights_path = "runs/a/checkpoints/step-00000006";
   start.order = {.start = 40, .sources = {{2, 7}, {0, 33}}};
   const run::Start back =
       std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   CHECK(back.rank == 3);
   CHECK(back.data_content == "0123");
+  CHECK(back.weights_path == start.weights_path);
   CHECK(back.order == start.order);
 }
 

@@ -1,6 +1,7 @@
 """Hugging Face directories in and out: `import`, `model.from` and `export`. Against transformers itself: tests/parity."""
 
 import json
+import struct
 import unittest
 
 from hf_support import *
@@ -87,7 +88,7 @@ class HuggingFace(RunTest):
                     self.command("import", out, "--out", again)
                     self.command("export", again, "--out", self.root / (name + ".out2"))
                     self.assert_same(self.root / (name + ".out2"), tensors, "F32" if dtype == "F16" else None)
-                    self.assertFalse(list(self.root.glob("*.partial")))
+                    self.assertFalse(list(self.root.glob("*.partial*")))
 
     def test_trained_on_any_layout_the_weights_come_out_as_they_went_in(self):
         for family in CONFIGS:
@@ -131,6 +132,42 @@ class HuggingFace(RunTest):
         self.assertNotEqual(self.losses("e")[0][1], self.losses("a")[0][1])
         self.command("export", self.root / "e", "--out", self.root / "e.out")
         self.assertTrue((self.root / "e.out" / "tokenizer.json").exists(), "the tokenizer goes on from run to run")
+
+    def test_what_lies_beside_the_output_is_left_alone(self):
+        directory, tensors = self.source("llama", "m.partial")
+        thesis = self.root / "n.partial" / "thesis"
+        thesis.mkdir(parents=True)
+        for name in ("m", "n"):
+            self.command("import", directory, "--out", self.root / name)
+        self.assert_same(directory, tensors)
+        self.assertTrue(thesis.is_dir())
+        self.assertEqual(sorted(p.name for p in self.root.glob("*.partial*")), ["m.partial", "n.partial"])
+
+    def test_a_checkpoint_named_from_its_folder_has_its_tokenizer(self):
+        directory, _ = self.source("llama")
+        self.run_job(self.from_job(directory))
+        [checkpoint] = self.checkpoints()
+        done = subprocess.run([BINARY, "export", checkpoint.name, "--out", self.root / "out"], cwd=checkpoint.parent, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.root / "out" / "tokenizer.json").exists())
+
+    def test_a_value_that_bf16_cannot_hold_is_not_written_as_infinite(self):
+        directory, _ = self.source("llama")
+        [file] = directory.glob("*.safetensors")
+        data = file.read_bytes()
+        file.write_bytes(data[:-4] + struct.pack("<f", 3.4e38))
+        self.command("import", directory, "--out", self.root / "ckpt")
+        self.command("export", self.root / "ckpt", "--out", self.root / "wide")
+        self.assertIn("finite", self.command("export", self.root / "ckpt", "--out", self.root / "narrow", "--dtype", "bf16", status=5))
+        self.assertFalse((self.root / "narrow").exists())
+
+    def test_fields_that_say_what_is_so_anyway_are_taken(self):
+        directory, tensors = self.source("qwen2", use_mrope=False, rope_interleaved=False)
+        self.command("import", directory, "--out", self.root / "ckpt")
+        self.command("export", self.root / "ckpt", "--out", self.root / "out")
+        self.assert_same(self.root / "out", tensors)
+        (directory / "config.json").write_text(json.dumps({**CONFIGS["qwen2"], "use_mrope": True}))
+        self.assertIn("use_mrope", self.command("import", directory, "--out", self.root / "other", status=5))
 
     def test_keys_that_disagree_with_the_source_are_named_with_both_values(self):
         directory, _ = self.source("gpt2")
@@ -178,7 +215,7 @@ class HuggingFace(RunTest):
                 self.assertIn(said, self.command("import", directory, "--out", self.root / "ckpt", status=5))
                 self.assertIn(said, self.command("validate", self.from_job(directory), status=2))
                 self.assertFalse((self.root / "ckpt").exists())
-                self.assertFalse(list(self.root.glob("*.partial")))
+                self.assertFalse(list(self.root.glob("*.partial*")))
 
     def test_a_sliding_window_is_no_matter_for_sequences_that_fit_it(self):
         directory, tensors = self.source("mistral", sliding_window=16)
@@ -218,7 +255,7 @@ class HuggingFace(RunTest):
                 damage(directory, tensors)
                 self.assertIn(said, self.command("import", directory, "--out", self.root / "ckpt", status=5))
                 self.assertFalse((self.root / "ckpt").exists())
-                self.assertFalse(list(self.root.glob("*.partial")))
+                self.assertFalse(list(self.root.glob("*.partial*")))
         # A value that is not finite is found where it is read, by the run too.
         directory, tensors = self.source("llama", "nan")
         tensors[q] = ("F32", (32, 32), nan + tensors[q][2][4:])

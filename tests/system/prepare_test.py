@@ -134,6 +134,25 @@ class Kills(Prepare):
         process.wait()
 
 
+class Others(Prepare):
+    def test_what_is_not_of_an_interrupted_command_is_left_alone(self):
+        self.write_lines("a.jsonl", ["a text"])
+        (self.root / "out.partial").mkdir()
+        notes = self.root / "out.partial" / "notes.txt"
+        notes.write_text("mine")
+        self.assertIn("notes.txt: is not of an interrupted", self.prepare("a.jsonl", "--out", "out", status=4))
+        self.assertEqual(notes.read_text(), "mine")
+
+    def test_a_tokenizer_that_does_not_say_its_type_is_bpe(self):
+        self.write_lines("a.jsonl", ["some words, and others"] * 20)
+        content = json.loads((TOKENIZERS / "gpt2.json").read_text())
+        del content["model"]["type"]
+        (self.root / "old.json").write_text(json.dumps(content))
+        for name, tokenizer in (("new", TOKENIZERS / "gpt2.json"), ("old", self.root / "old.json")):
+            self.prepare("a.jsonl", "--out", name, "--tokenizer", tokenizer)
+        self.assertEqual(self.files("old")["tokens-00000.bin"], self.files("new")["tokens-00000.bin"])
+
+
 class BadInput(Prepare):
     def refused(self, name, content, *args, status=4):
         (self.root / name).write_bytes(content)

@@ -80,7 +80,8 @@ class Starts(RunTest):
     def test_each_start_is_recorded_with_git_data_and_no_secret(self):
         job = self.job()
         environment = {**os.environ, "SLURM_JOB_ID": "4711", "OMP_NUM_THREADS": "1", "SLURM_JWT": "hidden-1", "NCCL_AUTH_TOKEN": "hidden-2",
-                       "AWS_SECRET_ACCESS_KEY": "hidden-3", "MLFLOW_TRACKING_PASSWORD": "hidden-4", "UNRELATED": "hidden-5"}
+                       "AWS_SECRET_ACCESS_KEY": "hidden-3", "MLFLOW_TRACKING_PASSWORD": "hidden-4", "UNRELATED": "hidden-5",
+                       "SLURM_FOO_PASS": "hidden-6", "SLURM_JOB_PWD": "hidden-7", "CUDA_pAssword": "hidden-8", "GIT_TRACE": "1"}
         self.run_job(job, "--set", "steps=5", env=environment)
         [first] = self.starts()
         self.assertIsNone(first["job_git"])

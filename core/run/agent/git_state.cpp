@@ -49,7 +49,7 @@ std::string read_until(int fd, double deadline, std::string& text) {
   }
 }
 
-/// Standard output of `git` with these words, standard error where it fails.
+/// Standard output of `git` with these words. What it says on standard error is no part of an answer.
 GitOutput run_git(std::vector<std::string> words, double deadline) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {"", base::errno_text(errno)};
@@ -62,7 +62,7 @@ GitOutput run_git(std::vector<std::string> words, double deadline) {
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, to.get(), STDERR_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -86,7 +86,8 @@ GitOutput run_git(std::vector<std::string> words, double deadline) {
   while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && base::monotonic_seconds() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   if (ended == 0) output.error = "git does not end";
-  if (output.error.empty() && status != 0) output.error = output.text.substr(0, output.text.find('\n'));
+  if (output.error.empty() && status != 0)
+    output.error = "git " + words[words.size() > 4 ? 4 : 0] + " failed";
   return output;
 }
 

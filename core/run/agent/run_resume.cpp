@@ -104,6 +104,7 @@ void Run::check_data() {
 void Run::check_weights() {
   const double begin = base::monotonic_seconds();
   const auto weights = hf::open_weights(job_.model.from);
+  start_.weights_path = weights->path();
   start_.data_content += (start_.data_content.empty() ? "weights " : ", weights ") + weights->outline();
   if (!membership_.leads()) return;
   origin_ = weights->origin();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -24,8 +25,8 @@ constexpr double kGitSeconds = 2;
 constexpr std::array kRecordedPrefixes{"SLURM_", "CUDA_",   "NVIDIA_", "NCCL_", "OMP_", "GOMP_",  "KMP_",
                                        "DNNL_",  "ONEDNN_", "GLOO_",   "UCX_",  "FI_",  "MALLOC_"};
 constexpr std::array kRecordedNames{"HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TZ"};
-constexpr std::array kSecretWords{"KEY",    "TOKEN",      "SECRET", "PASSWORD",
-                                  "PASSWD", "CREDENTIAL", "AUTH",   "JWT"};
+constexpr std::array kSecretWords{"KEY",        "TOKEN", "SECRET", "PASS",   "PWD",
+                                  "CREDENTIAL", "AUTH",  "JWT",    "COOKIE", "PRIVATE"};
 
 Json git_json(const std::optional<GitState>& git) {
   if (!git) return nullptr;
@@ -39,7 +40,9 @@ Json git_json(const std::optional<GitState>& git) {
 }  // namespace
 
 bool may_record(const std::string& variable) {
-  const auto holds = [&](const char* word) { return variable.find(word) != std::string::npos; };
+  std::string upper = variable;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const auto holds = [&](const char* word) { return upper.find(word) != std::string::npos; };
   if (std::any_of(kSecretWords.begin(), kSecretWords.end(), holds)) return false;
   return std::any_of(kRecordedPrefixes.begin(), kRecordedPrefixes.end(),
                      [&](const char* prefix) { return variable.starts_with(prefix); }) ||

@@ -36,6 +36,7 @@ json body(const Start& m) {
           {"interface", m.interface},
           {"gemm_algorithms", m.gemm_algorithms},
           {"data_content", m.data_content},
+          {"weights", m.weights_path},
           {"order", order_to_json(m.order)}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
@@ -116,6 +117,7 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("interface"),
               j.at("gemm_algorithms"),
               j.at("data_content"),
+              j.at("weights"),
               order_from(j.at("order")),
               layout_from(j.at("layout")),
               j.at("node_first"),

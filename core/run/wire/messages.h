@@ -40,6 +40,7 @@ struct Start {
   std::string interface = {};        ///< name or address by which this node's ranks are reached
   std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
   std::string data_content = {};     ///< of the training data, as this node's agent has found it
+  std::string weights_path = {};     ///< what model.from is: of a run the checkpoint that was its newest
   io::DataOrder order = {};          ///< of the samples
   parallel::Layout layout = {};      ///< of the attempt's world
   std::int64_t node_first = 0;       ///< the ranks of this node follow each other

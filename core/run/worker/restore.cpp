@@ -11,14 +11,14 @@
 
 namespace trainerd::core::run {
 
-void restore_state(const Start& start, const std::string& from, std::vector<base::UniqueFd> held,
-                   const train::Snapshot& snapshot, train::Trainer& trainer, kernels::Backend& backend) {
+void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
+                   train::Trainer& trainer, kernels::Backend& backend) {
   const bool begins = start.held.empty() && start.resume_path.empty();
-  if (begins && from.empty()) return trainer.initialise();
+  if (begins && start.weights_path.empty()) return trainer.initialise();
   trainer.initialise_tables();
   const auto load = [&](io::CheckpointReader& reader) { snapshot.load(backend, trainer.stream(), reader); };
   if (begins) {
-    const std::unique_ptr<hf::WeightSource> weights = hf::open_weights(from);
+    const std::unique_ptr<hf::WeightSource> weights = hf::open_weights(start.weights_path);
     snapshot.load_weights(
         backend, trainer.stream(),
         [&](const io::TensorSlice& box, std::span<std::byte> out) { weights->read(box, out); });

@@ -177,8 +177,7 @@ void Worker::build(const Start& start) {
   train_ = std::make_shared<io::TokenBlend>(io::TokenBlend::training(job_.data, sample_shape(job_)));
   train_->start_order(start.order);
   if (job_.evaluate.every > 0) open_validation();
-  restore_state(start, job_.model.from, std::exchange(held_fds_, {}), *snapshot_, *trainer_,
-                rank_->backend());
+  restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend());
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
   tokens_ = start.tokens;
