@@ -54,7 +54,8 @@ Field flag_field(const std::string& name, FlagOption option, bool fallback);
 Field fixed_field(const std::string& name, std::vector<nlohmann::json> values, const std::string& why);
 /// Changes nothing that training computes: copied from the source.
 Field kept_field(const std::string& name);
-/// The same, and written as null without a source: its default in transformers is a token of some vocabulary.
+/// The same. Without a source it is written as null: transformers' default would be a token id of another
+/// vocabulary.
 Field token_field(const std::string& name);
 /// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
 Field dropout_field(const std::string& name);

@@ -37,8 +37,8 @@ struct StepRecord {
   std::vector<std::int64_t> source_samples = {};
 };
 
-/// Which samples a step took: a line of samples.jsonl. A step that is done again has one line, of its last
-/// attempt.
+/// A line of samples.jsonl: the samples of one step. A step that is repeated keeps the line of its last
+/// attempt alone.
 struct SamplesRecord {
   std::int64_t step = 0;
   std::int64_t first = 0;  ///< place in the order of samples, from 0
