@@ -144,9 +144,11 @@ struct DataPrepareArgs {
   std::vector<std::string> inputs;
   std::string out;
   std::string tokenizer = "bytes";
-  std::string format;          ///< "text", "jsonl", or empty: by the files' names
-  std::string field = "text";  ///< of JSON lines
-  std::string dtype;           ///< a word of data.dtype; empty: the narrowest that fits
+  std::string format;      ///< "text", "jsonl", or empty: by the files' names
+  std::string field;       ///< of JSON lines; empty: text, messages with `chat`, prompt with `completion`
+  std::string chat;        ///< name of a template
+  std::string completion;  ///< of JSON lines: what follows the prompt
+  std::string dtype;       ///< a word of data.dtype; empty: the narrowest that fits
   std::string eos;  ///< the text of the token that ends a document; empty: as the tokenizer's files say
   bool split_documents = false;  ///< blank lines part documents
   bool append_eos = false, no_append_eos = false;

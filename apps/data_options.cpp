@@ -1,5 +1,7 @@
 #include "apps/data_options.h"
 
+#include "io/chat/chat_template.h"
+
 namespace trainerd::apps {
 
 void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, std::int64_t& vocab) {
@@ -24,8 +26,21 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
           "A Hugging Face tokenizer.json (byte-level BPE), a SentencePiece model, or bytes: one token a byte")
       ->capture_default_str()
       ->type_name("FILE|bytes");
-  prepare->add_option("--field", args.field, "The key of the text in a JSON line")
-      ->capture_default_str()
+  prepare
+      ->add_option(
+          "--field", args.field,
+          "The key in a JSON line of its text; default: text, with --chat messages, with --completion "
+          "prompt")
+      ->type_name("KEY");
+  prepare
+      ->add_option("--chat", args.chat,
+                   "The template by which messages become a text; only what the assistant says counts in the "
+                   "loss: " +
+                       io::chat_template_names())
+      ->type_name("TEMPLATE");
+  prepare
+      ->add_option("--completion", args.completion,
+                   "The key in a JSON line of what follows the prompt; it alone counts in the loss")
       ->type_name("KEY");
   prepare->add_option("--format", args.format, "Of all inputs; else by their names")
       ->check(CLI::IsMember({"text", "jsonl"}));

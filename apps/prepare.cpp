@@ -9,6 +9,7 @@
 #include "apps/output.h"
 #include "io/prepare/prepare.h"
 #include "io/text/text.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::apps {
 namespace {
@@ -19,6 +20,13 @@ io::PrepareOptions options_of(const DataPrepareArgs& args) {
   options.out = args.out;
   options.tokenizer = args.tokenizer;
   options.field = args.field;
+  options.completion = args.completion;
+  if (!args.chat.empty()) {
+    options.chat = io::chat_template_of(args.chat);
+    if (!options.chat)
+      throw base::spec_error("--chat: there is no template \"" + args.chat + "\"; there are " +
+                             io::chat_template_names());
+  }
   options.format = args.format == "text"    ? io::InputFormat::text
                    : args.format == "jsonl" ? io::InputFormat::json_lines
                                             : io::InputFormat::automatic;
@@ -67,6 +75,9 @@ int data_prepare_command(const DataPrepareArgs& args) {
                   io::with_commas(done.documents), io::short_bytes(done.input_bytes));
   if (done.empty_documents > 0)
     text += fmt::format("  {} empty documents were left out\n", io::with_commas(done.empty_documents));
+  if (done.learned)
+    text += fmt::format("  {} of the tokens count in the loss ({:.1f} %)\n", io::with_commas(*done.learned),
+                        100.0 * static_cast<double>(*done.learned) / static_cast<double>(done.tokens));
   if (done.kept_files > 0)
     text +=
         fmt::format("  {} of {} parts were finished by an earlier command\n", done.kept_files, done.files);

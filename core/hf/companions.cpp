@@ -73,6 +73,17 @@ std::vector<std::string> tokenizer_files(const std::string& directory) {
   return names;
 }
 
+bool may_be_tokenizer(const std::string& directory, const std::string& hash) {
+  const std::unique_ptr<io::Storage> storage = io::open_storage(directory);
+  bool compared = false;
+  for (const std::string& name : tokenizer_files(directory)) {
+    if (name != "tokenizer.json" && name != "tokenizer.model") continue;
+    if (io::xxh3_hex(content_of(*storage, name)) == hash) return true;
+    compared = true;
+  }
+  return !compared;
+}
+
 std::string tokenizer_checksum(const std::string& directory) {
   const std::vector<std::string> names = tokenizer_files(directory);
   if (names.empty()) return "";

@@ -28,6 +28,9 @@ inline constexpr const char* kCompanionFolder = "tokenizer";
 
 /// Names of the tokenizer's files that `directory` has, sorted. Throws StorageError.
 std::vector<std::string> tokenizer_files(const std::string& directory);
+/// Whether one of them is the file of this 128-bit XXH3; true where there is neither a tokenizer.json nor a
+/// tokenizer.model to compare. Throws StorageError.
+bool may_be_tokenizer(const std::string& directory, const std::string& hash);
 /// Their checksum; empty where there are none. Throws CheckpointError.
 std::string tokenizer_checksum(const std::string& directory);
 /// Copies them into `to`, which is made, and flushes them. Throws CheckpointError.

@@ -60,8 +60,8 @@ Imported import_weights(const ImportOptions& options) {
   const std::unique_ptr<WeightSource> source = open_directory(options.from);
   Origin origin = source->origin();
   origin.from = std::filesystem::absolute(io::local_path(options.from)).lexically_normal().string();
+  NewDirectory out(options.out);  // before the long reading: a name that is taken is refused at once
   origin.content = source->verify();
-  NewDirectory out(options.out);
   std::vector<OutTensor> tensors;
   for (const SourceTensor& tensor : source->tensors())
     tensors.push_back(

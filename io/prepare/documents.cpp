@@ -1,7 +1,11 @@
 #include "io/prepare/documents.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <stdexcept>
+#include <utility>
 
 #include "io/prepare/line_reader.h"
 #include "io/text/json.h"
@@ -30,7 +34,7 @@ void check_text(const std::string& path, std::int64_t offset, std::string_view t
                            " is NUL: this is no text; take the file off the list, or convert it to UTF-8");
 }
 
-void read_file(const DocumentRange& range, const std::function<void(std::string_view)>& take) {
+void read_file(const DocumentRange& range, const std::function<void(const InputDocument&)>& take) {
   if (range.end > kMaxDocumentBytes)
     throw base::data_error(range.path +
                            ": a document of 2 GiB or more: --split-documents makes one of each part between "
@@ -43,10 +47,10 @@ void read_file(const DocumentRange& range, const std::function<void(std::string_
   if (got != range.end)
     throw base::data_error(range.path + ": the file became shorter while it was read; run the command again");
   check_text(range.path, 0, text);
-  take(text);
+  take({.text = text});
 }
 
-void read_paragraphs(const DocumentRange& range, const std::function<void(std::string_view)>& take) {
+void read_paragraphs(const DocumentRange& range, const std::function<void(const InputDocument&)>& take) {
   LineReader lines(range.path, range.begin);
   std::string document;
   std::int64_t offset = 0;
@@ -55,7 +59,7 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(std::s
     document.pop_back();
     if (document.ends_with('\r')) document.pop_back();
     check_text(range.path, offset, document);
-    take(document);
+    take({.text = document, .offset = offset});
     document.clear();
   };
   for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
@@ -73,20 +77,45 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(std::s
   end_document();
 }
 
-void read_json_lines(const DocumentRange& range, const std::string& field,
-                     const std::function<void(std::string_view)>& take) {
+// A JSON line's document: its text, with `marked` the spans in it.
+std::string text_of_line(std::string_view line, const LineForm& form, std::vector<TextSpan>& marked) {
+  if (!form.chat && form.completion.empty()) return json_field(line, form.field);
+  ChatText text;
+  if (form.chat) {
+    try {
+      text = render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos);
+    } catch (const std::invalid_argument& error) {
+      throw JsonError(error.what());
+    }
+  } else {
+    text = read_completion(line, form.field, form.completion, form.normal_form);
+  }
+  marked = std::move(text.assistant);
+  return std::move(text.text);
+}
+
+void read_json_lines(const DocumentRange& range, const LineForm& form,
+                     const std::function<void(const InputDocument&)>& take) {
+  const bool marks = form.chat || !form.completion.empty();
   LineReader lines(range.path, range.begin);
   for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
     if (is_blank(line->text)) continue;
     std::string text;
+    std::vector<TextSpan> marked;
     try {
-      text = json_field(line->text, field);
+      text = text_of_line(line->text, form, marked);
     } catch (const JsonError& error) {
-      throw base::data_error(range.path + ", line " + std::to_string(line_number(range.path, line->offset)) +
-                             ": " + error.what());
+      throw base::data_error(place_in(range.path, line->offset) + ": " + error.what());
     }
-    take(text);
+    take({.text = text, .offset = line->offset, .learned = marks ? &marked : nullptr});
   }
+}
+
+void check_unchanged(const DocumentRange& range) {
+  if (stamp_of(range.path) != range.stamp)
+    throw base::data_error(range.path +
+                           ": the file was changed while the command worked on it: run the command again "
+                           "when nothing writes to it");
 }
 
 }  // namespace
@@ -104,13 +133,26 @@ std::int64_t next_document_start(const std::string& path, DocumentKind kind, std
   return line ? line->offset : file_bytes;
 }
 
-void read_documents(const DocumentRange& range, const std::string& field,
-                    const std::function<void(std::string_view)>& take) {
+FileStamp stamp_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0)
+    throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  return {status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
+}
+
+std::string place_in(const std::string& path, std::int64_t offset) {
+  return path + ", line " + std::to_string(line_number(path, offset));
+}
+
+void read_documents(const DocumentRange& range, const LineForm& form,
+                    const std::function<void(const InputDocument&)>& take) {
+  check_unchanged(range);
   switch (range.kind) {
-    case DocumentKind::file: return read_file(range, take);
-    case DocumentKind::paragraphs: return read_paragraphs(range, take);
-    case DocumentKind::json_lines: return read_json_lines(range, field, take);
+    case DocumentKind::file: read_file(range, take); break;
+    case DocumentKind::paragraphs: read_paragraphs(range, take); break;
+    case DocumentKind::json_lines: read_json_lines(range, form, take); break;
   }
+  check_unchanged(range);
 }
 
 }  // namespace trainerd::io

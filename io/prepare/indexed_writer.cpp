@@ -40,46 +40,73 @@ void append_as(std::vector<std::byte>& bytes, std::span<const std::int32_t> ids)
 
 }  // namespace
 
-IndexedWriter::IndexedWriter(std::string stem, TokenType type) : stem_(std::move(stem)), type_(type) {
-  const std::string path = stem_ + ".bin.partial";
-  ::unlink(path.c_str());
-  fd_ = base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd_) throw write_error(path, errno);
+std::int64_t index_bytes(std::int64_t documents) { return 34 + documents * 20 + 8; }
+
+IndexedWriter::Growing::Growing(std::string name) : path(std::move(name)) {
+  const std::string partial = path + ".partial";
+  ::unlink(partial.c_str());
+  fd = base::UniqueFd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd) throw write_error(partial, errno);
 }
 
-IndexedWriter::~IndexedWriter() {
-  if (!finished_) ::unlink((stem_ + ".bin.partial").c_str());
+IndexedWriter::Growing::~Growing() {
+  if (!finished) ::unlink((path + ".partial").c_str());
 }
 
-void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
+void IndexedWriter::Growing::flush() {
+  hash.update(buffer);
+  if (const int error = base::write_all(fd.get(), buffer); error != 0)
+    throw write_error(path + ".partial", error);
+  bytes += static_cast<std::int64_t>(buffer.size());
+  buffer.clear();
+}
+
+void IndexedWriter::Growing::close() {
+  flush();
+  if (::fsync(fd.get()) != 0) throw write_error(path + ".partial", errno);
+  fd.reset();
+}
+
+void IndexedWriter::Growing::publish() {
+  if (std::rename((path + ".partial").c_str(), path.c_str()) != 0) throw write_error(path, errno);
+  finished = true;
+}
+
+IndexedWriter::IndexedWriter(std::string stem, TokenType type, LossMask mask)
+    : stem_(std::move(stem)), type_(type), bin_(stem_ + ".bin") {
+  if (mask == LossMask::written) mask_.emplace(stem_ + ".mask");
+}
+
+IndexedWriter::~IndexedWriter() = default;
+
+void IndexedWriter::add_document(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {
   if (ids.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
     throw base::data_error("a document has " + std::to_string(ids.size()) +
                            " tokens; the index counts up to 2147483647: split it");
+  base::check(mask.size() == (mask_ ? ids.size() : 0), "a mask has a value for each token");
   lengths_.push_back(static_cast<std::int32_t>(ids.size()));
   totals_.tokens += static_cast<std::int64_t>(ids.size());
-  if (type_ == TokenType::uint8) append_as<std::uint8_t>(buffer_, ids);
-  else if (type_ == TokenType::uint16) append_as<std::uint16_t>(buffer_, ids);
-  else append_as<std::int32_t>(buffer_, ids);
-  if (buffer_.size() >= kFlushBytes) flush();
-}
-
-void IndexedWriter::flush() {
-  hash_.update(buffer_);
-  if (const int error = base::write_all(fd_.get(), buffer_); error != 0)
-    throw write_error(stem_ + ".bin.partial", error);
-  totals_.bin_bytes += static_cast<std::int64_t>(buffer_.size());
-  buffer_.clear();
+  if (type_ == TokenType::uint8) append_as<std::uint8_t>(bin_.buffer, ids);
+  else if (type_ == TokenType::uint16) append_as<std::uint16_t>(bin_.buffer, ids);
+  else append_as<std::int32_t>(bin_.buffer, ids);
+  if (bin_.buffer.size() >= kFlushBytes) bin_.flush();
+  if (!mask_) return;
+  const auto bytes = std::as_bytes(mask);
+  mask_->buffer.insert(mask_->buffer.end(), bytes.begin(), bytes.end());
+  for (const std::uint8_t value : mask) totals_.learned += value;
+  if (mask_->buffer.size() >= kFlushBytes) mask_->flush();
 }
 
 IndexedTotals IndexedWriter::finish() {
-  flush();
-  if (::fsync(fd_.get()) != 0) throw write_error(stem_ + ".bin.partial", errno);
-  fd_.reset();
+  bin_.close();
+  if (mask_) mask_->close();
   totals_.documents = static_cast<std::int64_t>(lengths_.size());
-  totals_.bin_hash = hash_.hex();
+  totals_.bin_bytes = bin_.bytes;
+  totals_.bin_hash = bin_.hash.hex();
+  if (mask_) totals_.mask_hash = mask_->hash.hex();
 
   std::vector<std::byte> index;
-  index.reserve(34 + lengths_.size() * 20 + 8);
+  index.reserve(static_cast<std::size_t>(index_bytes(totals_.documents)));
   for (const char c : std::string_view("MMIDIDX\0\0", 9)) append(index, c);
   append(index, std::uint64_t{1});
   append(index, static_cast<std::uint8_t>(type_ == TokenType::uint8    ? 1
@@ -99,9 +126,8 @@ IndexedTotals IndexedWriter::finish() {
   totals_.idx_hash = xxh3_hex(index);
   if (const int error = base::write_file_atomically(stem_ + ".idx", index); error != 0)
     throw write_error(stem_ + ".idx", error);
-  if (std::rename((stem_ + ".bin.partial").c_str(), (stem_ + ".bin").c_str()) != 0)
-    throw write_error(stem_ + ".bin", errno);
-  finished_ = true;
+  if (mask_) mask_->publish();
+  bin_.publish();
   return totals_;
 }
 

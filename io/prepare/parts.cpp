@@ -1,7 +1,6 @@
 #include "io/prepare/parts.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -31,6 +30,9 @@ DocumentKind kind_of(const std::string& path, const PrepareOptions& options) {
     throw base::data_error(path +
                            ": a .json file may be JSON lines or one text: say which by --format jsonl or "
                            "--format text");
+  if (options.chat || !options.completion.empty())
+    throw base::data_error(path + ": " + (options.chat ? "--chat" : "--completion") +
+                           " reads JSON lines: a .jsonl file, or --format jsonl");
   return options.split == TextSplit::paragraphs ? DocumentKind::paragraphs : DocumentKind::file;
 }
 
@@ -50,15 +52,13 @@ void refuse_what_is_no_text(const std::string& path, std::span<const std::byte> 
 
 InputFile look_at(const std::string& path, const PrepareOptions& options) {
   const base::UniqueFd fd = base::open_read(path);
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0)
-    throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  const FileStamp stamp = stamp_of(path);
   std::array<std::byte, 1024> head{};
   const std::int64_t got = base::read_at(fd.get(), head, 0);
   if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
-  refuse_what_is_no_text(path, std::span(head).first(static_cast<std::size_t>(got)), status.st_size);
-  return {path, status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec,
-          kind_of(path, options)};
+  refuse_what_is_no_text(path, std::span(head).first(static_cast<std::size_t>(got)), stamp.bytes);
+  return {path, stamp, kind_of(path, options)};
 }
 
 // A power of two: when an input changes a little, most parts stay as they were.
@@ -75,10 +75,10 @@ std::vector<InputFile> list_inputs(const PrepareOptions& options) {
   std::vector<InputFile> inputs;
   for (const DataFile& file : list_files(options.inputs)) {
     InputFile input = look_at(file.path, options);
-    if (input.bytes == 0 && file.named)
+    if (input.stamp.bytes == 0 && file.named)
       throw base::data_error(file.path +
                              ": the file is empty: name one that holds text, or take it off the list");
-    if (input.bytes > 0) inputs.push_back(std::move(input));
+    if (input.stamp.bytes > 0) inputs.push_back(std::move(input));
   }
   if (inputs.empty()) throw base::data_error("all files of the inputs are empty");
   return inputs;
@@ -86,7 +86,7 @@ std::vector<InputFile> list_inputs(const PrepareOptions& options) {
 
 std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings) {
   std::int64_t total = 0;
-  for (const InputFile& input : inputs) total += input.bytes;
+  for (const InputFile& input : inputs) total += input.stamp.bytes;
   const std::int64_t most = part_bytes(total);
   std::vector<Part> parts;
   Part part;
@@ -98,12 +98,12 @@ std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::st
     described = settings;
   };
   for (const InputFile& input : inputs) {
-    for (std::int64_t begin = 0; begin < input.bytes;) {
+    for (std::int64_t begin = 0; begin < input.stamp.bytes;) {
       const std::int64_t end =
-          next_document_start(input.path, input.kind, begin + most - part.bytes, input.bytes);
-      part.ranges.push_back({input.path, input.kind, begin, end});
+          next_document_start(input.path, input.kind, begin + most - part.bytes, input.stamp.bytes);
+      part.ranges.push_back({input.path, input.kind, begin, end, input.stamp});
       part.bytes += end - begin;
-      described += fmt::format("\n{}\n{} {} {} {} {}", input.path, input.bytes, input.modified_ns,
+      described += fmt::format("\n{}\n{} {} {} {} {}", input.path, input.stamp.bytes, input.stamp.modified_ns,
                                static_cast<int>(input.kind), begin, end);
       begin = end;
       if (part.bytes >= most) end_part();

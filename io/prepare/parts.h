@@ -11,8 +11,7 @@ namespace trainerd::io {
 
 struct InputFile {
   std::string path;
-  std::int64_t bytes = 0;
-  std::int64_t modified_ns = 0;  ///< since 1970
+  FileStamp stamp;
   DocumentKind kind = DocumentKind::file;
 };
 

@@ -10,12 +10,14 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "io/hash/hash.h"
 #include "io/prepare/documents.h"
 #include "io/prepare/indexed_writer.h"
+#include "io/prepare/loss_mask.h"
 #include "io/prepare/parts.h"
 #include "io/prepare/work_folder.h"
 #include "io/text/json.h"
@@ -32,10 +34,14 @@ struct DocumentForm {
   TokenType type = TokenType::int32;
   std::vector<std::int32_t> before, after;
   std::optional<std::int32_t> end;
+  LineForm line;
+  LossMask mask = LossMask::none;
 };
 
 std::optional<std::int32_t> end_id(const PrepareOptions& options, const Tokenizer& tokenizer) {
   if (options.end == DocumentEnd::none) return std::nullopt;
+  // A template ends the turns itself.
+  if (options.chat && options.end == DocumentEnd::automatic && options.end_token.empty()) return std::nullopt;
   if (!options.end_token.empty()) {
     const auto id = tokenizer.id_of(options.end_token);
     if (!id)
@@ -47,6 +53,47 @@ std::optional<std::int32_t> end_id(const PrepareOptions& options, const Tokenize
                            " does not name a token that ends a text: give its text by --eos, or keep the "
                            "tokenizer_config.json with its eos_token beside the tokenizer.json");
   return tokenizer.info().eos;
+}
+
+// What a document of a JSON line is.
+LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  LineForm line;
+  line.chat = options.chat;
+  line.completion = options.completion;
+  line.field = !options.field.empty()        ? options.field
+               : options.chat                ? "messages"
+               : !options.completion.empty() ? "prompt"
+                                             : "text";
+  line.normal_form = [&tokenizer](std::string_view text) { return tokenizer.normal_form(text); };
+  const bool marks = options.chat || !options.completion.empty();
+  const char* option = options.chat ? "--chat" : "--completion";
+  if (options.chat && !options.completion.empty())
+    throw base::spec_error(
+        "--completion: --chat marks the assistant's part of the messages: give one of them");
+  if (marks && tokenizer.info().kind == "SentencePiece")
+    throw base::spec_error(
+        std::string(option) + ": " + options.tokenizer +
+        " is a SentencePiece model, whose tokens do not tell their places in the text: take "
+        "a tokenizer.json of byte-level BPE, or bytes");
+  if (!options.chat) return line;
+  const std::string name(name_of(*options.chat));
+  if (options.specials == SpecialText::plain)
+    throw base::spec_error("--specials-as-text: the template " + name + " is written in special tokens");
+  if (options.around == TemplateIds::add)
+    throw base::spec_error("--add-special-tokens: the template " + name + " has its own");
+  if (tokenizer.info().kind == "bytes") return line;  // its texts are their bytes
+  for (const std::string& text : special_texts(*options.chat))
+    if (!tokenizer.id_of(text))
+      throw base::spec_error("--chat " + name + ": " + options.tokenizer + " has no token " + text +
+                             ": it is of another model; the templates are " + chat_template_names());
+  if (!begins_with_bos(*options.chat)) return line;
+  if (!tokenizer.info().bos)
+    throw base::spec_error("--chat " + name + ": " + options.tokenizer +
+                           " names no token that begins a text: keep the tokenizer_config.json with its "
+                           "bos_token beside the tokenizer.json");
+  const std::int32_t bos = *tokenizer.info().bos;
+  line.bos = tokenizer.decode(std::span(&bos, 1));
+  return line;
 }
 
 DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
@@ -64,6 +111,8 @@ DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) 
     form.type = options.dtype;
   }
   form.end = end_id(options, tokenizer);
+  form.line = line_form(options, tokenizer);
+  if (options.chat || !options.completion.empty()) form.mask = LossMask::written;
   if (options.around == TemplateIds::add) {
     if (info.before.empty() && info.after.empty())
       throw base::spec_error("--add-special-tokens: " + options.tokenizer + " adds none to a text");
@@ -76,10 +125,12 @@ DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) 
 // All beside the inputs that the tokens depend on.
 std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form) {
   return fmt::format(
-      "format 1\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}",
+      "format 2\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}\nchat {} "
+      "{}\ncompletion {}",
       tokenizer.info().hash, tokenizer.info().vocab, name_of(form.type), fmt::join(form.before, ","),
       fmt::join(form.after, ","), form.end ? std::to_string(*form.end) : "none",
-      static_cast<int>(options.specials), options.field);
+      static_cast<int>(options.specials), form.line.field,
+      options.chat ? name_of(*options.chat) : std::string_view("none"), form.line.bos, options.completion);
 }
 
 // Thrown where another worker has failed.
@@ -138,27 +189,44 @@ class Workers {
   }
 
   void encode_part(std::size_t index, Encoder& encoder) {
-    IndexedWriter writer(folder_.stem(index), form_.type);
+    IndexedWriter writer(folder_.stem(index), form_.type, form_.mask);
     std::vector<std::int32_t> ids;
+    std::vector<std::uint8_t> mask;
     PartRecord record;
     for (const DocumentRange& range : parts_[index].ranges) {
-      read_documents(range, options_.field, [&](std::string_view text) {
+      read_documents(range, form_.line, [&](const InputDocument& document) {
         if (stop_) throw Stopped();
-        ids = form_.before;
-        encoder.encode(text, ids);
-        bytes_ += static_cast<std::int64_t>(text.size());
-        if (ids.size() == form_.before.size()) {
-          ++record.empty_documents;
-          return;
+        bytes_ += static_cast<std::int64_t>(document.text.size());
+        try {
+          encode(document, encoder, ids, mask);
+        } catch (const EncodeError& error) {
+          throw base::data_error(place_in(range.path, document.offset) +
+                                 ": the document that begins here cannot be encoded: " + error.what());
         }
-        ids.insert(ids.end(), form_.after.begin(), form_.after.end());
-        if (form_.end) ids.push_back(*form_.end);
-        writer.add_document(ids);
+        if (ids.empty()) ++record.empty_documents;
+        else writer.add_document(ids, mask);
       });
     }
     record.totals = writer.finish();
     folder_.record(index, parts_[index].key, record);
     records_[index] = record;
+  }
+
+  // `ids` stays empty for a document without text.
+  void encode(const InputDocument& document, Encoder& encoder, std::vector<std::int32_t>& ids,
+              std::vector<std::uint8_t>& mask) const {
+    ids = form_.before;
+    encoder.encode(document.text, ids);
+    if (ids.size() == form_.before.size()) return ids.clear();
+    if (document.learned != nullptr) {
+      mark_tokens(tokenizer_, std::span(ids).subspan(form_.before.size()), document.text.size(),
+                  *document.learned, mask);
+      mask.insert(mask.begin(), form_.before.size(), 0);
+    }
+    ids.insert(ids.end(), form_.after.begin(), form_.after.end());
+    if (form_.end) ids.push_back(*form_.end);
+    // What ends a completion is to be learned.
+    if (document.learned != nullptr) mask.resize(ids.size(), 1);
   }
 
   const PrepareOptions& options_;
@@ -182,6 +250,7 @@ Prepared totals_of(const std::vector<PartRecord>& records) {
   for (const PartRecord& record : records) {
     sum.documents += record.totals.documents;
     sum.tokens += record.totals.tokens;
+    if (!record.totals.mask_hash.empty()) sum.learned = sum.learned.value_or(0) + record.totals.learned;
     sum.empty_documents += record.empty_documents;
   }
   sum.files = static_cast<std::int64_t>(records.size());
@@ -206,7 +275,11 @@ std::string dataset_json(const PrepareOptions& options, const Tokenizer& tokeniz
   j["before"] = form.before;
   j["after"] = form.after;
   if (form.end) j["after"].push_back(*form.end);
-  j["special_text"] = options.specials == SpecialText::token ? "token" : "plain";
+  j["special_text"] =
+      tokenizer.info().special_text && options.specials == SpecialText::token ? "token" : "plain";
+  if (options.chat) j["chat"] = name_of(*options.chat);
+  j["loss_mask"] = form.mask == LossMask::written;
+  if (sum.learned) j["learned_tokens"] = *sum.learned;
   j["files"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < records.size(); ++i) {
     const IndexedTotals& t = records[i].totals;
@@ -215,10 +288,11 @@ std::string dataset_json(const PrepareOptions& options, const Tokenizer& tokeniz
                           {"tokens", t.tokens},
                           {"bin_xxh3", t.bin_hash},
                           {"idx_xxh3", t.idx_hash}});
+    if (!t.mask_hash.empty()) j["files"].back()["mask_xxh3"] = t.mask_hash;
   }
   j["sources"] = nlohmann::ordered_json::array();
   for (const InputFile& input : inputs)
-    j["sources"].push_back({{"path", input.path}, {"bytes", input.bytes}});
+    j["sources"].push_back({{"path", input.path}, {"bytes", input.stamp.bytes}});
   return to_text(j, 1) + "\n";
 }
 
@@ -231,7 +305,12 @@ std::string without_slash(std::string path) {
 bool is_complete(const std::string& out, const std::string& plan) {
   std::error_code error;
   if (!fs::exists(out, error) || (fs::is_directory(out, error) && fs::is_empty(out, error))) return false;
-  if (fs::is_directory(out, error) && plan_of(out) == plan) return true;
+  const auto made = fs::is_directory(out, error) ? made_dataset(out) : std::nullopt;
+  if (made && made->plan == plan && !made->broken.empty())
+    throw base::data_error(made->broken +
+                           ": this file of a finished data set is missing or has another size: " +
+                           "remove the directory and run the command again");
+  if (made && made->plan == plan) return true;
   throw base::data_error(
       out +
       ": it is there already, made of other inputs or by other options: give another --out, or "

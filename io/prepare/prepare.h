@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/chat/chat_template.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokens/options.h"
 
@@ -24,7 +26,9 @@ struct PrepareOptions {
   std::string out;                  ///< a directory that is not there, is empty, or is of the same command
   std::string tokenizer = "bytes";
   InputFormat format = InputFormat::automatic;
-  std::string field = "text";  ///< of a JSON line's object
+  std::string field;                 ///< of a JSON line's object; empty: "text", "messages" or "prompt"
+  std::string completion;            ///< the field that follows the prompt in `field`; empty: there is none
+  std::optional<ChatTemplate> chat;  ///< `field` holds messages
   TextSplit split = TextSplit::files;
   DocumentEnd end = DocumentEnd::automatic;
   std::string end_token;  ///< its text; empty: the one that the tokenizer's files name
@@ -42,6 +46,7 @@ struct PrepareProgress {
 
 struct Prepared {
   std::int64_t documents = 0, tokens = 0, empty_documents = 0;
+  std::optional<std::int64_t> learned = {};  ///< tokens that count in the loss, where there is a mask
   std::int64_t input_bytes = 0;
   std::int64_t files = 0;        ///< pairs of .bin and .idx
   std::int64_t kept_files = 0;   ///< of them, finished by an earlier command

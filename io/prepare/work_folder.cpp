@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "io/text/json.h"
 #include "kernels/base/atomic_file.h"
@@ -51,10 +52,15 @@ std::optional<PartRecord> read_record(const std::string& path, const std::string
   try {
     const nlohmann::json j = parse_json(*text);
     if (string_member(j, "key") != key) return std::nullopt;
-    return PartRecord{
-        {int_member(j, "documents"), int_member(j, "tokens"), int_member(j, "bin_bytes"),
-         int_member(j, "idx_bytes"), string_member(j, "bin_xxh3"), string_member(j, "idx_xxh3")},
-        int_member(j, "empty_documents")};
+    return PartRecord{{.documents = int_member(j, "documents"),
+                       .tokens = int_member(j, "tokens"),
+                       .bin_bytes = int_member(j, "bin_bytes"),
+                       .idx_bytes = int_member(j, "idx_bytes"),
+                       .learned = int_member(j, "learned"),
+                       .bin_hash = string_member(j, "bin_xxh3"),
+                       .idx_hash = string_member(j, "idx_xxh3"),
+                       .mask_hash = string_member(j, "mask_xxh3")},
+                      int_member(j, "empty_documents")};
   } catch (const JsonError&) {
     return std::nullopt;
   }
@@ -67,15 +73,30 @@ std::string parent_of(const std::string& path) {
 
 }  // namespace
 
-std::string plan_of(const std::string& directory) {
+std::optional<MadeDataset> made_dataset(const std::string& directory) {
   const std::string path = directory + "/" + kDatasetFile;
   const auto text = file_text(path);
-  if (!text) return "";
+  if (!text) return std::nullopt;
+  MadeDataset made;
   try {
-    return string_member(parse_json(*text), "plan");
+    const nlohmann::json j = parse_json(*text);
+    made.plan = string_member(j, "plan");
+    const nlohmann::json& files = member(j, "files");
+    if (!files.is_array()) throw JsonError("\"files\" is not a list");
+    for (const nlohmann::json& file : files) {
+      const std::string stem = directory + "/" + string_member(file, "name");
+      const std::int64_t tokens = int_member(file, "tokens"), bin = size_of(stem + ".bin");
+      std::vector<std::pair<std::string, bool>> wanted{
+          {stem + ".bin", bin >= 0 && tokens > 0 && bin % tokens == 0},
+          {stem + ".idx", size_of(stem + ".idx") == index_bytes(int_member(file, "documents"))}};
+      if (file.contains("mask_xxh3")) wanted.emplace_back(stem + ".mask", size_of(stem + ".mask") == tokens);
+      for (const auto& [name, right] : wanted)
+        if (!right && made.broken.empty()) made.broken = name;
+    }
   } catch (const JsonError& error) {
     throw base::data_error(path + ": " + error.what() + ": remove this directory, or give another --out");
   }
+  return made;
 }
 
 WorkFolder::WorkFolder(const std::string& out) : out_(out), path_(out + ".partial") {
@@ -107,8 +128,11 @@ std::vector<std::optional<PartRecord>> WorkFolder::keep(const std::vector<Part>&
     if (!record || size_of(stem(i) + ".bin") != record->totals.bin_bytes ||
         size_of(stem(i) + ".idx") != record->totals.idx_bytes)
       continue;
+    const bool masked = !record->totals.mask_hash.empty();
+    if (masked && size_of(stem(i) + ".mask") != record->totals.tokens) continue;
     records[i] = record;
     kept.insert({stem(i) + ".bin", stem(i) + ".idx", record_path(i)});
+    if (masked) kept.insert(stem(i) + ".mask");
   }
   for (const std::string& folder : {path_ + "/" + kRecords, path_}) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -138,8 +162,10 @@ void WorkFolder::record(std::size_t part, const std::string& key, const PartReco
                                  {"empty_documents", record.empty_documents},
                                  {"bin_bytes", t.bin_bytes},
                                  {"idx_bytes", t.idx_bytes},
+                                 {"learned", t.learned},
                                  {"bin_xxh3", t.bin_hash},
-                                 {"idx_xxh3", t.idx_hash}};
+                                 {"idx_xxh3", t.idx_hash},
+                                 {"mask_xxh3", t.mask_hash}};
   write_text(record_path(part), to_text(j, 1) + "\n");
 }
 
@@ -149,7 +175,8 @@ void WorkFolder::finish(const std::string& dataset_json) const {
 }
 
 bool WorkFolder::finish_earlier(const std::string& plan) const {
-  if (plan_of(path_) != plan) return false;
+  const auto made = made_dataset(path_);
+  if (!made || made->plan != plan || !made->broken.empty()) return false;
   publish();
   return true;
 }

@@ -46,7 +46,12 @@ class WorkFolder {
   base::UniqueFd lock_;
 };
 
-/// The "plan" of `dataset.json` in a directory; empty: there is no such file. Throws DataError: it is broken.
-std::string plan_of(const std::string& directory);
+/// A data set as its `dataset.json` says.
+struct MadeDataset {
+  std::string plan;
+  std::string broken;  ///< the first of its files that is missing or of another size; empty: none
+};
+/// None: there is no such file in `directory`. Throws DataError: it is broken.
+std::optional<MadeDataset> made_dataset(const std::string& directory);
 
 }  // namespace trainerd::io

@@ -12,9 +12,9 @@ namespace trainerd::io {
 namespace {
 
 constexpr const char* kChat =
-    "chat messages need the template of a model, which `trainerd data prepare` does not apply: write the "
-    "conversations' text to a field first (transformers: tokenizer.apply_chat_template(messages, "
-    "tokenize=False)) and name it by --field";
+    "chat messages need the template of a model: name it by --chat, or write the conversations' text to a "
+    "field first (transformers: tokenizer.apply_chat_template(messages, tokenize=False)) and name it by "
+    "--field";
 
 // Keeps one text of the outermost object and reads over all else, so that a line's other values cost little.
 class FieldReader final : public nlohmann::json_sax<nlohmann::json> {

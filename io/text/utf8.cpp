@@ -64,4 +64,10 @@ void append_utf8(std::string& text, std::uint32_t code_point) {
   }
 }
 
+bool is_white_space(std::uint32_t c) {
+  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
 }  // namespace trainerd::io

@@ -26,6 +26,9 @@ inline std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
   return (first & 7u) << 18 | middle << 6 | (byte(begin + 3) & 0x3fu);
 }
 
+/// Unicode's White_Space.
+bool is_white_space(std::uint32_t code_point);
+
 /// Adds a code point.
 void append_utf8(std::string& text, std::uint32_t code_point);
 

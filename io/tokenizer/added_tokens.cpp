@@ -8,13 +8,6 @@
 namespace trainerd::io {
 namespace {
 
-// Unicode's White_Space.
-bool is_white_space(std::uint32_t c) {
-  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-         c == 0x3000;
-}
-
 std::size_t before_white_space(std::string_view text, std::size_t from, std::size_t end) {
   while (end > from) {
     std::size_t begin = end - 1;
@@ -68,13 +61,15 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_
   return found < 0 ? nullptr : &tokens_[static_cast<std::size_t>(found)];
 }
 
-std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view text, std::size_t from) const {
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view text, std::size_t from,
+                                                              std::size_t taken) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (!begins_[static_cast<unsigned char>(text[at])]) continue;
     const AddedToken* token = longest_at(text, at);
     if (token == nullptr) continue;
-    Match match{at, at + token->content.size(), token->id};
-    if (token->lstrip) match.begin = before_white_space(text, from, match.begin);
+    const std::size_t behind = at + token->content.size();
+    Match match{.begin = at, .end = behind, .behind = behind, .id = token->id};
+    if (token->lstrip) match.begin = at > taken ? before_white_space(text, taken, at) : taken;
     if (token->rstrip) match.end = behind_white_space(text, match.end);
     return match;
   }

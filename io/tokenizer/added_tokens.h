@@ -27,11 +27,13 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
 
   struct Match {
-    std::size_t begin = 0, end = 0;  ///< with the white space that the token takes
+    std::size_t begin = 0, end = 0;  ///< with the white space that the token takes; may be empty: no token
+    std::size_t behind = 0;          ///< the token's own end
     std::int32_t id = 0;
   };
-  /// The first match that begins at `from` or later; white space before `from` is not taken.
-  std::optional<Match> next(std::string_view text, std::size_t from) const;
+  /// The first match that begins at `from` or later; white space before `taken` is not taken. White space
+  /// that an earlier token took can be a token's own text too: `from` is its `behind`, `taken` its `end`.
+  std::optional<Match> next(std::string_view text, std::size_t from, std::size_t taken) const;
 
  private:
   struct Node {

@@ -24,7 +24,7 @@ Pattern compile(const std::string& expression) {
   }
 }
 
-std::string normal_form(const std::optional<NfcNormalizer>& nfc, const std::string& text) {
+std::string nfc_of(const std::optional<NfcNormalizer>& nfc, const std::string& text) {
   std::string changed;
   return nfc && nfc->normalize(text, changed) ? changed : text;
 }
@@ -56,13 +56,14 @@ class BpeEncoder final : public Encoder {
   template <class Rest>
   static void cut_out(const AddedTokenFinder& finder, std::string_view text, std::vector<std::int32_t>& ids,
                       const Rest& rest) {
-    std::size_t done = 0;
+    std::size_t done = 0, from = 0;
     while (!finder.empty()) {
-      const auto match = finder.next(text, done);
+      const auto match = finder.next(text, from, done);
       if (!match) break;
       if (match->begin > done) rest(text.substr(done, match->begin - done));
-      ids.push_back(match->id);
+      if (match->begin < match->end) ids.push_back(match->id);
       done = match->end;
+      from = match->behind;
     }
     if (done < text.size()) rest(text.substr(done));
   }
@@ -190,7 +191,7 @@ ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json)
                       ", which is not the one that follows, or has another id already");
     bytes = token.content;
     if (token.normalized) {
-      token.content = normal_form(parts_.nfc, token.content);
+      token.content = nfc_of(parts_.nfc, token.content);
       normalized.push_back(std::move(token));
     } else {
       raw.push_back(std::move(token));
@@ -219,6 +220,10 @@ std::string ByteLevelBpe::decode(std::span<const std::int32_t> ids) const {
     text += *bytes_of_id_[static_cast<std::size_t>(id)];
   }
   return text;
+}
+
+std::string ByteLevelBpe::normal_form(std::string_view text) const {
+  return nfc_of(parts_.nfc, std::string(text));
 }
 
 std::optional<std::int32_t> ByteLevelBpe::id_of(std::string_view token) const {

@@ -44,6 +44,7 @@ class ByteLevelBpe final : public Tokenizer {
 
   std::unique_ptr<Encoder> encoder(SpecialText specials) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string normal_form(std::string_view text) const override;
   std::optional<std::int32_t> id_of(std::string_view token) const override;
 
  private:

@@ -85,6 +85,7 @@ std::unique_ptr<Tokenizer> open_json(const std::string& file, const std::string&
     TokenizerJson json = parse_tokenizer_json(text);
     TokenizerInfo info{.kind = "byte-level BPE", .hash = xxh3_hex(std::as_bytes(std::span(text)))};
     info.vocab = vocab_of(json);
+    info.special_text = true;
     info.before = json.before;
     info.after = json.after;
     const SpecialTexts texts = read_config_beside(file);

@@ -6,7 +6,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "kernels/base/error.h"
+#include "io/tokenizer/encode_error.h"
 
 namespace trainerd::io {
 namespace {
@@ -75,8 +75,8 @@ std::optional<PatternMatcher::Match> PatternMatcher::next(std::string_view text,
                                     from, PCRE2_NO_UTF_CHECK, state_->data.get(), state_->context.get());
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0)
-    throw base::data_error("the tokenizer's regular expression cannot be matched at byte " +
-                           std::to_string(from) + " of a text: " + error_of(found));
+    throw EncodeError("the tokenizer's regular expression cannot be matched at its byte " +
+                      std::to_string(from) + ": " + error_of(found));
   const PCRE2_SIZE* places = pcre2_get_ovector_pointer(state_->data.get());
   return Match{places[0], places[1]};
 }

@@ -37,7 +37,7 @@ class PatternMatcher {
     std::size_t begin = 0, end = 0;
   };
   /// The first match at `from` or later; never an empty one. `text` is valid UTF-8 and `from` the beginning
-  /// of a character. Throws DataError when the library gives up.
+  /// of a character. Throws EncodeError when the library gives up.
   std::optional<Match> next(std::string_view text, std::size_t from);
 
  private:

@@ -19,7 +19,7 @@ class PieceEncoder final : public Encoder {
   explicit PieceEncoder(const SentencePieceProcessor& processor) : processor_(processor) {}
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     const auto status = processor_.Encode(text, &found_);
-    if (!status.ok()) throw base::data_error("SentencePiece cannot encode a text: " + status.ToString());
+    if (!status.ok()) throw EncodeError("SentencePiece cannot encode it: " + status.ToString());
     ids.insert(ids.end(), found_.begin(), found_.end());
   }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokenizer/encode_error.h"
+
 namespace trainerd::io {
 
 /// What a special token's text inside a document becomes ("<|endoftext|>" in a page about tokenizers).
@@ -21,7 +23,7 @@ class Encoder {
  public:
   virtual ~Encoder() = default;
   /// Appends the ids of `text`, which is valid UTF-8, without those of TokenizerInfo::before and `after`.
-  /// Throws DataError for a text that the tokenizer cannot encode.
+  /// Throws EncodeError.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) = 0;
 };
 
@@ -33,6 +35,7 @@ struct TokenizerInfo {
   std::optional<std::int32_t> eos = {};   ///< ends a document, where the files name such a token
   std::vector<std::int32_t> before = {};  ///< what its own rule puts before a text (Llama 3: begin of text)
   std::vector<std::int32_t> after = {};   ///< and after it
+  bool special_text = false;              ///< a special token's text in a document can become the token
 };
 
 /// Text to token ids and back. Not changed after construction: several threads may use one.
@@ -49,6 +52,8 @@ class Tokenizer {
   /// The bytes that `ids` stand for, special tokens by their text. Valid UTF-8 where the ids are those of
   /// whole characters. Throws DataError for an id that is not in the vocabulary.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// `text` as an encoder sees it before it is cut into tokens: in the tokenizer's Unicode normal form.
+  virtual std::string normal_form(std::string_view text) const { return std::string(text); }
   /// The id of a token by its text ("<|endoftext|>").
   virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
 

@@ -50,15 +50,17 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
   return found;
 }
 
-void check_one_tokenizer(const DataOptions& data, std::int64_t vocab, bool validates) {
-  if (data.format != DataFormat::tokens) return;
+std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
+                                                    bool validates) {
+  if (data.format != DataFormat::tokens) return std::nullopt;
   std::vector<std::string> paths = data.train;
   for (const DataSource& source : data.sources)
     paths.insert(paths.end(), source.path.begin(), source.path.end());
-  const auto train = dataset_tokenizer(open_source_files(paths, data, vocab));
-  if (!validates || data.valid.empty()) return;
+  auto train = dataset_tokenizer(open_source_files(paths, data, vocab));
+  if (!validates || data.valid.empty()) return train;
   const auto valid = dataset_tokenizer(open_source_files(data.valid, data, vocab));
   if (train && valid) check_same(*train, *valid);
+  return train;
 }
 
 }  // namespace trainerd::io

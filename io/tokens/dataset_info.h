@@ -22,8 +22,9 @@ struct DatasetTokenizer {
 /// different tokenizers.
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
 
-/// Throws DataError when the sources of the training data, or with `validates` these and the validation data,
-/// were made by different tokenizers.
-void check_one_tokenizer(const DataOptions& data, std::int64_t vocab, bool validates);
+/// That of the training data. Throws DataError when its sources, or with `validates` these and the validation
+/// data, were made by different tokenizers.
+std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
+                                                    bool validates);
 
 }  // namespace trainerd::io

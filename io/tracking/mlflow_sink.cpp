@@ -44,6 +44,8 @@ struct MlflowSink::State {
   OutletRecord outlet{.name = "mlflow", .error = {}};
   std::optional<std::string> end_status;  ///< what waits is to be sent at once, and then this
   bool aborted = false, ended = false, reached_end = false;
+  std::size_t most_records = kMaxRecords;  ///< in the next request
+  std::string rejection;                   ///< the last value's that the server does not take
 
   State(MlflowRun r, std::function<void(const std::string&)> w, Limits l)
       : run(std::move(r)), warn(std::move(w)), limits(l), client(run, l.timeout_seconds) {}
@@ -107,11 +109,19 @@ struct MlflowSink::State {
 
   std::optional<MlflowError> send_front(std::unique_lock<std::mutex>& lock) {
     std::vector<MlflowValues> values;
-    for (; !queue.empty() && values.size() < kMaxRecords; queue.pop_front())
+    for (; !queue.empty() && values.size() < most_records; queue.pop_front())
       values.push_back(std::move(queue.front()));
     auto error = attempt(lock, [&] { client.log(values); });
-    if (error && !error->may_pass) outlet.dropped += static_cast<std::int64_t>(values.size());
-    if (error && error->may_pass)
+    // One value can make the server refuse all that came with it: by halves it is found, and is left out
+    // alone.
+    const bool rejected = error && !error->may_pass;
+    if (rejected && values.size() == 1) {
+      ++outlet.dropped;
+      rejection = error->what;
+    }
+    const std::size_t next = rejected ? values.size() / 2 : 2 * most_records;
+    most_records = std::clamp<std::size_t>(next, 1, kMaxRecords);
+    if (error && (error->may_pass || values.size() > 1))
       queue.insert(queue.begin(), std::move_iterator(values.begin()), std::move_iterator(values.end()));
     limit_queue();
     return error;
@@ -148,7 +158,8 @@ struct MlflowSink::State {
       // The end of a run waits for no server that does not answer; but one may just have closed a connection.
       failures = failed ? failures + 1 : 0;
       if (failures > 1 && end_status) break;
-      next = base::monotonic_seconds() + (failed ? pause : limits.every_seconds);
+      const bool halves = error && !failed && !queue.empty();
+      next = base::monotonic_seconds() + (failed ? pause : halves ? 0 : limits.every_seconds);
       pause = failed ? std::min(2 * pause, kLastPauseSeconds) : kFirstPauseSeconds;
     }
     ended = true;
@@ -217,10 +228,14 @@ void MlflowSink::on_finish(const RunSummary&) {
   const std::unique_lock lock(s.mutex);
   if (s.reached_end && s.outlet.dropped == 0) return;
   const std::size_t missing = static_cast<std::size_t>(s.outlet.dropped) + s.queue.size();
-  s.warn(
-      "the MLflow server " + s.run.server.uri + " does not have the end of the run" +
-      (missing == 0 ? "" : ": values of " + std::to_string(missing) + " steps or evaluations are missing") +
-      (s.outlet.error.empty() ? "" : "; " + s.outlet.error));
+  std::string text = "the MLflow server " + s.run.server.uri;
+  if (!s.reached_end) text += " does not have the end of the run";
+  if (missing > 0)
+    text += std::string(s.reached_end ? " does not have" : ":") + " values of " + std::to_string(missing) +
+            " steps or evaluations" + (s.reached_end ? "" : " are missing");
+  if (!s.reached_end && !s.outlet.error.empty()) text += "; " + s.outlet.error;
+  if (!s.rejection.empty()) text += "; it refused some: " + s.rejection;
+  s.warn(text);
 }
 
 std::vector<OutletRecord> MlflowSink::outlets() const {

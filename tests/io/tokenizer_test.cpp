@@ -114,6 +114,35 @@ TEST_CASE("runs of a million equal characters are encoded and become the text ag
   }
 }
 
+TEST_CASE("white space that a token takes can be a token too, as in the reference library") {
+  const TempDir dir;
+  nlohmann::json file = json_of(kTokenizers + "gpt2.json");
+  auto next = static_cast<std::int32_t>(file["model"]["vocab"].size());
+  for (const auto& token : file["added_tokens"]) next = std::max(next, token["id"].get<std::int32_t>() + 1);
+  const std::int32_t right = next, left = next + 1, spaces = next + 2, tab = next + 3;
+  const auto add = [&](const char* content, bool lstrip, bool rstrip) {
+    nlohmann::json token = file["added_tokens"][0];
+    token.update(
+        {{"id", next++}, {"content", content}, {"lstrip", lstrip}, {"rstrip", rstrip}, {"special", false}});
+    file["added_tokens"].push_back(token);
+  };
+  add("<r>", false, true);
+  add("<l>", true, false);
+  add("  ", false, false);
+  add("\t", true, true);
+  write_file(dir / "tokenizer.json", file.dump());
+  const auto tokenizer = open_tokenizer(dir / "tokenizer.json");
+  const std::int32_t a = *tokenizer->id_of("a"), b = *tokenizer->id_of("b");
+  // What tokenizers 0.23.3 gives for them.
+  CHECK(ids_of(*tokenizer, "a<r>  b") == std::vector{a, right, spaces, b});
+  CHECK(ids_of(*tokenizer, "a<r>    b") == std::vector{a, right, spaces, spaces, b});
+  CHECK(ids_of(*tokenizer, "a<r>   <l>b") == std::vector{a, right, spaces, left, b});
+  CHECK(ids_of(*tokenizer, "a<r> \t <l>b") == std::vector{a, right, left, b});
+  CHECK(ids_of(*tokenizer, "a   <l>  <r>  b") == std::vector{a, spaces, left, spaces, right, spaces, b});
+  CHECK(ids_of(*tokenizer, "a<r> \t\t b") == std::vector{a, right, b});
+  CHECK(ids_of(*tokenizer, "a\tb") == std::vector{a, tab, b});
+}
+
 TEST_CASE("special tokens are known by the configuration beside the tokenizer") {
   const TempDir dir;
   write_file(dir / "tokenizer.json", read_file(kTokenizers + "qwen2.json"));

@@ -133,6 +133,25 @@ class HuggingFace(RunTest):
         self.command("export", self.root / "e", "--out", self.root / "e.out")
         self.assertTrue((self.root / "e.out" / "tokenizer.json").exists(), "the tokenizer goes on from run to run")
 
+    def test_fresh_does_not_move_the_weights_away_that_it_begins_from(self):
+        directory, _ = self.source("llama")
+        self.run_job(self.from_job(directory))
+        before = sorted(p.name for p in self.root.iterdir())
+        self.assertIn("which would be moved aside", self.run_job(self.from_job(self.root / "a"), "--fresh", status=2))
+        self.assertEqual(sorted(p.name for p in self.root.iterdir()), before)
+        self.run_job(self.from_job(self.root / "a", "b"), "--fresh")
+
+    def test_data_of_another_tokenizer_than_the_weights_is_told(self):
+        tokenizer = (ROOT / "tests" / "io" / "tokenizers" / "gpt2.json").read_bytes()
+        directory, _ = self.source("llama", vocab_size=1 + max(token["id"] for token in json.loads(tokenizer)["added_tokens"]))
+        (directory / "tokenizer.json").write_bytes(tokenizer)
+        (self.root / "other.json").write_bytes(tokenizer + b"\n")
+        (self.root / "text.jsonl").write_text(json.dumps({"text": "1 2 3 4 " * 200}) + "\n")
+        for name, file in (("same", directory / "tokenizer.json"), ("other", self.root / "other.json")):
+            self.command("data", "prepare", self.root / "text.jsonl", "--out", self.root / name, "--tokenizer", file)
+            output = self.run_job(self.from_job(directory, name + "-run"), "--set", f"data={{train: [{self.root / name}], format: tokens}}")
+            self.assertEqual("prepared by another tokenizer file" in output, name == "other", output)
+
     def test_what_lies_beside_the_output_is_left_alone(self):
         directory, tensors = self.source("llama", "m.partial")
         thesis = self.root / "n.partial" / "thesis"

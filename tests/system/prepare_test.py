@@ -1,12 +1,19 @@
 """`trainerd data prepare`: token files that train at once, in spite of kills and bad input."""
 
 import array
+import pathlib
 import struct
+import sys
 import unittest
 
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "io" / "chat")]
+import make as chat_fixture
+from documents import documented
 from support import *
 
 TOKENIZERS = ROOT / "tests" / "io" / "tokenizers"
+CHAT = ROOT / "tests" / "io" / "chat"
 
 
 class Prepare(RunTest):
@@ -101,6 +108,118 @@ class TokenFiles(Prepare):
         self.assertIn("no token \"<nothing>\"", self.prepare("a.jsonl", *llama, "none", "--eos", "<nothing>", status=2))
 
 
+class Chat(Prepare):
+    def tokenizer(self, name):
+        folder = self.root / f"tokenizer-{name}"
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "tokenizer.json").write_text(chat_fixture.with_tokens(name))
+            (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": chat_fixture.BOS[name]}))
+        return folder / "tokenizer.json"
+
+    def documents(self, name, width="H"):
+        """Ids and masks of each document."""
+        index = (self.root / name / "tokens-00000.idx").read_bytes()
+        count, = struct.unpack_from("<Q", index, 18)
+        tokens = list(array.array(width, (self.root / name / "tokens-00000.bin").read_bytes()))
+        mask = list((self.root / name / "tokens-00000.mask").read_bytes())
+        self.assertEqual(len(tokens), len(mask))
+        documents, at = [], 0
+        for length in struct.unpack_from(f"<{count}i", index, 34):
+            documents.append((tokens[at:at + length], mask[at:at + length]))
+            at += length
+        return documents
+
+    def test_templates_write_and_encode_what_apply_chat_template_does(self):
+        expected = json.loads((CHAT / "expected.json").read_text())
+        self.assertEqual(len(expected["templates"]), 7)
+        for name, template in expected["templates"].items():
+            conversations = expected["conversations"] + ([expected["thoughts"]] if name == "qwen3" else [])
+            self.assertEqual(len(template["rows"]), len(conversations))
+            (self.root / "chat.jsonl").write_text("".join(json.dumps({"id": 1, "messages": messages}) + "\n" for messages in conversations))
+            output = self.prepare("chat.jsonl", "--out", name, "--chat", name, "--tokenizer", self.tokenizer(template["tokenizer"]))
+            dataset = json.loads((self.root / name / "dataset.json").read_text())
+            learned = sum(row["mask"].count("1") for row in template["rows"])
+            self.assertEqual((dataset["chat"], dataset["loss_mask"], dataset["learned_tokens"]), (name, True, learned))
+            self.assertIn(f"{learned:,} of the tokens count in the loss", output)
+            for messages, row, (ids, mask) in zip(conversations, template["rows"], self.documents(name)):
+                self.assertEqual(ids, row["ids"], (name, messages))
+                self.assertEqual("".join(map(str, mask)), row["mask"], (name, messages))
+
+    def test_the_documented_command(self):
+        (self.root / "chats.jsonl").write_text(json.dumps({"messages": chat_fixture.turns("a", "b")}) + "\n")
+        words = documented("io/README.md", "trainerd data prepare chats.jsonl", {"qwen3/tokenizer.json": self.tokenizer("qwen2")})
+        self.assertIn("in 1 documents", self.prepare(*words[3:]))
+
+    def test_share_gpt_and_bytes(self):
+        (self.root / "a.jsonl").write_text(json.dumps({"conversations": [{"from": "human", "value": "hé"}, {"from": "gpt", "value": "yo"}]}) + "\n")
+        self.prepare("a.jsonl", "--out", "out", "--chat", "chatml", "--field", "conversations")
+        (ids, mask), = self.documents("out", "B")
+        self.assertEqual(bytes(ids).decode(), "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n")
+        self.assertEqual(bytes(id for id, m in zip(ids, mask) if m).decode(), "yo<|im_end|>")
+
+    def test_of_prompt_and_completion_the_completion_counts(self):
+        lines = [{"prompt": "Two and two?", "completion": " four"}, {"prompt": "", "completion": "alone"}, {"prompt": "nothing", "completion": ""}]
+        (self.root / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        tokenizer = self.tokenizer("qwen2")
+        self.prepare("a.jsonl", "--out", "out", "--completion", "completion", "--tokenizer", tokenizer, "--eos", "<|endoftext|>")
+        self.prepare("a.jsonl", "--out", "bytes", "--completion", "completion", "--field", "prompt")
+        for line, (ids, mask), (text, bytes_mask) in zip(lines, self.documents("out"), self.documents("bytes", "B")):
+            self.assertEqual(bytes(text).decode(), line["prompt"] + line["completion"])
+            self.assertEqual(bytes(t for t, m in zip(text, bytes_mask) if m).decode(), line["completion"])
+            self.assertEqual(mask[-1], 1)  # its end
+            self.assertEqual(sum(mask) > 1, line["completion"] != "")
+            if line["prompt"]:
+                self.assertEqual(mask[0], 0)
+
+    def test_what_no_template_writes_is_refused_by_line(self):
+        tokenizer = self.tokenizer("llama3")
+        good = json.dumps({"messages": chat_fixture.turns("a", "b")}) + "\n"
+
+        def refused(line, *args, chat="llama3", file=tokenizer, status=4):
+            (self.root / "a.jsonl").write_text(good + (line if isinstance(line, str) else json.dumps(line)) + "\n")
+            output = self.prepare("a.jsonl", "--out", "out", "--chat", chat, "--tokenizer", file, *args, status=status)
+            self.assertEqual([p.name for p in self.root.glob("out*")], [])
+            return output
+
+        self.assertIn("a.jsonl, line 2: no field \"messages\" in this object (it has: text)", refused({"text": "a"}))
+        self.assertIn("line 2: the field \"messages\" is not a list", refused({"messages": "a"}))
+        self.assertIn("line 2: the conversation has no messages", refused({"messages": []}))
+        self.assertIn("line 2: the role \"tool\"", refused({"messages": [{"role": "tool", "content": "a"}]}))
+        self.assertIn("line 2: message 2: ", refused({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]}))
+        self.assertIn("tool_calls", refused({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}))
+        self.assertIn("list of parts", refused({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}))
+        self.assertIn("no place for reasoning_content", refused({"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}]}))
+        self.assertIn("line 2: not valid JSON", refused("{"))
+        self.assertIn("has no token <|im_start|>", refused(good, chat="chatml", status=2))
+        self.assertIn("there is no template \"llama\"; there are chatml", refused(good, chat="llama", status=2))
+        self.assertIn("is written in special tokens", refused(good, "--specials-as-text", status=2))
+        self.assertIn("SentencePiece", refused(good, file=TOKENIZERS / "bpe.model", status=2))
+        (tokenizer.parent / "tokenizer_config.json").unlink()
+        self.assertIn("names no token that begins a text", refused(good, status=2))
+        (self.root / "a.txt").write_text("text")
+        self.assertIn("--chat reads JSON lines", self.prepare("a.txt", "--out", "out", "--chat", "chatml", status=4))
+
+
+class Changes(Prepare):
+    def test_inputs_that_change_meanwhile_and_files_that_go_are_noticed(self):
+        self.write_lines("a.jsonl", ["a text"])
+        self.prepare("a.jsonl", "--out", "out")
+        self.assertIn("complete already", self.prepare("a.jsonl", "--out", "out"))
+        (self.root / "out" / "tokens-00000.bin").unlink()
+        self.assertIn("tokens-00000.bin: this file of a finished data set is missing", self.prepare("a.jsonl", "--out", "out", status=4))
+        texts = self.texts(60_000, words=60)
+        path = self.write_lines("b.jsonl", texts)
+        process = subprocess.Popen([BINARY, "data", "prepare", "b.jsonl", "--out", "b", "--workers", "1", "--tokenizer", TOKENIZERS / "gpt2.json"], cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(Kills.end, process)
+        self.wait_for(process, lambda: (self.root / "b.partial" / "tokens-00000.bin.partial").exists(), "it had begun")
+        os.utime(path, ns=(1, 1))
+        output = process.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(process.returncode, 4, output)
+        self.assertIn("b.jsonl: the file was changed while the command worked on it", output)
+        self.assertFalse((self.root / "b").exists())
+
+
 class Kills(Prepare):
     def test_a_killed_command_goes_on_and_its_files_do_not_depend_on_it_or_on_workers(self):
         texts = self.texts(100_000, words=60)  # several parts of 16 MiB
@@ -166,8 +285,8 @@ class BadInput(Prepare):
         self.assertIn('a.jsonl, line 2: no field "text" in this object (it has: body)', self.refused("a.jsonl", good + b'{"body": "b"}\n'))
         self.assertIn('a.jsonl, line 2: the field "text" is a number', self.refused("a.jsonl", good + b'{"text": 3}\n'))
         self.assertIn('the key "text" is given twice', self.refused("a.jsonl", b'{"text": "a", "text": "b"}\n'))
-        self.assertIn("chat messages need the template", self.refused("a.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n'))
-        self.assertIn("chat messages need the template", self.refused("a.jsonl", b'{"messages": []}\n', "--field", "messages"))
+        self.assertIn("name it by --chat", self.refused("a.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n'))
+        self.assertIn("name it by --chat", self.refused("a.jsonl", b'{"messages": []}\n', "--field", "messages"))
         self.assertIn("a.jsonl, line 1: not valid JSON", self.refused("a.jsonl", b'{"text": "a\xff"}\n'))
         self.assertIn("surrogate", self.refused("a.jsonl", b'{"text": "a\\ud800"}\n'))
         self.assertIn("a.txt, line 2: byte 7 is not UTF-8", self.refused("a.txt", b"one\ntwo\xc3\nthree"))

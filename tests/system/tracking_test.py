@@ -1,5 +1,6 @@
 """What a run leaves for trackers: starts.jsonl, TensorBoard event files, and the runs of a real MLflow server, each read by its own reader."""
 
+import http.server
 import pathlib
 import socket
 import struct
@@ -88,7 +89,8 @@ class Starts(RunTest):
         self.git("init", "-q", "-b", "trunk")
         self.git("add", "a.yaml")
         self.git("commit", "-q", "-m", "a job")
-        self.run_job(job, "--set", "steps=10", env=environment)
+        # As inside a hook of another repository.
+        self.run_job(job, "--set", "steps=10", env={**environment, "GIT_DIR": str(ROOT / ".git"), "GIT_WORK_TREE": str(ROOT)})
         job.write_text(job.read_text() + "# changed\n")
         self.run_job(job, "--set", "steps=15", env={**environment, "PATH": "/nowhere"})
         self.run_job(job, "--set", "steps=20", env=environment)
@@ -195,6 +197,50 @@ class Proxy:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the other direction was faster
+
+
+class RefusingServer(http.server.BaseHTTPRequestHandler):
+    """As much of MLflow's API as a run calls; takes no request that has a value of step 7."""
+
+    def answer(self, status, body):
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self):
+        self.answer(200, {"experiment": {"experiment_id": "1"}})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        metrics = [m for m in body.get("metrics", []) if m["key"] == "loss"]
+        if any(m["step"] == 7 for m in metrics):
+            return self.answer(400, {"error_code": "INVALID_PARAMETER_VALUE", "message": "no sevens here"})
+        self.server.steps.update(m["step"] for m in metrics)
+        if self.path.endswith("runs/update"):
+            self.server.statuses.append(body.get("status"))
+        self.answer(200, {"run": {"info": {"run_id": "r"}}})
+
+    def log_message(self, *args):
+        pass
+
+
+class Refusals(TrackingTest):
+    def test_a_value_that_the_server_refuses_is_missing_alone_and_is_told(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RefusingServer)
+        server.steps, server.statuses = set(), []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        output = self.run_job(self.job(), "--set", f"metrics.mlflow.uri=http://127.0.0.1:{server.server_port}", env=NO_PROXY)
+        steps = {s["step"] for s in self.steps()}
+        self.assertIn(7, steps)
+        self.assertEqual(server.steps, steps - {7})
+        self.assertEqual(server.statuses[-1], "FINISHED")
+        self.assertIn("does not have values of 1 steps or evaluations; it refused some: ", output)
+        self.assertIn("no sevens here", output)
+        self.assertNotIn("does not have the end of the run", output)
 
 
 class Mlflow(TrackingTest):

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "kernels/base/clock.h"
@@ -49,6 +50,16 @@ std::string read_until(int fd, double deadline, std::string& text) {
   }
 }
 
+/// The environment without what would name another repository than the one of the directory: GIT_DIR and the
+/// like, which git sets for its hooks.
+std::vector<char*> environment_for_git() {
+  std::vector<char*> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (!std::string_view(*variable).starts_with("GIT_")) variables.push_back(*variable);
+  variables.push_back(nullptr);
+  return variables;
+}
+
 /// Standard output of `git` with these words. What it says on standard error is no part of an answer.
 GitOutput run_git(std::vector<std::string> words, double deadline) {
   std::array<int, 2> ends{};
@@ -71,7 +82,8 @@ GitOutput run_git(std::vector<std::string> words, double deadline) {
   ::posix_spawnattr_setpgroup(&attributes, 0);  // with what it starts, for the kill
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   pid_t pid = 0;
-  const int rc = ::posix_spawnp(&pid, "git", &actions, &attributes, argv.data(), environ);
+  const int rc =
+      ::posix_spawnp(&pid, "git", &actions, &attributes, argv.data(), environment_for_git().data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (rc != 0) return {"", rc == ENOENT ? "git is not installed" : "git: " + base::errno_text(rc)};

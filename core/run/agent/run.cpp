@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -30,6 +31,20 @@ constexpr double kEndSeconds = 20.0;
 // A shared file system may show another node's file late: NFS remembers what is not there.
 constexpr double kSharedSeconds = 30.0;
 
+/// With --fresh an earlier run's output is moved aside, but never weights that the new one begins from.
+OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
+  if (!options.fresh) return OutputDirectory::Earlier::kept;
+  std::error_code error;
+  const auto output = std::filesystem::weakly_canonical(options.job.output, error);
+  const auto from = std::filesystem::weakly_canonical(options.job.model.from, error);
+  if (!options.job.model.from.empty() && !error &&
+      std::mismatch(output.begin(), output.end(), from.begin(), from.end()).first == output.end())
+    throw base::spec_error("--fresh: model.from, " + options.job.model.from + ", lies in the output " +
+                           options.job.output +
+                           ", which would be moved aside: set `output` to another directory");
+  return OutputDirectory::Earlier::moved_aside;
+}
+
 }  // namespace
 
 Run::Run(const AgentOptions& options, Membership& membership)
@@ -37,8 +52,7 @@ Run::Run(const AgentOptions& options, Membership& membership)
       job_(options.job),
       membership_(membership),
       output_(membership.leads()
-                  ? OutputDirectory(job_.output, options.fresh ? OutputDirectory::Earlier::moved_aside
-                                                               : OutputDirectory::Earlier::kept)
+                  ? OutputDirectory(job_.output, earlier_of(options))
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),

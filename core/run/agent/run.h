@@ -73,6 +73,7 @@ class Run {
   void resume();
   void check_data();
   void check_weights();
+  void warn_of_tokenizer();
   std::string begin_message() const;
   void refuse_records();
   bool evaluation_missing() const;

@@ -2,6 +2,7 @@
 #include <exception>
 #include <iterator>
 
+#include "core/hf/companions.h"
 #include "core/hf/weight_source.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -10,6 +11,7 @@
 #include "io/lines/earlier_attempt.h"
 #include "io/metrics/event_log.h"
 #include "io/text/text.h"
+#include "io/tokens/dataset_info.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): what an earlier attempt left, and where this one begins.
@@ -111,8 +113,19 @@ void Run::check_weights() {
   origin_.from = weights->path();
   origin_.content = weights->verify();
   tokenizer_ = weights->tokenizer();
+  warn_of_tokenizer();
   log::info("weights: {}, xxh3 {}; they were checked in {}", origin_.from, origin_.content,
             io::short_duration(base::monotonic_seconds() - begin));
+}
+
+/// Files of one tokenizer may differ, as two versions of a library write them: it is for the user to know.
+void Run::warn_of_tokenizer() {
+  if (tokenizer_.empty()) return;
+  const auto data = io::check_one_tokenizer(job_.data, job_.model.vocab, false);
+  if (data && !hf::may_be_tokenizer(tokenizer_, data->hash))
+    warn_early("the data was prepared by another tokenizer file (xxh3 " + data->hash + ", see " + data->path +
+               ") than the one of model.from, " + tokenizer_ +
+               ": unless both give the same ids, prepare the data by that one");
 }
 
 /// A run that was killed after its last checkpoint gets now what it could not write: its end in the events

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/chat/chat_template.h"
+
+namespace trainerd::io {
+
+/// Brings a text into a tokenizer's normal form.
+using NormalForm = std::function<std::string(std::string_view)>;
+
+/// The messages under `field` of a JSON object: `[{"role": "user", "content": "..."}, ...]`, or with `from`
+/// (human, gpt, system) and `value`, as ShareGPT has them. Throws JsonError: another shape, tool calls,
+/// images.
+std::vector<ChatMessage> read_chat(std::string_view line, const std::string& field, const NormalForm& form);
+
+/// Two texts of a JSON object, as one: `completion` is the span. Throws JsonError.
+ChatText read_completion(std::string_view line, const std::string& prompt, const std::string& completion,
+                         const NormalForm& form);
+
+}  // namespace trainerd::io

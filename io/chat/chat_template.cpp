@@ -1,0 +1,196 @@
+#include "io/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+#include "io/text/utf8.h"
+
+namespace trainerd::io {
+namespace {
+
+struct Row {
+  ChatTemplate chat;
+  std::string_view name;
+};
+constexpr std::array kRows{Row{ChatTemplate::chatml, "chatml"},
+                           Row{ChatTemplate::qwen2, "qwen2"},
+                           Row{ChatTemplate::qwen2_5, "qwen2.5"},
+                           Row{ChatTemplate::qwen3, "qwen3"},
+                           Row{ChatTemplate::qwen3_instruct, "qwen3-instruct"},
+                           Row{ChatTemplate::llama3, "llama3"},
+                           Row{ChatTemplate::llama3_1, "llama3.1"}};
+
+constexpr std::string_view kThinkEnd = "</think>", kThink = "<think>";
+
+bool is_llama(ChatTemplate chat) { return chat == ChatTemplate::llama3 || chat == ChatTemplate::llama3_1; }
+
+std::string_view strip_left(std::string_view text, char c) {
+  while (text.starts_with(c)) text.remove_prefix(1);
+  return text;
+}
+std::string_view strip_right(std::string_view text, char c) {
+  while (text.ends_with(c)) text.remove_suffix(1);
+  return text;
+}
+
+// What Python's str.strip() takes: Unicode's white space, and four separators of ASCII.
+bool is_stripped(std::uint32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
+
+std::string_view strip(std::string_view text) {
+  std::size_t begin = 0;
+  for (std::size_t next = 0; begin < text.size(); begin = next)
+    if (!is_stripped(next_code_point(text, next))) break;
+  text.remove_prefix(begin);
+  while (!text.empty()) {
+    std::size_t last = text.size() - 1;
+    while ((static_cast<unsigned char>(text[last]) & 0xc0u) == 0x80) --last;
+    std::size_t at = last;
+    if (!is_stripped(next_code_point(text, at))) break;
+    text.remove_suffix(text.size() - last);
+  }
+  return text;
+}
+
+class Writer {
+ public:
+  void add(std::string_view text) { out_.text += text; }
+  void add_assistant(std::string_view text) {
+    out_.assistant.push_back({out_.text.size(), out_.text.size() + text.size()});
+    out_.text += text;
+  }
+  ChatText take() { return std::move(out_); }
+
+ private:
+  ChatText out_;
+};
+
+void add_chatml(Writer& out, const std::string& role, const std::string& content) {
+  out.add("<|im_start|>" + role + "\n");
+  if (role == "assistant") out.add_assistant(content + "<|im_end|>");
+  else out.add(content + "<|im_end|>");
+  out.add("\n");
+}
+
+void add_llama(Writer& out, const ChatMessage& message) {
+  const std::string content = std::string(strip(message.content)) + "<|eot_id|>";
+  out.add("<|start_header_id|>" + message.role + "<|end_header_id|>\n\n");
+  if (message.role == "assistant") out.add_assistant(content);
+  else out.add(content);
+}
+
+struct Answer {
+  std::string thoughts, content;
+};
+
+// Thoughts stand beside the content, or in it before "</think>".
+Answer answer_of(const ChatMessage& message) {
+  if (message.reasoning) return {*message.reasoning, message.content};
+  const std::string_view all = message.content;
+  const std::size_t first = all.find(kThinkEnd);
+  if (first == std::string_view::npos) return {"", message.content};
+  std::string_view thoughts = strip_right(all.substr(0, first), '\n');
+  if (const std::size_t begin = thoughts.rfind(kThink); begin != std::string_view::npos)
+    thoughts.remove_prefix(begin + kThink.size());
+  const std::string_view content = all.substr(all.rfind(kThinkEnd) + kThinkEnd.size());
+  return {std::string(strip_left(thoughts, '\n')), std::string(strip_left(content, '\n'))};
+}
+
+// The last message of the user that is not a tool's answer written as one.
+std::size_t last_question(const std::vector<ChatMessage>& messages) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    const std::string& content = messages[i].content;
+    if (messages[i].role == "user" &&
+        !(content.starts_with("<tool_response>") && content.ends_with("</tool_response>")))
+      return i;
+  }
+  return messages.size() - 1;
+}
+
+void add_qwen3(Writer& out, const std::vector<ChatMessage>& messages) {
+  const std::size_t question = last_question(messages);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    if (message.role != "assistant") {
+      add_chatml(out, message.role, message.content);
+      continue;
+    }
+    const Answer answer = answer_of(message);
+    const bool thinks = i > question && (i + 1 == messages.size() || !answer.thoughts.empty());
+    if (!thinks) {
+      add_chatml(out, message.role, answer.content);
+      continue;
+    }
+    const std::string_view thoughts = strip_left(strip_right(answer.thoughts, '\n'), '\n');
+    add_chatml(out, message.role,
+               std::string(kThink) + "\n" + std::string(thoughts) + "\n" + std::string(kThinkEnd) + "\n\n" +
+                   std::string(strip_left(answer.content, '\n')));
+  }
+}
+
+void check_messages(ChatTemplate chat, const std::vector<ChatMessage>& messages) {
+  if (messages.empty()) throw std::invalid_argument("the conversation has no messages");
+  for (const ChatMessage& message : messages) {
+    if (message.role != "system" && message.role != "user" && message.role != "assistant")
+      throw std::invalid_argument("the role \"" + message.role +
+                                  "\" is none of system, user and assistant; tools are not read");
+    if (message.reasoning && (chat != ChatTemplate::qwen3 || message.role != "assistant"))
+      throw std::invalid_argument("the template " + std::string(name_of(chat)) +
+                                  " has no place for reasoning_content in a message of the " + message.role);
+  }
+}
+
+}  // namespace
+
+std::string chat_template_names() {
+  std::string names;
+  for (const Row& row : kRows) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  return names;
+}
+
+std::optional<ChatTemplate> chat_template_of(std::string_view name) {
+  const auto row = std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return r.name == name; });
+  return row == kRows.end() ? std::nullopt : std::optional(row->chat);
+}
+
+std::string_view name_of(ChatTemplate chat) {
+  return std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return r.chat == chat; })->name;
+}
+
+std::vector<std::string> special_texts(ChatTemplate chat) {
+  if (is_llama(chat)) return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+  return {"<|im_start|>", "<|im_end|>"};
+}
+
+bool begins_with_bos(ChatTemplate chat) { return is_llama(chat); }
+
+ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::string_view bos) {
+  check_messages(chat, messages);
+  Writer out;
+  const bool system_first = messages.front().role == "system";
+  if (is_llama(chat)) out.add(bos);
+  std::size_t first = 0;
+  if (chat == ChatTemplate::llama3_1) {
+    const std::string system = system_first ? messages.front().content : "";
+    out.add(
+        "<|start_header_id|>system<|end_header_id|>\n\n"
+        "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n" +
+        std::string(strip(system)) + "<|eot_id|>");
+    first = system_first ? 1 : 0;
+  }
+  if (chat == ChatTemplate::qwen2 && !system_first) add_chatml(out, "system", "You are a helpful assistant.");
+  if (chat == ChatTemplate::qwen2_5 && !system_first)
+    add_chatml(out, "system", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+  if (chat == ChatTemplate::qwen3) {
+    add_qwen3(out, messages);
+    return out.take();
+  }
+  for (std::size_t i = first; i < messages.size(); ++i) {
+    if (is_llama(chat)) add_llama(out, messages[i]);
+    else add_chatml(out, messages[i].role, messages[i].content);
+  }
+  return out.take();
+}
+
+}  // namespace trainerd::io
