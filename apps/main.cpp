@@ -9,7 +9,9 @@
 #include "apps/commands.h"
 #include "apps/data_options.h"
 #include "apps/exit_codes.h"
+#include "apps/generate.h"
 #include "apps/output.h"
+#include "apps/weights_options.h"
 #include "core/spec/problems.h"
 #include "core/version/version.h"
 #include "kernels/base/error.h"
@@ -264,22 +266,11 @@ class CommandLine {
   }
 
   void add_weights() {
-    CLI::App* import_app =
-        app_.add_subcommand("import", "Make a checkpoint of a Hugging Face directory, for model.from");
-    import_app->add_option("DIR", import_.from, "With config.json and safetensors")->required();
-    import_app->add_option("--out", import_.out, "The checkpoint's directory")->required()->type_name("CKPT");
-    import_app->callback([this] { chosen_ = [this] { return import_command(import_); }; });
-
-    CLI::App* export_app =
-        app_.add_subcommand("export", "Make a Hugging Face directory of a checkpoint's weights");
-    export_app->add_option("CKPT", export_.from, "A checkpoint, or a run's output: its newest")->required();
-    export_app->add_option("--out", export_.out, "The directory")->required()->type_name("DIR");
-    export_app->add_option("--dtype", export_.dtype, "Of the weights; default: as the checkpoint has them")
-        ->check(CLI::IsMember({"bf16", "fp32"}));
-    export_app->add_option("--max-shard-size", export_.max_shard_size, "Of a file; default 5GB")
-        ->type_name("SIZE");
-    export_app->add_flag("--no-tokenizer", export_.no_tokenizer, "Leave the tokenizer's files out");
-    export_app->callback([this] { chosen_ = [this] { return export_command(export_); }; });
+    add_import(app_, import_)->callback([this] { chosen_ = [this] { return import_command(import_); }; });
+    add_export(app_, export_)->callback([this] { chosen_ = [this] { return export_command(export_); }; });
+    add_generate(app_, generate_)->callback([this] {
+      chosen_ = [this] { return generate_command(generate_); };
+    });
   }
 
   // After every listed subcommand: each has a page.
@@ -416,6 +407,7 @@ class CommandLine {
   CheckpointArgs checkpoint_;
   ImportArgs import_;
   ExportArgs export_;
+  GenerateArgs generate_;
   TopArgs top_;
   ReportArgs report_;
   WorkerArgs worker_;

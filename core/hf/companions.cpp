@@ -65,6 +65,20 @@ Origin parse_origin(const std::string& text, const std::string& path) {
   return origin;
 }
 
+std::vector<std::int32_t> end_ids(const Origin& origin) {
+  for (const std::string& text : {origin.generation_config, origin.config}) {
+    if (text.empty()) continue;
+    const nlohmann::json json = io::parse_json(text);
+    const auto found = json.is_object() ? json.find("eos_token_id") : json.end();
+    if (found == json.end() || found->is_null()) continue;
+    std::vector<std::int32_t> ids;
+    for (const nlohmann::json& id : found->is_array() ? *found : nlohmann::json::array({*found}))
+      if (id.is_number_integer()) ids.push_back(id.get<std::int32_t>());
+    return ids;
+  }
+  return {};
+}
+
 std::vector<std::string> tokenizer_files(const std::string& directory) {
   const std::vector<std::string> there = io::open_storage(directory)->list("");
   std::vector<std::string> names;

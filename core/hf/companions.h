@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Origin {
 /// naming `path`.
 std::string to_text(const Origin& origin);
 Origin parse_origin(const std::string& text, const std::string& path);
+
+/// The ids that end a text, as generation_config.json says, or else config.json. Empty: neither does.
+std::vector<std::int32_t> end_ids(const Origin& origin);
 
 /// The folder of a checkpoint, or of a run's output, that holds the tokenizer's files.
 inline constexpr const char* kCompanionFolder = "tokenizer";

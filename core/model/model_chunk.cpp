@@ -107,6 +107,12 @@ void ModelChunk::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD
   if (last()) head_loss(c, frame.segments.back(), loss);
 }
 
+void ModelChunk::forward_logits(Stream& stream, Frame& frame, std::int64_t row, const Tensor& logits_1V) {
+  const WalkContext c = context(stream, frame);
+  walk_forward(c, frame, {});
+  head_logits(c, frame.segments.back(), row, logits_1V);
+}
+
 void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
   if (span.recompute == job::RecomputeKind::none) return;
   const ActivationArenas arenas = recompute_arenas(frame, c.stream.scratch());

@@ -77,6 +77,10 @@ class ModelChunk {
   /// Forward for evaluation: the last chunk writes the loss. Leaves nothing that is needed.
   void forward_only(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD,
                     const LossTarget& loss);
+  /// Forward of a last chunk that is the first too, without a loss: the head's scores at one row,
+  /// `logits_1V` [1, vocabulary], of the activations' dtype. For one tensor-parallel rank.
+  void forward_logits(kernels::Stream& stream, Frame& frame, std::int64_t row,
+                      const kernels::Tensor& logits_1V);
   /// Input and weight gradients, segment by segment from the last, so that what lies between them lives
   /// shortest. `dout_TD` is the gradient from the next chunk (undefined in the last) and is overwritten;
   /// `din_TD` receives the gradient for the chunk before (undefined in the first). The head's loss is made

@@ -295,6 +295,16 @@ void head_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentS
   norm_forward(c, c.ids.final_norm, arenas, state, in);
 }
 
+void head_logits(const WalkContext& c, const SegmentState& state, std::int64_t row, const Tensor& logits_1V) {
+  base::check(c.tp.group.size() == 1, "scores are of a whole vocabulary");
+  const Lease fprop = c.params.use(c.ids.head, WeightForm::fprop, c.stream);
+  c.backend().linear_fprop(c.stream, {.x_TC = state.y_TD.rows(row, 1),
+                                      .weight = fprop.weight(),
+                                      .bias_N = {},
+                                      .addend_TN = {},
+                                      .y_TN = logits_1V});
+}
+
 void head_loss(const WalkContext& c, const SegmentState& state, const LossTarget& loss) {
   const Lease fprop = c.params.use(c.ids.head, WeightForm::fprop, c.stream);
   parallel::vocab_parallel_head_loss(c.tp, c.stream, head_arguments(c, state, loss, fprop.weight()));

@@ -48,6 +48,8 @@ void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentSt
                          const kernels::Tensor& dflow_TD);
 
 void head_forward(const WalkContext&, const ActivationArenas&, SegmentState&, const Flow& in);
+/// The scores at one row.
+void head_logits(const WalkContext&, const SegmentState&, std::int64_t row, const kernels::Tensor& logits_1V);
 /// Loss alone.
 void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);
 /// Loss, the head's gradients, and the gradient of the segment's input.

@@ -2,21 +2,10 @@
 
 #include <utility>
 
+#include "core/rank/backend.h"
 #include "core/rank/gemm_algorithms.h"
-#include "kernels/backend/cuda_plugin.h"
-#include "kernels/cpu/cpu_backend.h"
 
 namespace trainerd::core::rank {
-namespace {
-
-std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool,
-                                               std::int64_t rank) {
-  if (topology.device.kind == kernels::DeviceKind::cuda)
-    return kernels::open_cuda_plugin().make_backend(topology.device_of(rank));
-  return std::make_unique<kernels::CpuBackend>(topology.device, pool);
-}
-
-}  // namespace
 
 parallel::Layout layout_of(const job::JobSpec& job, const parallel::Topology& topology) {
   return parallel::resolve_layout(job.parallel, topology, model_costs(job.model), job.microbatches());

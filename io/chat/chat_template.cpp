@@ -163,6 +163,12 @@ std::vector<std::string> special_texts(ChatTemplate chat) {
   return {"<|im_start|>", "<|im_end|>"};
 }
 
+std::string turn_end(ChatTemplate chat) { return is_llama(chat) ? "<|eot_id|>" : "<|im_end|>"; }
+
+std::string assistant_begin(ChatTemplate chat) {
+  return is_llama(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
+}
+
 bool begins_with_bos(ChatTemplate chat) { return is_llama(chat); }
 
 ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::string_view bos) {

@@ -31,6 +31,10 @@ std::vector<std::string> special_texts(ChatTemplate chat);
 /// Whether a text begins with the tokenizer's own begin token.
 bool begins_with_bos(ChatTemplate chat);
 
+/// The token that ends a turn, and what the assistant's begins by.
+std::string turn_end(ChatTemplate chat);
+std::string assistant_begin(ChatTemplate chat);
+
 struct ChatMessage {
   std::string role;  ///< "system", "user" or "assistant"
   std::string content;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "io/chat/chat_tokens.h"
 #include "io/hash/hash.h"
 #include "io/prepare/documents.h"
 #include "io/prepare/indexed_writer.h"
@@ -81,18 +82,7 @@ LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
     throw base::spec_error("--specials-as-text: the template " + name + " is written in special tokens");
   if (options.around == TemplateIds::add)
     throw base::spec_error("--add-special-tokens: the template " + name + " has its own");
-  if (tokenizer.info().kind == "bytes") return line;  // its texts are their bytes
-  for (const std::string& text : special_texts(*options.chat))
-    if (!tokenizer.id_of(text))
-      throw base::spec_error("--chat " + name + ": " + options.tokenizer + " has no token " + text +
-                             ": it is of another model; the templates are " + chat_template_names());
-  if (!begins_with_bos(*options.chat)) return line;
-  if (!tokenizer.info().bos)
-    throw base::spec_error("--chat " + name + ": " + options.tokenizer +
-                           " names no token that begins a text: keep the tokenizer_config.json with its "
-                           "bos_token beside the tokenizer.json");
-  const std::int32_t bos = *tokenizer.info().bos;
-  line.bos = tokenizer.decode(std::span(&bos, 1));
+  line.bos = bos_text(*options.chat, tokenizer, options.tokenizer);
   return line;
 }
 

@@ -64,6 +64,17 @@ void append_utf8(std::string& text, std::uint32_t code_point) {
   }
 }
 
+std::string with_replacements(std::string_view text) {
+  std::string out;
+  for (;;) {
+    const std::size_t bad = invalid_utf8(text);
+    out += text.substr(0, bad);
+    if (bad == std::string_view::npos) return out;
+    append_utf8(out, 0xfffd);
+    text.remove_prefix(bad + 1);
+  }
+}
+
 bool is_white_space(std::uint32_t c) {
   return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||

@@ -26,6 +26,9 @@ inline std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
   return (first & 7u) << 18 | middle << 6 | (byte(begin + 3) & 0x3fu);
 }
 
+/// With U+FFFD in place of each byte that is not of valid UTF-8.
+std::string with_replacements(std::string_view text);
+
 /// Unicode's White_Space.
 bool is_white_space(std::uint32_t code_point);
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace trainerd::apps {
+
+struct GenerateArgs {
+  std::string from;       ///< a checkpoint, a run's output, or a Hugging Face directory
+  std::string prompt;     ///< "-": standard input
+  std::string chat;       ///< name of a template; empty: the prompt is the text itself
+  std::string tokenizer;  ///< a file or "bytes"; empty: the one that lies with the weights
+  std::int64_t max_tokens = 64;
+  double temperature = 0;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  std::uint64_t seed = 0;
+  bool ignore_end = false;
+  std::string device = "auto", precision;
+  std::int64_t threads = 0;
+  bool json = false;
+};
+CLI::App* add_generate(CLI::App& app, GenerateArgs& args);
+/// Continues a text by a trained model.
+int generate_command(const GenerateArgs& args);
+
+}  // namespace trainerd::apps
