@@ -215,6 +215,10 @@ class Checker {
               "data.train is given too: put its files into a source of their own, or leave one out");
     if (files && given("data.sources") && good({"data.sources"}) && d.sources.empty())
       problem("data.sources", "is empty: give at least one source, or data.train");
+    if (files && given("data.mask") && given("data.sources"))
+      problem("data.mask", "data.sources is given: name each source's masks in its own mask");
+    if (files && given("data.valid_mask") && d.valid.empty())
+      problem("data.valid_mask", "there is no data.valid that it could be of: leave it out");
     if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty() &&
         d.valid_fraction == 0)
       problem("evaluate.every",
