@@ -20,11 +20,19 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
     const std::size_t at = i * seq;
     for (std::size_t s = 0; s < seq; ++s) batch.positions_T[at + s] = static_cast<std::int32_t>(s);
     batch.cu_seqlens[i + 1] = static_cast<std::int32_t>(at + seq);
+    const std::int64_t number = shape.first_sample(request.microbatch) + static_cast<std::int64_t>(i);
+    const auto to = static_cast<std::ptrdiff_t>(at);
+    if (number >= shape.global) {
+      std::fill_n(batch.loss_weight_T.begin() + to, seq, 0.0f);
+      if (!request.tokens) continue;
+      std::fill_n(batch.tokens_T.begin() + to, seq, 0);
+      std::fill_n(batch.targets_T.begin() + to, seq, 0);
+      continue;
+    }
     if (!request.tokens) continue;
     sample.loss_weight_S.assign(seq, 1.0f);
-    read(shape.first_sample(request.microbatch) + static_cast<std::int64_t>(i), sample);
+    read(number, sample);
     // A sample's inputs are all but its last token, its targets all but its first.
-    const auto to = static_cast<std::ptrdiff_t>(at);
     std::copy_n(sample.tokens_S1.begin(), seq, batch.tokens_T.begin() + to);
     std::copy_n(sample.tokens_S1.begin() + 1, seq, batch.targets_T.begin() + to);
     std::copy_n(sample.loss_weight_S.begin(), seq, batch.loss_weight_T.begin() + to);

@@ -20,6 +20,7 @@ struct BatchShape {
   std::int64_t seq_len = 0;
   std::int64_t micro = 0;  ///< sequences of a microbatch
   std::int64_t dp = 1, dp_rank = 0;
+  std::int64_t global = 0;  ///< samples of the global batch; sequences beyond it are padding without weight
 
   std::int64_t tokens() const { return micro * seq_len; }
   /// Of microbatch `m`, within the global batch.

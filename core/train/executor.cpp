@@ -34,7 +34,8 @@ BatchShape Trainer::batch_shape() const {
   return {.seq_len = job_.model.seq_len,
           .micro = job_.batch.micro,
           .dp = layout_.options.dp,
-          .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)]};
+          .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)],
+          .global = job_.batch.global};
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {

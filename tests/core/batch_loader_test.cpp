@@ -20,8 +20,8 @@ using core::train::HostSample;
 
 namespace {
 
-constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1};
-constexpr std::int64_t kGlobal = 12;
+constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1, .global = 12};
+constexpr std::int64_t kGlobal = kShape.global;
 
 // Tokens that say which sample and place they are.
 void read_place(std::int64_t sample, HostSample& to) {
@@ -91,12 +91,10 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
 
 TEST_CASE("an error of reading comes when its microbatch is asked for", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
-    core::train::BatchLoader loader(options(2, ahead),
-                                    [](std::int64_t sample, HostSample& to) {
-                                      if (sample >= kGlobal)
-                                        throw std::runtime_error("the file became shorter");
-                                      read_place(sample, to);
-                                    });
+    core::train::BatchLoader loader(options(2, ahead), [](std::int64_t sample, HostSample& to) {
+      if (sample >= kGlobal) throw std::runtime_error("the file became shorter");
+      read_place(sample, to);
+    });
     for (const core::train::BatchRequest& request : options(1, 0).requests)
       CHECK_NOTHROW(loader.next(request));
     CHECK_THROWS_WITH(loader.next({0, true}), "the file became shorter");
