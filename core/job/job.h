@@ -52,7 +52,13 @@ struct JobSpec {
   TraceOptions trace;
   parallel::ClusterOptions cluster;
 
-  std::int64_t microbatches() const { return batch.global / (batch.micro * parallel.dp); }
+  /// Of each rank and step; the last of them may have padding.
+  std::int64_t microbatches() const {
+    const std::int64_t sequences = batch.micro * parallel.dp;
+    return (batch.global + sequences - 1) / sequences;
+  }
+  /// Sequences that the ranks' microbatches have beyond the global batch: computed, and without weight.
+  std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
 
   bool operator==(const JobSpec&) const = default;

@@ -160,11 +160,16 @@ class Checker {
   void batch() {
     const job::BatchOptions& b = job_.batch;
     if (!good({"batch.global", "batch.micro", "parallel.dp"})) return;
-    const std::int64_t unit = b.micro * job_.parallel.dp;
-    if (unit > 0 && b.global % unit != 0)
-      problem("batch.global", to_string(b.global) + " is not a multiple of micro " + to_string(b.micro) +
-                                  " x dp " + to_string(job_.parallel.dp) +
-                                  " (nearest valid: " + nearest_multiple(b.global, unit) + ")");
+    // A rank, or a part of every microbatch, would have padding alone in every step.
+    const std::int64_t dp = job_.parallel.dp;
+    if (b.micro > 0 && dp > 0 && b.global <= (dp - 1) * b.micro)
+      problem("batch.global", to_string(b.global) +
+                                  " leaves data-parallel ranks without a sequence at micro " +
+                                  to_string(b.micro) + " and dp " + to_string(dp) +
+                                  " (nearest valid: " + to_string((dp - 1) * b.micro + 1) + ")");
+    else if (b.micro > b.global && good({"batch.micro"}))
+      problem("batch.micro", to_string(b.micro) + " is more than the global batch of " + to_string(b.global) +
+                                 " sequences (nearest valid: " + to_string(b.global) + ")");
     std::int64_t tokens = 0;
     if (good({"steps", "model.seq_len"}) && (__builtin_mul_overflow(b.global, job_.model.seq_len, &tokens) ||
                                              __builtin_mul_overflow(tokens, job_.steps, &tokens)))
@@ -215,6 +220,10 @@ class Checker {
               "data.train is given too: put its files into a source of their own, or leave one out");
     if (files && given("data.sources") && good({"data.sources"}) && d.sources.empty())
       problem("data.sources", "is empty: give at least one source, or data.train");
+    if (files && given("data.mask") && given("data.sources"))
+      problem("data.mask", "data.sources is given: name each source's masks in its own mask");
+    if (files && given("data.valid_mask") && d.valid.empty())
+      problem("data.valid_mask", "there is no data.valid that it could be of: leave it out");
     if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty() &&
         d.valid_fraction == 0)
       problem("evaluate.every",

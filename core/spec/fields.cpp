@@ -324,7 +324,8 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   add_parallel(t, job.parallel);
   add_recompute(t, job.recompute);
   t.add("batch.global", &job.batch.global,
-        "sequences of an optimizer step, over all ranks; a multiple of `micro` x dp")
+        "sequences of an optimizer step, over all ranks; where `micro` x dp does not divide it, ranks fill "
+        "their last microbatches with padding that has no weight")
       .between(1, kMaxSequences)
       .needed();
   t.add("batch.micro", &job.batch.micro, "sequences of one forward pass of a rank")

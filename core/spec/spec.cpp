@@ -95,10 +95,12 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   // What is missing may be in the file that could not be read.
   if (!written.whole || layers.checked == Checked::values) return job;
   resolve_automatic(job, places, around, problems);
-  for (std::vector<std::string>* paths : {&job.data.train, &job.data.valid})
+  for (std::vector<std::string>* paths :
+       {&job.data.train, &job.data.valid, &job.data.mask, &job.data.valid_mask})
     if (!around.directory.empty()) anchor_paths(*paths, around.directory);
   for (io::DataSource& source : job.data.sources)
-    if (!around.directory.empty()) anchor_paths(source.path, around.directory);
+    for (std::vector<std::string>* paths : {&source.path, &source.mask})
+      if (!around.directory.empty()) anchor_paths(*paths, around.directory);
   if (root.kind == Node::Kind::map) complete_and_check(job, places, preset, problems);
   return job;
 }

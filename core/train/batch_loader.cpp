@@ -29,7 +29,7 @@ struct BatchLoader::State {
   std::vector<Slot> slots;
   std::int64_t total = 0;  ///< microbatches of all passes
 
-  std::vector<std::int32_t> sample_S1;
+  HostSample sample;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -50,10 +50,10 @@ struct BatchLoader::State {
     try {
       make_batch(
           options.shape, request(i),
-          [&](std::int64_t sample, std::span<std::int32_t> tokens_S1) {
-            read(pass * options.samples_per_pass + sample, tokens_S1);
+          [&](std::int64_t number, HostSample& into) {
+            read(pass * options.samples_per_pass + number, into);
           },
-          sample_S1, to.batch);
+          sample, to.batch);
     } catch (...) {
       to.error = std::current_exception();
     }

@@ -2,20 +2,25 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <utility>
 #include <vector>
 
 namespace trainerd::core::train {
 
-/// Fills the seq_len + 1 tokens of one sample. `sample` counts from 0 within the global batch.
-using ReadSample = std::function<void(std::int64_t sample, std::span<std::int32_t> tokens_S1)>;
+/// One sample in host memory.
+struct HostSample {
+  std::vector<std::int32_t> tokens_S1;  ///< seq_len + 1
+  std::vector<float> loss_weight_S;     ///< of predicting token s + 1; all 1 unless reading says otherwise
+};
+/// Fills one sample, whose vectors have their sizes. `sample` counts from 0 within the global batch.
+using ReadSample = std::function<void(std::int64_t sample, HostSample& to)>;
 
 /// What one rank makes its microbatches from.
 struct BatchShape {
   std::int64_t seq_len = 0;
   std::int64_t micro = 0;  ///< sequences of a microbatch
   std::int64_t dp = 1, dp_rank = 0;
+  std::int64_t global = 0;  ///< samples of the global batch; sequences beyond it are padding without weight
 
   std::int64_t tokens() const { return micro * seq_len; }
   /// Of microbatch `m`, within the global batch.
@@ -36,11 +41,12 @@ struct HostBatch {
   std::vector<std::int32_t> positions_T;          ///< within their sequences
   std::vector<float> loss_weight_T;
   std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
+  double loss_weight = 0;                ///< their sum
 };
 
-/// Makes a microbatch. `sample_S1` is scratch.
+/// Makes a microbatch. `sample` is scratch.
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
-                std::vector<std::int32_t>& sample_S1, HostBatch& batch);
+                HostSample& sample, HostBatch& batch);
 
 /// Where a rank's passes get their microbatches.
 class BatchSource {
@@ -56,14 +62,14 @@ class SampleBatches final : public BatchSource {
  public:
   SampleBatches(const BatchShape& shape, ReadSample read) : shape_(shape), read_(std::move(read)) {}
   const HostBatch& next(const BatchRequest& request) override {
-    make_batch(shape_, request, read_, sample_S1_, batch_);
+    make_batch(shape_, request, read_, sample_, batch_);
     return batch_;
   }
 
  private:
   BatchShape shape_;
   ReadSample read_;
-  std::vector<std::int32_t> sample_S1_;
+  HostSample sample_;
   HostBatch batch_;
 };
 

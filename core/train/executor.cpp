@@ -34,7 +34,8 @@ BatchShape Trainer::batch_shape() const {
   return {.seq_len = job_.model.seq_len,
           .micro = job_.batch.micro,
           .dp = layout_.options.dp,
-          .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)]};
+          .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)],
+          .global = job_.batch.global};
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {
@@ -52,6 +53,7 @@ std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass) const {
 
 /// Writes the microbatch to the device. Tensors of tokens that the chunk does not read stay as they are.
 void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource& batches) {
+  const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   model::Batch& batch = frame.batch;
   Arena& arena = *frame.to_weight;
   batch.tokens_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
@@ -69,6 +71,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   clock_.enter(*compute_, base::LedgerPart::data_wait);
   const auto fill = [&](std::span<std::byte> bytes) {
     const HostBatch& values = batches.next(request);
+    if (adds_loss(chunk)) loss_weight_ += values.loss_weight;
     const auto put = [&](const auto& array) {
       const auto from = std::as_bytes(std::span(array));
       base::check(from.size() <= bytes.size(), "a microbatch has the size of its tensors");
@@ -109,9 +112,11 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
   return frame;
 }
 
+/// Every rank of the tp group has the same loss: the first counts it.
+bool Trainer::adds_loss(const Chunk& chunk) const { return chunk.model.last() && params_.tp_rank() == 0; }
+
 void Trainer::add_loss(const Chunk& chunk) {
-  // Every rank of the tp group has the same loss: the first counts it.
-  if (chunk.model.last() && params_.tp_rank() == 0)
+  if (adds_loss(chunk))
     backend_.ordered_sum(*compute_, {.x = loss_T_,
                                      .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1),
                                      .mode = WriteMode::accumulate});
@@ -211,6 +216,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
 void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
   const PassSchedule& schedule = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
   params_.begin_pass(pass);
+  loss_weight_ = 0;
   backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
   for (std::size_t i = 0; i < schedule.actions.size();) {
     const std::span<const Action> rest = std::span(schedule.actions).subspan(i);
@@ -223,6 +229,8 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
   }
   clock_.act(*compute_, nullptr);
   while (!flights_.empty()) land(flights_.front().tensors.front());
+  backend_.write(*compute_, std::as_bytes(std::span(&loss_weight_, 1)),
+                 slots_[static_cast<std::size_t>(slot_)].totals.rows(2, 1));
   if (observe_) observe_({});
 }
 

@@ -64,8 +64,7 @@ void Trainer::take_persistent(Arena& persistent) {
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals =
-        persistent.take(DType::f64, {2}, MemoryTerm::control);  // the gradients' square sum, the loss
+    slot.totals = persistent.take(DType::f64, {3}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
@@ -185,6 +184,8 @@ void Trainer::update(const ReportSlot& slot) {
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
+                            .weight = slot.totals.rows(2, 1),
+                            .nominal_weight = static_cast<double>(job_.tokens_per_step()),
                             .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
@@ -201,13 +202,15 @@ StepReport Trainer::report() {
   StepControlValues values;
   std::array<float, 3> voted{};
   StepReport report;
-  report.loss = read_loss(*reports_, slot);
+  const MeanLoss mean = read_loss(*reports_, slot);
+  report.loss = mean.loss;
+  report.loss_weight = mean.weight;
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
   report.time = clock_.read();
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
-  report.skipped = values.skip != 0;
+  report.skipped = values.skip == StepControlValues::kSkipNonfinite;
   if (report.skipped && voted[2] > 0)
     report.nonfinite_rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted[2]);
   if (report.skipped && report.nonfinite_rank == groups_.rank())
@@ -219,10 +222,12 @@ StepReport Trainer::report() {
   return report;
 }
 
-double Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
-  double sum = 0;
-  backend_.read_back(stream, slot.totals.rows(1, 1), std::as_writable_bytes(std::span(&sum, 1)));
-  return sum / static_cast<double>(job_.tokens_per_step());
+Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
+  std::array<double, 2> sums{};
+  backend_.read_back(stream, slot.totals.rows(1, 2), std::as_writable_bytes(std::span(sums)));
+  const auto [loss, weight] = sums;
+  // A loss that is not finite is one, whatever counts.
+  return {weight > 0 ? loss / weight : loss, weight};
 }
 
 Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
@@ -237,7 +242,8 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
       ->wait(s);
   double votes = 0;
   backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
-  return {read_loss(s, slot), votes > 0};
+  const MeanLoss mean = read_loss(s, slot);
+  return {mean.loss, mean.weight, votes > 0};
 }
 
 }  // namespace trainerd::core::train

@@ -33,8 +33,9 @@ struct StepVote {
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
 /// say.
 struct StepReport {
-  double loss = 0;       ///< mean over the global batch's tokens
-  double grad_norm = 0;  ///< before clipping
+  double loss = 0;         ///< mean over the global batch's tokens, by their loss weights
+  double loss_weight = 0;  ///< sum of these; 0: nothing was updated on any rank, and there is no loss
+  double grad_norm = 0;    ///< before clipping
   double learning_rate = 0;
   bool skipped = false;  ///< not finite: nothing was updated on any rank
   std::int64_t nonfinite_rank =
@@ -74,8 +75,9 @@ class Trainer {
     return report();
   }
   struct Evaluation {
-    double loss = 0;    ///< mean of the global batch
-    bool stop = false;  ///< any rank asks for it
+    double loss = 0;         ///< mean of the global batch, by its loss weights
+    double loss_weight = 0;  ///< sum of these; 0: there is no loss
+    bool stop = false;       ///< any rank asks for it
   };
   /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
   /// stop.
@@ -108,8 +110,9 @@ class Trainer {
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    kernels::Tensor totals,
-        control;  ///< f64 [2]: the gradients' square sum, or of an evaluation the votes to stop; the loss
+    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights
+    kernels::Tensor totals;
+    kernels::Tensor control;
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
                             ///< ranks - its number
   };
@@ -137,10 +140,14 @@ class Trainer {
   BatchRequest request_of(const parallel::Action& action) const;
   void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
+  bool adds_loss(const Chunk& chunk) const;
   void add_loss(const Chunk& chunk);
 
   void update(const ReportSlot& slot);
-  double read_loss(kernels::Stream& stream, const ReportSlot& slot);
+  struct MeanLoss {
+    double loss = 0, weight = 0;
+  };
+  MeanLoss read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
   job::JobSpec job_;
   parallel::Layout layout_;
@@ -152,7 +159,8 @@ class Trainer {
   std::int64_t microbatches_;
   std::int64_t tokens_;     ///< of one microbatch
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
-  float grad_scale_;        ///< 1 / tokens of the global batch
+  float grad_scale_;        ///< 1 / tokens of the global batch, until `update` knows how many of them count
+  double loss_weight_ = 0;  ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
   std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
   model::DeclaredParams declared_;

@@ -12,7 +12,14 @@
 namespace trainerd::io {
 namespace {
 
-std::optional<DatasetTokenizer> read_dataset(const std::string& path) {
+std::string dataset_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "dataset.json").string();
+}
+
+// What `take` finds in the file's JSON; none where there is no such file.
+template <class Take>
+auto read_dataset(const std::string& path, const Take& take)
+    -> std::optional<decltype(take(nlohmann::json()))> {
   const base::UniqueFd fd = base::open_read(path);
   if (!fd && errno == ENOENT) return std::nullopt;
   const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
@@ -20,8 +27,7 @@ std::optional<DatasetTokenizer> read_dataset(const std::string& path) {
   if (bytes < 0 || base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0) != bytes)
     throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
   try {
-    const nlohmann::json tokenizer = member(parse_json(text), "tokenizer");
-    return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab")};
+    return take(parse_json(text));
   } catch (const JsonError& error) {
     throw base::data_error(
         path + ": " + error.what() +
@@ -43,11 +49,24 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
     folders.insert(std::filesystem::path(file.path).parent_path().string());
   std::optional<DatasetTokenizer> found;
   for (const std::string& folder : folders) {
-    auto here = read_dataset((std::filesystem::path(folder) / "dataset.json").string());
+    const std::string path = dataset_path(folder);
+    auto here = read_dataset(path, [&path](const nlohmann::json& j) {
+      const nlohmann::json tokenizer = member(j, "tokenizer");
+      return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab")};
+    });
     if (here && found) check_same(*found, *here);
     else if (here) found = std::move(here);
   }
   return found;
+}
+
+bool dataset_has_masks(const std::string& folder) {
+  const auto says = read_dataset(dataset_path(folder), [](const nlohmann::json& j) {
+    const nlohmann::json mask = j.value("loss_mask", nlohmann::json(false));
+    if (!mask.is_boolean()) throw JsonError("\"loss_mask\" is neither true nor false");
+    return mask.get<bool>();
+  });
+  return says.value_or(false);
 }
 
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,

@@ -22,6 +22,10 @@ struct DatasetTokenizer {
 /// different tokenizers.
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
 
+/// Whether the `dataset.json` in `folder` says that each of its token files has a loss mask; false where
+/// there is none. Throws DataError: one is broken.
+bool dataset_has_masks(const std::string& folder);
+
 /// That of the training data. Throws DataError when its sources, or with `validates` these and the validation
 /// data, were made by different tokenizers.
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/text/text.h"
+#include "io/tokens/mask_files.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -24,6 +25,7 @@ constexpr std::size_t kFirstLineBytes = 100;
 struct Description {
   SourceFile file;
   IdScan ids;
+  MaskScan mask;
   std::string first_line;
   std::vector<std::int64_t> document_tokens;  ///< of each document, where an index says them
 };
@@ -48,9 +50,11 @@ Description describe_file(const std::string& path, const InspectOptions& options
   data.dtype = options.dtype;
   Description d{.file = open_source_file(path, data, options.vocab),
                 .ids = {},
+                .mask = {},
                 .first_line = {},
                 .document_tokens = {}};
   if (data.format == DataFormat::text) d.first_line = printable(head);
+  else find_mask(d.file);
   if (d.file.layout.index)
     each_document(*d.file.layout.index,
                   [&d](const Document& document) { d.document_tokens.push_back(document.tokens); });
@@ -71,6 +75,9 @@ void scan_files(std::vector<Description>& described, const InspectOptions& optio
     scans[i] = scan_ids(files[blocks[i].file], blocks[i].offset, bytes, options.vocab);
   });
   for (std::size_t i = 0; i < blocks.size(); ++i) add(described[blocks[i].file].ids, scans[i]);
+  const std::vector<MaskScan> masks =
+      scan_masks(files, options.all ? MaskReading::whole : MaskReading::samples, options.threads);
+  for (std::size_t i = 0; i < files.size(); ++i) described[i].mask = masks[i];
 }
 
 std::string largest_text(const IdScan& ids, std::int64_t tokens) {
@@ -78,6 +85,25 @@ std::string largest_text(const IdScan& ids, std::int64_t tokens) {
   std::string text = fmt::format("{} (vocab of at least {})", ids.largest, std::uint64_t{ids.largest} + 1);
   if (ids.tokens < tokens)
     text += fmt::format(" of {} ids in samples; --all reads all of them", with_commas(ids.tokens));
+  return text;
+}
+
+// "37.5% of tokens count".
+std::string masked_text(const std::vector<Description>& files) {
+  MaskScan sum;
+  std::int64_t tokens = 0, masked = 0;
+  for (const Description& d : files) {
+    if (d.file.mask.empty()) continue;
+    ++masked;
+    tokens += d.file.layout.tokens;
+    add(sum, d.mask);
+  }
+  if (masked == 0) return "";
+  std::string text = share_text(sum);
+  if (sum.tokens < tokens)
+    text += fmt::format(", of {} in samples; --all reads all of them", with_commas(sum.tokens));
+  if (std::cmp_less(masked, files.size()))
+    text += fmt::format(" ({} of {} files have one)", masked, files.size());
   return text;
 }
 
@@ -120,6 +146,7 @@ std::string report(const std::string& path, const std::vector<Description>& file
   if (!mixed) line("bytes per token", std::to_string(files[0].file.layout.token_bytes));
   line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
   line("largest id", largest_text(ids, tokens));
+  if (const std::string masked = masked_text(files); !masked.empty()) line("loss mask", masked);
   if (files.size() == 1) {
     if (!files[0].first_line.empty()) line("first line", files[0].first_line);
     return out;
@@ -178,6 +205,8 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
     if (d.ids.outside > 1)
       problem += fmt::format(" ({} such ids in all that was read)", with_commas(d.ids.outside));
     if (!problem.empty()) inspection.problems.push_back(std::move(problem));
+    if (std::string wrong = mask_problem(d.file.mask, d.mask); !wrong.empty())
+      inspection.problems.push_back(std::move(wrong));
   }
   inspection.text = report(path, described);
   return inspection;

@@ -27,10 +27,11 @@ enum class DataChange : std::uint8_t { refuse, go_on };
 
 /// One source of a blend.
 struct DataSource {
-  std::vector<std::string> path;  ///< as DataOptions::train
-  double weight = 0;              ///< more than 0, in any unit
-  double epochs = 0;              ///< passes over it at most; 0: any number
-  std::int64_t tokens = 0;        ///< of it at most; 0: any number
+  std::vector<std::string> path;       ///< as DataOptions::train
+  double weight = 0;                   ///< more than 0, in any unit
+  double epochs = 0;                   ///< passes over it at most; 0: any number
+  std::int64_t tokens = 0;             ///< of it at most; 0: any number
+  std::vector<std::string> mask = {};  ///< as DataOptions::mask
 
   bool operator==(const DataSource&) const = default;
 };
@@ -40,6 +41,9 @@ struct DataOptions {
   std::vector<std::string> train;
   std::vector<DataSource> sources = {};  ///< in place of `train`: a blend
   std::vector<std::string> valid;
+  /// Loss masks of `train` and of `valid`, one for each file of tokens, in their order (see mask_files.h).
+  /// Without: of token files what their dataset.json says.
+  std::vector<std::string> mask = {}, valid_mask = {};
   double valid_fraction = 0;  ///< in place of `valid`: of the training data's documents
   DataFormat format = DataFormat::text;
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "io/tokens/mask_files.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -18,10 +19,13 @@ std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataForma
   for (std::string& path : named)
     if (!path.ends_with(".idx")) path = megatron_data_path(path);
   std::vector<DataFile> files = list_files(named);
-  std::set<std::string> indices;
-  for (const DataFile& file : files) indices.insert(megatron_index_path(file.path));
+  std::set<std::string> companions;
+  for (const DataFile& file : files) {
+    companions.insert(megatron_index_path(file.path));
+    companions.insert(mask_path_of(file.path));
+  }
   std::erase_if(files, [&](const DataFile& file) {
-    return !file.named && (indices.contains(file.path) || file.path.ends_with("/dataset.json"));
+    return !file.named && (companions.contains(file.path) || file.path.ends_with("/dataset.json"));
   });
   return files;
 }

@@ -15,11 +15,12 @@ struct SourceFile {
   std::string path;
   std::int64_t bytes = 0;
   TokenLayout layout;
+  std::string mask = {};  ///< the file of its loss mask; empty: every token counts
 };
 
 /// What `paths` list for `format`: for tokens `c.bin` for `c` where only `c.bin` and `c.idx` exist, and
 /// without the indices (`name.idx`) that were not named themselves and whose `name.bin` is listed, and
-/// without the `dataset.json` of `trainerd data prepare`. Throws
+/// without the `dataset.json` and the loss masks (`name.mask`) of `trainerd data prepare`. Throws
 /// DataError as `list_files` does.
 std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format);
 

@@ -41,7 +41,7 @@ std::int64_t limit_of(const DataSource& source, std::int64_t samples, std::int64
 
 std::vector<DataSource> training_sources(const DataOptions& options) {
   if (options.format != DataFormat::synthetic && !options.sources.empty()) return options.sources;
-  return {{.path = options.train, .weight = 1}};
+  return {{.path = options.train, .weight = 1, .mask = options.mask}};
 }
 
 bool is_whole(std::span<const SourceFacts> sources) { return sources.size() == 1 && sources[0].limit < 0; }
@@ -94,6 +94,7 @@ TokenBlend::TokenBlend(const std::vector<DataSource>& sources, const DataOptions
     : state_(std::make_unique<State>()) {
   reading.open_files = std::max<std::size_t>(1, FdCache::kOpenFiles / sources.size());
   for (const DataSource& source : sources) {
+    reading.masks = source.mask;
     const TokenSource& opened =
         state_->sources.emplace_back(source.path, options, shape.seq_len, shape.vocab, shape.seed, reading);
     state_->facts.push_back({.name = name_of_paths(source.path),
@@ -114,7 +115,7 @@ TokenBlend TokenBlend::training(const DataOptions& options, const SampleShape& s
 TokenBlend TokenBlend::validation(const DataOptions& options, const SampleShape& shape) {
   TokenSource::Reading reading{.order = SampleOrder::in_order, .stream = kValidStream};
   if (options.format == DataFormat::synthetic || options.valid_fraction == 0)
-    return {{{.path = options.valid, .weight = 1}}, options, shape, reading};
+    return {{{.path = options.valid, .weight = 1, .mask = options.valid_mask}}, options, shape, reading};
   reading.part = DataPart::validation;
   std::vector<DataSource> sources = training_sources(options);
   for (DataSource& source : sources) source.epochs = 1, source.tokens = 0;
@@ -163,13 +164,28 @@ void TokenBlend::start_order(const DataOrder& order) {
   }
 }
 
-void TokenBlend::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+struct TokenBlend::Place {
+  TokenSource& source;
+  std::int64_t cursor = 0;  ///< of the source
+};
+
+TokenBlend::Place TokenBlend::place_of(std::int64_t cursor) const {
   State& s = *state_;
   const std::int64_t position = cursor - s.order_start;
   if (position >= s.blend->length())
     throw base::data_error("data.sources: every source has given all that its epochs and tokens allow");
   const Blend::Place place = s.blend->at(position);
-  s.sources[place.source].read(s.taken[place.source] + place.sample, tokens_S1);
+  return {s.sources[place.source], s.taken[place.source] + place.sample};
+}
+
+void TokenBlend::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+  const Place place = place_of(cursor);
+  place.source.read(place.cursor, tokens_S1);
+}
+
+void TokenBlend::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {
+  const Place place = place_of(cursor);
+  place.source.read_loss_weights(place.cursor, weights_S);
 }
 
 }  // namespace trainerd::io

@@ -77,12 +77,16 @@ class TokenBlend {
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not for two threads at
   /// once.
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
+  /// The loss weights of the same sample, see TokenSource::read_loss_weights.
+  void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
 
  private:
   TokenBlend(const std::vector<DataSource>& sources, const DataOptions& options, const SampleShape& shape,
              TokenSource::Reading reading);
 
   struct State;
+  struct Place;
+  Place place_of(std::int64_t cursor) const;
   std::unique_ptr<State> state_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "io/hash/hash.h"
 #include "io/tokens/dataset_info.h"
+#include "io/tokens/mask_files.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -40,6 +41,16 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   return largest;
 }
 
+void read_bytes(int fd, const std::string& path, std::int64_t offset, std::span<std::byte> bytes) {
+  const std::int64_t got = base::read_at(fd, bytes, offset);
+  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  if (std::cmp_less(got, bytes.size()))
+    throw base::data_error(
+        fmt::format("{}: truncated in mid-run: {} bytes at {} were there at the start, {} are left; restore "
+                    "the file and resume",
+                    path, bytes.size(), offset, got));
+}
+
 // Its hash; empty where the files do not say it. The model needs a place for every id, also for those that no
 // document has.
 std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t vocab) {
@@ -58,7 +69,7 @@ std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t voca
 struct TokenSource::State {
   std::vector<SourceFile> files;
   std::vector<Stretch> stretches;
-  FdCache descriptors{0};
+  FdCache descriptors{0}, mask_descriptors{0};
   std::vector<std::byte> staging;
   DataFormat format = DataFormat::text;
   std::int64_t seq_len = 0, vocab = 0, tokens = 0, samples = 0;
@@ -70,8 +81,11 @@ struct TokenSource::State {
   DataPart part = DataPart::all;
   double valid_fraction = 0;
 
-  void read_files(std::int64_t position, std::span<std::int32_t> out);
+  std::int64_t position_of(std::int64_t cursor) const;
+  template <class T, class ReadPart>
+  void read_stretches(std::int64_t position, std::span<T> out, const ReadPart& read_part);
   void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
+  void read_mask(std::size_t file, std::int64_t position, std::span<float> out);
   void make_synthetic(std::int64_t position, std::span<std::int32_t> out) const;
 };
 
@@ -95,10 +109,14 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
       throw base::spec_error("data.tokenizer: " + options.tokenizer +
                              " does not exist; for text there is: bytes");
     s.files = open_source_files(paths, options, vocab);
+    attach_masks(s.files, reading.masks, s.format);
     s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
     if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
     if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
-    s.descriptors = FdCache(s.files.size(), reading.open_files);
+    const std::size_t kinds = has_masks(s.files) ? 2 : 1,
+                      open_files = std::max<std::size_t>(1, reading.open_files / kinds);
+    s.descriptors = FdCache(s.files.size(), open_files);
+    if (kinds == 2) s.mask_descriptors = FdCache(s.files.size(), open_files);
     s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::int64_t));
   }
   if (s.tokens < seq_len + 1)
@@ -135,6 +153,10 @@ std::string TokenSource::fingerprint() const {
                                  s.format == DataFormat::text ? "text bytes" : "tokens", s.seq_len,
                                  s.files.size(), s.tokens, hash.hex());
   if (!s.tokenizer.empty()) text += ", tokenizer " + s.tokenizer;
+  if (const auto masked = std::count_if(s.files.begin(), s.files.end(),
+                                        [](const SourceFile& file) { return !file.mask.empty(); });
+      masked > 0)
+    text += fmt::format(", loss masks of {}", masked);
   if (s.part != DataPart::all)
     text += fmt::format(", {} of valid_fraction {}", s.part == DataPart::training ? "training" : "validation",
                         s.valid_fraction);
@@ -143,7 +165,11 @@ std::string TokenSource::fingerprint() const {
 
 std::string TokenSource::check_samples(int threads) const {
   const State& s = *state_;
-  return s.format == DataFormat::synthetic ? "" : check_and_hash(s.files, s.vocab, threads);
+  if (s.format == DataFormat::synthetic) return "";
+  const std::string tokens = check_and_hash(s.files, s.vocab, threads);
+  if (!has_masks(s.files)) return tokens;
+  const std::string both = tokens + check_and_hash_masks(s.files, threads);
+  return xxh3_hex(std::as_bytes(std::span(both)));
 }
 
 void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
@@ -153,21 +179,37 @@ void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
   state_->order_stream = static_cast<std::uint64_t>(stream);
 }
 
-void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
-  State& s = *state_;
-  base::check(cursor >= s.order_start && std::cmp_equal(tokens_S1.size(), s.seq_len + 1),
-              "a sample is seq_len + 1 tokens at a cursor that is not before its order's start");
-  const auto n = static_cast<std::uint64_t>(s.samples),
-             consumed = static_cast<std::uint64_t>(cursor - s.order_start);
+/// The stream's position where the sample at `cursor` begins.
+std::int64_t TokenSource::State::position_of(std::int64_t cursor) const {
+  base::check(cursor >= order_start, "a cursor is not before its order's start");
+  const auto n = static_cast<std::uint64_t>(samples),
+             consumed = static_cast<std::uint64_t>(cursor - order_start);
   const std::uint64_t epoch = consumed / n, place = consumed % n;
   std::uint64_t sample = place;
-  if (s.order == SampleOrder::shuffled) {
-    const auto bits = kernels::philox(s.order_key, epoch, s.order_stream);
+  if (order == SampleOrder::shuffled) {
+    const auto bits = kernels::philox(order_key, epoch, order_stream);
     sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
   }
-  const std::int64_t position = static_cast<std::int64_t>(sample) * s.seq_len;
-  if (s.format == DataFormat::synthetic) s.make_synthetic(position, tokens_S1);
-  else s.read_files(position, tokens_S1);
+  return static_cast<std::int64_t>(sample) * seq_len;
+}
+
+void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+  State& s = *state_;
+  base::check(std::cmp_equal(tokens_S1.size(), s.seq_len + 1), "a sample is seq_len + 1 tokens");
+  const std::int64_t position = s.position_of(cursor);
+  if (s.format == DataFormat::synthetic) return s.make_synthetic(position, tokens_S1);
+  s.read_stretches(position, tokens_S1, [&s](std::size_t file, std::int64_t at, std::span<std::int32_t> out) {
+    s.read_part(file, at, out);
+  });
+}
+
+void TokenSource::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {
+  State& s = *state_;
+  base::check(std::cmp_equal(weights_S.size(), s.seq_len), "a sample has seq_len loss weights");
+  if (!has_masks(s.files)) return std::fill(weights_S.begin(), weights_S.end(), 1.0f);
+  s.read_stretches(
+      s.position_of(cursor) + 1, weights_S,
+      [&s](std::size_t file, std::int64_t at, std::span<float> out) { s.read_mask(file, at, out); });
 }
 
 // Every token is a function of its position alone, so that neighbouring samples agree on the token they
@@ -182,7 +224,9 @@ void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::in
   }
 }
 
-void TokenSource::State::read_files(std::int64_t position, std::span<std::int32_t> out) {
+/// Calls `read_part(file, position in it, out)` for what each file has of `out.size()` tokens.
+template <class T, class ReadPart>
+void TokenSource::State::read_stretches(std::int64_t position, std::span<T> out, const ReadPart& read_part) {
   auto stretch = std::prev(
       std::upper_bound(stretches.begin(), stretches.end(), position,
                        [](std::int64_t p, const Stretch& candidate) { return p < candidate.first; }));
@@ -198,15 +242,10 @@ void TokenSource::State::read_files(std::int64_t position, std::span<std::int32_
 
 void TokenSource::State::read_part(std::size_t index, std::int64_t position, std::span<std::int32_t> out) {
   const SourceFile& file = files[index];
-  const std::int64_t width = file.layout.token_bytes, offset = file.layout.data_offset + position * width;
+  const std::int64_t width = file.layout.token_bytes;
   const std::span<std::byte> bytes(staging.data(), out.size() * static_cast<std::size_t>(width));
-  const std::int64_t got = base::read_at(descriptors.get(index, file.path, file.bytes), bytes, offset);
-  if (got < 0) throw base::data_error(file.path + ": cannot be read: " + base::errno_text(errno));
-  if (std::cmp_less(got, bytes.size()))
-    throw base::data_error(
-        fmt::format("{}: truncated in mid-run: {} bytes at {} were there at the start, {} are left; restore "
-                    "the file and resume",
-                    file.path, bytes.size(), offset, got));
+  read_bytes(descriptors.get(index, file.path, file.bytes), file.path,
+             file.layout.data_offset + position * width, bytes);
   std::uint32_t largest = 0;
   switch (file.layout.type) {
     case TokenType::uint8: largest = widen<std::uint8_t>(bytes.data(), out); break;
@@ -222,6 +261,17 @@ void TokenSource::State::read_part(std::size_t index, std::int64_t position, std
   });
   throw base::data_error(
       outside_text(file, static_cast<std::uint32_t>(*bad), position + (bad - out.begin()), vocab));
+}
+
+void TokenSource::State::read_mask(std::size_t index, std::int64_t position, std::span<float> out) {
+  const SourceFile& file = files[index];
+  if (file.mask.empty()) return std::fill(out.begin(), out.end(), 1.0f);
+  const std::span<std::byte> bytes(staging.data(), out.size());
+  read_bytes(mask_descriptors.get(index, file.mask, file.layout.tokens), file.mask, position, bytes);
+  if (const std::string problem = mask_problem(file.mask, scan_mask(position, bytes)); !problem.empty())
+    throw base::data_error(problem);
+  std::transform(bytes.begin(), bytes.end(), out.begin(),
+                 [](std::byte byte) { return static_cast<float>(byte); });
 }
 
 }  // namespace trainerd::io

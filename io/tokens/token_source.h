@@ -34,6 +34,7 @@ class TokenSource {
     std::string stream = kTrainStream;
     DataPart part = DataPart::all;                 ///< by `options.valid_fraction`
     std::size_t open_files = FdCache::kOpenFiles;  ///< at most
+    std::vector<std::string> masks = {};           ///< as DataOptions::mask
   };
   /// Opens every file of `paths` (see DataOptions). Throws DataError naming the file: absent, empty,
   /// unreadable, shorter than its header says, without documents where only some are read, or holding fewer
@@ -51,7 +52,8 @@ class TokenSource {
 
   std::int64_t tokens() const;   ///< of one epoch
   std::int64_t samples() const;  ///< of one epoch
-  /// Identifies the files (names, sizes, format) and seq_len: recorded in checkpoints, compared on resume.
+  /// Identifies the files (names, sizes, format, which have loss masks) and seq_len: recorded in checkpoints,
+  /// compared on resume.
   std::string fingerprint() const;
   /// Reads samples of every file on `threads` threads (at most 256 MiB, see `sample_blocks`) and identifies
   /// their content: the same on every machine and for every number of threads. Empty for synthetic tokens.
@@ -66,6 +68,9 @@ class TokenSource {
   /// Throws DataError for a short read or a token >= vocab, naming file and position. Allocates nothing. Not
   /// for two threads at once.
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
+  /// Writes the loss weights of the same sample: element s is 1 where the prediction of its token s + 1
+  /// counts, else 0. Throws DataError as above, and for a mask's byte that is neither.
+  void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
 
  private:
   struct State;

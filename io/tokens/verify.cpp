@@ -10,6 +10,7 @@
 
 #include "io/hash/hash.h"
 #include "io/text/text.h"
+#include "io/tokens/mask_files.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -24,9 +25,10 @@ constexpr std::size_t kHexDigits = 32;
 
 /// One file, read whole.
 struct VerifiedFile {
-  std::string path, checksum;
+  std::string path, checksum, mask_checksum;
   SourceFile file;
   IdScan ids;
+  MaskScan mask;
   std::int64_t documents = 0, empty_documents = 0;
   std::vector<std::string> problems;
 };
@@ -49,24 +51,46 @@ std::optional<std::string> noted_checksum(const std::string& path) {
   return text;
 }
 
-// In order, for the checksum.
-void read_whole(VerifiedFile& verified, std::int64_t vocab) {
-  const base::UniqueFd fd = base::open_read(verified.path);
-  if (!fd) throw base::data_error(verified.path + ": cannot be opened: " + base::errno_text(errno));
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(verified.file.bytes, kVerifyBlockBytes)));
+// Reads a file in order, and gives its checksum.
+template <class Visit>
+std::string read_whole(const std::string& path, std::int64_t size, const Visit& visit) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(size, kVerifyBlockBytes)));
   Xxh3 hash;
-  for (std::int64_t at = 0; at < verified.file.bytes;) {
-    const std::span<std::byte> bytes = std::span(block).first(
-        static_cast<std::size_t>(std::min(kVerifyBlockBytes, verified.file.bytes - at)));
+  for (std::int64_t at = 0; at < size;) {
+    const std::span<std::byte> bytes =
+        std::span(block).first(static_cast<std::size_t>(std::min(kVerifyBlockBytes, size - at)));
     const std::int64_t got = base::read_at(fd.get(), bytes, at);
-    if (got < 0) throw base::data_error(verified.path + ": cannot be read: " + base::errno_text(errno));
-    if (std::cmp_less(got, bytes.size()))
-      throw base::data_error(verified.path + ": became shorter while it was read");
+    if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+    if (std::cmp_less(got, bytes.size())) throw base::data_error(path + ": became shorter while it was read");
     hash.update(bytes);
-    if (verified.file.layout.tokens > 0) add(verified.ids, scan_ids(verified.file, at, bytes, vocab));
+    visit(at, std::span<const std::byte>(bytes));
     at += got;
   }
-  verified.checksum = hash.hex();
+  return hash.hex();
+}
+
+void check_noted(const std::string& path, const std::string& checksum) {
+  const auto noted = noted_checksum(path);
+  if (noted && *noted != checksum)
+    throw base::data_error(path + ": its checksum is " + checksum + ", and " + path + ".xxh128 says " +
+                           *noted +
+                           ": the file was damaged or changed; copy it again, or write its checksum anew");
+}
+
+// That of a token file, where it has one.
+void verify_mask(VerifiedFile& verified) {
+  if (std::string_view(verified.file.layout.format) == "text") return;
+  find_mask(verified.file);
+  const std::string& path = verified.file.mask;
+  if (path.empty()) return;
+  verified.mask_checksum = read_whole(
+      path, verified.file.layout.tokens,
+      [&](std::int64_t at, std::span<const std::byte> bytes) { add(verified.mask, scan_mask(at, bytes)); });
+  if (const std::string problem = mask_problem(path, verified.mask); !problem.empty())
+    throw base::data_error(problem);
+  check_noted(path, verified.mask_checksum);
 }
 
 void verify_file(VerifiedFile& verified, const InspectOptions& options) {
@@ -85,7 +109,13 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
   });
   // What cannot be read as data has no ids, and no checksum that is worth a note.
   if (!verified.problems.empty()) return;
-  attempt([&] { read_whole(verified, options.vocab); });
+  attempt([&] {
+    const SourceFile& file = verified.file;
+    verified.checksum =
+        read_whole(file.path, file.bytes, [&](std::int64_t at, std::span<const std::byte> bytes) {
+          if (file.layout.tokens > 0) add(verified.ids, scan_ids(file, at, bytes, options.vocab));
+        });
+  });
   if (!verified.problems.empty()) return;
   if (const std::string problem = ids_problem(verified.file, verified.ids, options.vocab); !problem.empty())
     verified.problems.push_back(problem +
@@ -99,19 +129,15 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
         verified.empty_documents += document.tokens == 0 ? 1 : 0;
       });
     });
-  attempt([&] {
-    const auto noted = noted_checksum(verified.path);
-    if (noted && *noted != verified.checksum)
-      throw base::data_error(verified.path + ": its checksum is " + verified.checksum + ", and " +
-                             verified.path + ".xxh128 says " + *noted +
-                             ": the file was damaged or changed; copy it again, or write its checksum anew");
-  });
+  attempt([&] { check_noted(verified.path, verified.checksum); });
+  attempt([&] { verify_mask(verified); });
 }
 
 std::string verification_text(std::span<const VerifiedFile> files) {
   std::int64_t tokens = 0, bytes = 0, documents = 0, empty = 0;
   std::uint32_t largest = 0;
   bool indexed = false;
+  MaskScan masks;
   std::string checksums;
   for (const VerifiedFile& f : files) {
     tokens += f.file.layout.tokens;
@@ -121,6 +147,8 @@ std::string verification_text(std::span<const VerifiedFile> files) {
     indexed |= f.file.layout.index.has_value();
     largest = std::max(largest, f.ids.largest);
     if (!f.checksum.empty()) checksums += fmt::format("    {}  {}\n", f.checksum, f.path);
+    if (!f.mask_checksum.empty()) checksums += fmt::format("    {}  {}\n", f.mask_checksum, f.file.mask);
+    add(masks, f.mask);
   }
   std::string out;
   const auto line = [&out](const char* name, const std::string& value) {
@@ -133,6 +161,7 @@ std::string verification_text(std::span<const VerifiedFile> files) {
          with_commas(documents) + (empty == 0 ? "" : fmt::format(" ({} empty)", with_commas(empty))));
   if (tokens > 0)
     line("largest id", fmt::format("{} (vocab of at least {})", largest, std::uint64_t{largest} + 1));
+  if (masks.tokens > 0) line("loss mask", share_text(masks));
   line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
   if (!checksums.empty()) out += "  checksums (XXH128, as xxhsum -H2 prints it)\n" + checksums;
   return out;
@@ -148,7 +177,13 @@ Verification verify_data(const std::vector<std::string>& paths, const InspectOpt
   // Notes of checksums lie beside what they are of.
   for (const DataFile& listed : list_data(named, options.format.value_or(DataFormat::tokens)))
     if (listed.named || !listed.path.ends_with(".xxh128"))
-      files.push_back({.path = listed.path, .checksum = {}, .file = {}, .ids = {}, .problems = {}});
+      files.push_back({.path = listed.path,
+                       .checksum = {},
+                       .mask_checksum = {},
+                       .file = {},
+                       .ids = {},
+                       .mask = {},
+                       .problems = {}});
   if (files.empty()) throw base::data_error(paths.front() + ": there are no files");
   base::ThreadPool pool(static_cast<int>(
       std::min<std::size_t>(static_cast<std::size_t>(std::max(1, options.threads)), files.size())));

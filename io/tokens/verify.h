@@ -18,7 +18,8 @@ struct Verification {
 ///   - that header or index say the size that the file has;
 ///   - that every id is in the vocabulary, where one is given;
 ///   - of an index every sequence and document: that they follow each other from the first token to the last;
-///   - the checksum, where a file `PATH.xxh128` has the one that `xxhsum -H2` printed.
+///   - of a loss mask beside it (see mask_files.h) its size and every byte;
+///   - the checksum of each, where a file `PATH.xxh128` has the one that `xxhsum -H2` printed.
 /// Empty documents are counted; they are no problem. `options.all` has no meaning. Throws DataError where
 /// there is no such file.
 Verification verify_data(const std::vector<std::string>& paths, const InspectOptions& options);

@@ -179,7 +179,9 @@ Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const TensorHash& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
-Cost cost(const StepControl& a, const Target&) { return {2, sum_bytes({&a.square_sum, &a.loss, &a.values})}; }
+Cost cost(const StepControl& a, const Target&) {
+  return {2, sum_bytes({&a.square_sum, &a.loss, &a.weight, &a.values})};
+}
 
 Cost cost(const AdamwUpdate& a, const Target&) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.

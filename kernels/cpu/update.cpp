@@ -81,15 +81,18 @@ StepControlValues control_of(const Tensor& control) {
 }  // namespace
 
 void CpuBackend::step_control(Stream&, const StepControl& a) {
-  const double total = *a.square_sum.as<double>();
+  const double total = *a.square_sum.as<double>(), weight = *a.weight.as<double>();
+  const double to_mean = weight > 0 ? a.nominal_weight / weight : 1;
   StepControlValues values;
   values.nonfinite = *a.nonfinite.as<std::int32_t>();
-  values.grad_norm = std::sqrt(total);
-  values.skip = std::isfinite(total) && std::isfinite(*a.loss.as<double>()) ? 0 : 1;
-  if (values.skip == 0)
-    values.grad_factor = a.clip_norm > 0 && values.grad_norm > a.clip_norm
-                             ? static_cast<float>(a.clip_norm / values.grad_norm)
-                             : 1.0f;
+  values.grad_norm = std::sqrt(total) * to_mean;
+  if (!std::isfinite(total) || !std::isfinite(*a.loss.as<double>()))
+    values.skip = StepControlValues::kSkipNonfinite;
+  else if (weight == 0) values.skip = StepControlValues::kSkipEmpty;
+  else
+    values.grad_factor = static_cast<float>(a.clip_norm > 0 && values.grad_norm > a.clip_norm
+                                                ? a.clip_norm / values.grad_norm * to_mean
+                                                : to_mean);
   base::check(a.values.bytes() == sizeof(values), "step control: the output is one StepControlValues");
   std::memcpy(a.values.data, &values, sizeof(values));
 }

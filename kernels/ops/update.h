@@ -14,20 +14,27 @@ namespace trainerd::kernels {
 /// `adamw_update`.
 struct StepControlValues {
   double grad_norm = 0;         ///< global, before clipping; may be inf or nan
-  float grad_factor = 0;        ///< clip factor: what each gradient is multiplied by
-  std::int32_t skip = 0;        ///< 1: a gradient or the loss is not finite, nothing is updated
+  float grad_factor = 0;        ///< what each gradient is multiplied by: brought to the mean, and clipped
+  std::int32_t skip = 0;        ///< not 0: nothing is updated; one of kSkip...
   std::int32_t nonfinite = -1;  ///< of `TotalSquareSum`, on this rank
   std::int32_t pad = 0;
+
+  static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
+  static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
 };
 
-/// From the square sum of all gradients and the loss, both over all ranks: the norm, the clip factor min(1,
-/// clip / norm), and whether to skip because one of them is not finite.
+/// From the square sum of all gradients, the loss and the sum of the loss weights, all over all ranks: the
+/// norm, what brings the gradients to the mean over the weights and clips them, and whether to skip.
+/// Gradients hold sums of weight x gradient / nominal_weight; their mean is that times nominal_weight /
+/// weight, exactly 1 where every token counts. The clip factor is min(1, clip / norm).
 struct StepControl {
-  Tensor square_sum;     ///< f64 [1]
-  Tensor loss;           ///< f64 [1]
-  Tensor nonfinite;      ///< i32 [1]: handed on
-  double clip_norm = 0;  ///< 0: no clipping
-  Tensor values;         ///< uint8 [sizeof(StepControlValues)]
+  Tensor square_sum;          ///< f64 [1], of the gradients as they are
+  Tensor loss;                ///< f64 [1]
+  Tensor weight;              ///< f64 [1]
+  double nominal_weight = 1;  ///< of a global batch of which every token counts
+  Tensor nonfinite;           ///< i32 [1]: handed on
+  double clip_norm = 0;       ///< 0: no clipping
+  Tensor values;              ///< uint8 [sizeof(StepControlValues)]
 };
 
 /// A run of elements of the flat state with one weight decay, which is a box of one logical tensor: element i

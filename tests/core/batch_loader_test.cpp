@@ -16,16 +16,17 @@ using namespace trainerd;
 using core::train::BatchLoader;
 using core::train::BatchRequest;
 using core::train::HostBatch;
+using core::train::HostSample;
 
 namespace {
 
-constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1};
-constexpr std::int64_t kGlobal = 12;
+constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1, .global = 12};
+constexpr std::int64_t kGlobal = kShape.global;
 
 // Tokens that say which sample and place they are.
-void read_place(std::int64_t sample, std::span<std::int32_t> tokens) {
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<std::int32_t>(100 * sample + static_cast<std::int64_t>(i));
+void read_place(std::int64_t sample, HostSample& to) {
+  for (std::size_t i = 0; i < to.tokens_S1.size(); ++i)
+    to.tokens_S1[i] = static_cast<std::int32_t>(100 * sample + static_cast<std::int64_t>(i));
 }
 
 core::train::BatchLoader::Options options(std::int64_t passes, std::int64_t ahead) {
@@ -78,7 +79,7 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
   std::atomic<int> samples = 0;
   core::train::BatchLoader loader(
       {.shape = kShape, .requests = {{0, true}}, .passes = 100, .samples_per_pass = 4, .ahead = 5},
-      [&](std::int64_t, std::span<std::int32_t>) { ++samples; });
+      [&](std::int64_t, HostSample&) { ++samples; });
   wait_until([&] { return samples == 5 * 2; });
   for (int taken = 1; taken <= 3; ++taken) {
     loader.next({0, true});
@@ -90,12 +91,10 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
 
 TEST_CASE("an error of reading comes when its microbatch is asked for", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
-    core::train::BatchLoader loader(options(2, ahead),
-                                    [](std::int64_t sample, std::span<std::int32_t> tokens) {
-                                      if (sample >= kGlobal)
-                                        throw std::runtime_error("the file became shorter");
-                                      read_place(sample, tokens);
-                                    });
+    core::train::BatchLoader loader(options(2, ahead), [](std::int64_t sample, HostSample& to) {
+      if (sample >= kGlobal) throw std::runtime_error("the file became shorter");
+      read_place(sample, to);
+    });
     for (const core::train::BatchRequest& request : options(1, 0).requests)
       CHECK_NOTHROW(loader.next(request));
     CHECK_THROWS_WITH(loader.next({0, true}), "the file became shorter");
@@ -107,7 +106,7 @@ TEST_CASE("a loader ends although a read does not return", "[batch]") {
   std::atomic<bool> blocked = false, returned = false;
   const auto shared = disk.get_future().share();
   const double begin = [&] {
-    const core::train::BatchLoader loader(options(2, 4), [&, shared](std::int64_t, std::span<std::int32_t>) {
+    const core::train::BatchLoader loader(options(2, 4), [&, shared](std::int64_t, HostSample&) {
       blocked = true;
       shared.wait();
       returned = true;
@@ -137,10 +136,10 @@ TEST_CASE("a disk that stops shows in data_wait only beyond the read-ahead", "[b
                                    .passes = 4,
                                    .samples_per_pass = job.batch.global,
                                    .ahead = 2 * per_step},
-                                  [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+                                  [&](std::int64_t sample, HostSample& to) {
                                     if (sample == stops_at)
                                       std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
-                                    std::fill(tokens.begin(), tokens.end(),
+                                    std::fill(to.tokens_S1.begin(), to.tokens_S1.end(),
                                               static_cast<std::int32_t>(sample % 7));
                                     ++read;
                                   });

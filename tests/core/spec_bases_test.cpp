@@ -201,8 +201,11 @@ TEST_CASE("what depends on several keys is checked of the merged job", "[spec][b
   // Of the job's own key there is nothing to take away.
   CHECK(over_base("optimizer: {momentum: 0.9}\n") ==
         Lines{"job.yaml:2:23: optimizer.momentum: has no effect: only name: muon has it; leave it out"});
-  CHECK(over_base("batch: {micro: 3}\n") ==
-        Lines{"base.yaml:4:17: batch.global: 8 is not a multiple of micro 3 x dp 1 (nearest valid: 9)"});
+  CHECK(
+      over_base("parallel: {dp: 9}\nbatch: {micro: 1}\n") ==
+      Lines{
+          "base.yaml:4:17: batch.global: 8 leaves data-parallel ranks without a sequence at micro 1 and dp 9 "
+          "(nearest valid: 9)"});
 }
 
 TEST_CASE("a preset is below the bases", "[spec][bases]") {

@@ -185,11 +185,11 @@ TEST_CASE("overrides go over the file, in order, and through the same checks", "
   CHECK(problems(kJob, {"data.train=[a"}) ==
         Lines{"--set data.train=[a: data.train: is not valid YAML: end of sequence flow not found"});
   CHECK(
-      problems(kJob, {"batch.global=7", "model.heads=3"}) ==
+      problems(kJob, {"batch.global=1", "model.heads=3"}) ==
       Lines{"job.yaml:3:28: model.hidden: 64 is not divisible by heads 3, and head_dim is not given (nearest "
             "valid: 63)",
             "job.yaml:3:52: model.kv_heads: 2 does not divide heads 3 (nearest valid: 3)",
-            "--set batch.global=7: batch.global: 7 is not a multiple of micro 2 x dp 1 (nearest valid: 8)"});
+            "job.yaml:4:27: batch.micro: 2 is more than the global batch of 1 sequences (nearest valid: 1)"});
 }
 
 TEST_CASE("a job file that is absent or a directory is a SpecError that names it", "[spec]") {

@@ -128,29 +128,31 @@ TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
 }
 
 TEST_CASE("all problems are told at once, in order of position", "[spec]") {
-  CHECK(problems("steps: 0\n"
-                 "modl: {}\n"
-                 "model: {layers: two, hidden: 64, heads: 5, ffn: 8, vocab: 10, seq_len: 4, norm: rsm}\n"
-                 "batch: {global: 7, micro: 2}\n"
-                 "data: {train: []}\n"
-                 "steps: 3\n"
-                 "parallel: {tp: 2, dp: 2}\n",
-                 {"seed=x", "metrics.listen=here"}) ==
-        Lines{"job.yaml:2:1: modl: unknown key (nearest valid: model)",
-              "job.yaml:3:17: model.layers: expected an integer, got 'two'",
-              "job.yaml:3:30: model.hidden: 64 is not divisible by heads 5, and head_dim is not given "
-              "(nearest valid: 65)",
-              "job.yaml:3:59: model.vocab: 10 is too small for tokenizer: bytes (nearest valid: 256)",
-              "job.yaml:3:81: model.norm: expected rms or layer, got 'rsm' (nearest valid: rms)",
-              "job.yaml:4:17: batch.global: 7 is not a multiple of micro 2 x dp 2 (nearest valid: 8)",
-              "job.yaml:5:15: data.train: is empty: give at least one file, directory or pattern",
-              "job.yaml:6:1: steps: is given twice: keep one",
-              "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2",
-              "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
-              "--set metrics.listen=here: metrics.listen: expected a numeric host:port with a port of 0 to "
-              "65535, or off, got "
-              "'here' "
-              "(nearest valid: 127.0.0.1:9464)"});
+  CHECK(
+      problems("steps: 0\n"
+               "modl: {}\n"
+               "model: {layers: two, hidden: 64, heads: 5, ffn: 8, vocab: 10, seq_len: 4, norm: rsm}\n"
+               "batch: {global: 2, micro: 2}\n"
+               "data: {train: []}\n"
+               "steps: 3\n"
+               "parallel: {tp: 2, dp: 2}\n",
+               {"seed=x", "metrics.listen=here"}) ==
+      Lines{"job.yaml:2:1: modl: unknown key (nearest valid: model)",
+            "job.yaml:3:17: model.layers: expected an integer, got 'two'",
+            "job.yaml:3:30: model.hidden: 64 is not divisible by heads 5, and head_dim is not given "
+            "(nearest valid: 65)",
+            "job.yaml:3:59: model.vocab: 10 is too small for tokenizer: bytes (nearest valid: 256)",
+            "job.yaml:3:81: model.norm: expected rms or layer, got 'rsm' (nearest valid: rms)",
+            "job.yaml:4:17: batch.global: 2 leaves data-parallel ranks without a sequence at micro 2 and dp "
+            "2 (nearest valid: 3)",
+            "job.yaml:5:15: data.train: is empty: give at least one file, directory or pattern",
+            "job.yaml:6:1: steps: is given twice: keep one",
+            "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2",
+            "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
+            "--set metrics.listen=here: metrics.listen: expected a numeric host:port with a port of 0 to "
+            "65535, or off, got "
+            "'here' "
+            "(nearest valid: 127.0.0.1:9464)"});
 }
 
 TEST_CASE("duplicates are found at every level", "[spec]") {
@@ -175,7 +177,14 @@ TEST_CASE("sizes that do not divide are errors", "[spec]") {
               "heads, or device: cpu"});
   CHECK(problems(kJob, {"model.head_dim=258", "device=cpu"}).empty());
   CHECK(problems(kJob, {"batch.micro=16"}) ==
-        Lines{"job.yaml:4:17: batch.global: 8 is not a multiple of micro 16 x dp 1 (nearest valid: 16)"});
+        Lines{"--set batch.micro=16: batch.micro: 16 is more than the global batch of 8 sequences (nearest "
+              "valid: 8)"});
+  // What does not divide is padded, as long as every rank has a sequence in every step.
+  CHECK(problems(kJob, {"batch.global=7", "batch.micro=2", "parallel.dp=3"}).empty());
+  CHECK(
+      problems(kJob, {"batch.global=4", "batch.micro=2", "parallel.dp=3"}) ==
+      Lines{"--set batch.global=4: batch.global: 4 leaves data-parallel ranks without a sequence at micro 2 "
+            "and dp 3 (nearest valid: 5)"});
 }
 
 TEST_CASE("contradictions are errors", "[spec]") {

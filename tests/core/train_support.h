@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -57,9 +56,9 @@ inline std::vector<std::int32_t> skewed_samples(const core::job::JobSpec& job, s
 inline std::unique_ptr<core::train::BatchSource> batches(const core::train::Trainer& trainer,
                                                          const std::vector<std::int32_t>& samples) {
   return std::make_unique<core::train::SampleBatches>(
-      trainer.batch_shape(), [&samples](std::int64_t sample, std::span<std::int32_t> tokens) {
-        const auto begin = samples.begin() + sample * static_cast<std::ptrdiff_t>(tokens.size());
-        std::copy(begin, begin + static_cast<std::ptrdiff_t>(tokens.size()), tokens.begin());
+      trainer.batch_shape(), [&samples](std::int64_t sample, core::train::HostSample& to) {
+        const auto count = static_cast<std::ptrdiff_t>(to.tokens_S1.size());
+        std::copy_n(samples.begin() + sample * count, count, to.tokens_S1.begin());
       });
 }
 

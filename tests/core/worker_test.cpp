@@ -47,7 +47,7 @@ core::job::JobSpec job_of(const std::string& more) {
 }
 
 /// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step.
-Told run(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
+Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
   const std::int64_t bytes = core::rank::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
   std::vector<base::Segment> segments;
   std::vector<base::UniqueFd> theirs;
@@ -106,7 +106,7 @@ Told run(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
 TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
   const core::job::JobSpec job =
       job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
-  const Told prompt = run(job, 0), late = run(job, 1);
+  const Told prompt = run_with_agent(job, 0), late = run_with_agent(job, 1);
   CHECK(prompt.order == "ssscstsescstsce");
   CHECK(late.finished.step == 8);
   CHECK_FALSE(late.finished.stopped);
@@ -141,7 +141,7 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
   const core::job::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
                            by_time = job_of("checkpoint: {every: 0.001ms}\n");
   const std::size_t late = GENERATE(0u, 1u);
-  const Told reference = run(by_steps, 0), told = run(by_time, late);
+  const Told reference = run_with_agent(by_steps, 0), told = run_with_agent(by_time, late);
   REQUIRE(reference.snapshots.size() == 8);
   std::vector<std::int64_t> steps;
   for (const Saved& saved : told.snapshots) {
@@ -158,7 +158,7 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
   const core::job::JobSpec job = job_of("");
   const std::size_t late = GENERATE(0u, 1u);
-  const Told told = run(job, late, true);
+  const Told told = run_with_agent(job, late, true);
   CHECK(told.finished.stopped);
   CHECK(told.finished.step == 1 + static_cast<std::int64_t>(late));
   CHECK(told.steps.size() == 1 + late);
@@ -169,7 +169,7 @@ TEST_CASE("a vote to stop takes effect when its report comes, and what was done 
 
 TEST_CASE("a rank tells of itself after its first step and after its last, about once a second between",
           "[worker]") {
-  const Told told = run(job_of(""), 0);
+  const Told told = run_with_agent(job_of(""), 0);
   REQUIRE(told.steps.size() == 8);
   REQUIRE(told.statuses.size() >= 2);
   const io::RankStatusRecord &first = told.statuses.front(), &last = told.statuses.back();

@@ -9,7 +9,7 @@ namespace {
 using kernels::StepControlValues;
 
 StepControlValues control_of(Machine& m, const Values& sums, const std::vector<std::int64_t>& first_block,
-                             double loss, double clip) {
+                             double loss, double clip, double weight = 1, double nominal_weight = 1) {
   const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
   const Tensor total = m.empty(DType::f64, {1}), nonfinite = m.empty(DType::i32, {1});
   m.backend().total_square_sum(m.stream(),
@@ -19,6 +19,8 @@ StepControlValues control_of(Machine& m, const Values& sums, const std::vector<s
                                 .nonfinite = nonfinite});
   m.backend().step_control(m.stream(), {.square_sum = total,
                                         .loss = m.tensor(DType::f64, {1}, {loss}),
+                                        .weight = m.tensor(DType::f64, {1}, {weight}),
+                                        .nominal_weight = nominal_weight,
                                         .nonfinite = nonfinite,
                                         .clip_norm = clip,
                                         .values = values});
@@ -40,6 +42,25 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 7.0).grad_factor == 1.0f);
   CHECK(control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 0.0).grad_factor == 1.0f);
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
+}
+
+TEST_CASE("step control brings gradients to the mean over the weights before it clips", "[update]") {
+  Machine m(kernels::Isa::portable, 1);
+  const std::vector<std::int64_t> tensors{0, 2, 3};
+  const StepControlValues mean = control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 0.0, 16.0, 64.0);
+  CHECK(mean.grad_norm == 20.0);
+  CHECK(mean.grad_factor == 4.0f);
+  CHECK(mean.skip == 0);
+  const StepControlValues clipped = control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 2.0, 16.0, 64.0);
+  CHECK(clipped.grad_norm == 20.0);
+  CHECK(clipped.grad_factor == 0.4f);  // 2 / 20 x 4
+  CHECK(control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 25.0, 16.0, 64.0).grad_factor == 4.0f);
+  const StepControlValues empty = control_of(m, {0.0, 0.0, 0.0}, tensors, 0.0, 1.0, 0.0, 64.0);
+  CHECK(empty.skip == StepControlValues::kSkipEmpty);
+  CHECK(empty.grad_norm == 0.0);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(control_of(m, {nan, 0.0, 0.0}, tensors, 0.0, 1.0, 0.0, 64.0).skip ==
+        StepControlValues::kSkipNonfinite);
 }
 
 TEST_CASE("step control skips on a value that is not finite and names the first tensor", "[update]") {

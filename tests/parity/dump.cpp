@@ -115,7 +115,8 @@ void dump(const std::string& job_file, const std::string& tokens_file, const std
 
   std::size_t step = 0;
   core::train::SampleBatches batches(
-      trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> into) {
+      trainer.batch_shape(), [&](std::int64_t sample, core::train::HostSample& to) {
+        const std::span into(to.tokens_S1);
         const std::size_t begin = step * per_step + static_cast<std::size_t>(sample) * into.size();
         std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(begin), into.size(), into.begin());
       });

@@ -79,7 +79,8 @@ class TimedModel {
     ++step_;
     double reading = 0;
     train::SampleBatches batches(
-        rank_.trainer().batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+        rank_.trainer().batch_shape(), [&](std::int64_t sample, train::HostSample& to) {
+          std::vector<std::int32_t>& tokens = to.tokens_S1;
           const double start = base::monotonic_seconds();
           for (std::size_t i = 0; i < tokens.size(); ++i)
             tokens[i] = static_cast<std::int32_t>(

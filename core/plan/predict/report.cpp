@@ -170,6 +170,15 @@ std::string near_text(const std::vector<NearLayout>& near) {
 
 namespace {
 
+/// Empty where every sequence is of the global batch.
+std::string padding_text(const job::JobSpec& job) {
+  const std::int64_t padding = job.padding_sequences();
+  if (padding == 0) return "";
+  return fmt::format(
+      "padding: {} of {} sequences of a step, as micro {} x dp {} does not divide the global batch of {}\n",
+      padding, job.batch.global + padding, job.batch.micro, job.parallel.dp, job.batch.global);
+}
+
 /// What it runs on, and whether it fits.
 std::string head_text(const Plan& plan) {
   std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan),
@@ -182,6 +191,7 @@ std::string head_text(const Plan& plan) {
                     gib(plan.fit.node_bytes), gib(plan.topology.node_memory_bytes))
               : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
                             plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
+  text += padding_text(plan.job);
   return plan.fits ? text : text + near_text(plan.near);
 }
 
@@ -208,6 +218,7 @@ std::string plan_json(const Plan& plan, double tokens) {
       {"name", plan.job.name},       {"cluster", plan.topology.name}, {"device", plan.topology.device.name},
       {"devices", devices_of(plan)}, {"layout", plan.layout},         {"fits", plan.fits},
       {"memory", memory_json(plan)}};
+  if (plan.job.padding_sequences() > 0) out["padding_sequences"] = plan.job.padding_sequences();
   if (plan.staging_bytes > 0) out["host_staging_bytes"] = plan.staging_bytes;
   Json& near = out["near"] = Json::array();
   for (const NearLayout& n : plan.near) {

@@ -45,7 +45,10 @@ class LayoutParts {
 
   const job::JobSpec& job() const { return job_; }
   const parallel::Topology& topology() const { return topology_; }
-  std::int64_t microbatches(const LayoutChoice& c) const { return job_.batch.global / (c.micro * c.dp); }
+  std::int64_t microbatches(const LayoutChoice& c) const {
+    const std::int64_t sequences = c.micro * c.dp;
+    return (job_.batch.global + sequences - 1) / sequences;
+  }
   /// As parallel::resolve_layout makes it.
   parallel::Layout layout(const LayoutChoice& choice);
   const parallel::DataParallelLevels& levels(const LayoutChoice& choice) { return like(choice).dp_levels; }

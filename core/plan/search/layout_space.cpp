@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "core/model/parameters.h"
 #include "core/spec/check_sizes.h"
@@ -42,9 +43,21 @@ std::vector<T> with_own(std::vector<T> values, const T& own) {
 class Enumerator {
  public:
   Enumerator(const job::JobSpec& job, const parallel::Topology& topology, const LayoutSpace& space)
-      : job_(job), topology_(topology), space_(space), own_(choice_of(job)) {}
+      : job_(job),
+        topology_(topology),
+        space_(space),
+        own_(choice_of(job)),
+        padded_(job.padding_sequences() > 0) {}
 
+  /// Layouts with padding where the job's own has some, or no other exists.
   std::vector<LayoutChoice> all() {
+    find();
+    if (found_.empty() && !std::exchange(padded_, true)) find();
+    return std::move(found_);
+  }
+
+ private:
+  void find() {
     const parallel::ParallelOptions& p = job_.parallel;
     const std::int64_t ranks = p.ranks();
     for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
@@ -52,14 +65,12 @@ class Enumerator {
       for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
         if (ranks % (tp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty()) continue;
         at_.tp = tp, at_.pp = pp, at_.dp = ranks / tp / pp;
-        if (job_.batch.global % at_.dp != 0 || !tp_stays()) continue;
+        if ((!padded_ && job_.batch.global % at_.dp != 0) || !tp_stays()) continue;
         micros();
       }
     }
-    return std::move(found_);
   }
 
- private:
   bool tp_stays() const {
     if (job_.parallel.allow_tp_across_nodes || at_.tp == 1) return true;
     if (at_.tp > (topology_.nvlink_domain > 0 ? topology_.nvlink_domain : topology_.devices_per_node))
@@ -69,18 +80,21 @@ class Enumerator {
   }
 
   void micros() {
-    const std::int64_t sequences = job_.batch.global / at_.dp;
+    const std::int64_t sequences = (job_.batch.global + at_.dp - 1) / at_.dp;  // of the rank with most
     std::vector<std::int64_t> micros;
     for (std::int64_t m = 1; m <= sequences; m *= 2) micros.push_back(m);
     for (const std::int64_t micro : or_given(space_.micro, with_own(micros, own_.micro))) {
-      if (sequences % micro != 0) continue;
+      // Each rank has a sequence of the global batch, and each microbatch.
+      if (padded_ ? micro * (at_.dp - 1) >= job_.batch.global || micro > job_.batch.global
+                  : sequences % micro != 0)
+        continue;
       at_.micro = micro;
       for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
         if (sequence_parallel && (at_.tp == 1 || micro * job_.model.seq_len % at_.tp != 0)) continue;
         at_.sequence_parallel = sequence_parallel;
         for (const job::RecomputeOptions& recompute : recomputes()) {
           at_.recompute = recompute;
-          schedules(sequences / micro);
+          schedules((sequences + micro - 1) / micro);
         }
       }
     }
@@ -167,6 +181,7 @@ class Enumerator {
   const parallel::Topology& topology_;
   const LayoutSpace& space_;
   const LayoutChoice own_;
+  bool padded_;  ///< layouts with padding are taken too
   LayoutChoice at_;
   std::vector<LayoutChoice> found_;
 };

@@ -170,7 +170,8 @@ SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& t
   if (choices.empty())
     throw base::spec_error(
         "--search: no layout of " + std::to_string(job.parallel.ranks()) +
-        " ranks exists: batch.global is no multiple of any data-parallel size that heads and layers leave");
+        " ranks exists: batch.global has fewer sequences than every data-parallel size that heads and "
+        "layers leave");
   LayoutParts parts(job, topology);
   LayoutBounds bounds(parts);
   Search search(parts, bounds, choices, options.keep, threads_of(options));

@@ -67,8 +67,10 @@ std::string seconds_text(double seconds) {
 
 std::string shared_job(job::JobSpec job) {
   job.data.train.clear();
-  for (io::DataSource& source : job.data.sources) source.path.clear();
+  for (io::DataSource& source : job.data.sources) source.path.clear(), source.mask.clear();
   job.data.valid.clear();
+  job.data.mask.clear();
+  job.data.valid_mask.clear();
   return spec::to_yaml(job);
 }
 

@@ -1,6 +1,5 @@
 #include "core/run/worker/batches.h"
 
-#include <span>
 #include <utility>
 
 namespace trainerd::core::run {
@@ -18,8 +17,9 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
                                   .passes = passes,
                                   .samples_per_pass = job.batch.global,
                                   .ahead = job.data.prefetch},
-      [source = std::move(source), cursor](std::int64_t sample, std::span<std::int32_t> tokens) {
-        source->read(cursor + sample, tokens);
+      [source = std::move(source), cursor](std::int64_t sample, train::HostSample& to) {
+        source->read(cursor + sample, to.tokens_S1);
+        source->read_loss_weights(cursor + sample, to.loss_weight_S);
       });
 }
 

@@ -21,4 +21,38 @@ std::int64_t evaluation_batches(const job::JobSpec& job, std::int64_t samples) {
   return std::min(job.evaluate.batches, whole);
 }
 
+io::NoticeRecord fewer_batches_notice(const job::JobSpec& job, std::int64_t batches) {
+  return {io::NoticeKind::warning,
+          0,
+          "evaluate.batches: " + std::to_string(job.evaluate.batches) +
+              " global batches are more than the validation data holds: an evaluation takes all " +
+              std::to_string(batches) + " whole ones",
+          {}};
+}
+
+void EvaluationMean::add(double loss, double loss_weight) {
+  if (loss_weight == 0) return;
+  sum_ += loss * (loss_weight / tokens_);
+  weight_ += loss_weight / tokens_;
+}
+
+double EvaluationMean::value() const {
+  if (weight_ == 0)
+    throw base::data_error(
+        "the validation data: no token of an evaluation's global batches counts in the loss, as its loss "
+        "masks say: give validation data with counted tokens, make evaluate.batches larger, or set "
+        "evaluate.every: 0");
+  return sum_ / weight_;
+}
+
+void require_counted(double loss_weight, std::int64_t step, const SampleRange& samples) {
+  if (loss_weight > 0) return;
+  throw base::data_error("step " + std::to_string(step) + ": no token of its global batch (" +
+                         std::to_string(samples.count) + " samples from number " +
+                         std::to_string(samples.first) +
+                         ") counts in the loss, as the loss masks of the data say; nothing was updated. Make "
+                         "batch.global larger "
+                         "and resume, or train on data with counted tokens in every few samples");
+}
+
 }  // namespace trainerd::core::run

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/job/job.h"
+#include "io/records/records.h"
 
 namespace trainerd::core::run {
 
@@ -12,5 +13,28 @@ bool evaluation_due(const job::JobSpec& job, std::int64_t step);
 /// Global batches of an evaluation: those that the job asks for, or all whole ones that `samples` of
 /// validation data hold. Throws DataError when they hold none.
 std::int64_t evaluation_batches(const job::JobSpec& job, std::int64_t samples);
+
+/// Says that an evaluation takes only `batches` global batches.
+io::NoticeRecord fewer_batches_notice(const job::JobSpec& job, std::int64_t batches);
+
+/// The loss of an evaluation: the mean over all tokens that count of all its global batches.
+class EvaluationMean {
+ public:
+  explicit EvaluationMean(std::int64_t tokens_per_batch) : tokens_(static_cast<double>(tokens_per_batch)) {}
+  /// A global batch's mean loss and the sum of its loss weights.
+  void add(double loss, double loss_weight);
+  /// Throws DataError where no token counts.
+  double value() const;
+
+ private:
+  double tokens_, sum_ = 0, weight_ = 0;  ///< weights in global batches of which every token counts
+};
+
+/// Samples [first, first + count) in the order of samples.
+struct SampleRange {
+  std::int64_t first = 0, count = 0;
+};
+/// Throws DataError for a step of whose global batch no token counts: there is no mean to train on.
+void require_counted(double loss_weight, std::int64_t step, const SampleRange& samples);
 
 }  // namespace trainerd::core::run

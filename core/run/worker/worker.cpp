@@ -203,13 +203,7 @@ void Worker::open_validation() {
   valid_ = std::make_shared<io::TokenBlend>(io::TokenBlend::validation(job_.data, sample_shape(job_)));
   evaluation_batches_ = evaluation_batches(job_, valid_->samples());
   if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
-  send(io::NoticeRecord{
-      io::NoticeKind::warning,
-      0,
-      "evaluate.batches: " + std::to_string(job_.evaluate.batches) +
-          " global batches are more than the validation data holds: an evaluation takes all " +
-          std::to_string(evaluation_batches_) + " whole ones",
-      {}});
+  send(fewer_batches_notice(job_, evaluation_batches_));
 }
 
 /// Rank 0's clock decides for all.
@@ -253,6 +247,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
         "step " + std::to_string(launched.step) + ": " +
         (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
         " is not finite; the step updated nothing");
+  require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
   record.step = launched.step;
   record.tokens = launched.tokens;
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
@@ -363,13 +358,14 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
 Worker::Evaluated Worker::evaluate(std::int64_t step) {
   const double start = base::monotonic_seconds();
   const auto batches = make_loader(job_, *trainer_, valid_, parallel::Pass::evaluate, evaluation_batches_, 0);
-  double sum = 0, told = start;
+  EvaluationMean mean(job_.tokens_per_step());
+  double told = start;
   bool stop = false;
   for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
     listen(false);
     const train::Trainer::Evaluation batch = trainer_->evaluate(*batches, stop_asked_);
     world_->require_alive();
-    sum += batch.loss;
+    mean.add(batch.loss, batch.loss_weight);
     stop = batch.stop;
     if (stop && b + 1 < evaluation_batches_) return {.complete = false, .stop = true};
     if (!reports_ || base::monotonic_seconds() - told < kProgressSeconds) continue;
@@ -377,8 +373,7 @@ Worker::Evaluated Worker::evaluate(std::int64_t step) {
     send(io::EvaluationProgress{step, b + 1, evaluation_batches_});
   }
   if (reports_)
-    send(io::EvaluationRecord{step, sum / static_cast<double>(evaluation_batches_),
-                              evaluation_batches_ * job_.tokens_per_step(),
+    send(io::EvaluationRecord{step, mean.value(), evaluation_batches_ * job_.tokens_per_step(),
                               base::monotonic_seconds() - start});
   return {.complete = true, .stop = stop};
 }

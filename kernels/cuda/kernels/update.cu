@@ -102,17 +102,19 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_c
   }
 }
 
-__global__ void step_control_kernel(const double* square_sum, const double* loss,
-                                    const std::int32_t* nonfinite, double clip_norm,
+__global__ void step_control_kernel(const double* square_sum, const double* loss, const double* weight,
+                                    double nominal_weight, const std::int32_t* nonfinite, double clip_norm,
                                     StepControlValues* values) {
   const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
+  const double to_mean = *weight > 0 ? nominal_weight / *weight : 1;
   StepControlValues v;
   v.nonfinite = *nonfinite;
-  v.grad_norm = sqrt(*square_sum);
-  v.skip = finite(*square_sum) && finite(*loss) ? 0 : 1;
-  if (v.skip == 0)
-    v.grad_factor =
-        clip_norm > 0 && v.grad_norm > clip_norm ? static_cast<float>(clip_norm / v.grad_norm) : 1.0f;
+  v.grad_norm = sqrt(*square_sum) * to_mean;
+  if (!finite(*square_sum) || !finite(*loss)) v.skip = StepControlValues::kSkipNonfinite;
+  else if (*weight == 0) v.skip = StepControlValues::kSkipEmpty;
+  else
+    v.grad_factor = static_cast<float>(
+        clip_norm > 0 && v.grad_norm > clip_norm ? clip_norm / v.grad_norm * to_mean : to_mean);
   *values = v;
 }
 
@@ -122,7 +124,8 @@ void step_control(const Launch& where, const StepControl& a) {
   base::check(a.values.bytes() == sizeof(StepControlValues),
               "step control: the output is one StepControlValues");
   launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
-         a.nonfinite.as<std::int32_t>(), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
+         a.weight.as<double>(), a.nominal_weight, a.nonfinite.as<std::int32_t>(), a.clip_norm,
+         reinterpret_cast<StepControlValues*>(a.values.data));
 }
 
 void adamw_update(const Launch& where, const AdamwUpdate& a) {

@@ -98,7 +98,8 @@ Json run(const core::job::JobSpec& job, const Args& args) {
   trainer.initialise();
   std::int64_t step = 0;
   core::train::SampleBatches batches(
-      trainer.batch_shape(), [&](std::int64_t sample, std::span<std::int32_t> tokens) {
+      trainer.batch_shape(), [&](std::int64_t sample, core::train::HostSample& to) {
+        std::vector<std::int32_t>& tokens = to.tokens_S1;
         for (std::size_t i = 0; i < tokens.size(); ++i) {
           const std::uint32_t bits =
               kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];

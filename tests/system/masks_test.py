@@ -1,0 +1,99 @@
+"""Loss masks: the mean over the tokens that count, evaluations too, and what a run says of masks that are wrong."""
+
+import array
+import json
+import random
+import unittest
+
+from support import *
+
+SEQ = 16
+SAMPLES = 60
+JOB = """\
+name: masks
+seed: 5
+output: {output}
+device: cpu
+threads: 1
+model: {{layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: 256, seq_len: 16}}
+batch: {{global: 6, micro: 1}}
+optimizer: {{lr: 1.0e-3, schedule: {{kind: constant}}}}
+steps: 6
+data: {{format: tokens, dtype: uint16, train: data/x.bin, valid: data/x.bin}}
+evaluate: {{every: 3, batches: 2}}
+checkpoint: {{every: 2}}
+metrics: {{listen: "off"}}
+"""
+
+
+class Masks(RunTest):
+    def setUp(self):
+        super().setUp()
+        rng = random.Random(1)
+        self.data = self.root / "data"
+        self.data.mkdir()
+        ids = [rng.randrange(200) for _ in range(SEQ * SAMPLES + 1)]
+        (self.data / "x.bin").write_bytes(array.array("H", ids).tobytes())
+        self.write_mask([rng.random() < 0.3 for _ in ids])
+
+    def write_mask(self, counts):
+        (self.data / "x.mask").write_bytes(bytes(counts))
+
+    def declare(self):
+        (self.data / "dataset.json").write_text(json.dumps({"tokenizer": {"hash": "h", "vocab": 200}, "loss_mask": True}))
+
+    def job(self, name):
+        path = self.root / f"{name}.yaml"
+        path.write_text(JOB.format(output=self.root / name))
+        return path
+
+    def loss_values(self, name):
+        return [step["loss"] for step in self.steps(name)]
+
+    def evaluated(self, name):
+        return [e["loss"] for e in self.events(name) if e["event"] == "evaluation"]
+
+    def test_a_declared_mask_is_that_of_data_mask_on_every_layout(self):
+        self.run_job(self.job("plain"))
+        named = ("--set", "data.mask=data/x.mask", "--set", "data.valid_mask=data/x.mask")
+        self.run_job(self.job("named"), *named)
+        self.assertNotEqual(self.loss_values("named"), self.loss_values("plain"))
+        self.assertNotEqual(self.evaluated("named"), self.evaluated("plain"))
+        self.declare()
+        self.run_job(self.job("declared"))
+        self.assertEqual(self.loss_values("declared"), self.loss_values("named"))
+        self.assertEqual(self.evaluated("declared"), self.evaluated("named"))
+        self.run_job(self.job("dp"), "--set", "parallel.dp=3", "--set", "steps=2")
+        self.run_job(self.job("dp"), "--set", "parallel.dp=2")
+        for got, expected in ((self.loss_values("dp"), self.loss_values("named")), (self.evaluated("dp")[-2:], self.evaluated("named"))):
+            self.assertEqual(len(got), len(expected))
+            for a, b in zip(got, expected):
+                self.assertAlmostEqual(a, b, delta=2e-5 * b)
+
+    def test_another_mask_after_a_resume_is_refused(self):
+        self.declare()
+        self.run_job(self.job("a"), "--set", "steps=4")
+        mask = bytearray((self.data / "x.mask").read_bytes())
+        mask[7] ^= 1
+        (self.data / "x.mask").write_bytes(mask)
+        self.assertIn("the checkpoint has content", self.run_job(self.job("a"), status=5))
+        mask[7] = 9
+        (self.data / "x.mask").write_bytes(mask)
+        self.assertIn("x.mask: byte 9 at position 7 is neither", self.run_job(self.job("b"), status=4))
+        (self.data / "x.mask").write_bytes(mask[:-1])
+        self.assertIn("x.mask: a loss mask has a byte for each token", self.run_job(self.job("b"), status=4))
+
+    def test_a_batch_of_which_nothing_counts_ends_the_run(self):
+        self.declare()
+        self.write_mask([False] * (SEQ * SAMPLES + 1))
+        output = self.run_job(self.job("a"), status=4)
+        self.assertIn("step 1: no token of its global batch (6 samples from number 0) counts in the loss", output)
+        output = self.run_job(self.job("b"), "--set", "data.mask=data/ones.mask", status=4)
+        self.assertIn("ones.mask", output)
+        (self.data / "ones.mask").write_bytes(b"\1" * (SEQ * SAMPLES + 1))
+        output = self.run_job(self.job("c"), "--set", "data.mask=data/ones.mask", status=4)
+        self.assertIn("no token of an evaluation's global batches counts", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
