@@ -211,9 +211,10 @@ TEST_CASE("what is no tokenizer file is refused") {
 TEST_CASE("the first byte that is not UTF-8 is found") {
   const std::string ascii(20, 'a');
   for (const char* bad : {"\x80", "\xc0\xaf", "\xc3", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
-                          "\xf5", "\xff", "\xe2\x82", "\xf0\x9f\x98"})
+                          "\xf5", "\xff", "\xe2\x82", "\xf0\x9f\x98"}) {
     CHECK(invalid_utf8(ascii + bad + ascii) == 20);
     CHECK(invalid_utf8(with_replacements(ascii + bad + ascii)) == std::string::npos);
+  }
   for (const char* good : {"\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
                            "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
     CHECK(invalid_utf8(ascii + good + ascii) == std::string::npos);
