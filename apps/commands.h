@@ -182,6 +182,10 @@ struct ExportArgs {
   std::string dtype;           ///< "fp32" or "bf16"; empty: as the checkpoint has it
   std::string max_shard_size;  ///< "5GB"; empty: that
   bool no_tokenizer = false;
+  // Of a checkpoint of adapters.
+  bool adapter = false;
+  bool merge = false;
+  std::string base;  ///< where the weights are beside which they were trained; empty: where they were
 };
 int export_command(const ExportArgs& args);
 

@@ -33,10 +33,16 @@ std::int64_t shard_bytes(const std::string& text) {
 
 int export_command(const ExportArgs& args) {
   core::hf::ExportOptions options{.from = args.from, .out = args.out, .tokenizer = !args.no_tokenizer};
+  if (args.adapter) options.form = core::hf::AdapterForm::adapter;
+  if (args.merge) options.form = core::hf::AdapterForm::merged;
+  options.base = args.base;
   if (!args.dtype.empty()) options.dtype = kernels::parse_dtype(args.dtype);
   if (!args.max_shard_size.empty()) options.most_shard_bytes = shard_bytes(args.max_shard_size);
   const core::hf::Exported exported = core::hf::export_weights(options);
-  print(args.out + ": " + exported.architecture + " of " + exported.from + ", " +
+  const std::string what = !exported.form                                    ? ""
+                           : exported.form == core::hf::AdapterForm::adapter ? "LoRA adapters for "
+                                                                             : "merged ";
+  print(args.out + ": " + what + exported.architecture + " of " + exported.from + ", " +
         io::short_bytes(exported.bytes) + " in " + std::to_string(exported.files) +
         (exported.files == 1 ? " file\n" : " files\n") +
         (exported.tokenizer.empty()

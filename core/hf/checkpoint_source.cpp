@@ -29,20 +29,15 @@ class Checkpoint final : public WeightSource {
   mutable io::CheckpointReader reader_;
 };
 
-/// The tokenizer's files of a checkpoint lie in it, or in the output of its run.
-std::string tokenizer_of(const std::string& checkpoint) {
-  namespace fs = std::filesystem;
-  fs::path here = fs::absolute(checkpoint).lexically_normal();
-  if (!here.has_filename()) here = here.parent_path();
-  for (const fs::path& near : {here / kCompanionFolder, here.parent_path().parent_path() / kCompanionFolder})
-    if (std::error_code ignored; fs::is_directory(near, ignored)) return near.string();
-  return "";
-}
-
 Checkpoint::Checkpoint(const std::string& path) : reader_(path) {
   path_ = path;
   const io::TrainingState& state = reader_.manifest().state;
   model_ = model::model_of(state.identity, path_);
+  if (model::lora_of(state.identity, path_).on())
+    throw base::checkpoint_error(
+        path_ +
+        ": holds adapters (LoRA), and not the weights beside which they were trained: "
+        "make a model of both by `trainerd export --merge`, and take that");
   origin_ = parse_origin(state.origin, path_);
   if (!origin_.tokenizer.empty()) tokenizer_ = tokenizer_of(path_);
   if (model_.positions == job::Positions::learned) longest_sequence_ = model_.seq_len;
@@ -88,6 +83,15 @@ void Checkpoint::read(const io::TensorSlice& box, std::span<std::byte> out) cons
 }
 
 }  // namespace
+
+std::string tokenizer_of(const std::string& checkpoint) {
+  namespace fs = std::filesystem;
+  fs::path here = fs::absolute(checkpoint).lexically_normal();
+  if (!here.has_filename()) here = here.parent_path();
+  for (const fs::path& near : {here / kCompanionFolder, here.parent_path().parent_path() / kCompanionFolder})
+    if (std::error_code ignored; fs::is_directory(near, ignored)) return near.string();
+  return "";
+}
 
 std::unique_ptr<WeightSource> open_checkpoint(const std::string& path) {
   const io::CheckpointsAt found = io::checkpoints_at(path);

@@ -28,23 +28,31 @@ struct Imported {
 /// fp32, and the tokenizer's files. Throws CheckpointError; nothing is left then.
 Imported import_weights(const ImportOptions& options);
 
+/// What is made of a checkpoint of adapters (LoRA): a directory that PEFT loads, or a model of them and their
+/// base.
+enum class AdapterForm : std::uint8_t { adapter, merged };
+
 struct ExportOptions {
   std::string from;                          ///< a checkpoint, or a run's output: its newest
   std::string out;                           ///< the directory, which is made
   std::optional<kernels::DType> dtype = {};  ///< f32 or bf16; none: as the checkpoint holds the weights
   std::int64_t most_shard_bytes = std::int64_t{5'000'000'000};
   bool tokenizer = true;  ///< false: the tokenizer's files are not wanted
+  std::optional<AdapterForm> form =
+      {};                 ///< none: the weights, or the adapters where the checkpoint holds these
+  std::string base = {};  ///< merged: where the base's weights are now; empty: where they were
 };
 struct Exported {
   std::string from;  ///< the checkpoint's directory
   std::string architecture;
+  std::optional<AdapterForm> form = {};  ///< none: the checkpoint holds a model's weights
   std::size_t files = 0;
   std::int64_t bytes = 0;
-  std::string tokenizer;  ///< names of the tokenizer's files; empty: none
+  std::string tokenizer = {};  ///< names of the tokenizer's files; empty: none
 };
-/// Writes a Hugging Face directory that transformers loads. Throws CheckpointError: no family that is known
-/// has such models, the tokenizer's files are not there any more, a value is not finite; nothing is left
-/// then.
+/// Writes a Hugging Face directory that transformers loads, or of adapters one that PEFT loads. Throws
+/// CheckpointError: no family that is known has such models, the tokenizer's files are not there any more, a
+/// value is not finite, a form of adapters is asked for where there are none; nothing is left then.
 Exported export_weights(const ExportOptions& options);
 
 }  // namespace trainerd::core::hf

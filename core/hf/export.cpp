@@ -1,11 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/hf/adapters.h"
 #include "core/hf/config.h"
 #include "core/hf/convert.h"
+#include "core/hf/elements.h"
 #include "core/hf/families.h"
 #include "core/hf/new_directory.h"
 #include "core/hf/tensor_files.h"
@@ -78,7 +83,8 @@ std::string index_text(const std::vector<OutTensor>& tensors, const std::vector<
 }
 
 /// Checked against what the checkpoint says of them. Throws CheckpointError.
-void require_tokenizer(const WeightSource& source) {
+template <class Source>
+void require_tokenizer(const Source& source) {
   const std::string remedy = "; bring its tokenizer's files to " + source.path() + "/" + kCompanionFolder +
                              ", or leave them out with --no-tokenizer";
   if (source.tokenizer().empty())
@@ -91,10 +97,110 @@ void require_tokenizer(const WeightSource& source) {
                                  remedy);
 }
 
+/// Returns the names of the files.
+std::string copied_tokenizer(const std::string& from, const std::string& to) {
+  std::string names;
+  for (const std::string& name : tokenizer_files(from)) names += (names.empty() ? "" : ", ") + name;
+  copy_tokenizer(from, to);
+  return names;
+}
+
+/// An A or a B of one projection: rows of a checkpoint's tensor.
+OutTensor adapter_tensor(const std::string& name, std::vector<std::int64_t> shape,
+                         std::span<const float> values, kernels::DType dtype) {
+  return {name, dtype, std::move(shape), [values, dtype](const OutTensor::Take& take) {
+            std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(kernels::size_of(dtype)));
+            convert(Element::f32, std::as_bytes(values), dtype, bytes);
+            take(bytes);
+          }};
+}
+
+/// As PEFT names them: base_model.model.MODULE.lora_A.weight.
+std::vector<OutTensor> adapter_tensors(const AdapterCheckpoint& source, const std::string& family,
+                                       const std::vector<WeightAdapters>& all, kernels::DType dtype) {
+  job::ModelOptions plain = source.model();
+  plain.lora = {};
+  std::map<std::string, MappedTensor> mapped;
+  for (MappedTensor& tensor : map_tensors(tensor_rules(family), plain))
+    mapped[tensor.name] = std::move(tensor);
+  const std::int64_t rank = source.model().lora.rank;
+  std::vector<OutTensor> tensors;
+  for (const WeightAdapters& adapters : all) {
+    std::size_t a = 0, b = 0;
+    for (const std::size_t segment : adapters.segments) {
+      const std::string theirs = mapped.at(adapters.weight).parts.at(segment).name,
+                        module = "base_model.model." + theirs.substr(0, theirs.rfind('.'));
+      const std::int64_t rows = adapters.rows.at(segment);
+      const auto a_size = static_cast<std::size_t>(rank * adapters.columns),
+                 b_size = static_cast<std::size_t>(rows * rank);
+      tensors.push_back(adapter_tensor(module + ".lora_A.weight", {rank, adapters.columns},
+                                       std::span(adapters.a).subspan(a, a_size), dtype));
+      tensors.push_back(adapter_tensor(module + ".lora_B.weight", {rows, rank},
+                                       std::span(adapters.b).subspan(b, b_size), dtype));
+      a += a_size, b += b_size;
+    }
+  }
+  return tensors;
+}
+
+std::string adapter_config(const AdapterCheckpoint& source) {
+  const job::LoraOptions& lora = source.model().lora;
+  nlohmann::ordered_json config;
+  config["base_model_name_or_path"] = source.origin().from;
+  config["bias"] = "none";
+  config["fan_in_fan_out"] = false;
+  config["inference_mode"] = true;
+  config["init_lora_weights"] = true;
+  if (lora.alpha == std::floor(lora.alpha)) config["lora_alpha"] = static_cast<std::int64_t>(lora.alpha);
+  else config["lora_alpha"] = lora.alpha;
+  config["lora_dropout"] = 0.0;
+  config["modules_to_save"] = nullptr;
+  config["peft_type"] = "LORA";
+  config["r"] = lora.rank;
+  config["target_modules"] = lora.targets;
+  config["task_type"] = "CAUSAL_LM";
+  config["use_dora"] = false;
+  config["use_rslora"] = false;
+  return io::to_text(config, 2) + "\n";
+}
+
+Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& options) {
+  job::ModelOptions plain = source.model();
+  plain.lora = {};
+  const std::string family = family_of(plain, source.origin().config);
+  const bool tokenizer = options.tokenizer && !source.origin().tokenizer.empty();
+  if (tokenizer) require_tokenizer(source);
+  source.verify();
+  std::vector<WeightAdapters> all;
+  for (const std::string& weight : source.weights()) all.push_back(source.read(weight));
+  const std::vector<OutTensor> tensors =
+      adapter_tensors(source, family, all, options.dtype.value_or(source.dtype()));
+  NewDirectory out(options.out);
+  const std::vector<TensorFile> files =
+      write_tensor_files(out.partial(), tensors, std::numeric_limits<std::int64_t>::max(),
+                         [](std::size_t, std::size_t) { return "adapter_model.safetensors"; });
+  io::open_storage(out.partial())->write("adapter_config.json", io::bytes_of(adapter_config(source)));
+  Exported exported{.from = source.path(),
+                    .architecture = find_family(family)->architecture,
+                    .form = AdapterForm::adapter,
+                    .files = files.size()};
+  for (const TensorFile& file : files) exported.bytes += file.info.bytes;
+  if (tokenizer) exported.tokenizer = copied_tokenizer(source.tokenizer(), out.partial());
+  out.complete();
+  return exported;
+}
+
 }  // namespace
 
 Exported export_weights(const ExportOptions& options) {
-  const std::unique_ptr<WeightSource> source = open_checkpoint(options.from);
+  std::unique_ptr<AdapterCheckpoint> adapters = open_adapters(options.from);
+  if (options.form && !adapters)
+    throw base::checkpoint_error(options.from +
+                                 ": holds no adapters (LoRA): leave --adapter, --merge and --base out");
+  if (adapters && options.form != AdapterForm::merged) return export_adapters(*adapters, options);
+  const bool merged = adapters != nullptr;
+  const std::unique_ptr<WeightSource> source =
+      merged ? merged_weights(std::move(adapters), options.base) : open_checkpoint(options.from);
   const Origin& origin = source->origin();
   const std::string family = family_of(source->model(), origin.config);
   const bool tokenizer = options.tokenizer && !origin.tokenizer.empty();
@@ -125,10 +231,8 @@ Exported export_weights(const ExportOptions& options) {
   exported.from = source->path();
   exported.architecture = find_family(family)->architecture;
   exported.files = files.size();
-  if (tokenizer)
-    for (const std::string& name : tokenizer_files(source->tokenizer()))
-      exported.tokenizer += (exported.tokenizer.empty() ? "" : ", ") + name;
-  if (tokenizer) copy_tokenizer(source->tokenizer(), out.partial());
+  if (merged) exported.form = AdapterForm::merged;
+  if (tokenizer) exported.tokenizer = copied_tokenizer(source->tokenizer(), out.partial());
   for (const TensorFile& file : files) exported.bytes += file.info.bytes;
   out.complete();
   return exported;

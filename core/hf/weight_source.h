@@ -63,6 +63,10 @@ class WeightSource {
   std::vector<SourceTensor> tensors_;
 };
 
+/// The directory of the tokenizer's files that belong to a checkpoint: in it, or in the output of its run.
+/// Empty: there are none.
+std::string tokenizer_of(const std::string& checkpoint);
+
 /// What is at `path`: a Hugging Face directory, a checkpoint, or a run's output or directory of checkpoints,
 /// of which the newest complete one. Reads headers alone. Throws CheckpointError with what is wrong and what
 /// to do.

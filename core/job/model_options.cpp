@@ -1,6 +1,34 @@
 #include "core/job/model_options.h"
 
+#include <charconv>
+
 namespace trainerd::core::job {
+namespace {
+
+/// Of one layer.
+std::int64_t adapter_parameters(const ModelOptions& m) {
+  const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
+  std::int64_t sizes = 0;  // inputs and outputs
+  const auto add = [&](const char* projection, std::int64_t in, std::int64_t out) {
+    if (m.lora.adapts(projection)) sizes += in + out;
+  };
+  add("q_proj", m.hidden, q), add("k_proj", m.hidden, kv), add("v_proj", m.hidden, kv);
+  add("o_proj", q, m.hidden);
+  add("gate_proj", m.hidden, m.ffn), add("up_proj", m.hidden, m.ffn), add("down_proj", m.ffn, m.hidden);
+  return m.lora.rank * sizes;
+}
+
+}  // namespace
+
+std::string to_string(const LoraOptions& lora) {
+  if (!lora.on()) return "";
+  std::string text = "LoRA of rank " + std::to_string(lora.rank) + ", alpha ";
+  std::array<char, 32> digits{};
+  text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), lora.alpha).ptr);
+  text += " on";
+  for (std::size_t i = 0; i < lora.targets.size(); ++i) text += (i == 0 ? " " : ", ") + lora.targets[i];
+  return text;
+}
 
 ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
@@ -21,13 +49,17 @@ ParameterCount count_parameters(const ModelOptions& m) {
   count.total = m.layers * (attention + mlp + small) + norm + table;
   if (!m.tie_embeddings) count.total += table;
   if (m.positions == Positions::learned) count.total += m.seq_len * m.hidden;
+  count.adapters = m.layers * adapter_parameters(m);
   return count;
 }
 
 double flops_per_token(const ModelOptions& m) {
   const double attention = static_cast<double>(m.layers) * static_cast<double>(m.heads * m.head_dim) *
                            static_cast<double>(m.seq_len);
-  return 6.0 * static_cast<double>(count_parameters(m).matmul) + 6.0 * attention;
+  const ParameterCount count = count_parameters(m);
+  const double of_weight = m.lora.on() ? 4.0 : 6.0;
+  return of_weight * static_cast<double>(count.matmul) + 6.0 * static_cast<double>(count.adapters) +
+         6.0 * attention;
 }
 
 }  // namespace trainerd::core::job

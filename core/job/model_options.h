@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/job/lora_options.h"
+
 namespace trainerd::core::job {
 
 enum class Norm : std::uint8_t { rms, layer };
@@ -31,6 +33,7 @@ struct ModelOptions {
   bool tie_embeddings = false;
   double norm_eps = 1e-5;
   double init = 0.02;  ///< standard deviation; output projections get init / sqrt(2 layers)
+  LoraOptions lora;    ///< key `lora`, a section of its own: what is trained of the model
 
   bool operator==(const ModelOptions&) const = default;
 };
@@ -50,12 +53,14 @@ struct RecomputeOptions {
 struct ParameterCount {
   std::int64_t total = 0;
   std::int64_t matmul = 0;
+  std::int64_t adapters = 0;  ///< beside `total`: with adapters all that is trained
 };
 ParameterCount count_parameters(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
-/// seq_len, the second term being causal attention (half of 12 L d S). The one convention of MFU here;
-/// recomputation does not count.
+/// seq_len, the second term being causal attention (half of 12 L d S). With adapters the weights have no
+/// gradients: 4 x matmul parameters + 6 x those of adapters. The one convention of MFU here; recomputation
+/// does not count.
 double flops_per_token(const ModelOptions& model);
 
 }  // namespace trainerd::core::job

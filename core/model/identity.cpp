@@ -1,7 +1,9 @@
 #include "core/model/identity.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <sstream>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -102,6 +104,33 @@ job::ModelOptions model_of(const std::map<std::string, std::string>& identity, c
                                    "\", which this version does not know");
   });
   return model;
+}
+
+std::map<std::string, std::string> lora_identity(const job::LoraOptions& lora) {
+  if (!lora.on()) return {};
+  std::string targets;
+  for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : " ") + target;
+  return {{"lora.rank", text_of(lora.rank)}, {"lora.alpha", text_of(lora.alpha)}, {"lora.targets", targets}};
+}
+
+job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, const std::string& path) {
+  job::LoraOptions lora;
+  const auto rank = identity.find("lora.rank"), alpha = identity.find("lora.alpha"),
+             targets = identity.find("lora.targets");
+  if (rank == identity.end()) return lora;
+  const auto refuse = [&](const std::string& key) {
+    throw base::checkpoint_error(path + ": " + key + " is missing or damaged: take another checkpoint");
+  };
+  if (!read(rank->second, lora.rank)) refuse("lora.rank");
+  if (alpha == identity.end() || !read(alpha->second, lora.alpha)) refuse("lora.alpha");
+  if (targets == identity.end()) refuse("lora.targets");
+  std::istringstream words(targets->second);
+  for (std::string word; words >> word;) {
+    if (std::find(job::kProjections.begin(), job::kProjections.end(), word) == job::kProjections.end())
+      refuse("lora.targets");
+    lora.targets.push_back(word);
+  }
+  return lora;
 }
 
 }  // namespace trainerd::core::model

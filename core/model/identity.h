@@ -15,4 +15,9 @@ std::map<std::string, std::string> model_identity(const job::ModelOptions& model
 /// the entry that is missing or not understood.
 job::ModelOptions model_of(const std::map<std::string, std::string>& identity, const std::string& path);
 
+/// The same of adapters, under keys that begin with kLoraKeys; no entries without them.
+inline constexpr const char* kLoraKeys = "lora.";
+std::map<std::string, std::string> lora_identity(const job::LoraOptions& lora);
+job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, const std::string& path);
+
 }  // namespace trainerd::core::model

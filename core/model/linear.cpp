@@ -1,5 +1,6 @@
 #include "core/model/linear.h"
 
+#include "core/model/adapter_walk.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::model {
@@ -9,15 +10,16 @@ using namespace kernels;
 void Linear::forward(const Tensor& x_TC, const Tensor& y_TN) const {
   const Lease weight = walk_.params.use(params_.weight, WeightForm::fprop, walk_.stream);
   const Lease bias = walk_.params.use(params_.bias, WeightForm::plain, walk_.stream);
+  const AdapterWalk adapter(walk_, params_);
   const LinearFprop a{
       .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = {}, .y_TN = y_TN};
-  if (split_ == LinearSplit::column) parallel::column_linear(walk_.tp, walk_.stream, a);
-  else parallel::row_linear(walk_.tp, walk_.stream, a);
+  if (split_ == LinearSplit::column) parallel::column_linear(walk_.tp, walk_.stream, a, adapter.get());
+  else parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
 }
 
 void Linear::forward_swiglu(const Tensor& x_TC, const Tensor& gate_up_T2F, const Tensor& act_TF) const {
   base::check(split_ == LinearSplit::column, "gate and up are cut by their outputs");
-  if (params_.bias != kNoParam) {
+  if (params_.bias != kNoParam || params_.adapter.present()) {
     forward(x_TC, gate_up_T2F);
     walk_.backend().glu_forward(walk_.stream, {.gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
     return;
@@ -30,6 +32,7 @@ void Linear::forward_swiglu(const Tensor& x_TC, const Tensor& gate_up_T2F, const
 
 void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
                             BackwardMode backward) const {
+  if (params_.adapter.present()) return backward_input_adapted(dy_TN, x_TC, dx_TC, backward);
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
   const std::optional<LinearWgrad> wgrad = fused_gradient(dy_TN, x_TC, backward);
@@ -41,6 +44,16 @@ void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tenso
 void Linear::backward_input_swiglu(const Tensor& dy_TD, const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F,
                                    const Tensor& act_TF, BackwardMode backward) const {
   base::check(split_ == LinearSplit::row, "the layer behind SwiGLU is cut by its inputs");
+  if (params_.adapter.present()) {
+    const ArenaScope scope(walk_.stream.scratch());
+    const Tensor dact_TF = walk_.stream.scratch().take(act_TF.dtype, act_TF.shape, MemoryTerm::activations);
+    walk_.backend().glu_forward(walk_.stream, {.gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+    backward_input_adapted(dy_TD, act_TF, dact_TF, backward);
+    walk_.backend().glu_backward(
+        walk_.stream,
+        {.dact_TF = dact_TF, .gate_up_T2F = gate_up_T2F, .dgate_up_T2F = dgate_up_T2F, .act_TF = {}});
+    return;
+  }
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream,
                                     {.dy_TD = dy_TD,
@@ -51,7 +64,31 @@ void Linear::backward_input_swiglu(const Tensor& dy_TD, const Tensor& gate_up_T2
                                     fused_gradient(dy_TD, act_TF, backward));
 }
 
+void Linear::backward_input_adapted(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
+                                    BackwardMode backward) const {
+  const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
+  const AdapterWalk adapter(walk_, params_);
+  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
+  if (backward == BackwardMode::split) {
+    if (split_ == LinearSplit::row)
+      parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, *adapter.get(), {});
+    else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad, adapter.get());
+    return;
+  }
+  adapter.gradients(dy_TN, x_TC, [&](const parallel::AdapterWgrad& wgrad) {
+    if (split_ == LinearSplit::row)
+      parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad.adapter, wgrad);
+    else parallel::column_linear_backward(walk_.tp, walk_.stream, dgrad, wgrad);
+  });
+}
+
 void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
+  if (params_.adapter.present())
+    return AdapterWalk(walk_, params_).gradients(dy_TN, x_TC, [&](const parallel::AdapterWgrad& wgrad) {
+      if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+      else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+    });
+  if (!trainable()) return;
   const LinearWgrad wgrad = weight_gradient(dy_TN, x_TC);
   if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
   else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
@@ -70,7 +107,7 @@ LinearWgrad Linear::weight_gradient(const Tensor& dy_TN, const Tensor& x_TC) con
 
 std::optional<LinearWgrad> Linear::fused_gradient(const Tensor& dy_TN, const Tensor& x_TC,
                                                   BackwardMode backward) const {
-  if (backward == BackwardMode::split) return std::nullopt;
+  if (backward == BackwardMode::split || !trainable()) return std::nullopt;
   return weight_gradient(dy_TN, x_TC);
 }
 

@@ -13,8 +13,8 @@ namespace trainerd::core::model {
 enum class LinearSplit : std::uint8_t { column, row };
 
 /// A linear layer of a segment, y = x W^T + b: the leases on its weight and bias, its parallel operators and
-/// its weight gradient. Whatever changes how a linear layer computes (an adapter, a format, an expert's GEMM)
-/// is a branch in here. Lives within one walk.
+/// its weight gradient, or in its place that of its adapter. Whatever changes how a linear layer computes (an
+/// adapter, a format, an expert's GEMM) is a branch in here. Lives within one walk.
 class Linear {
  public:
   Linear(const WalkContext& walk, const LinearParams& params, LinearSplit split)
@@ -24,7 +24,8 @@ class Linear {
   /// Gate and up in one column-parallel layer, then act = silu(gate) * up.
   void forward_swiglu(const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
                       const kernels::Tensor& act_TF) const;
-  /// dx, assigned; with BackwardMode::fused the gradients of the weight and bias too, of which x is read.
+  /// dx, assigned; with BackwardMode::fused the gradients of the weight and bias too, of which x is read,
+  /// where they are trainable.
   void backward_input(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC, const kernels::Tensor& dx_TC,
                       BackwardMode backward) const;
   /// The same of a row-parallel layer behind SwiGLU: its input act is made again from gate and up, whose
@@ -36,6 +37,9 @@ class Linear {
   void backward_weight(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
 
  private:
+  bool trainable() const { return walk_.params.info(params_.weight).trainable; }
+  void backward_input_adapted(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC,
+                              const kernels::Tensor& dx_TC, BackwardMode backward) const;
   /// Counted as a contribution of this step.
   kernels::LinearWgrad weight_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
   std::optional<kernels::LinearWgrad> fused_gradient(const kernels::Tensor& dy_TN,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/ops/update.h"
 #include "parallel/data/data_parallel.h"
 #include "parallel/tensor/shard.h"
 
@@ -18,6 +19,7 @@ struct ParamInfo {
   parallel::ShardSpec shard;
   float init_mean = 0;
   float init_stddev = 0;
+  kernels::Draw init_draw = kernels::Draw::normal;
   bool decay = false;            ///< weight decay applies
   bool gemm_weight = false;      ///< has prepared forms
   std::int64_t gemm_tokens = 0;  ///< rows of the activation it will most often meet
@@ -28,6 +30,7 @@ struct ParamInfo {
   bool vectors = false;  ///< the unit's kind
   bool cut_alone =
       false;  ///< several pipeline ranks hold it, in different company, and cut it into the same parts
+  bool trainable = true;  ///< false: it stays as it was loaded, without gradient, master weight and states
   std::int64_t grad_uses = 1;  ///< contributions to its gradient in a microbatch: two for a tied embedding
 };
 

@@ -64,6 +64,11 @@ void ParamStore::initialise(Stream& stream, std::uint64_t seed) {
   publish(stream);
 }
 
+void ParamStore::initialise_trainable(Stream& stream, std::uint64_t seed) {
+  for (const auto& view : views_)
+    if (view->trainable()) view->initialise(stream, seed);
+}
+
 void ParamStore::publish(Stream& stream) {
   for (const auto& view : views_) view->publish(stream);
 }

@@ -46,6 +46,8 @@ class ParamStore {
 
   /// Draws initial values, a function of (seed, name, global element index) alone, and publishes them.
   void initialise(kernels::Stream& stream, std::uint64_t seed);
+  /// The same for the trainable ones, and publishes nothing: the others are loaded.
+  void initialise_trainable(kernels::Stream& stream, std::uint64_t seed);
   /// Makes what the forward pass reads from the master weights, and gathers it where each rank has its part.
   void publish(kernels::Stream& stream);
   /// The gathering alone: after an update, which writes the parameters of its own part.

@@ -15,6 +15,18 @@ using parallel::GradUnit;
 // A parameter begins on a cache line in every dtype.
 constexpr std::int64_t kAlignElements = 64;
 
+/// As a view of such parameters keeps them: see ViewSpec.
+job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec) {
+  if (spec.trainable) return recipe;
+  recipe.master = recipe.params;
+  recipe.reduce = recipe.grads;
+  return recipe;
+}
+ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
+  if (!spec.trainable && placement.zero < 3) placement.zero = 0;
+  return placement;
+}
+
 GemmRole role_of(WeightForm form) { return form == WeightForm::fprop ? GemmRole::fprop : GemmRole::dgrad; }
 
 }  // namespace
@@ -26,11 +38,13 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
       ids_(spec.ids),
       states_(spec.states),
       cut_(spec.cut),
-      placement_(placement),
+      trainable_(spec.trainable),
+      placement_(placement_of(placement, spec)),
       params_(infos.size()),
       backend_(backend) {
-  lay_out(recipe);
-  take_state(recipe, persistent);
+  const job::PrecisionRecipe kept = recipe_of(recipe, spec);
+  lay_out(kept);
+  take_state(kept, persistent);
 }
 
 void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
@@ -113,7 +127,7 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persist
     }
   }
   const MemoryTerm term =
-      recipe.params == recipe.master ? MemoryTerm::master_weights : MemoryTerm::parameters;
+      trainable_ && recipe.params == recipe.master ? MemoryTerm::master_weights : MemoryTerm::parameters;
   gatherer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.params, term, persistent);
   if (sharded) return;
   for (const ParamId id : by_id)
@@ -131,7 +145,7 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (std::size_t s = 0; s < states_.size(); ++s)
     flat_states_.push_back(persistent.take(recipe.moments, {kept}, MemoryTerm::moments));
-  make_reducer(recipe, persistent);
+  if (trainable_) make_reducer(recipe, persistent);
   make_gatherer(recipe, persistent);
 
   const auto add_part = [&](std::int64_t flat, std::int64_t kept_at, const Tensor& params,
@@ -148,10 +162,12 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   };
   for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
     const parallel::Bucket mine = buckets_.part(b, placement_.dp.part());
-    list_runs(mine.begin, mine.size, b, norm_runs_);
-    if (sharded) add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b), reducer_->part(b));
+    if (trainable_) list_runs(mine.begin, mine.size, b, norm_runs_);
+    if (sharded)
+      add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b),
+               trainable_ ? reducer_->part(b) : Tensor{});
   }
-  if (!sharded) add_part(0, 0, gatherer_->flat(), reducer_->flat());
+  if (!sharded) add_part(0, 0, gatherer_->flat(), trainable_ ? reducer_->flat() : Tensor{});
   for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
   for (StateRun& run : runs_) {
     parts_[run.part].ranges.push_back(update_range(run));
@@ -237,12 +253,14 @@ Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
 
 void ParamView::begin_step(Stream& stream) {
   grads_stream_ = &stream;
+  if (!trainable_) return;
   reducer_->begin_step();
   for (const UnitGrads& unit : unit_grads_)
     base::check(unit.made == 0, "the gradients of the step before were reduced");
 }
 
 Tensor ParamView::grad(ParamId id) {
+  base::check(trainable_, "a parameter that stays as it is has no gradient");
   const Param& param = of(id);
   const Tensor unit = reducer_->open(*grads_stream_, param.unit);
   return unit.rows(param.offset - buckets_.units[param.unit].begin, param.shape.numel())
@@ -250,6 +268,7 @@ Tensor ParamView::grad(ParamId id) {
 }
 
 WriteMode ParamView::grad_mode(ParamId id) {
+  base::check(trainable_, "a parameter that stays as it is has no gradient");
   UnitGrads& unit = unit_grads_[of(id).unit];
   if (++unit.made == unit.complete) complete_units_.push_back(of(id).unit);
   return of(id).made_grads++ == 0 ? WriteMode::assign : WriteMode::accumulate;
@@ -265,14 +284,15 @@ void ParamView::reduce_complete_grads() {
 }
 
 void ParamView::finish_grads() {
-  reducer_->finish(*grads_stream_, partial_sums_);
-  if (!placement_.shards(1)) reducer_->gather(*grads_stream_);
+  if (trainable_) reducer_->finish(*grads_stream_, partial_sums_);
+  if (trainable_ && !placement_.shards(1)) reducer_->gather(*grads_stream_);
   gatherer_->finish(*grads_stream_);
 }
 
 void ParamView::initialise(Stream& stream, std::uint64_t seed) {
-  for (const Tensor& flat : {reducer_->flat(), reducer_->parts()})
-    if (flat.defined()) backend_.fill_zero(stream, flat);
+  if (trainable_)
+    for (const Tensor& flat : {reducer_->flat(), reducer_->parts()})
+      if (flat.defined()) backend_.fill_zero(stream, flat);
   for (const Tensor& state : flat_states_) backend_.fill_zero(stream, state);
   if (master_.defined()) backend_.fill_zero(stream, master_);
   for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) backend_.fill_zero(stream, gatherer_->part(b));
@@ -281,6 +301,7 @@ void ParamView::initialise(Stream& stream, std::uint64_t seed) {
     const bool matrix = run.box.shape.size() == 2;
     const std::int64_t logical_columns = matrix ? info.shard.logical[1] : info.shard.logical[0];
     backend_.init_normal(stream, {.x = parts_[run.part].master.rows(run.begin, run.count),
+                                  .draw = info.init_draw,
                                   .key = hash_name(info.name, seed),
                                   .stddev = info.init_stddev,
                                   .mean = info.init_mean,
@@ -296,10 +317,14 @@ void ParamView::initialise(Stream& stream, std::uint64_t seed) {
 void ParamView::publish(Stream& stream) {
   for (const StatePart& part : parts_)
     if (part.params.defined()) backend_.cast(stream, {part.master, part.params});
-  updated(stream);
+  changed(stream);
 }
 
 void ParamView::updated(Stream& stream) {
+  if (trainable_) changed(stream);
+}
+
+void ParamView::changed(Stream& stream) {
   ++version_;
   if (placement_.shards(1)) gatherer_->updated(stream);
 }

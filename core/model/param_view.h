@@ -68,6 +68,9 @@ struct ViewSpec {
   /// `matrix`: each tensor is cut into parts by itself, so that every rank holds as much of it; `element`:
   /// what is in a bucket is cut as one.
   parallel::Granularity cut = parallel::Granularity::element;
+  /// False: parameters that stay as they were loaded. They are held in the dtype that operators read and in
+  /// no other, whole on every rank below ZeRO 3, and have no gradients.
+  bool trainable = true;
 };
 
 /// Parameters of one rank that are placed and updated alike, and the state of their training, as flat arrays
@@ -83,6 +86,7 @@ class ParamView {
   ParamView& operator=(const ParamView&) = delete;
 
   const std::vector<ParamId>& ids() const { return ids_; }
+  bool trainable() const { return trainable_; }
   const ParamInfo& info(ParamId id) const { return infos_.at(static_cast<std::size_t>(id)); }
   const ParamPlacement& placement() const { return placement_; }
   const parallel::BucketLayout& buckets() const { return buckets_; }
@@ -146,6 +150,7 @@ class ParamView {
   Param& of(ParamId id) { return params_.at(static_cast<std::size_t>(id)); }
   const Param& of(ParamId id) const { return params_.at(static_cast<std::size_t>(id)); }
   void lay_out(const job::PrecisionRecipe& recipe);
+  void changed(kernels::Stream& stream);
   void make_reducer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void make_gatherer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
@@ -156,6 +161,7 @@ class ParamView {
   std::vector<ParamId> ids_;  // in the order of the flat arrays
   std::vector<std::string> states_;
   parallel::Granularity cut_;
+  bool trainable_;
   ParamPlacement placement_;
   std::vector<Param> params_;  // by id
   std::vector<UnitGrads> unit_grads_;
@@ -164,7 +170,7 @@ class ParamView {
   kernels::Backend& backend_;
   kernels::Stream* grads_stream_ = nullptr;
   parallel::BucketLayout buckets_;
-  std::optional<parallel::GradReducer> reducer_;
+  std::optional<parallel::GradReducer> reducer_;  ///< of trainable parameters
   std::optional<parallel::ParamGatherer> gatherer_;
   kernels::Tensor master_;
   std::vector<kernels::Tensor> flat_states_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 
 namespace trainerd::core::model {
@@ -52,12 +53,38 @@ class Declarer {
   ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
     return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
+  /// `projections`: names of what the weight is made of, by rows.
   LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
-                      const Rule& tp, bool biased) {
+                      const Rule& tp, bool biased, std::initializer_list<const char*> projections) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     infos_.back().shard.granularity = parallel::Granularity::matrix;
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
     if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
+    params.adapter = adapter(prefix, out, in, tp, projections);
+    return params;
+  }
+  /// See parallel/tensor/adapter.h for what is a summand. A is drawn and B is 0, as PEFT does (Kaiming's
+  /// uniform distribution with a = sqrt(5): up to 1 / sqrt(inputs)).
+  AdapterParams adapter(const std::string& prefix, std::int64_t out, std::int64_t in, const Rule& tp,
+                        std::initializer_list<const char*> projections) {
+    AdapterParams params;
+    Rule of_b{tp.dim == 0 ? tp.placement : TensorPlacement::partial, 0, {}, false};
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < projections.size(); ++i) {
+      if (!model_.lora.adapts(projections.begin()[i])) continue;
+      params.segments.push_back(i);
+      rows += tp.dim == 0 ? tp.segments.at(i).size : out;
+      if (tp.dim == 0) of_b.segments.push_back(tp.segments.at(i));
+    }
+    if (params.segments.empty()) return params;
+    const Rule of_a = tp.dim == 0 ? Rule{TensorPlacement::partial, 0, {}, false} : tp;
+    const auto count = static_cast<std::int64_t>(params.segments.size()), rank = model_.lora.rank;
+    params.a =
+        matrix(prefix + ".lora_a", {count * rank, in}, 1 / std::sqrt(static_cast<double>(in)), of_a, false);
+    infos_.back().init_draw = kernels::Draw::uniform;
+    infos_.back().trainable = true;
+    params.b = matrix(prefix + ".lora_b", {rows, rank}, 0, of_b, false);
+    infos_.back().trainable = true;
     return params;
   }
   LinearParams norm(const std::string& prefix) {
@@ -85,6 +112,7 @@ class Declarer {
   ParamId add(std::optional<std::size_t>& unit, ParamInfo info) {
     if (!unit) unit = units_++;
     info.unit = *unit;
+    info.trainable = !model_.lora.on();
     infos_.push_back(std::move(info));
     return static_cast<ParamId>(infos_.size()) - 1;
   }
@@ -111,7 +139,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   LayerParams layer;
   layer.attn_norm = declare.norm(prefix + "attn_norm");
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
-                             m.linear_bias || m.qkv_bias);
+                             m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
   if (m.qk_norm) {
     // Each rank sees its own heads: a summand of the gradient.
     layer.q_norm =
@@ -119,17 +147,19 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
     layer.k_norm =
         declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {TensorPlacement::partial, 0, {}, false});
   }
-  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
-                                  {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias);
+  layer.attn_out =
+      declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
+                     {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias, {"o_proj"});
   layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   if (m.mlp == job::Mlp::swiglu)
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias);
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias,
+                              {"gate_proj", "up_proj"});
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, false}, m.linear_bias);
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, false}, m.linear_bias, {"up_proj"});
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, false}, m.linear_bias);
+                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, false}, m.linear_bias, {"down_proj"});
   return layer;
 }
 

@@ -9,10 +9,20 @@
 
 namespace trainerd::core::model {
 
+/// Adapters (parallel/tensor/adapter.h) of some projections that a weight is made of (queries, keys, values;
+/// gate, up), together.
+struct AdapterParams {
+  ParamId a = kNoParam;                    ///< [n R, C]: of each projection R rows
+  ParamId b = kNoParam;                    ///< [rows of those projections, R]
+  std::vector<std::size_t> segments = {};  ///< those n projections, by their place in the weight
+  bool present() const { return a != kNoParam; }
+};
+
 /// A weight and its optional bias.
 struct LinearParams {
   ParamId weight = kNoParam;
   ParamId bias = kNoParam;
+  AdapterParams adapter = {};
 };
 
 struct LayerParams {
@@ -49,9 +59,10 @@ struct DeclaredParams {
 /// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints:
 /// embed.weight, positions.weight,
 /// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
-/// final_norm.{weight,bias}, head.weight. `microbatch_tokens`: rows of the activations that the GEMM weights
-/// will meet; with `sequence_parallel` each tp rank norms its own tokens, and the norms' gradients are
-/// summands.
+/// final_norm.{weight,bias}, head.weight; of adapters, where the model has them,
+/// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}. With adapters nothing else is trainable.
+/// `microbatch_tokens`: rows of the activations that the GEMM weights will meet; with `sequence_parallel`
+/// each tp rank norms its own tokens, and the norms' gradients are summands.
 DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel);
 

@@ -49,6 +49,33 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   return a;
 }
 
+bool trainable(const WalkContext& c, ParamId id) { return c.params.info(id).trainable; }
+
+/// Where the gradients of two vectors go, which come with an input gradient; the second may be absent, or
+/// both.
+struct VectorGrads {
+  Tensor first, second;
+  WriteMode mode = WriteMode::assign;
+};
+VectorGrads vector_grads(const WalkContext& c, ParamId first, ParamId second) {
+  if (first == kNoParam) return {};
+  VectorGrads grads;
+  if (trainable(c, first)) {
+    grads = {c.params.grad(first), c.params.grad(second), c.params.grad_mode(first)};
+    if (second != kNoParam)
+      base::check(c.params.grad_mode(second) == grads.mode,
+                  "two vectors of an operator get gradients together");
+    return grads;
+  }
+  // The operator makes them in any case; of vectors that stay as they are nobody reads them.
+  const auto dropped = [&](ParamId id) {
+    return id == kNoParam
+               ? Tensor{}
+               : c.stream.scratch().take(DType::f32, c.params.info(id).shard.logical, MemoryTerm::workspace);
+  };
+  return {dropped(first), dropped(second), WriteMode::assign};
+}
+
 Linear qkv_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.qkv, LinearSplit::column}; }
 Linear attn_out_of(const WalkContext& c, const LayerParams& ids) {
   return {c, ids.attn_out, LinearSplit::row};
@@ -81,10 +108,9 @@ void norm_forward(const WalkContext& c, const LinearParams& norm, const Activati
 
 void norm_backward(const WalkContext& c, const LinearParams& norm, const SegmentState& state,
                    const Tensor& dy_TD, const Tensor& dsum_TD, const Tensor& dx_TD) {
+  const ArenaScope scope(c.stream.scratch());
   const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
-  const WriteMode mode = c.params.grad_mode(norm.weight);
-  if (norm.bias != kNoParam)
-    base::check(c.params.grad_mode(norm.bias) == mode, "a norm's weight and bias get gradients together");
+  const VectorGrads grads = vector_grads(c, norm.weight, norm.bias);
   c.backend().add_norm_backward(c.stream, {.kind = norm_kind(c.model),
                                            .dy_TD = dy_TD,
                                            .dsum_TD = dsum_TD,
@@ -93,9 +119,9 @@ void norm_backward(const WalkContext& c, const LinearParams& norm, const Segment
                                            .mean_T = state.mean_T,
                                            .rstd_T = state.rstd_T,
                                            .dx_TD = dx_TD,
-                                           .dweight_D = c.params.grad(norm.weight),
-                                           .dbias_D = c.params.grad(norm.bias),
-                                           .mode = mode});
+                                           .dweight_D = grads.first,
+                                           .dbias_D = grads.second,
+                                           .mode = grads.mode});
 }
 
 // ---- Embedding
@@ -115,6 +141,7 @@ Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, Seg
 }
 
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
+  if (!trainable(c, c.ids.embedding)) return;
   parallel::vocab_parallel_embedding_backward(c.tp, c.stream,
                                               {.rows_T = c.batch.tokens_T,
                                                .first_row = c.local.first_vocab_row,
@@ -203,11 +230,8 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
   if (c.rope_table_SE.defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
     const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
-    WriteMode mode = WriteMode::accumulate;
-    if (c.model.qk_norm) {
-      mode = c.params.grad_mode(ids.q_norm);
-      base::check(c.params.grad_mode(ids.k_norm) == mode, "query and key norms get gradients together");
-    }
+    const ArenaScope scope(c.stream.scratch());
+    const VectorGrads grads = vector_grads(c, ids.q_norm, ids.k_norm);
     c.backend().qk_norm_rope_backward(c.stream, {.heads = heads,
                                                  .qkv_in = state.projected,
                                                  .dqkv = state.dqkv,
@@ -216,9 +240,9 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .q_weight_E = q.tensor(),
                                                  .k_weight_E = k.tensor(),
                                                  .eps = static_cast<float>(c.model.norm_eps),
-                                                 .dq_weight_E = c.params.grad(ids.q_norm),
-                                                 .dk_weight_E = c.params.grad(ids.k_norm),
-                                                 .mode = mode});
+                                                 .dq_weight_E = grads.first,
+                                                 .dk_weight_E = grads.second,
+                                                 .mode = grads.mode});
   }
   qkv_of(c, ids).backward_input(state.dqkv, state.y_TD, dx_TD, backward);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
@@ -318,8 +342,10 @@ void head_backward(const WalkContext& c, const SegmentState& state, const LossTa
     parallel::HeadLoss a = head_arguments(c, state, loss, fprop.weight());
     a.dgrad = dgrad.weight();
     a.dy_TD = dx_TD;
-    a.dweight_VD = c.params.grad(c.ids.head);
-    a.mode = c.params.grad_mode(c.ids.head);
+    if (trainable(c, c.ids.head)) {
+      a.dweight_VD = c.params.grad(c.ids.head);
+      a.mode = c.params.grad_mode(c.ids.head);
+    }
     parallel::vocab_parallel_head_loss(c.tp, c.stream, a);
   }
   norm_backward(c, c.ids.final_norm, state, dx_TD, {}, dx_TD);

@@ -8,6 +8,7 @@
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
 #include "core/spec/fields.h"
+#include "core/spec/lora.h"
 #include "core/spec/write.h"
 #include "io/http/listen_address.h"
 #include "io/otlp/http_post.h"
@@ -38,6 +39,8 @@ class Checker {
     batch();
     precision();
     optimizer();
+    if (good({"lora", "lora.rank", "lora.targets", "model.from", "optimizer.name"}))
+      for (const LoraProblem& found : complete_lora(job_)) problem(found.path, found.what);
     data();
     metrics();
     trace();

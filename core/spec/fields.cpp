@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/spec/field_table.h"
+#include "core/spec/lora.h"
 #include "core/spec/problems.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
@@ -321,6 +322,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .between(0, kMaxRestarts);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_model(t, job.model);
+  add_lora(t, job.model.lora);
   add_parallel(t, job.parallel);
   add_recompute(t, job.recompute);
   t.add("batch.global", &job.batch.global,

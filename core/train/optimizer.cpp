@@ -8,11 +8,12 @@
 namespace trainerd::core::train {
 
 parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const model::ParamInfo& info) {
-  return options.name == "muon" ? info.shard.granularity : parallel::Granularity::element;
+  return options.name == "muon" && info.trainable ? info.shard.granularity : parallel::Granularity::element;
 }
 
 std::vector<std::string> optimizer_states(const job::OptimizerOptions& options,
                                           const model::ParamInfo& info) {
+  if (!info.trainable) return {};
   return optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
 }
 
@@ -24,7 +25,7 @@ std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& option
     auto view = std::find_if(views.begin(), views.end(),
                              [&](const model::ViewSpec& other) { return other.states == states; });
     if (view == views.end())
-      view = views.insert(views.end(), {{}, states, optimizer_cut(options, infos[id])});
+      view = views.insert(views.end(), {{}, states, optimizer_cut(options, infos[id]), infos[id].trainable});
     view->ids.push_back(static_cast<model::ParamId>(id));
   }
   return views;

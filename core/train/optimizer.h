@@ -28,7 +28,7 @@ class Optimizer {
   virtual void update(kernels::Stream& stream, const UpdateStep& step) = 0;
 };
 
-/// Names of the states that the job's optimizer keeps for a parameter.
+/// Names of the states that the job's optimizer keeps for a parameter: none for one that is not trainable.
 std::vector<std::string> optimizer_states(const job::OptimizerOptions& options, const model::ParamInfo& info);
 
 /// How it asks for a parameter to be cut: see ViewSpec.
@@ -38,7 +38,7 @@ parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const 
 std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& options,
                                              const std::vector<model::ParamInfo>& infos);
 
-/// The optimizer of a view of `optimizer_views`, which outlives it.
+/// The optimizer of a trainable view of `optimizer_views`, which outlives it.
 std::unique_ptr<Optimizer> make_optimizer(const job::JobSpec& job, model::ParamView& view,
                                           parallel::Communicator& tp, kernels::Backend& backend);
 

@@ -28,11 +28,16 @@ Snapshot::Snapshot(const model::ParamStore& params) {
   const auto add = [&](const model::ParamView& view, const std::string& prefix, const auto& array_of) {
     for (const model::StateRun& run : view.state_runs()) {
       const model::ParamInfo& info = params.info(run.id);
-      Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count), {}, prefix.empty()};
+      Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count),
+                {},
+                prefix.empty(),
+                view.trainable()};
       const DType dtype = part.elements.dtype;
       const std::string name = prefix + info.name;
       part.slice = {name, dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
-      if (run.owned) {
+      if (!view.trainable()) {
+        has_base_ = true;
+      } else if (run.owned) {
         const int box = boxes[name]++;
         if (box > 0) part.slice.stored = name + "#" + std::to_string(box);
         stored.push_back({part.slice.stored_name(), dtype, run.box.shape, 0, part.elements.bytes()});
@@ -69,13 +74,14 @@ void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segme
 void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
   const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
-  for (const Part& part : parts_) load_part(backend, stream, part, read, staging);
+  for (const Part& part : parts_)
+    if (part.trainable) load_part(backend, stream, part, read, staging);
 }
 
 void Snapshot::load_weights(Backend& backend, Stream& stream, const ReadBox& read) const {
   std::vector<std::byte> staging;
   for (const Part& part : parts_)
-    if (part.weight) load_part(backend, stream, part, read, staging);
+    if (part.weight && part.trainable != has_base_) load_part(backend, stream, part, read, staging);
 }
 
 void Snapshot::load_part(Backend& backend, Stream& stream, const Part& part, const ReadBox& read,
@@ -101,6 +107,7 @@ std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job) 
   identity["optimizer.name"] = job.optimizer.name;
   identity["precision.master"] = name_of(job.precision.master);
   identity["precision.moments"] = name_of(job.precision.moments);
+  identity.merge(model::lora_identity(job.model.lora));
   return identity;
 }
 
@@ -120,11 +127,19 @@ std::map<std::string, std::string> checkpoint_environment(const Target& target, 
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
                            const job::JobSpec& job) {
   std::string differences;
-  for (const auto& [key, value] : checkpoint_identity(job)) {
-    const auto it = saved.find(key);
-    const std::string was = it == saved.end() ? "absent" : it->second;
-    if (was != value) differences += "\n  " + key + ": the checkpoint has " + was + ", the job " + value;
-  }
+  const std::map<std::string, std::string> now = checkpoint_identity(job);
+  const auto compare = [&](const std::string& key) {
+    const auto was = saved.find(key), is = now.find(key);
+    const auto value = [](const auto& map, const auto& it) {
+      return it == map.end() ? std::string("absent") : it->second;
+    };
+    if (value(saved, was) != value(now, is))
+      differences +=
+          "\n  " + key + ": the checkpoint has " + value(saved, was) + ", the job " + value(now, is);
+  };
+  for (const auto& [key, value] : now) compare(key);
+  for (const auto& [key, value] : saved)
+    if (key.starts_with(model::kLoraKeys) && !now.contains(key)) compare(key);
   if (!differences.empty())
     throw base::checkpoint_error("the job cannot resume from " + path +
                                  ", which another job made:" + differences +

@@ -16,6 +16,7 @@ namespace trainerd::core::train {
 
 /// A rank's share of a checkpoint: master weights under the parameters' own names, and the optimizer's states
 /// under optimizer.STATE.NAME (optimizer.moment1.NAME). The bytes of a snapshot are a whole safetensors file.
+/// Parameters that are not trainable are in no checkpoint.
 class Snapshot {
  public:
   explicit Snapshot(const model::ParamStore& params);
@@ -34,8 +35,10 @@ class Snapshot {
   void load(kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
   /// Fills a box of a logical tensor, row-major, in the box's dtype.
   using ReadBox = std::function<void(const io::TensorSlice& box, std::span<std::byte> out)>;
-  /// Copies weights into the master weights and leaves the optimizer's states as they are. Publish the
-  /// parameters afterwards.
+  /// Whether the rank has parameters that are not trainable: those that `load_weights` reads.
+  bool has_base() const { return has_base_; }
+  /// Copies weights into the master weights and leaves the optimizer's states as they are. With parameters
+  /// that are not trainable, into these alone. Publish the parameters afterwards.
   void load_weights(kernels::Backend& backend, kernels::Stream& stream, const ReadBox& read) const;
 
  private:
@@ -43,9 +46,11 @@ class Snapshot {
     kernels::Tensor elements;
     io::TensorSlice slice;
     bool weight = false;  ///< else a state of the optimizer
+    bool trainable = true;
   };
   static void load_part(kernels::Backend& backend, kernels::Stream& stream, const Part& part,
                         const ReadBox& read, std::vector<std::byte>& staging);
+  bool has_base_ = false;
   std::vector<Part> parts_;         ///< of the whole state of this rank
   std::vector<std::size_t> saved_;  ///< those that this rank saves, in the order of the file
   std::vector<io::TensorSlice> slices_, borrowed_;

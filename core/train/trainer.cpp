@@ -45,7 +45,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
   evaluate_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
   make_frames();
   for (std::size_t i = 0; i < params_.views(); ++i)
-    optimizers_.push_back(make_optimizer(job_, params_.view(i), groups_.tp(), backend_));
+    if (params_.view(i).trainable())
+      optimizers_.push_back(make_optimizer(job_, params_.view(i), groups_.tp(), backend_));
 }
 
 void Trainer::take_persistent(Arena& persistent) {
@@ -108,25 +109,41 @@ void Trainer::make_frames() {
 void Trainer::add_partial_sums() {
   const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
   for (model::ParamId id = 0; id < params_.count(); ++id)
-    if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1)
-      params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(), "norm_gradients");
+    if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1 &&
+        params_.info(id).trainable)
+      params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(),
+                              params_.info(id).vectors ? "norm_gradients" : "adapter_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim,
                        count = 2 * local.kv_heads * job_.model.head_dim;
     for (const model::ChunkParams& chunk : declared_.chunks)
       for (const model::LayerParams& layer : chunk.layers) {
+        if (job_.model.lora.on()) {
+          add_shared_adapter_sums(layer.qkv.adapter, local);
+          continue;
+        }
         params_.add_partial_sum(layer.qkv.weight, first * job_.model.hidden, count * job_.model.hidden,
                                 *groups_.kv(), "shared_heads_gradient");
         if (layer.qkv.bias != model::kNoParam)
           params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
       }
   }
-  if (declared_.tied_copy != model::kNoParam)
+  if (declared_.tied_copy != model::kNoParam && params_.info(declared_.tied_copy).trainable)
     params_.add_partial_sum(
         declared_.tied_copy, 0,
         parallel::local_shape(params_.info(declared_.tied_copy).shard, layout_.options.tp).numel(),
         *groups_.tied(), "tied_embedding_gradient");
+}
+
+/// The same of the adapters' rows: queries, where they are adapted, come before keys and values.
+void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local) {
+  std::int64_t own = 0, shared = 0;
+  for (const std::size_t segment : adapter.segments) ++(segment == 0 ? own : shared);
+  const std::int64_t row = job_.model.lora.rank * job_.model.head_dim;
+  if (shared > 0)
+    params_.add_partial_sum(adapter.b, own * local.heads * row, shared * local.kv_heads * row, *groups_.kv(),
+                            "shared_heads_gradient");
 }
 
 void Trainer::initialise_tables() {
@@ -138,6 +155,11 @@ void Trainer::initialise_tables() {
 void Trainer::initialise() {
   initialise_tables();
   params_.initialise(*compute_, job_.seed);
+}
+
+void Trainer::initialise_adapters() {
+  initialise_tables();
+  params_.initialise_trainable(*compute_, job_.seed);
 }
 
 void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote) {

@@ -59,6 +59,8 @@ class Trainer {
 
   /// Constant tables, then parameters from the seed: before the first step of a new run.
   void initialise();
+  /// Constant tables, and adapters from the seed, for weights that are loaded: call `publish` after loading.
+  void initialise_adapters();
   /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
   void initialise_tables();
   /// The parameters were loaded into the master weights.
@@ -126,6 +128,7 @@ class Trainer {
   void make_chunks(kernels::Arena& persistent);
   void make_frames();
   void add_partial_sums();
+  void add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local);
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, BatchSource& batches);
   void compute(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
@@ -166,7 +169,7 @@ class Trainer {
   model::DeclaredParams declared_;
   model::ParamStore params_;
   std::vector<Chunk> chunks_;
-  std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< by view
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< of trainable views
   PassSchedule train_, evaluate_;
   /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
   std::vector<std::vector<model::Frame>> frames_;

@@ -116,6 +116,7 @@ void ConsoleSink::on_start(const RunInfo& info) {
   };
   line("model", fmt::format("{} parameters, {} per token", short_number(static_cast<double>(info.parameters)),
                             with_unit(info.flops_per_token, "FLOP")));
+  if (!info.adapters.empty()) line("trained", info.adapters);
   std::string device = fmt::format("{}, {} thread{}, {}", info.device, info.threads,
                                    info.threads == 1 ? "" : "s", info.precision);
   if (info.peak_flops)

@@ -186,6 +186,7 @@ struct RunInfo {
   std::string host = {};
   std::string layout = {};                 ///< "tp1 pp1 dp2 on 2 CPU ranks"
   std::string data = {};                   ///< files and format
+  std::string adapters = {};               ///< what is trained in place of the parameters; empty: these are
   std::int64_t data_tokens = 0;            ///< of an epoch; 0: not known
   std::optional<EarlierRun> earlier = {};  ///< the first node's, whose logs they are
   bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure

@@ -75,6 +75,7 @@ Object object_of_info(const RunInfo& i) {
            {"layout", i.layout},
            {"data", i.data},
            {"data_tokens", i.data_tokens},
+           {"adapters", i.adapters},
            {"peak_measured", i.peak_measured}};
   if (i.peak_flops) o["peak_flops"] = *i.peak_flops;
   return o;
@@ -103,6 +104,7 @@ RunInfo info_of(const Json& o) {
   i.layout = string_member(o, "layout");
   i.data = string_member(o, "data");
   i.data_tokens = int_member(o, "data_tokens");
+  if (o.contains("adapters")) i.adapters = string_member(o, "adapters");
   i.peak_measured = member(o, "peak_measured") == true;
   if (o.contains("peak_flops")) i.peak_flops = number_member(o, "peak_flops");
   return i;

@@ -36,6 +36,13 @@ void fill_normal(float* out, std::uint64_t key, std::uint64_t index, std::int64_
   }
 }
 
+/// The same with `uniform_at`.
+void fill_uniform(float* out, std::uint64_t key, std::uint64_t index, std::int64_t count, float mean,
+                  float stddev) {
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = mean + stddev * uniform_at(key, index + static_cast<std::uint64_t>(i));
+}
+
 }  // namespace
 
 void CpuBackend::add(Stream&, const Add& a) {
@@ -85,6 +92,7 @@ void CpuBackend::init_normal(Stream&, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
   base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "init: fp32 or bf16");
   const bool narrow = a.x.dtype == DType::bf16;
+  const auto fill = a.draw == Draw::uniform ? fill_uniform : fill_normal;
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     std::array<float, kDrawn> drawn;
     for (std::int64_t i = begin; i < end;) {
@@ -93,8 +101,7 @@ void CpuBackend::init_normal(Stream&, const InitNormal& a) {
       const std::int64_t inside =
           row < a.logical_rows ? std::clamp<std::int64_t>(a.logical_columns - column, 0, run) : 0;
       float* x = narrow ? drawn.data() : a.x.as<float>() + i;
-      fill_normal(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean,
-                  a.stddev);
+      fill(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean, a.stddev);
       std::fill(x + inside, x + run, 0.0f);
       if (narrow) std::transform(x, x + run, a.x.as<Bf16>() + i, [](float value) { return to_bf16(value); });
       i += run;

@@ -97,13 +97,17 @@ inline void check_ranges(const AdamwUpdate& a) {
     base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
 }
 
-/// x[i] = mean + stddev * normal(key, index of element i in the logical tensor). The shard held is `rows` x
+/// Standard normal values, or uniform ones on (-1, 1] (`normal_at`, `uniform_at` of kernels/tensor/rng.h).
+enum class Draw : std::uint8_t { normal, uniform };
+
+/// x[i] = mean + stddev * draw(key, index of element i in the logical tensor). The shard held is `rows` x
 /// `columns` at (row, column) of a logical matrix with `logical_columns` columns; elements outside
 /// `logical_rows` are 0.
 struct InitNormal {
   Tensor x;  ///< f32, or bf16: the same values rounded to nearest
+  Draw draw = Draw::normal;
   std::uint64_t key = 0;
-  float stddev = 0;
+  float stddev = 0;  ///< with uniform values half of their range
   float mean = 0;
   std::int64_t row = 0, column = 0, rows = 0, columns = 0, logical_rows = 0, logical_columns = 0;
 };

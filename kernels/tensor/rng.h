@@ -59,4 +59,12 @@ inline float normal_at(std::uint64_t key, std::uint64_t index) {
   return radius * ((lane & 1u) != 0 ? std::sin(angle) : std::cos(angle));
 }
 
+/// A value of element `index` under `key`, uniform on (-1, 1]. Four values share one Philox call.
+constexpr float uniform_at(std::uint64_t key, std::uint64_t index) {
+  const auto r = philox(key, index >> 2, 0);
+  const std::uint32_t bits =
+      (index & 2u) != 0 ? ((index & 1u) != 0 ? r[3] : r[2]) : ((index & 1u) != 0 ? r[1] : r[0]);
+  return 2.0f * unit_float(bits) - 1.0f;
+}
+
 }  // namespace trainerd::kernels

@@ -28,13 +28,36 @@ Tensor gathered(const TensorParallel& tp, Stream& s, const Tensor& flow, const c
   return whole;
 }
 
-/// Runs an operator on all rows of the operand that is a flow.
-template <class Args>
+// What computes with given arguments: an operator, and where the weight has an adapter that beside it.
+auto fprop_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
+  return [&tp, &s, adapter](const LinearFprop& a) {
+    tp.backend.linear_fprop(s, a);
+    if (adapter != nullptr) add_adapter(tp.backend, s, *adapter, a.x_TC.data, a.y_TN);
+  };
+}
+auto dgrad_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
+  return [&tp, &s, adapter](const LinearDgrad& a) {
+    tp.backend.linear_dgrad(s, a);
+    if (adapter != nullptr) add_adapter_dgrad(tp.backend, s, *adapter, a.dy_TN.data, a.dx_TC);
+  };
+}
+void make_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) { tp.backend.linear_wgrad(s, a); }
+void make_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
+  adapter_wgrad(tp.backend, s, a);
+}
+
+/// Computes on all rows of the operand that is a flow.
+template <class Args, class Run>
 void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
-                  void (Backend::*run)(Stream&, const Args&)) {
+                  const Run& run) {
   const ArenaScope scope(s.scratch());
   (args.*flow).data = gathered(tp, s, (args.*flow).data, label);
-  (tp.backend.*run)(s, args);
+  run(args);
+}
+
+template <class Wgrad>
+void run_wgrad(const TensorParallel& tp, Stream& s, const Wgrad& a, Operand Wgrad::*flow, const char* label) {
+  run_gathered(tp, s, a, flow, label, [&](const Wgrad& all) { make_wgrad(tp, s, all); });
 }
 
 /// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
@@ -117,9 +140,9 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
 
 /// This rank's rows need no other rank's: their GEMM runs while the first chunk of the others' comes, and
 /// each chunk's while the next comes.
-template <class Args>
+template <class Args, class Run>
 void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
-                            const char* label, void (Backend::*run)(Stream&, const Args&)) {
+                            const char* label, const Run& run) {
   const ArenaScope scope(s.scratch());
   const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(),
                      rank = tp.group.rank();
@@ -135,49 +158,49 @@ void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& arg
     c.all = whole_shape(tp, s, mine);
     c.work = tp.group.all_gather(s, mine, c.all, in_background(label));
   }
-  (tp.backend.*run)(s, on_rows(args, flow, rank * rows));
+  run(on_rows(args, flow, rank * rows));
   for (const Chunk& c : chunks) {
     c.work->wait(s);
     for (std::int64_t r = 0; r < ranks; ++r)
-      if (r != rank) (tp.backend.*run)(s, on_rows(args, c.all.rows(r * c.rows, c.rows), r * rows + c.begin));
+      if (r != rank) run(on_rows(args, c.all.rows(r * c.rows, c.rows), r * rows + c.begin));
   }
 }
 
 /// Each chunk is summed over tp while the next one's GEMM runs.
-template <class Args>
+template <class Args, class Run>
 void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
-                          const char* label, void (Backend::*run)(Stream&, const Args&)) {
+                          const char* label, const Run& run) {
   const ArenaScope scope(s.scratch());
   const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows);
   std::vector<std::unique_ptr<Work>> sums;
   for (std::int64_t begin = 0; begin < rows; begin += each) {
     const Tensor sum = flow.rows(begin, std::min(each, rows - begin));
     if (!cut(tp)) {
-      (tp.backend.*run)(s, into_rows(args, sum, begin));
+      run(into_rows(args, sum, begin));
       sums.push_back(tp.group.all_reduce(s, sum, ReduceOp::sum, in_background(label)));
       continue;
     }
     const Tensor summands = whole_shape(tp, s, sum);
     for (std::int64_t r = 0; r < tp.group.size(); ++r)
-      (tp.backend.*run)(s, into_rows(args, summands.rows(r * sum.size(0), sum.size(0)), r * rows + begin));
+      run(into_rows(args, summands.rows(r * sum.size(0), sum.size(0)), r * rows + begin));
     sums.push_back(tp.group.reduce_scatter(s, summands, sum, in_background(label)));
   }
   for (const auto& sum : sums) sum->wait(s);
 }
 
-/// Runs an operator whose rows do not mix on all rows of the operand that is a flow.
-template <class Args>
+/// Computes what does not mix rows on all rows of the operand that is a flow.
+template <class Args, class Run>
 void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow,
-                 const char* label, void (Backend::*run)(Stream&, const Args&)) {
+                 const char* label, const Run& run) {
   const Tensor& x = (args.*flow).data;
   if (cut(tp) && overlapped(tp, x.size(0))) run_gathered_in_chunks(tp, s, args, x, label, run);
   else run_gathered(tp, s, args, flow, label, run);
 }
 
-/// The input gradient of a row-parallel linear, and its weight's where that is wanted.
-template <class Args>
+/// The input gradient of a row-parallel linear, and its weight's or its adapter's where that is wanted.
+template <class Args, class Run, class Wgrad>
 void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
-                      void (Backend::*run)(Stream&, const Args&), std::optional<LinearWgrad> wgrad) {
+                      const Run& run, std::optional<Wgrad> wgrad) {
   const Tensor dy = (args.*flow).data;
   if (!wgrad || !cut(tp) || overlapped(tp, dy.size(0))) {
     run_by_rows(tp, s, args, flow, label, run);
@@ -186,20 +209,49 @@ void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Ar
   }
   const ArenaScope scope(s.scratch());
   (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
-  (tp.backend.*run)(s, args);
-  tp.backend.linear_wgrad(s, *wgrad);
+  run(args);
+  make_wgrad(tp, s, *wgrad);
 }
 
-/// Runs an operator whose result, a flow, is a summand of what is wanted.
-template <class Args>
+/// Computes a result, a flow, that is a summand of what is wanted.
+template <class Args, class Run>
 void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
-                void (Backend::*run)(Stream&, const Args&)) {
+                const Run& run) {
   const Tensor sum = args.*flow;
   if (overlapped(tp, sum.size(0))) return run_summed_in_chunks(tp, s, args, sum, label, run);
   summed(tp, s, sum, label, [&](const Tensor& out) {
     args.*flow = out;
-    (tp.backend.*run)(s, args);
+    run(args);
   });
+}
+
+/// The input gradient of a column-parallel linear, then its weight's or its adapter's.
+template <class Wgrad>
+void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const Wgrad& w,
+                         const Adapter* adapter) {
+  if (tp.group.size() == 1 || !tp.overlap_backward) {
+    column_linear_dgrad(tp, s, a, adapter);
+    return column_linear_wgrad(tp, s, w);
+  }
+  const ArenaScope scope(s.scratch());
+  Wgrad wgrad = w;
+  std::unique_ptr<Work> gather, sum;
+  if (cut(tp)) {
+    wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
+    gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
+  }
+  if (overlapped(tp, a.dx_TC.size(0))) {
+    column_linear_dgrad(tp, s, a, adapter);
+  } else {
+    LinearDgrad dgrad = a;
+    if (cut(tp)) dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
+    dgrad_of(tp, s, adapter)(dgrad);
+    sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
+                  : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
+  }
+  if (gather) gather->wait(s);
+  make_wgrad(tp, s, wgrad);
+  if (sum) sum->wait(s);
 }
 
 /// Statistics of a part of the vocabulary become those of all of it.
@@ -248,74 +300,69 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   if (!train) return;
   const Tensor dy = a.dy_TD.rows(begin, count);
   tp.backend.linear_dgrad(s, {.dy_TN = logits, .weight = a.dgrad, .dx_TC = dy, .mode = WriteMode::assign});
+  if (!a.dweight_VD.defined()) return;
   tp.backend.linear_wgrad(
       s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
 }
 
 }  // namespace
 
-void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
-  run_by_rows(tp, s, a, &LinearFprop::x_TC, "column_linear", &Backend::linear_fprop);
+void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {
+  run_by_rows(tp, s, a, &LinearFprop::x_TC, "column_linear", fprop_of(tp, s, adapter));
 }
 
-void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a) {
+void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const Adapter* adapter) {
   base::check(a.mode == WriteMode::assign, "a sum over tp must not count what was there before twice");
-  run_summed(tp, s, a, &LinearDgrad::dx_TC, "column_linear_dgrad", &Backend::linear_dgrad);
+  run_summed(tp, s, a, &LinearDgrad::dx_TC, "column_linear_dgrad", dgrad_of(tp, s, adapter));
 }
 
 void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
-  run_gathered(tp, s, a, &LinearWgrad::x_TC, "column_linear_wgrad", &Backend::linear_wgrad);
+  run_wgrad(tp, s, a, &LinearWgrad::x_TC, "column_linear_wgrad");
+}
+void column_linear_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
+  run_wgrad(tp, s, a, &AdapterWgrad::x_TC, "column_linear_wgrad");
 }
 
 void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
-  run_by_rows(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu", &Backend::linear_swiglu);
+  run_by_rows(tp, s, a, &LinearSwiglu::x_TC, "column_linear_swiglu",
+              [&](const LinearSwiglu& rows) { tp.backend.linear_swiglu(s, rows); });
 }
 
 void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const LinearWgrad& w) {
-  if (tp.group.size() == 1 || !tp.overlap_backward) {
-    column_linear_dgrad(tp, s, a);
-    return column_linear_wgrad(tp, s, w);
-  }
-  const ArenaScope scope(s.scratch());
-  LinearWgrad wgrad = w;
-  std::unique_ptr<Work> gather, sum;
-  if (cut(tp)) {
-    wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
-    gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
-  }
-  if (overlapped(tp, a.dx_TC.size(0))) {
-    column_linear_dgrad(tp, s, a);
-  } else {
-    LinearDgrad dgrad = a;
-    if (cut(tp)) dgrad.dx_TC = whole_shape(tp, s, a.dx_TC);
-    tp.backend.linear_dgrad(s, dgrad);
-    sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
-                  : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
-  }
-  if (gather) gather->wait(s);
-  tp.backend.linear_wgrad(s, wgrad);
-  if (sum) sum->wait(s);
+  run_column_backward(tp, s, a, w, nullptr);
+}
+void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a,
+                            const AdapterWgrad& w) {
+  run_column_backward(tp, s, a, w, &w.adapter);
 }
 
-void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a) {
+void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {
   LinearFprop part = a;
   if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
-  run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", &Backend::linear_fprop);
+  run_summed(tp, s, part, &LinearFprop::y_TN, "row_linear", fprop_of(tp, s, adapter));
 }
 
 void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a,
                       const std::optional<LinearWgrad>& wgrad) {
-  run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", &Backend::linear_dgrad, wgrad);
+  run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", dgrad_of(tp, s, nullptr), wgrad);
+}
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const Adapter& adapter,
+                      const std::optional<AdapterWgrad>& wgrad) {
+  run_row_backward(tp, s, a, &LinearDgrad::dy_TN, "row_linear_dgrad", dgrad_of(tp, s, &adapter), wgrad);
 }
 
 void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) {
-  run_gathered(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad", &Backend::linear_wgrad);
+  run_wgrad(tp, s, a, &LinearWgrad::dy_TN, "row_linear_wgrad");
+}
+void row_linear_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
+  run_wgrad(tp, s, a, &AdapterWgrad::dy_TN, "row_linear_wgrad");
 }
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a,
                              const std::optional<LinearWgrad>& wgrad) {
-  run_row_backward(tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu",
-                   &Backend::linear_dgrad_swiglu, wgrad);
+  run_row_backward(
+      tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu",
+      [&](const LinearDgradSwiglu& rows) { tp.backend.linear_dgrad_swiglu(s, rows); }, wgrad);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {

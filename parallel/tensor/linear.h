@@ -9,6 +9,7 @@
 
 #include "kernels/backend/backend.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/tensor/adapter.h"
 
 namespace trainerd::parallel {
 
@@ -36,25 +37,37 @@ struct TensorParallel {
   }
 };
 
+// With an adapter (adapter.h) of a weight that stays as it is: `adapter` adds its part to an output or an
+// input gradient, and its gradients take the place of the weight's.
+
 /// x is a flow.
-void column_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
+void column_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
+                   const Adapter* adapter = nullptr);
 /// dx is a flow, assigned.
-void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&);
+void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
+                         const Adapter* adapter = nullptr);
 /// x is a flow.
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
+void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
 /// Both, the input's gradient first.
 void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                             const kernels::LinearWgrad&);
+void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
+                            const AdapterWgrad&);
 /// y is a flow. A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
-void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&);
+void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
+                const Adapter* adapter = nullptr);
 /// dy is a flow. With `wgrad`, of the same dy, the weight's gradient is made next: dy is gathered once,
 /// unless it comes in chunks.
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                       const std::optional<kernels::LinearWgrad>& wgrad = {});
+void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&, const Adapter&,
+                      const std::optional<AdapterWgrad>& wgrad);
 void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&,
                              const std::optional<kernels::LinearWgrad>& wgrad = {});
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
+void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
 /// Each rank holds rows [first_row, first_row + V/tp) of the table; the sum over tp completes every token.
 /// `out` is a flow.
 void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingForward&);
@@ -77,9 +90,9 @@ struct HeadLoss {
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
   float grad_scale = 0;
-  kernels::Tensor loss_T;  ///< f32
-  kernels::Tensor dy_TD;   ///< optional; a flow
-  kernels::Tensor dweight_VD;
+  kernels::Tensor loss_T;      ///< f32
+  kernels::Tensor dy_TD;       ///< optional; a flow
+  kernels::Tensor dweight_VD;  ///< optional: none of a weight that stays as it is
   kernels::WriteMode mode = kernels::WriteMode::accumulate;
 };
 void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const HeadLoss&);

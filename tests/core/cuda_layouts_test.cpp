@@ -57,19 +57,18 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-}  // namespace
-
-TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[gpu]") {
-  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
-    WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
-    return;
-  }
-  const std::vector<double> one = run(job_of({}));
+/// Every layout gives the losses of one rank, of a job with these keys too.
+void check_cuda_layouts(const std::vector<std::string>& keys) {
+  const auto with = [&](std::vector<std::string> layout) {
+    layout.insert(layout.end(), keys.begin(), keys.end());
+    return job_of(layout);
+  };
+  const std::vector<double> one = run(with({}));
   CHECK(one.back() < one.front());
   // As in layouts_test.cpp: how far one rank strays when only the order of its sums changes, four times over.
   double bound = 0;
   for (const std::string micro : {"batch.micro=2", "batch.micro=4", "batch.micro=8"})
-    bound = std::max(bound, 4 * largest_difference(run(job_of({micro})), one));
+    bound = std::max(bound, 4 * largest_difference(run(with({micro})), one));
   CHECK(bound > 0);
   CHECK(bound < 1e-4);
   const std::vector<std::vector<std::string>> layouts{
@@ -92,6 +91,17 @@ TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[g
     std::string name;
     for (const std::string& key : layout) name += key + " ";
     CAPTURE(name);
-    CHECK(largest_difference(run(job_of(layout)), one) <= bound);
+    CHECK(largest_difference(run(with(layout)), one) <= bound);
   }
+}
+
+}  // namespace
+
+TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[gpu]") {
+  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
+    WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
+    return;
+  }
+  check_cuda_layouts({});
+  check_cuda_layouts({"model.from=base", "lora.rank=4", "optimizer.lr=2.0e-2"});
 }

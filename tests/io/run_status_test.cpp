@@ -30,6 +30,7 @@ RunStatus full_status() {
                     .memory_regions = {{"weights", 30}},
                     .memory_uses = {{"parameters", 10}, {"gradients", 20}},
                     .version = "1",
+                    .adapters = "LoRA of rank 4",
                     .peak_measured = true});
   history.add(NoticeRecord{
       .kind = NoticeKind::start, .step = 0, .message = "begins", .details = {}, .wall_time = 10});

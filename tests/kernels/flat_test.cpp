@@ -230,6 +230,44 @@ TEST_CASE("init_normal gives each element its own value whatever the shard, and 
     });
 }
 
+TEST_CASE("uniform initial values fill (-1, 1] evenly and are a shard's own", "[init]") {
+  const std::int64_t rows = 300, columns = 211, n = rows * columns;
+  const auto draw = [&](Machine& m, const Tensor& x, std::int64_t row, std::int64_t column) {
+    m.backend().init_normal(m.stream(), {.x = x,
+                                         .draw = kernels::Draw::uniform,
+                                         .key = 5,
+                                         .stddev = 2,
+                                         .mean = 1,
+                                         .row = row,
+                                         .column = column,
+                                         .rows = x.size(0),
+                                         .columns = x.size(1),
+                                         .logical_rows = rows,
+                                         .logical_columns = columns});
+  };
+  Machine m(kernels::Isa::portable, 2);
+  const Tensor whole = m.empty(DType::f32, {rows, columns});
+  draw(m, whole, 0, 0);
+  const Values values = Machine::read(whole);
+  CHECK(*std::min_element(values.begin(), values.end()) > -1);
+  CHECK(*std::max_element(values.begin(), values.end()) <= 3);
+  // Counts of 16 bins: four standard deviations of each.
+  std::array<double, 16> bins{};
+  for (const double v : values) bins[static_cast<std::size_t>(std::min(15.0, (v + 1) * 4))] += 1;
+  const double each = static_cast<double>(n) / 16;
+  for (const double count : bins) CHECK(std::abs(count - each) < 4 * std::sqrt(each));
+  check_operator([&](Machine& other) {
+    const Tensor part = other.empty(DType::f32, {7, 12});
+    draw(other, part, 290, 205);
+    Values expected;
+    for (std::int64_t r = 290; r < 297; ++r)
+      for (std::int64_t c = 205; c < 217; ++c)
+        expected.push_back(c < columns ? values[static_cast<std::size_t>(r * columns + c)] : 0);
+    CHECK(Machine::read(part) == expected);
+    return std::vector<Output>{};
+  });
+}
+
 TEST_CASE("init_normal is standard normal", "[init]") {
   Machine m(kernels::Isa::portable, 2);
   const std::int64_t n = 200001;

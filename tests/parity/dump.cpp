@@ -2,9 +2,11 @@
 // first batch, gradients of the first step under the names of a Hugging Face model, and the loss of every
 // step.
 //
-//   parity_dump JOB.yaml TOKENS OUT.safetensors
+//   parity_dump JOB.yaml TOKENS OUT.safetensors [CHECKPOINT]
 //
-// TOKENS: int32, [steps, global batch, seq_len + 1]. The job is for one rank and begins from model.from.
+// TOKENS: int32, [steps, global batch, seq_len + 1]. The job is for one rank and begins from model.from. Of a
+// job with adapters these are given under this program's names, as drawn ("adapter.") and with the gradients
+// of the first step. With the checkpoint of a run, the logits alone, of what that run has trained.
 
 #include <cstring>
 #include <fstream>
@@ -60,7 +62,7 @@ void add_gradients(Out& out, const core::hf::SourceConfig& config, core::model::
   for (const core::hf::MappedTensor& tensor :
        core::hf::map_tensors(core::hf::tensor_rules(config.family), config.model))
     for (core::model::ParamId id = 0; id < params.count(); ++id) {
-      if (params.info(id).name != tensor.name) continue;
+      if (params.info(id).name != tensor.name || !params.info(id).trainable) continue;
       const float* grad = params.grad(id).as<float>();
       const std::int64_t columns = tensor.columns();
       for (const core::hf::TheirTensor& part : tensor.parts) {
@@ -79,6 +81,17 @@ void add_gradients(Out& out, const core::hf::SourceConfig& config, core::model::
     }
 }
 
+/// Adapters, or their gradients, as they are here.
+void add_adapters(Out& out, core::model::ParamStore& params, const std::string& prefix, bool gradients) {
+  for (core::model::ParamId id = 0; id < params.count(); ++id) {
+    const core::model::ParamInfo& info = params.info(id);
+    if (!info.name.ends_with(".lora_a") && !info.name.ends_with(".lora_b")) continue;
+    const kernels::Tensor t = gradients ? params.grad(id) : params.master(id);
+    const float* values = t.as<float>();
+    out.add(prefix + info.name, {info.shard.logical[0], info.shard.logical[1]}, {values, values + t.numel()});
+  }
+}
+
 std::vector<std::int32_t> read_tokens(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -87,7 +100,8 @@ std::vector<std::int32_t> read_tokens(const std::string& path) {
   return tokens;
 }
 
-void dump(const std::string& job_file, const std::string& tokens_file, const std::string& out_file) {
+void dump(const std::string& job_file, const std::string& tokens_file, const std::string& out_file,
+          const std::string& checkpoint) {
   const core::job::JobSpec job = core::spec::load_job(job_file, {});
   const std::unique_ptr<core::hf::WeightSource> weights = core::hf::open_weights(job.model.from);
   const core::hf::SourceConfig config = core::hf::read_config(weights->origin().config, "config.json");
@@ -107,10 +121,15 @@ void dump(const std::string& job_file, const std::string& tokens_file, const std
   core::train::StepMemory memory(backend, core::train::count_slots(job, layout, 0), plan.memory);
   const core::train::RankGroups groups(layout, 0, job.model, alone, backend);
   core::train::Trainer trainer(job, layout, backend, groups, memory);
-  trainer.initialise_tables();
-  core::train::Snapshot(trainer.params())
-      .load_weights(backend, trainer.stream(),
-                    [&](const io::TensorSlice& box, std::span<std::byte> to) { weights->read(box, to); });
+  const core::train::Snapshot snapshot(trainer.params());
+  if (snapshot.has_base()) trainer.initialise_adapters();
+  else trainer.initialise_tables();
+  snapshot.load_weights(backend, trainer.stream(),
+                        [&](const io::TensorSlice& box, std::span<std::byte> to) { weights->read(box, to); });
+  if (!checkpoint.empty()) {
+    io::CheckpointReader reader(checkpoint);
+    snapshot.load(backend, trainer.stream(), reader);
+  }
   trainer.publish();
 
   std::size_t step = 0;
@@ -123,10 +142,13 @@ void dump(const std::string& job_file, const std::string& tokens_file, const std
   Out out;
   trainer.evaluate(batches);
   out.add("logits", {job.batch.global * job.model.seq_len, job.model.vocab}, backend.logits);
+  if (!checkpoint.empty()) return out.write(out_file);
+  add_adapters(out, trainer.params(), "adapter.", false);
   std::vector<float> losses;
   for (; step < static_cast<std::size_t>(job.steps); ++step) {
     losses.push_back(static_cast<float>(trainer.step(static_cast<std::int64_t>(step) + 1, batches, {}).loss));
     if (step == 0) add_gradients(out, config, trainer.params());
+    if (step == 0) add_adapters(out, trainer.params(), "grad.", true);
   }
   out.add("losses", {job.steps}, losses);
   out.write(out_file);
@@ -136,8 +158,9 @@ void dump(const std::string& job_file, const std::string& tokens_file, const std
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 4) throw std::runtime_error("usage: parity_dump JOB.yaml TOKENS OUT.safetensors");
-    dump(argv[1], argv[2], argv[3]);
+    if (argc != 4 && argc != 5)
+      throw std::runtime_error("usage: parity_dump JOB.yaml TOKENS OUT.safetensors [CHECKPOINT]");
+    dump(argv[1], argv[2], argv[3], argc == 5 ? argv[4] : "");
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "parity_dump: " << error.what() << "\n";

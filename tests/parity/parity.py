@@ -127,11 +127,15 @@ def measure(name, config, seed, root, trainerd, dump):
     return row
 
 
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trainerd", required=True)
+    parser.add_argument("--dump", required=True)
+    return parser.parse_args()
+
+
 def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--trainerd", required=True)
-    arguments.add_argument("--dump", required=True)
-    options = arguments.parse_args()
+    options = arguments()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Parity with transformers: builds, makes an environment of the pinned versions, and prints the table of README.md.
+# Parity with transformers and peft: builds, makes an environment of the pinned versions, and prints the tables of README.md.
 #   ./tests/parity/run.sh                    # build/parity, with a virtual environment in it
 #   BUILD=build/release ./tests/parity/run.sh
-#   PYTHON=/path/to/python ./tests/parity/run.sh    # one that has torch, transformers and safetensors
+#   PYTHON=/path/to/python ./tests/parity/run.sh    # one that has the packages of requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build/parity}
@@ -13,4 +13,9 @@ if [ -z "${PYTHON:-}" ]; then
   "$BUILD/venv/bin/pip" install --quiet --extra-index-url https://download.pytorch.org/whl/cpu -r tests/parity/requirements.txt
   PYTHON=$BUILD/venv/bin/python
 fi
-exec "$PYTHON" tests/parity/parity.py --trainerd "$BUILD/trainerd" --dump "$BUILD/parity_dump"
+status=0
+for table in parity lora; do
+  "$PYTHON" tests/parity/$table.py --trainerd "$BUILD/trainerd" --dump "$BUILD/parity_dump" || status=$?
+  echo
+done
+exit $status

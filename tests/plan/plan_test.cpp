@@ -127,6 +127,35 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
     }
 }
 
+TEST_CASE("adapters are planned beside weights without gradients, states and master weights", "[plan]") {
+  const auto plan_with = [](const std::string& lora) {
+    return plan_of(job_of("preset: llama-3-8b, from: base",
+                          lora + "parallel: {dp: 8, zero: 1}\nbatch: {global: 64, micro: 1}\n"
+                                 "recompute: {kind: selective}\ncluster: {preset: dgx-h100}\n"));
+  };
+  const core::plan::Plan plan = plan_with("lora: {rank: 16}\n"), full = plan_with("");
+  const core::job::ParameterCount count = core::job::count_parameters(plan.job.model);
+  // Inputs and outputs of q, k, v, o, gate, up, down of 32 layers.
+  CHECK(count.adapters == 32 * 16 * (8192 + 2 * 5120 + 8192 + 3 * 18432));
+  CHECK(count.total == core::job::count_parameters(full.job.model).total);
+  CHECK(plan.checkpoint.bytes == 12 * count.adapters);
+  const core::plan::StagePlan& stage = plan.stages.front();
+  const auto close = [](std::int64_t bytes, std::int64_t expected) {
+    return Approx(static_cast<double>(expected)).epsilon(0.01) == static_cast<double>(bytes);
+  };
+  CHECK(close(term(stage, "parameters"), 2 * (count.total + count.adapters) + 4 * count.adapters / 8));
+  CHECK(close(term(stage, "gradients"), 4 * count.adapters));
+  CHECK(close(term(stage, "moments"), 8 * count.adapters / 8));
+  // 4 of 6 FLOPs: what operators compute is that, attention's second time, and the adapters' own inner
+  // products.
+  CHECK(core::job::flops_per_token(plan.job.model) < 0.7 * core::job::flops_per_token(full.job.model));
+  CHECK(plan.hardware_tflops_per_device > plan.model_tflops_per_device);
+  CHECK(plan.hardware_tflops_per_device < 1.1 * plan.model_tflops_per_device);
+  CHECK(plan.time.step_seconds < 0.8 * full.time.step_seconds);
+  CHECK_THAT(core::plan::plan_text(plan, 0), Catch::Contains("LoRA of rank 16, alpha 32 on q_proj, k_proj"));
+  CHECK_THAT(core::plan::plan_text(full, 0), !Catch::Contains("LoRA"));
+}
+
 TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "[plan]") {
   for (const std::int64_t zero : {0, 1}) {
     CAPTURE(zero);

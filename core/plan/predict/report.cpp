@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFlopsConvention =
     "model FLOPs: 6 x (parameters in matrix products) + 6 x layers x heads x head_dim x seq_len a token "
     "(causal attention, half of the "
-    "full one); recomputation does not count";
+    "full one); with adapters 4 x those parameters, as they have no gradients, + 6 x those of the adapters; "
+    "recomputation does not count";
 constexpr double kDay = 86400;
 
 double devices_of(const Plan& plan) { return static_cast<double>(plan.job.parallel.ranks()); }
@@ -183,6 +184,13 @@ std::string padding_text(const job::JobSpec& job) {
 std::string head_text(const Plan& plan) {
   std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan),
                                  plan.topology.device.name, plan.topology.name, plan.layout);
+  if (plan.job.model.lora.on())
+    text +=
+        fmt::format("{}: {:.3g} M of {:.4g} M parameters are trained\n", job::to_string(plan.job.model.lora),
+                    static_cast<double>(job::count_parameters(plan.job.model).adapters) / 1e6,
+                    static_cast<double>(job::count_parameters(plan.job.model).total +
+                                        job::count_parameters(plan.job.model).adapters) /
+                        1e6);
   text += plan.fits
               ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
           : plan.fit.on_device && plan.topology.device_memory_bytes > 0

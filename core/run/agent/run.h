@@ -74,6 +74,7 @@ class Run {
   void check_data();
   void check_weights();
   void warn_of_tokenizer();
+  void require_same_base(const std::string& path, const std::string& content) const;
   std::string begin_message() const;
   void refuse_records();
   bool evaluation_missing() const;

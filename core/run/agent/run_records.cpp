@@ -31,6 +31,13 @@ std::string data_text(const io::DataOptions& data) {
   return (data.format == io::DataFormat::text ? "text: " : "token files: ") + files;
 }
 
+/// "LoRA of rank 4, alpha 8 on q_proj, v_proj: 61.4k parameters".
+std::string adapters_text(const job::ModelOptions& model) {
+  if (!model.lora.on()) return "";
+  return job::to_string(model.lora) + ": " +
+         io::short_number(static_cast<double>(job::count_parameters(model).adapters)) + " parameters";
+}
+
 /// Of what the ranks communicated last, on the screen.
 constexpr std::size_t kFlightLines = 16;
 
@@ -296,6 +303,7 @@ io::RunInfo Run::run_info() const {
   if (membership_.leads()) info.earlier = earlier_run_;
   info.host = hosts_text();
   info.data = data_text(job_.data);
+  info.adapters = adapters_text(job_.model);
   return info;
 }
 

@@ -23,7 +23,8 @@ void Run::prepare() {
   try {
     resume();
     if (!already_trained()) check_data();
-    if (start_.resume_path.empty() && !job_.model.from.empty()) check_weights();
+    const bool kept = job_.model.lora.on() && !already_trained();
+    if ((start_.resume_path.empty() || kept) && !job_.model.from.empty()) check_weights();
   } catch (const std::exception& error) {
     record_refused(error.what());
     throw;
@@ -109,9 +110,11 @@ void Run::check_weights() {
   start_.weights_path = weights->path();
   start_.data_content += (start_.data_content.empty() ? "weights " : ", weights ") + weights->outline();
   if (!membership_.leads()) return;
+  const std::string content = weights->verify();
+  if (!start_.resume_path.empty()) return require_same_base(weights->path(), content);
   origin_ = weights->origin();
   origin_.from = weights->path();
-  origin_.content = weights->verify();
+  origin_.content = content;
   tokenizer_ = weights->tokenizer();
   warn_of_tokenizer();
   log::info("weights: {}, xxh3 {}; they were checked in {}", origin_.from, origin_.content,
@@ -126,6 +129,16 @@ void Run::warn_of_tokenizer() {
     warn_early("the data was prepared by another tokenizer file (xxh3 " + data->hash + ", see " + data->path +
                ") than the one of model.from, " + tokenizer_ +
                ": unless both give the same ids, prepare the data by that one");
+}
+
+/// Adapters mean something beside the weights that they were trained with alone.
+void Run::require_same_base(const std::string& path, const std::string& content) const {
+  if (content == origin_.content) return log::info("base weights: {}, xxh3 {}", path, content);
+  throw base::checkpoint_error(
+      "the adapters of " + start_.resume_path + " were trained beside the weights of " + origin_.from +
+      " (xxh3 " + origin_.content + "), and model.from, " + path + ", has others (xxh3 " + content +
+      "): name the same weights in model.from, or give the job another `output` to "
+      "start anew");
 }
 
 /// A run that was killed after its last checkpoint gets now what it could not write: its end in the events

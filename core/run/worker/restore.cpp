@@ -15,13 +15,17 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
                    train::Trainer& trainer, kernels::Backend& backend) {
   const bool begins = start.held.empty() && start.resume_path.empty();
   if (begins && start.weights_path.empty()) return trainer.initialise();
-  trainer.initialise_tables();
+  if (begins && snapshot.has_base()) trainer.initialise_adapters();
+  else trainer.initialise_tables();
   const auto load = [&](io::CheckpointReader& reader) { snapshot.load(backend, trainer.stream(), reader); };
-  if (begins) {
+  if (begins || snapshot.has_base()) {
     const std::unique_ptr<hf::WeightSource> weights = hf::open_weights(start.weights_path);
     snapshot.load_weights(
         backend, trainer.stream(),
         [&](const io::TensorSlice& box, std::span<std::byte> out) { weights->read(box, out); });
+  }
+  if (begins) {
+    // Nothing was trained yet.
   } else if (start.held.empty()) {
     io::CheckpointReader reader(start.resume_path);
     load(reader);

@@ -152,6 +152,7 @@ std::string facts_table(const Report& r) {
   row("layout", escape_html(i.layout));
   row("model", fmt::format("{} parameters, {} per token", short_number(static_cast<double>(i.parameters)),
                            with_unit(i.flops_per_token, "FLOP")));
+  row("trained", escape_html(i.adapters));
   std::string data = escape_html(i.data);
   if (i.data_tokens > 0) {
     const double epochs = static_cast<double>(r.tokens) / static_cast<double>(i.data_tokens);

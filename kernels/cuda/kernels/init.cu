@@ -26,16 +26,19 @@ struct InitBody {
   std::uint64_t key;
   float stddev, mean;
   std::int64_t row, column, columns, logical_rows, logical_columns;
+  bool uniform;
   template <int N>
   __device__ void at(std::int64_t i) const {
     static_assert(N == 1);
     const std::int64_t r = row + i / columns, c = column + i % columns;
+    const auto index = static_cast<std::uint64_t>(r * logical_columns + c);
+    if (r >= logical_rows || c >= logical_columns) {
+      x[i] = narrow<T>(0.0f);
+      return;
+    }
+    const float value = uniform ? uniform_at(key, index) : device_normal(key, index);
     // No fused multiply-add: the CPU rounds the product.
-    x[i] =
-        narrow<T>(r < logical_rows && c < logical_columns
-                      ? __fadd_rn(mean, __fmul_rn(stddev, device_normal(key, static_cast<std::uint64_t>(
-                                                                                 r * logical_columns + c))))
-                      : 0.0f);
+    x[i] = narrow<T>(__fadd_rn(mean, __fmul_rn(stddev, value)));
   }
 };
 
@@ -47,7 +50,7 @@ void init_normal(const Launch& where, const InitNormal& a) {
     using T = decltype(tag);
     launch_flat<1>(where, a.x.numel(), true, "init_normal",
                    InitBody<T>{a.x.as<T>(), a.key, a.stddev, a.mean, a.row, a.column, a.columns,
-                               a.logical_rows, a.logical_columns});
+                               a.logical_rows, a.logical_columns, a.draw == Draw::uniform});
   });
 }
 

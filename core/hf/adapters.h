@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/hf/weight_source.h"
+
+namespace trainerd::core::hf {
+
+/// Adapters of one merged weight, as a checkpoint holds them: parallel/tensor/adapter.h.
+struct WeightAdapters {
+  std::string weight;                 ///< "layers.0.qkv.weight"
+  std::vector<std::size_t> segments;  ///< the projections that have one, by their place in the weight
+  std::vector<std::int64_t> rows;     ///< of each projection
+  std::int64_t columns = 0;           ///< inputs
+  std::vector<float> a;               ///< [segments x rank, columns]
+  std::vector<float> b;               ///< [all rows, rank]
+};
+
+/// A checkpoint of a run that trained adapters (LoRA). Reads no weights but those.
+class AdapterCheckpoint {
+ public:
+  explicit AdapterCheckpoint(const std::string& path);
+  ~AdapterCheckpoint();
+
+  const std::string& path() const { return path_; }
+  /// With its `lora`.
+  const job::ModelOptions& model() const { return model_; }
+  const Origin& origin() const { return origin_; }
+  const std::string& tokenizer() const { return tokenizer_; }
+  kernels::DType dtype() const { return dtype_; }
+  /// The weights that have adapters, in the model's order.
+  const std::vector<std::string>& weights() const { return weights_; }
+  WeightAdapters read(const std::string& weight) const;
+  /// Reads everything once. Throws CheckpointError naming the file that is damaged.
+  void verify() const;
+
+ private:
+  struct Reader;
+  std::string path_;
+  std::unique_ptr<Reader> reader_;
+  job::ModelOptions model_;
+  Origin origin_;
+  std::string tokenizer_;
+  kernels::DType dtype_ = kernels::DType::f32;
+  std::vector<std::string> weights_;
+};
+
+/// The checkpoint at `path` (or the newest there), where it is of adapters; null: it is not, or there is
+/// none.
+std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path);
+
+/// The model that the adapters and their base make: W + alpha / rank B A, in fp32, rounded once. `moved`:
+/// where the base lies now; empty: where it was. Throws CheckpointError where it is not the base that they
+/// were trained with.
+std::unique_ptr<WeightSource> merged_weights(std::unique_ptr<AdapterCheckpoint> adapters,
+                                             const std::string& moved);
+
+}  // namespace trainerd::core::hf

@@ -1,0 +1,71 @@
+#include "core/spec/lora.h"
+
+#include <algorithm>
+
+#include "core/spec/problems.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+constexpr double kMaxRank = 1 << 16;
+
+std::vector<std::string> known_targets() {
+  std::vector<std::string> names{std::string(job::kAllProjections)};
+  names.insert(names.end(), job::kProjections.begin(), job::kProjections.end());
+  return names;
+}
+
+}  // namespace
+
+void add_lora(FieldTable& t, job::LoraOptions& lora) {
+  const std::string none = "lora.rank is 0, so there are no adapters";
+  t.add("lora.rank", &lora.rank,
+        "train adapters of this rank (LoRA) in place of the weights of `model.from`, which stay as they are")
+      .between(0, kMaxRank)
+      .idle_if(!lora.on(), none);
+  t.add("lora.alpha", &lora.alpha, "`alpha` / `rank` is what the adapters' product is multiplied by")
+      .above(0)
+      .or_else("2 x `rank`")
+      .idle_if(!lora.on(), none);
+  t.add("lora.targets", &lora.targets,
+        "projections that get adapters, by their names in Hugging Face models: `q_proj`, `k_proj`, `v_proj`, "
+        "`o_proj`, `gate_proj`, `up_proj`, `down_proj`; `all-linear`: all of them")
+      .or_else("`all-linear`")
+      .idle_if(!lora.on(), none);
+}
+
+std::vector<LoraProblem> complete_lora(job::JobSpec& job) {
+  job::LoraOptions& lora = job.model.lora;
+  std::vector<LoraProblem> problems;
+  if (!lora.on()) return problems;
+  if (job.model.from.empty())
+    problems.push_back(
+        {"lora.rank",
+         "adapters are trained beside given weights, and there are none: name them in model.from, or "
+         "leave `lora` out to train all weights from the seed"});
+  if (job.model.mlp == job::Mlp::gelu)
+    problems.push_back(
+        {"lora.rank",
+         "models with mlp: gelu (gpt2) have no such projections: leave `lora` out to train all "
+         "weights, or take a model with mlp: swiglu"});
+  if (job.optimizer.name == "muon")
+    problems.push_back({"optimizer.name", "muon is not for adapters, which AdamW updates: set it to adamw"});
+  if (lora.alpha == 0) lora.alpha = 2 * static_cast<double>(lora.rank);
+  const auto named = [&](std::string_view name) {
+    return std::find(lora.targets.begin(), lora.targets.end(), name) != lora.targets.end();
+  };
+  const std::vector<std::string> known = known_targets();
+  for (const std::string& target : lora.targets)
+    if (std::find(known.begin(), known.end(), target) == known.end())
+      problems.push_back(
+          {"lora.targets",
+           show(target) + " is not a projection that can be adapted: set it to " + list_words(known)});
+  const bool all = lora.targets.empty() || named(job::kAllProjections);
+  std::vector<std::string> targets;
+  for (const std::string_view name : job::kProjections)
+    if (all || named(name)) targets.emplace_back(name);
+  lora.targets = std::move(targets);
+  return problems;
+}
+
+}  // namespace trainerd::core::spec
