@@ -148,10 +148,12 @@ TEST_CASE("adapters are planned beside weights without gradients, states and mas
   CHECK(close(term(stage, "moments"), 8 * count.adapters / 8));
   // 4 of 6 FLOPs: what operators compute is that, attention's second time, and the adapters' own inner
   // products.
-  CHECK(core::job::flops_per_token(plan.job.model) < 0.7 * core::job::flops_per_token(full.job.model));
+  CHECK(core::job::flops_per_token(plan.job.model) ==
+        Approx(core::job::flops_per_token(full.job.model) - 2.0 * static_cast<double>(count.matmul) +
+               6.0 * static_cast<double>(count.adapters)));
   CHECK(plan.hardware_tflops_per_device > plan.model_tflops_per_device);
   CHECK(plan.hardware_tflops_per_device < 1.1 * plan.model_tflops_per_device);
-  CHECK(plan.time.step_seconds < 0.8 * full.time.step_seconds);
+  CHECK(plan.time.step_seconds < 0.9 * full.time.step_seconds);
   CHECK_THAT(core::plan::plan_text(plan, 0), Catch::Contains("LoRA of rank 16, alpha 32 on q_proj, k_proj"));
   CHECK_THAT(core::plan::plan_text(full, 0), !Catch::Contains("LoRA"));
 }
