@@ -16,8 +16,8 @@
 #include "apps/output.h"
 #include "core/generate/sampling.h"
 #include "core/generate/token_scorer.h"
+#include "core/hf/adapters.h"
 #include "core/hf/companions.h"
-#include "core/hf/weight_source.h"
 #include "io/chat/chat_tokens.h"
 #include "io/text/json.h"
 #include "io/text/utf8.h"
@@ -159,7 +159,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
 }
 
 int generate_command(const GenerateArgs& args) {
-  const std::unique_ptr<core::hf::WeightSource> weights = core::hf::open_weights(args.from);
+  const std::unique_ptr<core::hf::WeightSource> weights = core::hf::open_model(args.from);
   const std::unique_ptr<io::Tokenizer> tokenizer = io::open_tokenizer(tokenizer_file(args, *weights));
   const std::string text = prompt_of(args);
   const Prompt prompt = encode_prompt(args, *weights, *tokenizer, text);

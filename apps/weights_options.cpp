@@ -18,8 +18,9 @@ CLI::App* add_export(CLI::App& app, ExportArgs& args) {
       ->check(CLI::IsMember({"bf16", "fp32"}));
   command->add_option("--max-shard-size", args.max_shard_size, "Of a file; default 5GB")->type_name("SIZE");
   command->add_flag("--no-tokenizer", args.no_tokenizer, "Leave the tokenizer's files out");
-  CLI::Option* adapter = command->add_flag(
-      "--adapter", args.adapter, "Of a LoRA run: a directory that PEFT loads (what is made without a flag too)");
+  CLI::Option* adapter =
+      command->add_flag("--adapter", args.adapter,
+                        "Of a LoRA run: a directory that PEFT loads (what is made without a flag too)");
   CLI::Option* merge =
       command->add_flag("--merge", args.merge, "Of a LoRA run: the model of the adapters and their base");
   adapter->excludes(merge);

@@ -6,6 +6,7 @@
 #include "core/model/identity.h"
 #include "core/model/parameters.h"
 #include "io/checkpoint/report.h"
+#include "io/storage/storage.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::hf {
@@ -185,9 +186,19 @@ std::unique_ptr<WeightSource> merged_weights(std::unique_ptr<AdapterCheckpoint> 
   } catch (const base::Error& error) {
     throw base::checkpoint_error("the adapters of " + adapters->path() +
                                  " were trained beside the weights of " + adapters->origin().from + ": " +
-                                 error.what() + "\n  say where they are now with --base");
+                                 error.what() +
+                                 "\n  bring them back there, or export with --merge and --base");
   }
   return std::make_unique<Merged>(std::move(adapters), std::move(weights));
+}
+
+std::unique_ptr<WeightSource> open_model(const std::string& path) {
+  if (io::open_storage(path)->exists("config.json")) return open_directory(path);
+  std::unique_ptr<AdapterCheckpoint> adapters = open_adapters(path);
+  if (!adapters) return open_checkpoint(path);
+  std::unique_ptr<WeightSource> model = merged_weights(std::move(adapters), "");
+  model->verify();
+  return model;
 }
 
 }  // namespace trainerd::core::hf

@@ -58,4 +58,7 @@ std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path);
 std::unique_ptr<WeightSource> merged_weights(std::unique_ptr<AdapterCheckpoint> adapters,
                                              const std::string& moved);
 
+/// As `open_weights`; a checkpoint of adapters is the model that they make with their base, which is checked.
+std::unique_ptr<WeightSource> open_model(const std::string& path);
+
 }  // namespace trainerd::core::hf

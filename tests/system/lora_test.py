@@ -104,7 +104,7 @@ class Lora(RunTest):
         # The base may lie elsewhere.
         moved = base.rename(self.root / "moved")
         self.assertIn("there is no directory", self.command("run", self.job(base, "a"), status=2))
-        self.assertIn("say where they are now with --base", self.command("export", self.root / "a", "--merge", "--out", self.root / "m", status=5))
+        self.assertIn("bring them back there, or export with --merge and --base", self.command("export", self.root / "a", "--merge", "--out", self.root / "m", status=5))
         self.command("export", self.root / "a", "--merge", "--base", moved, "--out", self.root / "m")
         self.assertIn("name the same with --base",
                       self.command("export", self.root / "a", "--merge", "--base", other, "--out", self.root / "n", status=5))
@@ -146,6 +146,9 @@ class Lora(RunTest):
                             self.assertAlmostEqual(m[r * columns + c], expected, delta=1e-7)
                             moved = max(moved, abs(expected - w[r * columns + c]))
                     self.assertGreater(moved, 1e-3, name)
+                said = [json.loads(self.command("generate", which, "--prompt", "while return", "--tokenizer", "bytes", "--max-tokens", 8, "--json"))
+                        for which in (self.root / family, merged)]
+                self.assertEqual(said[0]["ids"], said[1]["ids"])
                 # What was trained and the merged model are one: its loss where nothing moves any more.
                 full = self.job(merged, f"{family}-full", steps=1)
                 full.write_text(re.sub(r"lora: .*\n", "", full.read_text()).replace("lr: 1.0e-2", "lr: 1.0e-30"))
