@@ -58,6 +58,9 @@ class Masks(RunTest):
         named = ("--set", "data.mask=data/x.mask", "--set", "data.valid_mask=data/x.mask")
         self.run_job(self.job("named"), *named)
         self.assertNotEqual(self.loss_values("named"), self.loss_values("plain"))
+        counted = [json.loads(line).get("counted_tokens") for line in (self.root / "named/samples.jsonl").read_text().splitlines()]
+        self.assertTrue(all(0 < c < 6 * SEQ for c in counted), counted)
+        self.assertNotIn("counted_tokens", (self.root / "plain/samples.jsonl").read_text())
         self.assertNotEqual(self.evaluated("named"), self.evaluated("plain"))
         self.declare()
         self.run_job(self.job("declared"))
