@@ -4,7 +4,8 @@
 
 namespace trainerd::core::model {
 
-/// One microbatch on the device, token-flat: T tokens in `sequences` runs given by `cu_seqlens`.
+/// One microbatch on the device, token-flat: T tokens in `sequences` runs given by `cu_seqlens`, the last of
+/// which may be empty.
 struct Batch {
   kernels::Tensor tokens_T;       ///< i32
   kernels::Tensor targets_T;      ///< i32

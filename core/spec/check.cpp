@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_masks.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
 #include "core/spec/fields.h"
@@ -102,6 +103,7 @@ class Checker {
     }
     if (!given("optimizer.lr") && job_.optimizer.name == "muon") job_.optimizer.lr = 0.02;
     if (!given("output")) job_.output = "runs/" + job_.name;
+    derive_documents(job_, [this](const char* path) { return given(path); });
   }
 
   // A map that says what a recipe says is that recipe.
@@ -223,10 +225,8 @@ class Checker {
               "data.train is given too: put its files into a source of their own, or leave one out");
     if (files && given("data.sources") && good({"data.sources"}) && d.sources.empty())
       problem("data.sources", "is empty: give at least one source, or data.train");
-    if (files && given("data.mask") && given("data.sources"))
-      problem("data.mask", "data.sources is given: name each source's masks in its own mask");
-    if (files && given("data.valid_mask") && d.valid.empty())
-      problem("data.valid_mask", "there is no data.valid that it could be of: leave it out");
+    for (const KeyProblem& wrong : data_mask_problems(job_, [this](const char* path) { return given(path); }))
+      problem(wrong.path, wrong.what);
     if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty() &&
         d.valid_fraction == 0)
       problem("evaluate.every",

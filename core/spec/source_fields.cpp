@@ -3,7 +3,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-constexpr double kMaxTokens = 1e18;
+constexpr double kMaxTokens = 1e18, kMaxToken = 2147483647;
 
 std::vector<Field> fields_of_source(io::DataSource& s) {
   FieldTable t;
@@ -25,6 +25,35 @@ std::vector<Field> fields_of_source(io::DataSource& s) {
 
 }  // namespace
 
+namespace {
+
+void add_documents(FieldTable& t, io::DataOptions& d, const std::string& idle) {
+  t.add("data.document_mask", &d.document_mask,
+        "attention stays inside documents, and the first token of a document, which another one precedes, "
+        "does "
+        "not count in the loss")
+      .idle_if(!idle.empty(), idle);
+  t.add("data.reset_positions", &d.reset_positions, "positions count from the beginning of each document")
+      .or_else("as `document_mask`")
+      .idle_if(!idle.empty(), idle);
+  t.add(
+       "data.end_token", &d.end_token,
+       "id of the token that ends a document, for `document_mask` and `reset_positions` in files that do not "
+       "say where documents begin (Megatron's do); -1: none")
+      .between(-1, kMaxToken)
+      .idle_if(!d.document_mask && !d.reset_positions,
+               idle.empty() ? "neither document_mask nor reset_positions asks where documents begin" : idle);
+  t.add("data.max_documents", &d.max_documents,
+        "documents that a sample may have, parts of documents included; one with more is an error that says "
+        "how "
+        "many. Each takes a little time and memory of every attention")
+      .at_least(1)
+      .or_else("`seq_len` / 16, at least 16")
+      .idle_if(!d.document_mask, "only document_mask: true makes them sequences of their own");
+}
+
+}  // namespace
+
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
   t.add("data.sources", MapList(d.sources, fields_of_source),
         "in place of `train`: a blend of several sources. Sources that are added, taken away or weighed anew "
@@ -41,6 +70,7 @@ void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
   t.add("data.valid_mask", &d.valid_mask, "the same of `valid`")
       .or_else("as of `mask`")
       .idle_if(!idle.empty(), idle);
+  add_documents(t, d, idle);
   t.add("data.valid_fraction", &d.valid_fraction,
         "in place of `valid`: this part of the training data's documents, chosen by a hash of each "
         "document's number, "

@@ -1,42 +1,71 @@
 #include "core/train/batch_source.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <numeric>
 
+#include "kernels/base/error.h"
+
 namespace trainerd::core::train {
+namespace {
+
+/// Sequence `i` of a microbatch is padding: it reads nothing and counts nothing.
+void pad(const BatchRequest& request, std::ptrdiff_t at, std::int64_t seq_len, HostBatch& batch) {
+  std::fill_n(batch.loss_weight_T.begin() + at, seq_len, 0.0f);
+  if (!request.tokens) return;
+  std::fill_n(batch.tokens_T.begin() + at, seq_len, 0);
+  std::fill_n(batch.targets_T.begin() + at, seq_len, 0);
+}
+
+/// What the documents of a sample, whose first row is `at`, are for attention, positions and loss.
+void separate(const BatchShape& shape, std::ptrdiff_t at, const HostSample& sample, HostBatch& batch) {
+  const auto first = static_cast<std::int32_t>(at), end = static_cast<std::int32_t>(at + shape.seq_len);
+  std::int32_t begin = first;
+  const auto close = [&](std::int32_t document_end) {
+    if (shape.reset_positions)
+      std::iota(batch.positions_T.begin() + begin, batch.positions_T.begin() + document_end, 0);
+    if (shape.documents > 0) batch.cu_seqlens.push_back(document_end);
+    begin = document_end;
+  };
+  for (const std::int32_t start : sample.starts) {
+    // A document's first token is predicted from another one's last.
+    if (shape.documents > 0) batch.loss_weight_T[static_cast<std::size_t>(at + start - 1)] = 0.0f;
+    if (start < shape.seq_len) close(first + start);
+  }
+  close(end);
+}
+
+}  // namespace
 
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
                 HostSample& sample, HostBatch& batch) {
-  const auto seq = static_cast<std::size_t>(shape.seq_len);
   const auto tokens = static_cast<std::size_t>(shape.tokens());
   batch.tokens_T.resize(request.tokens ? tokens : 0);
   batch.targets_T.resize(request.tokens ? tokens : 0);
   batch.positions_T.resize(tokens);
   batch.loss_weight_T.assign(tokens, 1.0f);
-  batch.cu_seqlens.resize(static_cast<std::size_t>(shape.micro) + 1);
-  sample.tokens_S1.resize(seq + 1);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.micro); ++i) {
-    const std::size_t at = i * seq;
-    for (std::size_t s = 0; s < seq; ++s) batch.positions_T[at + s] = static_cast<std::int32_t>(s);
-    batch.cu_seqlens[i + 1] = static_cast<std::int32_t>(at + seq);
-    const std::int64_t number = shape.first_sample(request.microbatch) + static_cast<std::int64_t>(i);
-    const auto to = static_cast<std::ptrdiff_t>(at);
-    if (number >= shape.global) {
-      std::fill_n(batch.loss_weight_T.begin() + to, seq, 0.0f);
-      if (!request.tokens) continue;
-      std::fill_n(batch.tokens_T.begin() + to, seq, 0);
-      std::fill_n(batch.targets_T.begin() + to, seq, 0);
-      continue;
+  batch.cu_seqlens.assign(1, 0);
+  sample.tokens_S1.resize(static_cast<std::size_t>(shape.seq_len) + 1);
+  for (std::int64_t i = 0; i < shape.micro; ++i) {
+    const std::ptrdiff_t at = i * shape.seq_len;
+    std::iota(batch.positions_T.begin() + at, batch.positions_T.begin() + at + shape.seq_len, 0);
+    const std::int64_t number = shape.first_sample(request.microbatch) + i;
+    const bool real = number < shape.global;
+    sample.loss_weight_S.assign(static_cast<std::size_t>(shape.seq_len), 1.0f);
+    sample.starts.clear();
+    if (!real) pad(request, at, shape.seq_len, batch);
+    else if (request.tokens || shape.reads_documents()) read(number, sample);
+    if (real && request.tokens) {
+      // A sample's inputs are all but its last token, its targets all but its first.
+      std::copy_n(sample.tokens_S1.begin(), shape.seq_len, batch.tokens_T.begin() + at);
+      std::copy_n(sample.tokens_S1.begin() + 1, shape.seq_len, batch.targets_T.begin() + at);
+      std::copy_n(sample.loss_weight_S.begin(), shape.seq_len, batch.loss_weight_T.begin() + at);
     }
-    if (!request.tokens) continue;
-    sample.loss_weight_S.assign(seq, 1.0f);
-    read(number, sample);
-    // A sample's inputs are all but its last token, its targets all but its first.
-    std::copy_n(sample.tokens_S1.begin(), seq, batch.tokens_T.begin() + to);
-    std::copy_n(sample.tokens_S1.begin() + 1, seq, batch.targets_T.begin() + to);
-    std::copy_n(sample.loss_weight_S.begin(), seq, batch.loss_weight_T.begin() + to);
+    if (shape.reads_documents()) separate(shape, at, sample, batch);
+    if (shape.documents == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(at + shape.seq_len));
   }
+  const auto bounds = static_cast<std::size_t>(shape.sequences()) + 1;
+  base::check(batch.cu_seqlens.size() <= bounds, "a sample has at most as many documents as its shape says");
+  batch.cu_seqlens.resize(bounds, static_cast<std::int32_t>(tokens));
   batch.loss_weight = std::accumulate(batch.loss_weight_T.begin(), batch.loss_weight_T.end(), 0.0);
 }
 

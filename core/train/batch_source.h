@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -11,6 +12,7 @@ namespace trainerd::core::train {
 struct HostSample {
   std::vector<std::int32_t> tokens_S1;  ///< seq_len + 1
   std::vector<float> loss_weight_S;     ///< of predicting token s + 1; all 1 unless reading says otherwise
+  std::vector<std::int32_t> starts;     ///< rising: which of tokens 1 to seq_len begin a document
 };
 /// Fills one sample, whose vectors have their sizes. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, HostSample& to)>;
@@ -21,8 +23,14 @@ struct BatchShape {
   std::int64_t micro = 0;  ///< sequences of a microbatch
   std::int64_t dp = 1, dp_rank = 0;
   std::int64_t global = 0;  ///< samples of the global batch; sequences beyond it are padding without weight
+  /// Of a sample at most, each a sequence of its own; 0: a sample is one sequence, whatever documents it has.
+  std::int64_t documents = 0;
+  bool reset_positions = false;  ///< positions count from the beginning of their document
 
   std::int64_t tokens() const { return micro * seq_len; }
+  /// That `HostBatch::cu_seqlens` has room for; those that a microbatch does not have are empty.
+  std::int64_t sequences() const { return micro * std::max<std::int64_t>(1, documents); }
+  bool reads_documents() const { return documents > 0 || reset_positions; }
   /// Of microbatch `m`, within the global batch.
   std::int64_t first_sample(std::int64_t m) const { return (m * dp + dp_rank) * micro; }
 };
@@ -38,13 +46,14 @@ struct BatchRequest {
 /// A microbatch in host memory, token-flat: the values of a Batch.
 struct HostBatch {
   std::vector<std::int32_t> tokens_T, targets_T;  ///< empty where the request leaves them out
-  std::vector<std::int32_t> positions_T;          ///< within their sequences
+  std::vector<std::int32_t> positions_T;          ///< within their samples, or documents
   std::vector<float> loss_weight_T;
   std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
   double loss_weight = 0;                ///< their sum
 };
 
-/// Makes a microbatch. `sample` is scratch.
+/// Makes a microbatch. `sample` is scratch. With `documents`, a token that begins a document is predicted
+/// from another one, which does not count.
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
                 HostSample& sample, HostBatch& batch);
 

@@ -35,7 +35,9 @@ BatchShape Trainer::batch_shape() const {
           .micro = job_.batch.micro,
           .dp = layout_.options.dp,
           .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)],
-          .global = job_.batch.global};
+          .global = job_.batch.global,
+          .documents = job_.data.document_mask ? job_.data.max_documents : 0,
+          .reset_positions = job_.data.reset_positions};
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {
@@ -60,8 +62,8 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   batch.targets_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
   batch.positions_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
   batch.loss_weight_T = arena.take(DType::f32, {tokens_}, MemoryTerm::batch);
-  batch.cu_seqlens = arena.take(DType::i32, {job_.batch.micro + 1}, MemoryTerm::batch);
-  batch.sequences = job_.batch.micro;
+  batch.sequences = batch_shape().sequences();
+  batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
   batch.max_seqlen = job_.model.seq_len;
 
   const BatchRequest request = request_of(action);

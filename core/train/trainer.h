@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,12 @@ struct StepReport {
   StepVote vote;          ///< of all ranks
   base::TimeLedger time;  ///< of this device's part of the step
 };
+
+/// Tokens that count in the loss, where not all `tokens` of the global batch do.
+inline std::optional<std::int64_t> counted_tokens(const StepReport& report, std::int64_t tokens) {
+  const auto counted = static_cast<std::int64_t>(report.loss_weight);
+  return counted == tokens ? std::nullopt : std::optional(counted);
+}
 
 /// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing
 /// when it is over.

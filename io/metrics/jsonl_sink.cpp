@@ -52,7 +52,8 @@ void SamplesSink::on_step(const StepRecord& record) {
                                                                .first = record.first_sample,
                                                                .count = record.samples,
                                                                .attempt = state_->attempt,
-                                                               .sources = record.source_samples}));
+                                                               .sources = record.source_samples,
+                                                               .counted_tokens = record.counted_tokens}));
 }
 
 void SamplesSink::on_checkpoint(const CheckpointRecord& record) { state_->lines.keep_to(record.step); }

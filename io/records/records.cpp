@@ -145,6 +145,7 @@ std::string to_json_line(const SamplesRecord& record) {
   nlohmann::ordered_json line{
       {"step", record.step}, {"first", record.first}, {"count", record.count}, {"attempt", record.attempt}};
   if (!record.sources.empty()) line["sources"] = record.sources;
+  if (record.counted_tokens) line["counted_tokens"] = *record.counted_tokens;
   return to_text(line);
 }
 
@@ -156,6 +157,7 @@ SamplesRecord parse_samples_record(const std::string& text) {
                          .count = int_member(line, "count"),
                          .attempt = int_member(line, "attempt")};
     if (line.contains("sources")) record.sources = sizes_member(line, "sources");
+    if (line.contains("counted_tokens")) record.counted_tokens = int_member(line, "counted_tokens");
     return record;
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of samples.jsonl: ") + e.what());

@@ -31,9 +31,10 @@ struct StepRecord {
   std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
   std::int64_t own_attention = 0;    ///< so far: attention calls on a GPU that no library served
   double wall_time = 0;              ///< when it was done, Unix seconds; 0: a log from before this was kept
-  // A line of samples.jsonl, not of steps.jsonl: the global batch's place in the order of samples, and of a
-  // blend how many of its samples each source gave.
+  // A line of samples.jsonl, not of steps.jsonl: the global batch's place in the order of samples, how many
+  // of its tokens count in the loss (absent: all), and of a blend how many of its samples each source gave.
   std::int64_t first_sample = 0, samples = 0;
+  std::optional<std::int64_t> counted_tokens = {};
   std::vector<std::int64_t> source_samples = {};
 };
 
@@ -43,8 +44,9 @@ struct SamplesRecord {
   std::int64_t step = 0;
   std::int64_t first = 0;  ///< place in the order of samples, from 0
   std::int64_t count = 0;
-  std::int64_t attempt = 1;                ///< of the run: a start, resume or restart, from 1
-  std::vector<std::int64_t> sources = {};  ///< of a blend: samples of each, in the job's order
+  std::int64_t attempt = 1;                         ///< of the run: a start, resume or restart, from 1
+  std::vector<std::int64_t> sources = {};           ///< of a blend: samples of each, in the job's order
+  std::optional<std::int64_t> counted_tokens = {};  ///< tokens that count in the loss; absent: all
 
   bool operator==(const SamplesRecord&) const = default;
 };

@@ -44,6 +44,13 @@ struct DataOptions {
   /// Loss masks of `train` and of `valid`, one for each file of tokens, in their order (see mask_files.h).
   /// Without: of token files what their dataset.json says.
   std::vector<std::string> mask = {}, valid_mask = {};
+  /// Attention stays inside documents, of which a sample has at most `max_documents`.
+  bool document_mask = false;
+  std::int64_t max_documents = 0;  ///< 0: default_max_documents
+  bool reset_positions = false;    ///< positions begin anew with each document
+  /// Token that ends a document, for files without an index; kNoToken: they do not say.
+  std::int64_t end_token = kNoToken;
+  static constexpr std::int64_t kNoToken = -1;
   double valid_fraction = 0;  ///< in place of `valid`: of the training data's documents
   DataFormat format = DataFormat::text;
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte

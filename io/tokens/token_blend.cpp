@@ -188,4 +188,10 @@ void TokenBlend::read_loss_weights(std::int64_t cursor, std::span<float> weights
   place.source.read_loss_weights(place.cursor, weights_S);
 }
 
+void TokenBlend::read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
+                                      std::vector<std::int32_t>& starts) {
+  const Place place = place_of(cursor);
+  place.source.read_document_starts(place.cursor, tokens_S1, starts);
+}
+
 }  // namespace trainerd::io

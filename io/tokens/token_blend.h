@@ -79,6 +79,9 @@ class TokenBlend {
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
   /// The loss weights of the same sample, see TokenSource::read_loss_weights.
   void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
+  /// Where documents begin in the same sample, see TokenSource::read_document_starts.
+  void read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
+                            std::vector<std::int32_t>& starts);
 
  private:
   TokenBlend(const std::vector<DataSource>& sources, const DataOptions& options, const SampleShape& shape,

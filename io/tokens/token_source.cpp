@@ -8,10 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "io/hash/hash.h"
 #include "io/tokens/dataset_info.h"
+#include "io/tokens/document_boundaries.h"
 #include "io/tokens/mask_files.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
@@ -70,6 +73,8 @@ struct TokenSource::State {
   std::vector<SourceFile> files;
   std::vector<Stretch> stretches;
   FdCache descriptors{0}, mask_descriptors{0};
+  std::optional<DocumentBoundaries> boundaries;  // where documents matter
+  std::int64_t max_documents = 0;
   std::vector<std::byte> staging;
   DataFormat format = DataFormat::text;
   std::int64_t seq_len = 0, vocab = 0, tokens = 0, samples = 0;
@@ -82,8 +87,8 @@ struct TokenSource::State {
   double valid_fraction = 0;
 
   std::int64_t position_of(std::int64_t cursor) const;
-  template <class T, class ReadPart>
-  void read_stretches(std::int64_t position, std::span<T> out, const ReadPart& read_part);
+  template <class Visit>
+  void each_part(std::int64_t position, std::size_t count, const Visit& visit) const;
   void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
   void read_mask(std::size_t file, std::int64_t position, std::span<float> out);
   void make_synthetic(std::int64_t position, std::span<std::int32_t> out) const;
@@ -113,6 +118,9 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
     if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
     if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
+    if (options.document_mask || options.reset_positions) s.boundaries.emplace(s.files, options.end_token);
+    s.max_documents =
+        options.document_mask ? options.max_documents : std::numeric_limits<std::int64_t>::max();
     const std::size_t kinds = has_masks(s.files) ? 2 : 1,
                       open_files = std::max<std::size_t>(1, reading.open_files / kinds);
     s.descriptors = FdCache(s.files.size(), open_files);
@@ -198,18 +206,44 @@ void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   base::check(std::cmp_equal(tokens_S1.size(), s.seq_len + 1), "a sample is seq_len + 1 tokens");
   const std::int64_t position = s.position_of(cursor);
   if (s.format == DataFormat::synthetic) return s.make_synthetic(position, tokens_S1);
-  s.read_stretches(position, tokens_S1, [&s](std::size_t file, std::int64_t at, std::span<std::int32_t> out) {
-    s.read_part(file, at, out);
-  });
+  s.each_part(position, tokens_S1.size(),
+              [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
+                s.read_part(file, at, tokens_S1.subspan(first, count));
+              });
 }
 
 void TokenSource::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {
   State& s = *state_;
   base::check(std::cmp_equal(weights_S.size(), s.seq_len), "a sample has seq_len loss weights");
   if (!has_masks(s.files)) return std::fill(weights_S.begin(), weights_S.end(), 1.0f);
-  s.read_stretches(
-      s.position_of(cursor) + 1, weights_S,
-      [&s](std::size_t file, std::int64_t at, std::span<float> out) { s.read_mask(file, at, out); });
+  s.each_part(s.position_of(cursor) + 1, weights_S.size(),
+              [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
+                s.read_mask(file, at, weights_S.subspan(first, count));
+              });
+}
+
+void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
+                                       std::vector<std::int32_t>& starts) {
+  State& s = *state_;
+  starts.clear();
+  if (s.format == DataFormat::synthetic) return;
+  const std::int64_t position = s.position_of(cursor);
+  s.each_part(position, tokens_S1.size(),
+              [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
+                s.boundaries->starts_in(file, at, tokens_S1.subspan(first, count),
+                                        static_cast<std::int32_t>(first), starts);
+              });
+  // What begins the sample separates nothing, nor does what comes behind it.
+  std::erase_if(starts, [&](std::int32_t start) { return start == 0 || start > s.seq_len; });
+  const auto documents =
+      1 + std::count_if(starts.begin(), starts.end(), [&](std::int32_t start) { return start < s.seq_len; });
+  if (documents <= s.max_documents) return;
+  s.each_part(position, 1, [&](std::size_t file, std::int64_t at, std::size_t, std::size_t) {
+    throw base::data_error(fmt::format(
+        "{}: the sample from position {} on has {} documents, and data.max_documents allows {}: set it to {} "
+        "or more, or seq_len smaller",
+        s.files[file].path, at, documents, s.max_documents, documents));
+  });
 }
 
 // Every token is a function of its position alone, so that neighbouring samples agree on the token they
@@ -224,18 +258,18 @@ void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::in
   }
 }
 
-/// Calls `read_part(file, position in it, out)` for what each file has of `out.size()` tokens.
-template <class T, class ReadPart>
-void TokenSource::State::read_stretches(std::int64_t position, std::span<T> out, const ReadPart& read_part) {
+/// Calls `visit(file, position in it, number of the first, count)` for what each file has of `count` tokens
+/// of the stream, counted from 0.
+template <class Visit>
+void TokenSource::State::each_part(std::int64_t position, std::size_t count, const Visit& visit) const {
   auto stretch = std::prev(
       std::upper_bound(stretches.begin(), stretches.end(), position,
                        [](std::int64_t p, const Stretch& candidate) { return p < candidate.first; }));
-  for (; !out.empty(); ++stretch) {
+  for (std::size_t done = 0; done < count; ++stretch) {
     const std::int64_t skipped = position - stretch->first;
-    const auto here =
-        static_cast<std::size_t>(std::min(stretch->tokens - skipped, static_cast<std::int64_t>(out.size())));
-    read_part(stretch->file, stretch->begin + skipped, out.first(here));
-    out = out.subspan(here);
+    const std::size_t here = std::min(static_cast<std::size_t>(stretch->tokens - skipped), count - done);
+    visit(stretch->file, stretch->begin + skipped, done, here);
+    done += here;
     position += static_cast<std::int64_t>(here);
   }
 }

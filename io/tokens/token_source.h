@@ -71,6 +71,11 @@ class TokenSource {
   /// Writes the loss weights of the same sample: element s is 1 where the prediction of its token s + 1
   /// counts, else 0. Throws DataError as above, and for a mask's byte that is neither.
   void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
+  /// Which of tokens 1 to seq_len of the same sample begin a document, rising; `tokens_S1` is what `read`
+  /// wrote. Throws DataError for a sample of more than `options.max_documents`, where attention stays inside
+  /// them.
+  void read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
+                            std::vector<std::int32_t>& starts);
 
  private:
   struct State;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/plan/attention_plan.h"
 #include "kernels/scratch/scratch.h"
@@ -20,6 +22,11 @@ struct Sequences {
       base::check(length(b) >= 0 && length(b) <= x.max_seqlen,
                   "attention: a sequence is longer than max_seqlen, or its bounds decrease");
   }
+  /// Up to the last sequence that is not empty.
+  std::int64_t filled(std::int64_t sequences) const {
+    while (sequences > 0 && length(sequences - 1) == 0) --sequences;
+    return sequences;
+  }
   std::int64_t length(std::int64_t b) const { return bounds[b + 1] - bounds[b]; }
   std::int64_t position(std::int64_t b) const { return first + (first_B != nullptr ? first_B[b] : 0); }
 };
@@ -32,7 +39,8 @@ void for_each_unit(base::ThreadPool& pool, const Args& a, AttentionPass pass, st
   const std::int64_t heads = block.heads.kv_heads;
   const Sequences queries(block.queries, block.sequences, a.q_THE.rows),
       keys(block.keys, block.sequences, a.k_TKE.rows);
-  pool.run(block.sequences * heads, [&](std::int64_t i, int thread) {
+  const std::int64_t filled = std::max(queries.filled(block.sequences), keys.filled(block.sequences));
+  pool.run(filled * heads, [&](std::int64_t i, int thread) {
     const std::int64_t b = i / heads;
     const auto lay_out = [&](std::byte* base, AttentionScratch& scratch) {
       return lay_out_attention(pass, a.q_THE.dtype, block.keys.max_seqlen, block.heads.head_size, base,

@@ -99,9 +99,9 @@ TEST_CASE("a trace names every action's chunk and microbatch, and every collecti
     CHECK(!labels["exposed_tp"].empty());
     CHECK(!labels["exposed_dp"].empty());
   }
-  // The norm and the loss are two doubles.
+  // The norm, the loss and the sum of its weights are three doubles.
   for (const io::TraceSlice& s : steps[0].slices)
-    if (s.label == "norm_and_loss") CHECK(s.numbers.back().second == 16);
+    if (s.label == "norm_and_loss") CHECK(s.numbers.back().second == 24);
 }
 
 TEST_CASE("what no part claims of a step is other", "[trace]") {

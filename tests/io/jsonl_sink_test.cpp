@@ -232,6 +232,15 @@ TEST_CASE("the ledger of samples has each step once, with the attempt that its l
     CHECK(
         read_file(path).ends_with("{\"step\":2,\"first\":8,\"count\":8,\"attempt\":1,\"sources\":[5,3]}\n"));
   }
+  {
+    SamplesSink sink(dir / "counted.jsonl", 0, 1);
+    StepRecord masked = step(1);
+    masked.counted_tokens = 17;
+    sink.on_step(masked);
+    const std::string line = R"({"step":1,"first":0,"count":8,"attempt":1,"counted_tokens":17})";
+    CHECK(read_file(dir / "counted.jsonl") == line + "\n");
+    CHECK(parse_samples_record(line).counted_tokens == 17);
+  }
   write_file(path,
              read_file(path) + "garbage\n" + "{\"step\":3,\"first\":16,\"count\":8,\"attempt\":1}\n{\"st");
   SamplesSink sink(path, 3, 2);

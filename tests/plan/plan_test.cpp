@@ -325,6 +325,20 @@ TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
              Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
 }
 
+TEST_CASE("a plan counts the padding of a batch that does not divide, and its time", "[plan]") {
+  const auto plan_with = [](const std::string& global) {
+    return plan_of(job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: " +
+                                                    global + ", micro: 1}\ncluster: {preset: dgx-h100}\n"));
+  };
+  const core::plan::Plan padded = plan_with("61"), whole = plan_with("64");
+  CHECK(padded.time.step_seconds == whole.time.step_seconds);
+  CHECK(padded.peak_bytes == whole.peak_bytes);
+  CHECK(padded.tokens_per_second_per_device == Approx(whole.tokens_per_second_per_device * 61 / 64));
+  CHECK_THAT(core::plan::plan_text(padded, 0), Catch::Contains("padding: 3 of 64 sequences of a step"));
+  CHECK_THAT(core::plan::plan_text(whole, 0), !Catch::Contains("padding"));
+  CHECK(nlohmann::json::parse(core::plan::plan_json(padded, 0))["padding_sequences"] == 3);
+}
+
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",

@@ -113,6 +113,10 @@ std::vector<Case> cases() {
         .schedule = {ScheduleKind::one_f_one_b},
         .recompute = {none}},
        "{compute: bf16, reduce: bf16}"},
+      {"padding",
+       small,
+       "parallel: {pp: 2, dp: 4}\nbatch: {global: 14, micro: 1}\n",
+       {.tp = {1, 2}, .zero = {1, 3}, .micro = {1, 2}, .zero_group = {0}, .recompute = {none}}},
       {"llama-3-8b",
        "preset: llama-3-8b",
        "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
@@ -127,6 +131,26 @@ std::vector<Case> cases() {
 }
 
 }  // namespace
+
+TEST_CASE("layouts with padding are searched where the job's own is one, or no other exists", "[search]") {
+  const std::string model = "layers: 6, hidden: 1024, heads: 8, ffn: 4096, vocab: 32000, seq_len: 1024";
+  const auto padded = [&](const std::string& rest) {
+    const core::job::JobSpec job = search_job(model, rest);
+    std::size_t count = 0;
+    const auto all = core::plan::all_layouts(job, core::spec::job_topology(job), {.tp = {1}, .pp = {1, 2}});
+    CHECK_FALSE(all.empty());
+    bool own = false;
+    for (const core::plan::LayoutChoice& choice : all) {
+      count += core::plan::with_choice(job, choice).padding_sequences() > 0 ? 1 : 0;
+      own |= choice.dp == job.parallel.dp && choice.micro == job.batch.micro;
+    }
+    CHECK(own);
+    return std::pair{count > 0, count == all.size()};
+  };
+  CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 16, micro: 1}\n") == std::pair{false, false});
+  CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 12, micro: 2}\n") == std::pair{true, false});
+  CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 13, micro: 1}\n") == std::pair{true, true});
+}
 
 TEST_CASE("the search finds what planning every layout finds, and no bound is above its plan", "[search]") {
   for (const Case& c : cases()) {

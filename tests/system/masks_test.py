@@ -1,4 +1,4 @@
-"""Loss masks: the mean over the tokens that count, evaluations too, and what a run says of masks that are wrong."""
+"""Loss masks and document masks: the mean over the tokens that count, evaluations too, and what a run says of masks that are wrong."""
 
 import array
 import json
@@ -19,7 +19,7 @@ model: {{layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: 256, seq_len: 16}}
 batch: {{global: 6, micro: 1}}
 optimizer: {{lr: 1.0e-3, schedule: {{kind: constant}}}}
 steps: 6
-data: {{format: tokens, dtype: uint16, train: data/x.bin, valid: data/x.bin}}
+data: {data}
 evaluate: {{every: 3, batches: 2}}
 checkpoint: {{every: 2}}
 metrics: {{listen: "off"}}
@@ -42,9 +42,9 @@ class Masks(RunTest):
     def declare(self):
         (self.data / "dataset.json").write_text(json.dumps({"tokenizer": {"hash": "h", "vocab": 200}, "loss_mask": True}))
 
-    def job(self, name):
+    def job(self, name, data="{format: tokens, dtype: uint16, train: data/x.bin, valid: data/x.bin}"):
         path = self.root / f"{name}.yaml"
-        path.write_text(JOB.format(output=self.root / name))
+        path.write_text(JOB.format(output=self.root / name, data=data))
         return path
 
     def loss_values(self, name):
@@ -58,6 +58,9 @@ class Masks(RunTest):
         named = ("--set", "data.mask=data/x.mask", "--set", "data.valid_mask=data/x.mask")
         self.run_job(self.job("named"), *named)
         self.assertNotEqual(self.loss_values("named"), self.loss_values("plain"))
+        counted = [json.loads(line).get("counted_tokens") for line in (self.root / "named/samples.jsonl").read_text().splitlines()]
+        self.assertTrue(all(0 < c < 6 * SEQ for c in counted), counted)
+        self.assertNotIn("counted_tokens", (self.root / "plain/samples.jsonl").read_text())
         self.assertNotEqual(self.evaluated("named"), self.evaluated("plain"))
         self.declare()
         self.run_job(self.job("declared"))
@@ -82,6 +85,30 @@ class Masks(RunTest):
         self.assertIn("x.mask: byte 9 at position 7 is neither", self.run_job(self.job("b"), status=4))
         (self.data / "x.mask").write_bytes(mask[:-1])
         self.assertIn("x.mask: a loss mask has a byte for each token", self.run_job(self.job("b"), status=4))
+
+    def test_documents_of_a_text_on_every_layout(self):
+        """Lines are documents: attention and positions begin anew with each."""
+        rng = random.Random(2)
+        lines = ["".join(rng.choice("abcdefgh ") for _ in range(rng.randrange(2, 25))) for _ in range(120)]
+        (self.data / "lines.txt").write_text("\n".join(lines))
+        text = "format: text, train: data/lines.txt, valid: data/lines.txt"
+        masked = f"{{{text}, document_mask: true}}"
+        ends = f"{{{text}, document_mask: true, end_token: 10}}"
+        self.assertIn("a text does not say where its documents begin", self.run_job(self.job("a", masked), status=2))
+        output = self.run_job(self.job("few", ends), "--set", "data.max_documents=1", status=4)
+        self.assertRegex(output, r"lines.txt: the sample from position \d+ on has \d+ documents, and data.max_documents allows 1")
+        self.run_job(self.job("one", ends))
+        resolved = (self.root / "one/job.yaml").read_text()
+        self.assertRegex(resolved, r"max_documents: 16")
+        self.assertRegex(resolved, r"reset_positions: true")
+        self.run_job(self.job("whole", f"{{{text}, reset_positions: true, end_token: 10}}"))
+        self.assertNotEqual(self.loss_values("one"), self.loss_values("whole"))
+        self.run_job(self.job("ranks", ends), "--set", "steps=3", "--set", "parallel={tp: 2, dp: 2, zero: 3}")
+        self.run_job(self.job("ranks", ends), "--set", "parallel={dp: 3}")
+        for a, b in zip(self.loss_values("ranks"), self.loss_values("one")):
+            self.assertAlmostEqual(a, b, delta=2e-5 * b)
+        for a, b in zip(self.evaluated("ranks")[-2:], self.evaluated("one")):
+            self.assertAlmostEqual(a, b, delta=2e-5 * b)
 
     def test_a_batch_of_which_nothing_counts_ends_the_run(self):
         self.declare()

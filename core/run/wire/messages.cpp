@@ -56,7 +56,9 @@ json body(const Ready& m) {
           {"data_tokens", m.data_tokens}};
 }
 json body(const io::StepRecord& m) {
-  return {{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
+  json step{{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
+  if (m.counted_tokens) step["counted_tokens"] = *m.counted_tokens;
+  return step;
 }
 json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
@@ -149,6 +151,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);
       m.samples = j.at("samples").at(1);
+      if (j.contains("counted_tokens")) m.counted_tokens = j.at("counted_tokens").get<std::int64_t>();
       return m;
     }
     if (type == "evaluation") {

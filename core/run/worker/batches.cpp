@@ -17,9 +17,11 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
                                   .passes = passes,
                                   .samples_per_pass = job.batch.global,
                                   .ahead = job.data.prefetch},
-      [source = std::move(source), cursor](std::int64_t sample, train::HostSample& to) {
+      [source = std::move(source), cursor, documents = trainer.batch_shape().reads_documents()](
+          std::int64_t sample, train::HostSample& to) {
         source->read(cursor + sample, to.tokens_S1);
         source->read_loss_weights(cursor + sample, to.loss_weight_S);
+        if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
       });
 }
 

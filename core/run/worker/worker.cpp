@@ -251,6 +251,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.step = launched.step;
   record.tokens = launched.tokens;
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
+  record.counted_tokens = train::counted_tokens(report, job_.tokens_per_step());
   record.loss = report.loss;
   record.grad_norm = report.grad_norm;
   record.learning_rate = report.learning_rate;
