@@ -16,7 +16,6 @@ namespace trainerd::core::hf {
 struct Reading {
   const nlohmann::json& json;
   job::ModelOptions model;
-  std::int64_t window = 0;
   std::vector<std::string> problems, notes;
 
   void problem(const std::string& field, const std::string& what) { problems.push_back(field + ": " + what); }
@@ -60,8 +59,7 @@ Field token_field(const std::string& name);
 /// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
 Field dropout_field(const std::string& name);
 
-/// The base of the rotary angles, at the top or in `rope_parameters`, and the kinds of scaling, which are
-/// refused.
+/// The base of the rotary angles, at the top or in `rope_parameters`, and how they are scaled.
 std::vector<Field> rope_fields();
 /// Of Mistral: one window for all layers; absent means `fallback`.
 Field window_field(const std::string& name, std::int64_t fallback);
@@ -72,6 +70,9 @@ std::vector<Field> bias_fields();
 
 /// Fields of every model that change nothing here, or must have one value.
 std::vector<Field> common_fields();
+
+/// What is left of the fields of layers; a part of `complete`.
+void complete_layers(Reading& reading);
 
 /// Fills what a file may leave out, and checks the sizes with each other.
 void complete(Reading& reading);

@@ -54,8 +54,12 @@ ParameterCount count_parameters(const ModelOptions& m) {
 }
 
 double flops_per_token(const ModelOptions& m) {
-  const double attention = static_cast<double>(m.layers) * static_cast<double>(m.heads * m.head_dim) *
-                           static_cast<double>(m.seq_len);
+  const auto s = static_cast<double>(m.seq_len);
+  double keys = static_cast<double>(m.layers) * s;  // twice what a query sees on average, over all layers
+  for (std::int64_t layer = 0; m.attention.window > 0 && layer < m.layers; ++layer)
+    if (const auto w = static_cast<double>(layer_options(m, layer).window); w > 0)
+      keys += 2 * w - w * w / s - s;
+  const double attention = keys * static_cast<double>(m.heads * m.head_dim);
   const ParameterCount count = count_parameters(m);
   const double of_weight = m.lora.on() ? 4.0 : 6.0;
   return of_weight * static_cast<double>(count.matmul) + 6.0 * static_cast<double>(count.adapters) +

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/job/layer_options.h"
 #include "core/job/lora_options.h"
 
 namespace trainerd::core::job {
@@ -26,6 +27,8 @@ struct ModelOptions {
   Norm norm = Norm::rms;
   Positions positions = Positions::rope;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
   bool linear_bias = false;  ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
   bool qkv_bias = false;     ///< biases on the query, key and value projections (Qwen 2.5)
@@ -58,9 +61,9 @@ struct ParameterCount {
 ParameterCount count_parameters(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
-/// seq_len, the second term being causal attention (half of 12 L d S). With adapters the weights have no
-/// gradients: 4 x matmul parameters + 6 x those of adapters. The one convention of MFU here; recomputation
-/// does not count.
+/// seq_len, the second term being causal attention (half of 12 L d S); a sliding layer counts the pairs that
+/// its window w leaves, 2 w - w^2 / S in place of S. With adapters the weights have no gradients: 4 x matmul
+/// parameters + 6 x those of adapters. The one convention of MFU here; recomputation does not count.
 double flops_per_token(const ModelOptions& model);
 
 }  // namespace trainerd::core::job

@@ -137,6 +137,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   // section 2.3).
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
+  layer.options = job::layer_options(m, index);
   layer.attn_norm = declare.norm(prefix + "attn_norm");
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
                              m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});

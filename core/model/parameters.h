@@ -26,6 +26,7 @@ struct LinearParams {
 };
 
 struct LayerParams {
+  job::LayerOptions options;  ///< what the layer is
   LinearParams attn_norm;
   LinearParams qkv;  ///< [(H + 2K) E, D]: query heads, key heads, value heads
   ParamId q_norm = kNoParam;

@@ -18,8 +18,16 @@ HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_
 float attention_scale(const job::ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
 
 /// The batch's sequences, each whole.
-AttentionBlock attention_block(const WalkContext& c) {
-  return whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
+AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
+  AttentionBlock block =
+      whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
+  block.window = ids.options.window;
+  return block;
+}
+
+/// Undefined without rotary positions.
+const Tensor& rope_table(const WalkContext& c, const LayerParams& ids) {
+  return ids.options.slides ? c.rope.sliding_SE : c.rope.full_SE;
 }
 
 Tensor activation(const WalkContext& c, Arena& arena, std::int64_t columns) {
@@ -170,14 +178,14 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   if (!state.qkv.defined()) {
     // qk_norm is not invertible, so its input must be kept; rotation alone is done in place.
     state.qkv = c.model.qk_norm ? activation(c, arenas.cheap_to_backward, heads.columns()) : state.projected;
-    if (c.rope_table_SE.defined() || c.model.qk_norm) {
+    if (rope_table(c, ids).defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
       c.backend().qk_norm_rope_forward(c.stream, {.heads = heads,
                                                   .qkv_in = state.projected,
                                                   .qkv_out = state.qkv,
                                                   .positions_T = c.batch.positions_T,
-                                                  .rope_table_SE = c.rope_table_SE,
+                                                  .rope_table_SE = rope_table(c, ids),
                                                   .q_weight_E = q.tensor(),
                                                   .k_weight_E = k.tensor(),
                                                   .eps = static_cast<float>(c.model.norm_eps)});
@@ -187,7 +195,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   state.attended = activation(c, arenas.cheap_to_weight, heads.heads * heads.head_size);
   state.lse_HT =
       arenas.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
-  c.backend().attention_forward(c.stream, {.block = attention_block(c),
+  c.backend().attention_forward(c.stream, {.block = attention_block(c, ids),
                                            .q_THE = heads.queries_of(state.qkv),
                                            .k_TKE = heads.keys_of(state.qkv),
                                            .v_TKE = heads.values_of(state.qkv),
@@ -215,7 +223,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
     attn_out_of(c, ids).backward_input(dflow_TD, state.attended, dattended, backward);
-    c.backend().attention_backward(c.stream, {.block = attention_block(c),
+    c.backend().attention_backward(c.stream, {.block = attention_block(c, ids),
                                               .determinism = c.attention,
                                               .q_THE = heads.queries_of(state.qkv),
                                               .k_TKE = heads.keys_of(state.qkv),
@@ -227,7 +235,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                               .dk_TKE = heads.keys_of(state.dqkv),
                                               .dv_TKE = heads.values_of(state.dqkv)});
   }
-  if (c.rope_table_SE.defined() || c.model.qk_norm) {
+  if (rope_table(c, ids).defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
     const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
     const ArenaScope scope(c.stream.scratch());
@@ -236,7 +244,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .qkv_in = state.projected,
                                                  .dqkv = state.dqkv,
                                                  .positions_T = c.batch.positions_T,
-                                                 .rope_table_SE = c.rope_table_SE,
+                                                 .rope_table_SE = rope_table(c, ids),
                                                  .q_weight_E = q.tensor(),
                                                  .k_weight_E = k.tensor(),
                                                  .eps = static_cast<float>(c.model.norm_eps),

@@ -62,6 +62,7 @@ void add_model(FieldTable& t, job::ModelOptions& m) {
   t.add("model.rope_theta", &m.rope_theta, "base of the rotary angles")
       .above(0)
       .idle_if(!rope, "positions: learned has no rotary angles");
+  add_layers(t, m);
   t.choice("model.mlp", m.mlp, {{"swiglu", job::Mlp::swiglu}, {"gelu", job::Mlp::gelu}},
            "gated SiLU (three matrices), or GELU (two)");
   t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies `qkv_bias`");

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/plan/blocks.h"
@@ -23,16 +24,14 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rop
 
 void CpuBackend::rope_table(Stream&, const RopeTable& a) {
   const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
-  base::check(e % 2 == 0, "rope: the head size must be even");
+  base::check(std::cmp_equal(2 * a.frequencies.size(), e), "rope: a frequency for each pair of a head");
   float* table = a.table_SE.as<float>();
-  // One block for each frequency: the power is taken once.
   pool_.run(e / 2, [&](std::int64_t i, int) {
-    const double frequency =
-        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(e));
+    const double frequency = a.frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t s = 0; s < positions; ++s) {
       const double angle = static_cast<double>(s) * frequency;
-      table[s * e + i] = static_cast<float>(std::cos(angle));
-      table[s * e + e / 2 + i] = static_cast<float>(std::sin(angle));
+      table[s * e + i] = static_cast<float>(a.factor * std::cos(angle));
+      table[s * e + e / 2 + i] = static_cast<float>(a.factor * std::sin(angle));
     }
   });
 }

@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/ops/head_view.h"
 #include "kernels/ops/op_class.h"
 
 namespace trainerd::kernels {
 
-/// Writes cos and sin of position * theta^(-2i/E) for i < E/2: table[s] = (cos_0 .. cos_{E/2-1}, sin_0 ..).
+/// Writes `factor` times cos and sin of position * frequency_i for i < E/2: table[s] = (cos_0 .. cos_{E/2-1},
+/// sin_0 ..).
 struct RopeTable {
-  float theta = 10000.0f;
-  Tensor table_SE;  ///< f32
+  std::span<const double> frequencies;  ///< E/2 of them, radians for each position
+  double factor = 1.0;                  ///< of both: YaRN's attention factor
+  Tensor table_SE;                      ///< f32
 };
 
 /// Per head: RMS norm over E with a weight (optional), then rotation of the pairs (i, i + E/2) (Su et al.,

@@ -62,14 +62,21 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
   return out;
 }
 
-Values rope_values(std::int64_t positions, std::int64_t e, double theta) {
+std::vector<double> rope_frequencies(std::int64_t e, double theta) {
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < e / 2; ++i)
+    frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(e)));
+  return frequencies;
+}
+
+Values rope_values(std::int64_t positions, std::int64_t e, double theta, double factor = 1) {
   Values table;
   for (std::int64_t s = 0; s < positions; ++s)
     for (const bool sine : {false, true})
       for (std::int64_t i = 0; i < e / 2; ++i) {
         const double angle =
             static_cast<double>(s) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(e));
-        table.push_back(sine ? std::sin(angle) : std::cos(angle));
+        table.push_back(factor * (sine ? std::sin(angle) : std::cos(angle)));
       }
   return table;
 }
@@ -78,15 +85,20 @@ Values rope_values(std::int64_t positions, std::int64_t e, double theta) {
 
 TEST_CASE("the rope table holds cosines and sines right to one fp32 rounding", "[rope]") {
   check_operator([](Machine& m) {
-    const Tensor table = m.empty(DType::f32, {3000, 8});
-    m.backend().rope_table(m.stream(), {.theta = 500.0f, .table_SE = table});
-    const Values expected = rope_values(3000, 8, 500.0);
-    const Values actual = Machine::read(table);
-    double worst = 0;
-    for (std::size_t i = 0; i < actual.size(); ++i)
-      worst = std::max(worst, std::abs(actual[i] - expected[i]));
-    CHECK(worst <= 0x1p-24);
-    return std::vector<Output>{{"table", table, expected}};
+    std::vector<Output> outputs;
+    const std::vector<double> frequencies = rope_frequencies(8, 500.0);
+    for (const double factor : {1.0, 0.75}) {
+      const Tensor table = m.empty(DType::f32, {3000, 8});
+      m.backend().rope_table(m.stream(), {.frequencies = frequencies, .factor = factor, .table_SE = table});
+      const Values expected = rope_values(3000, 8, 500.0, factor);
+      const Values actual = Machine::read(table);
+      double worst = 0;
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        worst = std::max(worst, std::abs(actual[i] - expected[i]));
+      CHECK(worst <= 0x1p-24);
+      outputs.push_back({factor == 1.0 ? "table" : "scaled table", table, expected});
+    }
+    return outputs;
   });
 }
 

@@ -16,11 +16,18 @@ from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, Mistral
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": SEQ, "rms_norm_eps": 1e-5}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES = {
     "llama": LlamaConfig(**ROPE),
     "llama, biases": LlamaConfig(**ROPE, attention_bias=True, mlp_bias=True),
+    "llama 3.1": LlamaConfig(**ROPE, rope_parameters=LLAMA3),
+    "llama, linear": LlamaConfig(**ROPE, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}),
     "mistral": MistralConfig(**ROPE, head_dim=32, sliding_window=SEQ),
+    "mistral, window 7": MistralConfig(**ROPE, head_dim=32, sliding_window=7),
     "qwen2": Qwen2Config(**ROPE, tie_word_embeddings=True),
+    "qwen2, window, yarn": Qwen2Config(**ROPE, use_sliding_window=True, sliding_window=5, max_window_layers=1, rope_parameters=YARN),
     "qwen3": Qwen3Config(**ROPE, head_dim=32),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),

@@ -2,6 +2,7 @@
 // bytes in elements of qkv for each token: forward 2 (H + 2 K) E, in place 2 (H + K) E; backward 2 (H + K) E
 // and (H + K) E more with norms.
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/kernels/partials.cuh"
@@ -239,14 +240,19 @@ __global__ void __launch_bounds__(kMaxThreads) qk_norm_rope_backward_kernel(Rope
   }
 }
 
-__global__ void rope_table_kernel(float* table, std::int64_t positions, std::int64_t size, double theta) {
+/// By value, among the kernel's arguments: at most 1 KiB.
+struct Frequencies {
+  double of_pair[kLargestCudaHead / 2];
+};
+
+__global__ void rope_table_kernel(float* table, std::int64_t positions, std::int64_t size,
+                                  Frequencies frequencies, double factor) {
   const std::int64_t half = size / 2, i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= positions * half) return;
   const std::int64_t position = i / half, pair = i % half;
-  const double angle = static_cast<double>(position) *
-                       pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(size));
-  table[position * size + pair] = static_cast<float>(cos(angle));
-  table[position * size + half + pair] = static_cast<float>(sin(angle));
+  const double angle = static_cast<double>(position) * frequencies.of_pair[pair];
+  table[position * size + pair] = static_cast<float>(factor * cos(angle));
+  table[position * size + half + pair] = static_cast<float>(factor * sin(angle));
 }
 
 void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T,
@@ -283,9 +289,12 @@ void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
 
 void rope_table(const Launch& where, const RopeTable& a) {
   const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
-  base::check(e % 2 == 0, "rope: the head size must be even");
+  base::check(e <= kLargestCudaHead && 2 * a.frequencies.size() == static_cast<std::size_t>(e),
+              "rope: a frequency for each pair of a head, which is no larger than kLargestCudaHead");
+  Frequencies frequencies{};
+  std::copy(a.frequencies.begin(), a.frequencies.end(), frequencies.of_pair);
   launch(where, {ceil_div(positions * (e / 2), 128)}, 128, "rope_table", rope_table_kernel,
-         a.table_SE.as<float>(), positions, e, static_cast<double>(a.theta));
+         a.table_SE.as<float>(), positions, e, frequencies, a.factor);
 }
 
 void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {

@@ -73,6 +73,8 @@ Json describe(const core::job::JobSpec& job) {
           {"norm_eps", m.norm_eps},
           {"positions", m.positions == core::job::Positions::rope ? "rope" : "learned"},
           {"rope_theta", m.rope_theta},
+          {"rope_scaled", m.rope_scaling.kind != core::job::RopeScalingKind::none},
+          {"window", m.attention.window},
           {"mlp", m.mlp == core::job::Mlp::swiglu ? "swiglu" : "gelu"},
           {"linear_bias", m.linear_bias},
           {"qkv_bias", m.qkv_bias},
