@@ -61,6 +61,12 @@ Field dropout_field(const std::string& name);
 
 /// The base of the rotary angles, at the top or in `rope_parameters`, and how they are scaled.
 std::vector<Field> rope_fields();
+/// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
+std::vector<Field> two_rope_fields(double theta, double sliding_theta);
+/// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.
+std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
+/// By whose root scores are divided.
+Field query_scalar_field(const std::string& name, double fallback);
 /// Of Mistral: one window for all layers; absent means `fallback`.
 Field window_field(const std::string& name, std::int64_t fallback);
 /// Of Qwen: a window for layers from some layer on, or by `layer_types`.

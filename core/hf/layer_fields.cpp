@@ -25,7 +25,15 @@ const char* word_of(RopeScalingKind kind) {
 /// One object of `rope_scaling` (transformers 4) or `rope_parameters` (5).
 class RopeReader {
  public:
-  RopeReader(Reading& r, std::string name, const json& rope) : r_(r), name_(std::move(name)), rope_(rope) {}
+  /// `top`: the field at the top of the file that says the base too; where both are read into is given.
+  RopeReader(Reading& r, std::string name, const json& rope, std::string top, double& theta,
+             job::RopeScaling& scaling)
+      : r_(r),
+        name_(std::move(name)),
+        rope_(rope),
+        top_(std::move(top)),
+        theta_to_(theta),
+        scaling_to_(scaling) {}
 
   void read() {
     if (!kind()) return;
@@ -41,7 +49,7 @@ class RopeReader {
       s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
     // Scaled by one is not scaled, unless cos and sin are.
     if (s_.factor == 1 && s_.attention_factor == 0) s_ = {};
-    r_.model.rope_scaling = s_;
+    scaling_to_ = s_;
   }
 
  private:
@@ -96,16 +104,19 @@ class RopeReader {
 
   void theta(const json& value) {
     const auto theta = read_real(r_, name_ + ".rope_theta", value);
-    const json* top = find(r_.json, "rope_theta");
+    const json* top = find(r_.json, top_);
     if (theta && !absent(top) && *top != value)
       r_.problem(name_, "rope_theta is " + shown(value) + " here and " + shown(*top) +
                             " at the top: remove one of them");
-    else if (theta) r_.model.rope_theta = *theta;
+    else if (theta) theta_to_ = *theta;
   }
 
   Reading& r_;
   const std::string name_;
   const json& rope_;
+  const std::string top_;
+  double& theta_to_;
+  job::RopeScaling& scaling_to_;
   job::RopeScaling s_;
   double mscale_ = 0, mscale_all_ = 0;
 };
@@ -178,7 +189,7 @@ std::vector<Field> rope_fields() {
     return [name](Reading& r, const json* value) {
       if (absent(value)) return;
       if (!value->is_object()) r.problem(name, "expected an object or null, found " + shown(*value));
-      else RopeReader(r, name, *value).read();
+      else RopeReader(r, name, *value, "rope_theta", r.model.rope_theta, r.model.rope_scaling).read();
     };
   };
   // transformers 5 reads the spelling of 4, and not the other way round.
@@ -189,6 +200,92 @@ std::vector<Field> rope_fields() {
       {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
       fixed_field("partial_rotary_factor", {nullptr, 1.0}, "the whole of each head is rotated"),
   };
+}
+
+std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
+  std::vector<Field> fields = rope_fields();
+  fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
+  const std::string local = "rope_local_base_freq";
+  // transformers 5: an object for each kind of layer.
+  fields[2].read = [local](Reading& r, const json* value) {
+    if (absent(value)) return;
+    if (!value->is_object())
+      return r.problem("rope_parameters", "expected an object or null, found " + shown(*value));
+    job::RopeScaling unscaled;
+    for (const auto& [kind, rope] : value->items()) {
+      const std::string name = "rope_parameters." + kind;
+      if (rope.is_null()) continue;
+      if (!rope.is_object()) r.problem(name, "expected an object or null, found " + shown(rope));
+      else if (kind == "full_attention")
+        RopeReader(r, name, rope, "rope_theta", r.model.rope_theta, r.model.rope_scaling).read();
+      else if (kind == "sliding_attention")
+        RopeReader(r, name, rope, local, r.model.attention.sliding_theta, unscaled).read();
+      else r.problem(name, "is not known: full_attention and sliding_attention are");
+    }
+    if (unscaled != job::RopeScaling{})
+      r.problem("rope_parameters.sliding_attention",
+                "scaled angles of sliding layers are not available yet: leave them as they are");
+  };
+  const Field base{local,
+                   [local, sliding_theta](Reading& r, const json* value) {
+                     double& to = r.model.attention.sliding_theta;
+                     if (absent(value)) to = sliding_theta;
+                     else if (const auto theta_read = read_real(r, local, *value)) to = *theta_read;
+                   },
+                   [local](Writing& w) {
+                     const double own = w.model.attention.sliding_theta;
+                     w.out[local] = own > 0 ? own : w.model.rope_theta;
+                   }};
+  fields.insert(fields.begin() + 1, base);
+  return fields;
+}
+
+std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period) {
+  const auto read = [window, period](Reading& r, const json* types) {
+    job::AttentionOptions& a = r.model.attention;
+    if (!absent(types)) {
+      read_layer_types(r, *types);
+    } else {
+      // Every so many layers one is full.
+      std::int64_t every = period;
+      for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"})
+        if (const json* value = find(r.json, name); !absent(value))
+          every = read_size(r, name, *value).value_or(period);
+      if (every > 1 << 16) return r.problem("sliding_window_pattern", "is more than any model's layers");
+      a.pattern.assign(static_cast<std::size_t>(every), job::kSliding);
+      a.pattern.back() = job::kFull;
+    }
+    if (std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end()) return;
+    if (find(r.json, "sliding_window") == nullptr) a.window = window;
+    else read_window(r);
+  };
+  const auto write = [](Writing& w) {
+    const job::ModelOptions& m = w.model;
+    if (m.attention.window > 0) w.out["sliding_window"] = m.attention.window;
+    else keep(w, "sliding_window");
+    for (std::int64_t i = 0; i < m.layers; ++i)
+      w.out["layer_types"].push_back(slides(m, i) ? "sliding_attention" : "full_attention");
+  };
+  std::vector<Field> fields{{"layer_types", read, write}};
+  for (const char* name : {"sliding_window", "sliding_window_pattern", "_sliding_window_pattern"})
+    fields.push_back({name, [](Reading&, const json*) {}, [](Writing&) {}});
+  return fields;
+}
+
+Field query_scalar_field(const std::string& name, double fallback) {
+  return {name,
+          [name, fallback](Reading& r, const json* value) {
+            double& to = r.model.attention.query_pre_attn_scalar;
+            if (absent(value)) to = fallback;
+            else if (const auto scalar = read_real(r, name, *value)) to = *scalar;
+          },
+          [name](Writing& w) {
+            const double own = w.model.attention.query_pre_attn_scalar;
+            // Some versions take an integer alone.
+            if (own == 0) w.out[name] = w.model.head_dim;
+            else if (own == std::floor(own) && own < 1e15) w.out[name] = static_cast<std::int64_t>(own);
+            else w.out[name] = own;
+          }};
 }
 
 Field window_field(const std::string& name, std::int64_t fallback) {
@@ -238,7 +335,10 @@ void complete_layers(Reading& r) {
     r.problem("rope_scaling", "low_freq_factor must be less than high_freq_factor");
   if (s.kind == RopeScalingKind::yarn && s.beta_slow >= s.beta_fast)
     r.problem("rope_scaling", "beta_slow must be less than beta_fast");
-  if (m.attention.window == 0) m.attention = {};
+  job::AttentionOptions& a = m.attention;
+  if (a.query_pre_attn_scalar == static_cast<double>(m.head_dim)) a.query_pre_attn_scalar = 0;
+  if (a.window == 0) a = {.query_pre_attn_scalar = a.query_pre_attn_scalar};
+  if (s == job::RopeScaling{} && a.sliding_theta == m.rope_theta) a.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);
 }
 

@@ -31,8 +31,9 @@ struct RopeScaling {
 inline constexpr const char* kSliding = "sliding";
 inline constexpr const char* kFull = "full";
 
-/// Which keys the layers' queries see.
+/// Which keys the layers' queries see, and how their scores are scaled.
 struct AttentionOptions {
+  double query_pre_attn_scalar = 0.0;  ///< scores are divided by its root; 0: the size of a head
   std::int64_t window = 0;  ///< of sliding layers: keys that a query sees, its own included; 0: none slides
   /// `kSliding` or `kFull` for each layer, over and over; empty: all slide if there is a window. In its
   /// shortest form.

@@ -34,14 +34,14 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
   const std::int64_t kv = m.kv_heads * m.head_dim;
   const std::int64_t norm = m.norm == Norm::layer ? 2 * m.hidden : m.hidden;  // weight, and LayerNorm's bias
-  const std::int64_t up = m.mlp == Mlp::swiglu ? 2 * m.ffn : m.ffn;           // rows of the first MLP matrix
+  const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
   const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
   const std::int64_t mlp = m.hidden * up + m.ffn * m.hidden;
-  std::int64_t small = 2 * norm;
+  std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias) small += m.hidden + up + m.hidden;
-  if (m.qk_norm) small += 2 * m.head_dim;
+  if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
 
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;

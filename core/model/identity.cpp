@@ -26,7 +26,13 @@ struct Word {
 };
 constexpr std::array kNorms{Word{"rms", job::Norm::rms}, Word{"layer", job::Norm::layer}};
 constexpr std::array kPositions{Word{"rope", job::Positions::rope}, Word{"learned", job::Positions::learned}};
-constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu}};
+constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu},
+                           Word{"geglu", job::Mlp::geglu}};
+constexpr std::array kPlacements{Word{"pre", job::NormPlacement::pre}, Word{"post", job::NormPlacement::post},
+                                 Word{"sandwich", job::NormPlacement::sandwich}};
+constexpr std::array kSpans{Word{"head", job::QkNormSpan::head}, Word{"all", job::QkNormSpan::all}};
+constexpr std::array kNormWeights{Word{"factor", job::NormWeight::factor},
+                                  Word{"less_one", job::NormWeight::less_one}};
 constexpr std::array kScalings{
     Word{"none", job::RopeScalingKind::none}, Word{"linear", job::RopeScalingKind::linear},
     Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn}};
@@ -67,6 +73,12 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.rope_scaling.attention_factor", m.rope_scaling.attention_factor,
               plain.rope_scaling.attention_factor);
   visit_later("model.rope_scaling.truncate", m.rope_scaling.truncate, plain.rope_scaling.truncate);
+  visit_later("model.norm_placement", m.norm_placement, plain.norm_placement);
+  visit_later("model.norm_weight", m.norm_weight, plain.norm_weight);
+  visit_later("model.qk_norm_span", m.qk_norm_span, plain.qk_norm_span);
+  visit_later("model.scale_embeddings", m.scale_embeddings, plain.scale_embeddings);
+  visit_later("model.attention.query_pre_attn_scalar", m.attention.query_pre_attn_scalar,
+              plain.attention.query_pre_attn_scalar);
   visit_later("model.attention.window", m.attention.window, plain.attention.window);
   visit_later("model.attention.pattern", m.attention.pattern, plain.attention.pattern);
   visit_later("model.attention.sliding_theta", m.attention.sliding_theta, plain.attention.sliding_theta);
@@ -84,6 +96,9 @@ std::string text_of(bool value) { return word_of(kFlags, value); }
 std::string text_of(job::Norm value) { return word_of(kNorms, value); }
 std::string text_of(job::Positions value) { return word_of(kPositions, value); }
 std::string text_of(job::Mlp value) { return word_of(kMlps, value); }
+std::string text_of(job::NormPlacement value) { return word_of(kPlacements, value); }
+std::string text_of(job::QkNormSpan value) { return word_of(kSpans, value); }
+std::string text_of(job::NormWeight value) { return word_of(kNormWeights, value); }
 std::string text_of(job::RopeScalingKind value) { return word_of(kScalings, value); }
 std::string text_of(const std::vector<std::string>& words) {
   std::string text;
@@ -108,6 +123,9 @@ bool read(const std::string& text, bool& value) { return read_word(kFlags, text,
 bool read(const std::string& text, job::Norm& value) { return read_word(kNorms, text, value); }
 bool read(const std::string& text, job::Positions& value) { return read_word(kPositions, text, value); }
 bool read(const std::string& text, job::Mlp& value) { return read_word(kMlps, text, value); }
+bool read(const std::string& text, job::NormPlacement& value) { return read_word(kPlacements, text, value); }
+bool read(const std::string& text, job::QkNormSpan& value) { return read_word(kSpans, text, value); }
+bool read(const std::string& text, job::NormWeight& value) { return read_word(kNormWeights, text, value); }
 bool read(const std::string& text, job::RopeScalingKind& value) { return read_word(kScalings, text, value); }
 bool read(const std::string& text, std::vector<std::string>& words) {
   words.clear();

@@ -126,7 +126,7 @@ void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame&
   // overwrite. The two are added in the other order, which changes no bit.
   SegmentState& mlp = frame.segments[span.begin + 1];
   mlp.sum_TD = take_flow(c, arenas.sum);
-  attention_output(c, ids, first, mlp.sum_TD);
+  attention_output(c, ids, arenas, first, mlp.sum_TD);
   mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, first.sum_TD});
 }
 

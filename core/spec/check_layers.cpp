@@ -81,8 +81,16 @@ void settle_layers(job::ModelOptions& m) {
     }
   }
   m.rope_scaling = settled;
-  if (m.attention.window == 0) m.attention = {};
+  if (!m.qk_norm) m.qk_norm_span = job::QkNormSpan::head;
+  if (m.norm != job::Norm::rms) m.norm_weight = job::NormWeight::factor;
+  if (!rope) m.scale_embeddings = false;
+  if (m.attention.query_pre_attn_scalar == static_cast<double>(m.head_dim))
+    m.attention.query_pre_attn_scalar = 0;
+  if (m.attention.window == 0) m.attention = {.query_pre_attn_scalar = m.attention.query_pre_attn_scalar};
   if (!rope) m.attention.sliding_theta = 0;
+  // Said twice.
+  if (settled == job::RopeScaling{} && m.attention.sliding_theta == m.rope_theta)
+    m.attention.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);
 }
 

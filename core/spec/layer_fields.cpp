@@ -50,9 +50,30 @@ void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
 }  // namespace
 
 void add_layers(FieldTable& t, job::ModelOptions& m) {
+  using Placement = job::NormPlacement;
+  t.choice("model.norm_placement", m.norm_placement,
+           {{"pre", Placement::pre}, {"post", Placement::post}, {"sandwich", Placement::sandwich}},
+           "norms before attention and MLP, after them, where what they add is normed (OLMo 2), or both "
+           "(Gemma 2 and 3)");
+  t.choice("model.norm_weight", m.norm_weight,
+           {{"factor", job::NormWeight::factor}, {"less_one", job::NormWeight::less_one}},
+           "what the weights of RMS norms are: the factors, or the factors less 1 (Gemma)")
+      .idle_if(m.norm != job::Norm::rms, "only norm: rms has it");
+  t.choice("model.qk_norm_span", m.qk_norm_span,
+           {{"head", job::QkNormSpan::head}, {"all", job::QkNormSpan::all}},
+           "what `qk_norm` goes over: each head by itself, or all query heads together, and all key heads "
+           "(OLMo 2; with `tp: 1`)")
+      .idle_if(!m.qk_norm, "there is no qk_norm");
+  t.add("model.scale_embeddings", &m.scale_embeddings,
+        "embeddings are multiplied by sqrt(`hidden`), rounded to the activations' format (Gemma)")
+      .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
   add_rope_scaling(t, m);
   job::AttentionOptions& a = m.attention;
   const std::string no_window = "no layer slides without attention.window";
+  t.add("model.attention.query_pre_attn_scalar", &a.query_pre_attn_scalar,
+        "scores are divided by its root (Gemma)")
+      .at_least(0)
+      .or_else("`head_dim`");
   t.add("model.attention.window", &a.window,
         "keys that a query of a sliding layer sees, its own included; 0: every layer sees all")
       .between(0, kMaxPositions);

@@ -196,8 +196,48 @@ TEST_CASE("scaled angles and windows of every kind come back from a config.json"
   }
 }
 
+namespace {
+
+core::job::ModelOptions tiny_gemma() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.layers = 7;
+  m.attention = {.query_pre_attn_scalar = 5,
+                 .window = 3,
+                 .pattern = {"sliding", "sliding", "full"},
+                 .sliding_theta = 100};
+  m.rope_scaling = {.kind = core::job::RopeScalingKind::linear, .factor = 8};
+  m.norm_placement = core::job::NormPlacement::sandwich;
+  m.norm_weight = core::job::NormWeight::less_one;
+  m.mlp = core::job::Mlp::geglu;
+  m.scale_embeddings = m.tie_embeddings = true;
+  return m;
+}
+
+core::job::ModelOptions tiny_olmo() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.norm_placement = core::job::NormPlacement::post;
+  m.qk_norm_span = core::job::QkNormSpan::all;
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("models of Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
+  for (const auto& [family, model] :
+       {std::pair{std::string("gemma3_text"), tiny_gemma()}, {"olmo2", tiny_olmo()}}) {
+    const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
+    CAPTURE(text);
+    CHECK(core::hf::read_config(text, "config.json").model == model);
+    CHECK(core::hf::family_of(model, "") == family);
+  }
+  core::job::ModelOptions m = tiny_gemma();
+  m.norm_weight = core::job::NormWeight::factor;
+  CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));
+}
+
 TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
-  for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen(), tiny_windows()}) {
+  for (const core::job::ModelOptions& model :
+       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_olmo()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

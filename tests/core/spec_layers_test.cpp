@@ -38,6 +38,24 @@ TEST_CASE("scaled rotary angles are read by their kind", "[spec]") {
         job::RopeScaling{.kind = job::RopeScalingKind::linear, .factor = 2.5});
 }
 
+TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default is left out", "[spec]") {
+  const job::ModelOptions gemma = layers_model(
+      "norm_placement: sandwich, norm_weight: less_one, mlp: geglu, scale_embeddings: true, qk_norm: true, "
+      "attention: {query_pre_attn_scalar: 20, window: 8, sliding_theta: 100}");
+  CHECK(gemma.norm_placement == job::NormPlacement::sandwich);
+  CHECK(gemma.norm_weight == job::NormWeight::less_one);
+  CHECK(gemma.mlp == job::Mlp::geglu);
+  CHECK(gemma.scale_embeddings);
+  CHECK(gemma.attention ==
+        job::AttentionOptions{.query_pre_attn_scalar = 20, .window = 8, .sliding_theta = 100});
+  const job::ModelOptions olmo = layers_model("norm_placement: post, qk_norm: true, qk_norm_span: all");
+  CHECK(olmo.norm_placement == job::NormPlacement::post);
+  CHECK(olmo.qk_norm_span == job::QkNormSpan::all);
+  // 16 is the size of a head, and 10000 the base of full layers.
+  CHECK(layers_model("attention: {query_pre_attn_scalar: 16, window: 8, sliding_theta: 10000}").attention ==
+        job::AttentionOptions{.window = 8});
+}
+
 TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   const auto said = [](const std::string& keys) {
     const Lines lines = problems(layers_job(keys));
@@ -56,6 +74,14 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   CHECK(said("attention: {window: 8, sliding_theta: 100}, positions: learned") ==
         "model.attention.sliding_theta: has no effect: positions: learned has no rotary angles; leave it "
         "out");
+  CHECK(said("qk_norm_span: all") == "model.qk_norm_span: has no effect: there is no qk_norm; leave it out");
+  CHECK(said("norm: layer, norm_weight: less_one") ==
+        "model.norm_weight: has no effect: only norm: rms has it; leave it out");
+  CHECK(said("positions: learned, scale_embeddings: true") ==
+        "model.scale_embeddings: has no effect: positions: learned has none; leave it out");
+  CHECK(problems(layers_job("qk_norm: true, qk_norm_span: all"), {"parallel.tp=2"}) ==
+        Lines{"--set parallel.tp=2: parallel.tp: qk_norm_span: all norms over the heads of every rank, which "
+              "cannot be split over tp 2 yet (nearest valid: 1)"});
   CHECK(said("rope_scaling: {kind: llama3, factor: 8}") ==
         "model.rope_scaling.original_max_position: is required: tokens of the sequences that the model "
         "began with");

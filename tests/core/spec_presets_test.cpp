@@ -14,7 +14,8 @@ job::JobSpec preset_job(const std::string& preset) {
 }
 
 TEST_CASE("every preset has the published number of parameters", "[spec]") {
-  // GPT-2, Llama, Qwen and Mistral: elements of the published weights. GPT-3 is published rounded.
+  // GPT-2, Llama, Qwen, Mistral, Gemma and OLMo: elements of the published weights. GPT-3 is published
+  // rounded.
   const std::map<std::string, std::int64_t> published = {
       {"gpt2-124m", 124439808},       {"gpt2-350m", 354823168},       {"gpt2-774m", 774030080},
       {"gpt2-1558m", 1557611200},     {"llama-3-8b", 8030261248},     {"llama-3-70b", 70553706496},
@@ -24,6 +25,8 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
       {"llama-3.2-3b", 3212749824},   {"qwen3-0.6b", 596049920},      {"qwen3-1.7b", 1720574976},
       {"qwen3-4b", 4022468096},       {"qwen3-8b", 8190735360},       {"qwen3-14b", 14768307200},
       {"qwen3-32b", 32762123264},     {"mistral-7b", 7241732096},     {"mistral-7b-v0.3", 7248023552},
+      {"gemma-3-270m", 268098176},    {"gemma-3-1b", 999885952},      {"olmo-2-1b", 1484916736},
+      {"olmo-2-7b", 7298617344},      {"olmo-2-13b", 13716198400},
   };
   for (const auto& [name, total] : published) {
     INFO(name);

@@ -95,7 +95,8 @@ class HuggingFace(RunTest):
             directory, tensors = self.source(family, family)
             checkpoint = self.root / (family + ".ckpt")
             self.command("import", directory, "--out", checkpoint)
-            for layout in LAYOUTS if family in ("llama", "gpt2") else ("tp2-pp2", "dp2-zero3"):
+            few = ("pp2" if family == "olmo2" else "tp2-pp2", "dp2-zero3")
+            for layout in LAYOUTS if family in ("llama", "gpt2") else few:
                 # A directory on one layout, a checkpoint on the next.
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
@@ -224,6 +225,9 @@ class HuggingFace(RunTest):
             ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
             ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
             ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
+            ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not available yet"),
+            ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
+            ("olmo2", {"attention_bias": True}, "attention_bias: true is not available yet"),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
             ("llama", {"model_type": "gemma2"}, 'model_type "gemma2" is not available: the families are llama, mistral'),
@@ -244,6 +248,8 @@ class HuggingFace(RunTest):
         """In the spellings of transformers 4 and 5; trained on a layout and at sequences longer than the window."""
         llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e4}
+        two = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 5e3}}
         for name, changes, keys, flags in (
             ("llama", {"rope_scaling": llama3}, ("kind: llama3", "original_max_position: 16"), ["parallel.tp=2"]),
             ("mistral", {"sliding_window": 16, "rope_parameters": yarn}, ("window: 16", "kind: yarn", "attention_factor: 1.06"), ["parallel.pp=2"]),
@@ -251,6 +257,10 @@ class HuggingFace(RunTest):
              ("window: 8", "pattern: [full, sliding]", "kind: linear"), []),
             ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
              ("pattern: [sliding, full]",), ["parallel.dp=2", "parallel.zero=3"]),
+            ("gemma3_text", {"sliding_window_pattern": None, "rope_theta": None, "layer_types": ["full_attention", "sliding_attention"],
+                             "rope_local_base_freq": None, "rope_parameters": two},
+             ("sliding_theta: 5000", "kind: linear", "query_pre_attn_scalar: 20", "norm_weight: less_one"),
+             ["parallel.tp=2", "parallel.sequence_parallel=true"]),
         ):
             with self.subTest(name):
                 directory, tensors = self.source(name, name, **changes)
