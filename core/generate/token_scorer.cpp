@@ -60,6 +60,12 @@ train::SlotCounts one_slot() {
   return slots;
 }
 
+/// Without gradients, master weights and the optimizer's states.
+model::DeclaredParams frozen(model::DeclaredParams declared) {
+  for (model::ParamInfo& info : declared.infos) info.trainable = false;
+  return declared;
+}
+
 /// The model on a backend; in the meta world it is what counts the memory.
 class ForwardPass {
  public:
@@ -70,22 +76,18 @@ class ForwardPass {
         memory_(memory),
         groups_(layout, 0, job.model, world, backend),
         stream_(backend.make_stream("compute", &memory.scratch())),
-        declared_(
-            model::declare_parameters(job.model, parallel::chunks_of(layout, 0), job.model.seq_len, false)),
+        declared_(frozen(
+            model::declare_parameters(job.model, parallel::chunks_of(layout, 0), job.model.seq_len, false))),
         params_(declared_.infos, train::optimizer_views(job.optimizer, declared_.infos), job.precision,
                 train::param_placement(layout, groups_, 1), backend, memory.persistent()) {
     Arena& persistent = memory.persistent();
-    if (job.model.positions == job::Positions::rope) {
-      rope_table_SE_ =
-          persistent.take(DType::f32, {job.model.seq_len, job.model.head_dim}, MemoryTerm::parameters);
-      backend.rope_table(*stream_,
-                         {.theta = static_cast<float>(job.model.rope_theta), .table_SE = rope_table_SE_});
-    }
+    const model::RopeTables rope = model::take_rope_tables(job.model, persistent);
+    model::fill_rope_tables(job.model, rope, backend, *stream_);
     logits_1V_ = persistent.take(job.precision.compute, {1, model::local_sizes(job.model, 1, 0).vocab_rows},
                                  MemoryTerm::activations);
     chunk_ = std::make_unique<model::ModelChunk>(
         job.model, job.recompute, declared_.chunks.front(), job.precision.compute, params_,
-        parallel::TensorParallel{.backend = backend, .group = groups_.tp()}, rope_table_SE_);
+        parallel::TensorParallel{.backend = backend, .group = groups_.tp()}, rope);
     frame_.to_backward = &memory.slot(0, train::SlotClass::forward_to_backward, 0);
     frame_.to_weight = &memory.slot(0, train::SlotClass::forward_to_weight, 0);
   }
@@ -131,7 +133,7 @@ class ForwardPass {
   model::DeclaredParams declared_;
   model::ParamStore params_;
   std::unique_ptr<model::ModelChunk> chunk_;
-  Tensor rope_table_SE_, logits_1V_;
+  Tensor logits_1V_;
   model::Frame frame_;
 };
 

@@ -41,10 +41,9 @@ Checkpoint::Checkpoint(const std::string& path) : reader_(path) {
   origin_ = parse_origin(state.origin, path_);
   if (!origin_.tokenizer.empty()) tokenizer_ = tokenizer_of(path_);
   if (model_.positions == job::Positions::learned) longest_sequence_ = model_.seq_len;
-  if (!origin_.config.empty()) {
-    const std::int64_t window = read_config(origin_.config, path_ + ": its record of config.json").window;
-    if (window > 0) longest_sequence_ = window;
-  }
+  // Versions without windows left them out, since their sequences fitted.
+  if (!origin_.config.empty() && model_.attention.window == 0)
+    model_.attention = read_config(origin_.config, path_ + ": its record of config.json").model.attention;
   std::map<std::string, const io::TensorSlice*> held;
   for (const auto& [shard, slice] : reader_.manifest().slices) held[slice.name] = &slice;
   // Which family's names go with them does not matter: the names and shapes are this program's.

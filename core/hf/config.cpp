@@ -64,7 +64,7 @@ const std::set<std::string>& about_the_file() {
 SourceConfig read_config(const std::string& text, const std::string& path) {
   const json config = parse(text, path);
   const Family& family = family_in(config, path);
-  Reading reading{.json = config, .model = family.common, .window = 0, .problems = {}, .notes = {}};
+  Reading reading{.json = config, .model = family.common, .problems = {}, .notes = {}};
   std::set<std::string> known = about_the_file();
   for (const Field& field : family.fields) {
     known.insert(field.name);
@@ -81,7 +81,7 @@ SourceConfig read_config(const std::string& text, const std::string& path) {
     reading.model.ffn = 4 * reading.model.hidden;
   complete(reading);
   if (!reading.problems.empty()) throw refused(path, reading.problems);
-  return {family.model_type, reading.model, reading.window, reading.notes};
+  return {family.model_type, reading.model, reading.notes};
 }
 
 std::string write_config(const std::string& family_name, const job::ModelOptions& model,

@@ -14,11 +14,8 @@ namespace trainerd::core::hf {
 
 /// What of a config.json concerns training.
 struct SourceConfig {
-  std::string family;       ///< its model_type: "llama"
-  job::ModelOptions model;  ///< `seq_len` is the longest that the file allows
-  /// Longer sequences would attend through a sliding window, which this program does not have; 0: there is
-  /// none.
-  std::int64_t window = 0;
+  std::string family;              ///< its model_type: "llama"
+  job::ModelOptions model;         ///< `seq_len` is the longest that the file allows
   std::vector<std::string> notes;  ///< what training here does otherwise, as dropout: for the user to read
 };
 

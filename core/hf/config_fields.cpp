@@ -5,14 +5,16 @@
 #include <optional>
 #include <utility>
 
+#include "core/hf/config_values.h"
 #include "io/text/json.h"
 
 namespace trainerd::core::hf {
-namespace {
 
 using nlohmann::json;
 
+namespace {
 constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
+}
 
 std::string shown(const json& value) {
   std::string text = io::text_of(value);
@@ -52,39 +54,11 @@ void keep(Writing& w, const std::string& name) {
   if (const json* value = find(w.source, name)) w.out[name] = *value;
 }
 
+namespace {
+
 /// What is known of the field, and read where another one is.
 Field read_elsewhere(const std::string& name, std::function<void(Writing&)> write) {
   return {name, [](Reading&, const json*) {}, std::move(write)};
-}
-
-/// `rope_scaling` of transformers 4 and `rope_parameters` of 5: plain rotary positions alone.
-void read_rope(Reading& r, const std::string& name, const json& rope) {
-  if (!rope.is_object()) return r.problem(name, "expected an object or null, found " + shown(rope));
-  for (const auto& [key, value] : rope.items()) {
-    if (value.is_null()) continue;
-    if (key == "rope_type" || key == "type") {
-      if (value != "default")
-        r.problem(name, shown(value) +
-                            " scaling of rotary positions is not available yet: use a model with plain ones "
-                            "(rope_type default)");
-    } else if (key == "rope_theta") {
-      const auto theta = read_real(r, name + ".rope_theta", value);
-      const json* top = find(r.json, "rope_theta");
-      if (theta && !absent(top) && *top != value)
-        r.problem(name, "rope_theta is " + shown(value) + " here and " + shown(*top) +
-                            " at the top: remove one of them");
-      else if (theta) r.model.rope_theta = *theta;
-    } else if (key == "partial_rotary_factor") {
-      if (value != 1.0)
-        r.problem(name, "partial_rotary_factor " + shown(value) +
-                            " is not available yet: the whole of each head is rotated");
-    } else {
-      // Parameters of a kind of scaling that is refused above say nothing more.
-      const json* kind = rope.contains("rope_type") ? find(rope, "rope_type") : find(rope, "type");
-      if (kind == nullptr || *kind == "default")
-        r.problem(name, "\"" + key + "\" is not known: remove it if it changes nothing");
-    }
-  }
 }
 
 }  // namespace
@@ -178,69 +152,6 @@ Field dropout_field(const std::string& name) {
           [name](Writing& w) { keep(w, name); }};
 }
 
-std::vector<Field> rope_fields() {
-  const auto scaling = [](const std::string& name) {
-    return [name](Reading& r, const json* value) {
-      if (!absent(value)) read_rope(r, name, *value);
-    };
-  };
-  // transformers 5 reads the spelling of 4, and not the other way round.
-  return {
-      real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
-      {"rope_scaling", scaling("rope_scaling"), [](Writing& w) { w.out["rope_scaling"] = nullptr; }},
-      {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
-      fixed_field("partial_rotary_factor", {nullptr, 1.0}, "the whole of each head is rotated"),
-  };
-}
-
-Field window_field(const std::string& name, std::int64_t fallback) {
-  return {name,
-          [name, fallback](Reading& r, const json* value) {
-            if (value == nullptr) r.window = fallback;
-            else if (!value->is_null()) r.window = read_size(r, name, *value).value_or(0);
-          },
-          [name, fallback](Writing& w) {
-            // A source that leaves it out means the default too.
-            w.out[name] = w.source.empty() ? json(nullptr) : json(fallback);
-            keep(w, name);
-          }};
-}
-
-std::vector<Field> window_fields() {
-  const auto read = [](Reading& r, const json* use) {
-    const json* types = find(r.json, "layer_types");
-    const json* window = find(r.json, "sliding_window");
-    const json* first = find(r.json, "max_window_layers");
-    bool slides = read_flag(r, "use_sliding_window", use, false).value_or(false);
-    if (slides && !absent(first)) {
-      if (!first->is_number_integer())
-        return r.problem("max_window_layers", "expected an integer, found " + shown(*first));
-      const json* layers = find(r.json, "num_hidden_layers");
-      slides = layers == nullptr || *first < *layers;
-    }
-    if (!absent(types)) {
-      if (!types->is_array()) return r.problem("layer_types", "expected a list, found " + shown(*types));
-      slides = false;
-      for (const json& type : *types) {
-        if (type != "full_attention" && type != "sliding_attention")
-          return r.problem("layer_types", shown(type) + " is not available yet: full_attention is");
-        slides = slides || type == "sliding_attention";
-      }
-    }
-    if (!slides) return;
-    if (absent(window)) r.problem("sliding_window", "is missing, and layers use it");
-    else r.window = read_size(r, "sliding_window", *window).value_or(0);
-  };
-  const auto write = [](Writing& w) {
-    w.out["use_sliding_window"] = false;
-    keep(w, "use_sliding_window");
-  };
-  return {{"use_sliding_window", read, write},
-          kept_field("sliding_window"),
-          kept_field("max_window_layers"),
-          kept_field("layer_types")};
-}
-
 std::vector<Field> bias_fields() {
   const auto read = [](Reading& r, const json* value) {
     const auto attention = read_flag(r, "attention_bias", value, false);
@@ -278,12 +189,7 @@ void complete(Reading& r) {
   if (m.layers > kMostLayers)
     r.problem("num_hidden_layers",
               std::to_string(m.layers) + " is more than the " + std::to_string(kMostLayers) + " of a job");
-  if (r.window > 0 && r.window < m.seq_len) {
-    r.notes.push_back("layers attend through a sliding window of " + std::to_string(r.window) +
-                      " tokens: seq_len is " + std::to_string(r.window) + " at most, not " +
-                      std::to_string(m.seq_len));
-    m.seq_len = r.window;
-  }
+  else complete_layers(r);
 }
 
 }  // namespace trainerd::core::hf

@@ -16,7 +16,6 @@ namespace trainerd::core::hf {
 struct Reading {
   const nlohmann::json& json;
   job::ModelOptions model;
-  std::int64_t window = 0;
   std::vector<std::string> problems, notes;
 
   void problem(const std::string& field, const std::string& what) { problems.push_back(field + ": " + what); }
@@ -60,9 +59,14 @@ Field token_field(const std::string& name);
 /// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
 Field dropout_field(const std::string& name);
 
-/// The base of the rotary angles, at the top or in `rope_parameters`, and the kinds of scaling, which are
-/// refused.
+/// The base of the rotary angles, at the top or in `rope_parameters`, and how they are scaled.
 std::vector<Field> rope_fields();
+/// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
+std::vector<Field> two_rope_fields(double theta, double sliding_theta);
+/// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.
+std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
+/// By whose root scores are divided.
+Field query_scalar_field(const std::string& name, double fallback);
 /// Of Mistral: one window for all layers; absent means `fallback`.
 Field window_field(const std::string& name, std::int64_t fallback);
 /// Of Qwen: a window for layers from some layer on, or by `layer_types`.
@@ -72,6 +76,9 @@ std::vector<Field> bias_fields();
 
 /// Fields of every model that change nothing here, or must have one value.
 std::vector<Field> common_fields();
+
+/// What is left of the fields of layers; a part of `complete`.
+void complete_layers(Reading& reading);
 
 /// Fills what a file may leave out, and checks the sizes with each other.
 void complete(Reading& reading);

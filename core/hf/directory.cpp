@@ -105,7 +105,7 @@ Directory::Directory(const std::string& path) : storage_(io::open_storage(path))
   const SourceConfig config = read_config(origin_.config, storage_->path_of("config.json"));
   model_ = config.model;
   notes_ = config.notes;
-  longest_sequence_ = model_.positions == job::Positions::learned ? model_.seq_len : config.window;
+  if (model_.positions == job::Positions::learned) longest_sequence_ = model_.seq_len;
   if (!tokenizer_files(path_).empty()) {
     tokenizer_ = path_;
     origin_.tokenizer = tokenizer_checksum(path_);

@@ -16,17 +16,39 @@ std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
 
 /// Fields that the families with rotary positions share. `kv_heads` and `head_dim`: what transformers takes
 /// them for where they are absent differs.
-std::vector<Field> rotary_fields(Field kv_heads, Field head_dim) {
+std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
   return joined(
       {{std::move(kv_heads), std::move(head_dim), size_field("vocab_size", &ModelOptions::vocab),
         size_field("hidden_size", &ModelOptions::hidden), size_field("intermediate_size", &ModelOptions::ffn),
         size_field("num_hidden_layers", &ModelOptions::layers),
         size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
-        real_field("rms_norm_eps", &ModelOptions::norm_eps, 1e-6),
+        real_field("rms_norm_eps", &ModelOptions::norm_eps, eps),
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
         fixed_field("hidden_act", {"silu", "swish"}, "the MLP's activation is SiLU"),
         dropout_field("attention_dropout")},
        rope_fields(),
+       common_fields()});
+}
+
+std::vector<Field> gemma3_fields() {
+  const std::string softcap = "scores and logits are not capped";
+  return joined(
+      {{size_field("num_key_value_heads", &ModelOptions::kv_heads),
+        size_field("head_dim", &ModelOptions::head_dim), size_field("vocab_size", &ModelOptions::vocab),
+        size_field("hidden_size", &ModelOptions::hidden), size_field("intermediate_size", &ModelOptions::ffn),
+        size_field("num_hidden_layers", &ModelOptions::layers),
+        size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
+        real_field("rms_norm_eps", &ModelOptions::norm_eps, 1e-6),
+        flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, true),
+        fixed_field("hidden_activation", {"gelu_pytorch_tanh"}, "the MLP's gate is GELU by its tanh form"),
+        fixed_field("attention_bias", {false}, "a bias on o_proj comes with biases on every linear layer"),
+        fixed_field("attn_logit_softcapping", {nullptr}, softcap),
+        fixed_field("final_logit_softcapping", {nullptr}, softcap),
+        fixed_field("use_bidirectional_attention", {nullptr, false}, "a token sees none that follow"),
+        query_scalar_field("query_pre_attn_scalar", 256), dropout_field("attention_dropout"),
+        kept_field("cache_implementation")},
+       two_rope_fields(1e6, 1e4),
+       layer_type_fields(4096, 6),
        common_fields()});
 }
 
@@ -63,6 +85,16 @@ std::vector<Family> make_families() {
   ModelOptions qwen2 = rotary, qwen3 = rotary, gpt2 = rotary;
   qwen2.qkv_bias = true;
   qwen3.qk_norm = true;
+  ModelOptions olmo2 = rotary;
+  olmo2.norm_placement = job::NormPlacement::post;
+  olmo2.qk_norm = true;
+  olmo2.qk_norm_span = job::QkNormSpan::all;
+  ModelOptions gemma3 = rotary;
+  gemma3.norm_placement = job::NormPlacement::sandwich;
+  gemma3.norm_weight = job::NormWeight::less_one;
+  gemma3.qk_norm = true;
+  gemma3.mlp = job::Mlp::geglu;
+  gemma3.scale_embeddings = true;
   gpt2.norm = job::Norm::layer;
   gpt2.positions = job::Positions::learned;
   gpt2.mlp = job::Mlp::gelu;
@@ -100,6 +132,21 @@ std::vector<Family> make_families() {
                          window_fields(),
                          {fixed_field("attention_bias", {false},
                                       "a bias on o_proj comes with biases on every linear layer")}}),
+       .tables = rotary_tables},
+      {.model_type = "olmo2",
+       .architecture = "Olmo2ForCausalLM",
+       .common = olmo2,
+       .tensors = gemma_tensors(),
+       .fields = joined({rotary_fields(optional_size_field("num_key_value_heads", &ModelOptions::kv_heads),
+                                       head_dim, 1e-5),
+                         {fixed_field("attention_bias", {false},
+                                      "a bias on o_proj comes with biases on every linear layer")}}),
+       .tables = rotary_tables},
+      {.model_type = "gemma3_text",
+       .architecture = "Gemma3ForCausalLM",
+       .common = gemma3,
+       .tensors = gemma_tensors(),
+       .fields = gemma3_fields(),
        .tables = rotary_tables},
       {.model_type = "gpt2",
        .architecture = "GPT2LMHeadModel",

@@ -65,6 +65,27 @@ std::span<const TensorRule> llama_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> gemma_tensors() {
+  static const std::array<TensorRule, 13> rules{{
+      {"embed", {"model.embed_tokens"}},
+      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
+      {"layers.N.qkv",
+       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
+        "model.layers.N.self_attn.v_proj"}},
+      {"layers.N.q_norm", {"model.layers.N.self_attn.q_norm"}},
+      {"layers.N.k_norm", {"model.layers.N.self_attn.k_norm"}},
+      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
+      {"layers.N.attn_post_norm", {"model.layers.N.post_attention_layernorm"}},
+      {"layers.N.mlp_norm", {"model.layers.N.pre_feedforward_layernorm"}},
+      {"layers.N.gate_up", {"model.layers.N.mlp.gate_proj", "model.layers.N.mlp.up_proj"}},
+      {"layers.N.down", {"model.layers.N.mlp.down_proj"}},
+      {"layers.N.mlp_post_norm", {"model.layers.N.post_feedforward_layernorm"}},
+      {"final_norm", {"model.norm"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
 std::span<const TensorRule> gpt2_tensors() {
   static const std::array<TensorRule, 10> rules{{
       {"embed", {"transformer.wte"}},

@@ -34,14 +34,14 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
   const std::int64_t kv = m.kv_heads * m.head_dim;
   const std::int64_t norm = m.norm == Norm::layer ? 2 * m.hidden : m.hidden;  // weight, and LayerNorm's bias
-  const std::int64_t up = m.mlp == Mlp::swiglu ? 2 * m.ffn : m.ffn;           // rows of the first MLP matrix
+  const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
   const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
   const std::int64_t mlp = m.hidden * up + m.ffn * m.hidden;
-  std::int64_t small = 2 * norm;
+  std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias) small += m.hidden + up + m.hidden;
-  if (m.qk_norm) small += 2 * m.head_dim;
+  if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
 
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;
@@ -54,8 +54,12 @@ ParameterCount count_parameters(const ModelOptions& m) {
 }
 
 double flops_per_token(const ModelOptions& m) {
-  const double attention = static_cast<double>(m.layers) * static_cast<double>(m.heads * m.head_dim) *
-                           static_cast<double>(m.seq_len);
+  const auto s = static_cast<double>(m.seq_len);
+  double keys = static_cast<double>(m.layers) * s;  // twice what a query sees on average, over all layers
+  for (std::int64_t layer = 0; m.attention.window > 0 && layer < m.layers; ++layer)
+    if (const auto w = static_cast<double>(layer_options(m, layer).window); w > 0)
+      keys += 2 * w - w * w / s - s;
+  const double attention = keys * static_cast<double>(m.heads * m.head_dim);
   const ParameterCount count = count_parameters(m);
   const double of_weight = m.lora.on() ? 4.0 : 6.0;
   return of_weight * static_cast<double>(count.matmul) + 6.0 * static_cast<double>(count.adapters) +

@@ -3,13 +3,25 @@
 #include <cstdint>
 #include <string>
 
+#include "core/job/layer_options.h"
 #include "core/job/lora_options.h"
 
 namespace trainerd::core::job {
 
 enum class Norm : std::uint8_t { rms, layer };
 enum class Positions : std::uint8_t { rope, learned };
-enum class Mlp : std::uint8_t { swiglu, gelu };
+enum class Mlp : std::uint8_t { swiglu, gelu, geglu };
+/// Of a half-layer: before it (GPT-2, Llama), after it, where its contribution is normed before it is added
+/// (OLMo 2), or both (Gemma 2 and 3).
+enum class NormPlacement : std::uint8_t { pre, post, sandwich };
+/// What the weights of RMS norms are: factors, or factors less 1 (Gemma).
+enum class NormWeight : std::uint8_t { factor, less_one };
+
+/// What the RMS norm of queries and keys goes over: each head by itself (Qwen 3), or all query heads
+/// together, and all key heads (OLMo 2).
+enum class QkNormSpan : std::uint8_t { head, all };
+
+inline bool gated(Mlp mlp) { return mlp != Mlp::gelu; }
 
 /// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
 struct ModelOptions {
@@ -24,13 +36,19 @@ struct ModelOptions {
   std::int64_t vocab = 0;     ///< V
   std::int64_t seq_len = 0;   ///< S
   Norm norm = Norm::rms;
+  NormPlacement norm_placement = NormPlacement::pre;
+  NormWeight norm_weight = NormWeight::factor;
   Positions positions = Positions::rope;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
   bool linear_bias = false;  ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
   bool qkv_bias = false;     ///< biases on the query, key and value projections (Qwen 2.5)
-  bool qk_norm = false;      ///< RMS norm of each query and key head (Qwen 3)
+  bool qk_norm = false;      ///< RMS norm of queries and keys
+  QkNormSpan qk_norm_span = QkNormSpan::head;
   bool tie_embeddings = false;
+  bool scale_embeddings = false;  ///< by sqrt(hidden), rounded to the activations' dtype
   double norm_eps = 1e-5;
   double init = 0.02;  ///< standard deviation; output projections get init / sqrt(2 layers)
   LoraOptions lora;    ///< key `lora`, a section of its own: what is trained of the model
@@ -58,9 +76,9 @@ struct ParameterCount {
 ParameterCount count_parameters(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
-/// seq_len, the second term being causal attention (half of 12 L d S). With adapters the weights have no
-/// gradients: 4 x matmul parameters + 6 x those of adapters. The one convention of MFU here; recomputation
-/// does not count.
+/// seq_len, the second term being causal attention (half of 12 L d S); a sliding layer counts the pairs that
+/// its window w leaves, 2 w - w^2 / S in place of S. With adapters the weights have no gradients: 4 x matmul
+/// parameters + 6 x those of adapters. The one convention of MFU here; recomputation does not count.
 double flops_per_token(const ModelOptions& model);
 
 }  // namespace trainerd::core::job

@@ -11,7 +11,7 @@ namespace trainerd::core::model {
 /// reads it.
 struct ActivationArenas {
   kernels::Arena& sum;                ///< the residual stream where the segment starts
-  kernels::Arena& gemms_to_backward;  ///< the query, key and value projection
+  kernels::Arena& gemms_to_backward;  ///< the query, key and value projection; what a post-norm reads
   kernels::Arena& gemms_to_weight;    ///< the up projection
   kernels::Arena& cheap_to_backward;  ///< statistics of norms and of attention, normed heads
   kernels::Arena& cheap_to_weight;    ///< outputs of norms, of attention and of the activation function
@@ -30,11 +30,16 @@ struct SegmentState {
   kernels::Tensor qkv;        ///< as attention reads it
   kernels::Tensor attended;   ///< [T, H E]
   kernels::Tensor lse_HT;
+  // The norm that closes the segment, where there is one.
+  kernels::Tensor out_TD;      ///< what the segment made, before that norm
+  kernels::Tensor out_mean_T;  ///< as `mean_T`, of that norm
+  kernels::Tensor out_rstd_T;
   // MLP.
   kernels::Tensor up;   ///< gate_up [T, 2F], or up [T, F]; backward turns it into its gradient
   kernels::Tensor act;  ///< [T, F]
   // From the input gradient's walk to the weight gradient's.
   kernels::Tensor dflow_TD;  ///< the gradient that reached the segment's output
+  kernels::Tensor dout_TD;   ///< the same behind the norm that closes the segment; undefined without one
   kernels::Tensor dqkv;
 };
 

@@ -26,12 +26,22 @@ struct Word {
 };
 constexpr std::array kNorms{Word{"rms", job::Norm::rms}, Word{"layer", job::Norm::layer}};
 constexpr std::array kPositions{Word{"rope", job::Positions::rope}, Word{"learned", job::Positions::learned}};
-constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu}};
+constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu},
+                           Word{"geglu", job::Mlp::geglu}};
+constexpr std::array kPlacements{Word{"pre", job::NormPlacement::pre}, Word{"post", job::NormPlacement::post},
+                                 Word{"sandwich", job::NormPlacement::sandwich}};
+constexpr std::array kSpans{Word{"head", job::QkNormSpan::head}, Word{"all", job::QkNormSpan::all}};
+constexpr std::array kNormWeights{Word{"factor", job::NormWeight::factor},
+                                  Word{"less_one", job::NormWeight::less_one}};
+constexpr std::array kScalings{
+    Word{"none", job::RopeScalingKind::none}, Word{"linear", job::RopeScalingKind::linear},
+    Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn}};
 constexpr std::array kFlags{Word{"false", false}, Word{"true", true}};
 
-/// Calls `visit` with the key and the value of every option: one list for both directions.
-template <class Model, class Visit>
-void each_option(Model& m, const Visit& visit) {
+/// Calls `visit` with the key and the value of every option, or `visit_later` where the option is younger
+/// than the first checkpoints: those do not say it, and have its default. One list for both directions.
+template <class Model, class Visit, class VisitLater>
+void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit("model.layers", m.layers);
   visit("model.hidden", m.hidden);
   visit("model.heads", m.heads);
@@ -49,6 +59,29 @@ void each_option(Model& m, const Visit& visit) {
   visit("model.tie_embeddings", m.tie_embeddings);
   visit("model.rope_theta", m.rope_theta);
   visit("model.norm_eps", m.norm_eps);
+  const job::ModelOptions plain;
+  visit_later("model.rope_scaling.kind", m.rope_scaling.kind, plain.rope_scaling.kind);
+  visit_later("model.rope_scaling.factor", m.rope_scaling.factor, plain.rope_scaling.factor);
+  visit_later("model.rope_scaling.original_max_position", m.rope_scaling.original_max_position,
+              plain.rope_scaling.original_max_position);
+  visit_later("model.rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor,
+              plain.rope_scaling.low_freq_factor);
+  visit_later("model.rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor,
+              plain.rope_scaling.high_freq_factor);
+  visit_later("model.rope_scaling.beta_fast", m.rope_scaling.beta_fast, plain.rope_scaling.beta_fast);
+  visit_later("model.rope_scaling.beta_slow", m.rope_scaling.beta_slow, plain.rope_scaling.beta_slow);
+  visit_later("model.rope_scaling.attention_factor", m.rope_scaling.attention_factor,
+              plain.rope_scaling.attention_factor);
+  visit_later("model.rope_scaling.truncate", m.rope_scaling.truncate, plain.rope_scaling.truncate);
+  visit_later("model.norm_placement", m.norm_placement, plain.norm_placement);
+  visit_later("model.norm_weight", m.norm_weight, plain.norm_weight);
+  visit_later("model.qk_norm_span", m.qk_norm_span, plain.qk_norm_span);
+  visit_later("model.scale_embeddings", m.scale_embeddings, plain.scale_embeddings);
+  visit_later("model.attention.query_pre_attn_scalar", m.attention.query_pre_attn_scalar,
+              plain.attention.query_pre_attn_scalar);
+  visit_later("model.attention.window", m.attention.window, plain.attention.window);
+  visit_later("model.attention.pattern", m.attention.pattern, plain.attention.pattern);
+  visit_later("model.attention.sliding_theta", m.attention.sliding_theta, plain.attention.sliding_theta);
 }
 
 template <class Enum, std::size_t n>
@@ -63,6 +96,15 @@ std::string text_of(bool value) { return word_of(kFlags, value); }
 std::string text_of(job::Norm value) { return word_of(kNorms, value); }
 std::string text_of(job::Positions value) { return word_of(kPositions, value); }
 std::string text_of(job::Mlp value) { return word_of(kMlps, value); }
+std::string text_of(job::NormPlacement value) { return word_of(kPlacements, value); }
+std::string text_of(job::QkNormSpan value) { return word_of(kSpans, value); }
+std::string text_of(job::NormWeight value) { return word_of(kNormWeights, value); }
+std::string text_of(job::RopeScalingKind value) { return word_of(kScalings, value); }
+std::string text_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
 
 template <class Enum, std::size_t n>
 bool read_word(const std::array<Word<Enum>, n>& words, const std::string& text, Enum& value) {
@@ -81,28 +123,53 @@ bool read(const std::string& text, bool& value) { return read_word(kFlags, text,
 bool read(const std::string& text, job::Norm& value) { return read_word(kNorms, text, value); }
 bool read(const std::string& text, job::Positions& value) { return read_word(kPositions, text, value); }
 bool read(const std::string& text, job::Mlp& value) { return read_word(kMlps, text, value); }
+bool read(const std::string& text, job::NormPlacement& value) { return read_word(kPlacements, text, value); }
+bool read(const std::string& text, job::QkNormSpan& value) { return read_word(kSpans, text, value); }
+bool read(const std::string& text, job::NormWeight& value) { return read_word(kNormWeights, text, value); }
+bool read(const std::string& text, job::RopeScalingKind& value) { return read_word(kScalings, text, value); }
+bool read(const std::string& text, std::vector<std::string>& words) {
+  words.clear();
+  std::istringstream in(text);
+  for (std::string word; in >> word;) {
+    if (word != job::kSliding && word != job::kFull) return false;
+    words.push_back(word);
+  }
+  return !words.empty();
+}
 
 }  // namespace
 
 std::map<std::string, std::string> model_identity(const job::ModelOptions& model) {
   std::map<std::string, std::string> identity;
-  each_option(model, [&](const char* key, const auto& value) { identity[key] = text_of(value); });
+  each_option(
+      model, [&](const char* key, const auto& value) { identity[key] = text_of(value); },
+      [&](const char* key, const auto& value, const auto& fallback) {
+        if (value != fallback) identity[key] = text_of(value);
+      });
   return identity;
 }
 
 job::ModelOptions model_of(const std::map<std::string, std::string>& identity, const std::string& path) {
   job::ModelOptions model;
-  each_option(model, [&](const char* key, auto& value) {
-    const auto found = identity.find(key);
-    if (found == identity.end())
-      throw base::checkpoint_error(
-          path + ": does not say " + key +
-          ", so it was written by an older version: go on with the run for a step by "
-          "this one, which writes a checkpoint that does");
-    if (!read(found->second, value))
-      throw base::checkpoint_error(path + ": " + key + " is \"" + found->second +
+  const auto take = [&](const char* key, const std::string& text, auto& value) {
+    if (!read(text, value))
+      throw base::checkpoint_error(path + ": " + key + " is \"" + text +
                                    "\", which this version does not know");
-  });
+  };
+  each_option(
+      model,
+      [&](const char* key, auto& value) {
+        const auto found = identity.find(key);
+        if (found == identity.end())
+          throw base::checkpoint_error(
+              path + ": does not say " + key +
+              ", so it was written by an older version: go on with the run for a step by "
+              "this one, which writes a checkpoint that does");
+        take(key, found->second, value);
+      },
+      [&](const char* key, auto& value, const auto&) {
+        if (const auto found = identity.find(key); found != identity.end()) take(key, found->second, value);
+      });
   return model;
 }
 

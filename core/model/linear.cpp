@@ -17,17 +17,18 @@ void Linear::forward(const Tensor& x_TC, const Tensor& y_TN) const {
   else parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
 }
 
-void Linear::forward_swiglu(const Tensor& x_TC, const Tensor& gate_up_T2F, const Tensor& act_TF) const {
+void Linear::forward_gated(Gate gate, const Tensor& x_TC, const Tensor& gate_up_T2F,
+                           const Tensor& act_TF) const {
   base::check(split_ == LinearSplit::column, "gate and up are cut by their outputs");
   if (params_.bias != kNoParam || params_.adapter.present()) {
     forward(x_TC, gate_up_T2F);
-    walk_.backend().glu_forward(walk_.stream, {.gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+    walk_.backend().glu_forward(walk_.stream, {.gate = gate, .gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
     return;
   }
   const Lease weight = walk_.params.use(params_.weight, WeightForm::fprop, walk_.stream);
   parallel::column_linear_swiglu(
       walk_.tp, walk_.stream,
-      {.x_TC = x_TC, .weight = weight.weight(), .gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+      {.gate = gate, .x_TC = x_TC, .weight = weight.weight(), .gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
 }
 
 void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
@@ -41,22 +42,26 @@ void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tenso
   else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad);
 }
 
-void Linear::backward_input_swiglu(const Tensor& dy_TD, const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F,
-                                   const Tensor& act_TF, BackwardMode backward) const {
-  base::check(split_ == LinearSplit::row, "the layer behind SwiGLU is cut by its inputs");
+void Linear::backward_input_gated(Gate gate, const Tensor& dy_TD, const Tensor& gate_up_T2F,
+                                  const Tensor& dgate_up_T2F, const Tensor& act_TF,
+                                  BackwardMode backward) const {
+  base::check(split_ == LinearSplit::row, "the layer behind a gate is cut by its inputs");
   if (params_.adapter.present()) {
     const ArenaScope scope(walk_.stream.scratch());
     const Tensor dact_TF = walk_.stream.scratch().take(act_TF.dtype, act_TF.shape, MemoryTerm::activations);
-    walk_.backend().glu_forward(walk_.stream, {.gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
+    walk_.backend().glu_forward(walk_.stream, {.gate = gate, .gate_up_T2F = gate_up_T2F, .act_TF = act_TF});
     backward_input_adapted(dy_TD, act_TF, dact_TF, backward);
-    walk_.backend().glu_backward(
-        walk_.stream,
-        {.dact_TF = dact_TF, .gate_up_T2F = gate_up_T2F, .dgate_up_T2F = dgate_up_T2F, .act_TF = {}});
+    walk_.backend().glu_backward(walk_.stream, {.gate = gate,
+                                                .dact_TF = dact_TF,
+                                                .gate_up_T2F = gate_up_T2F,
+                                                .dgate_up_T2F = dgate_up_T2F,
+                                                .act_TF = {}});
     return;
   }
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream,
-                                    {.dy_TD = dy_TD,
+                                    {.gate = gate,
+                                     .dy_TD = dy_TD,
                                      .weight = weight.weight(),
                                      .gate_up_T2F = gate_up_T2F,
                                      .dgate_up_T2F = dgate_up_T2F,

@@ -21,18 +21,18 @@ class Linear {
       : walk_(walk), params_(params), split_(split) {}
 
   void forward(const kernels::Tensor& x_TC, const kernels::Tensor& y_TN) const;
-  /// Gate and up in one column-parallel layer, then act = silu(gate) * up.
-  void forward_swiglu(const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
-                      const kernels::Tensor& act_TF) const;
+  /// Gate and up in one column-parallel layer, then act = silu(gate) * up, or GELU's.
+  void forward_gated(kernels::Gate gate, const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
+                     const kernels::Tensor& act_TF) const;
   /// dx, assigned; with BackwardMode::fused the gradients of the weight and bias too, of which x is read,
   /// where they are trainable.
   void backward_input(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC, const kernels::Tensor& dx_TC,
                       BackwardMode backward) const;
-  /// The same of a row-parallel layer behind SwiGLU: its input act is made again from gate and up, whose
-  /// gradient is `dgate_up_T2F`, which may be `gate_up_T2F`.
-  void backward_input_swiglu(const kernels::Tensor& dy_TD, const kernels::Tensor& gate_up_T2F,
-                             const kernels::Tensor& dgate_up_T2F, const kernels::Tensor& act_TF,
-                             BackwardMode backward) const;
+  /// The same of a row-parallel layer behind a gated MLP's activation: its input act is made again from gate
+  /// and up, whose gradient is `dgate_up_T2F`, which may be `gate_up_T2F`.
+  void backward_input_gated(kernels::Gate gate, const kernels::Tensor& dy_TD,
+                            const kernels::Tensor& gate_up_T2F, const kernels::Tensor& dgate_up_T2F,
+                            const kernels::Tensor& act_TF, BackwardMode backward) const;
   /// The gradients of the weight and bias, where BackwardMode::split left them.
   void backward_weight(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
 

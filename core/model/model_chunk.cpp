@@ -39,20 +39,20 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const jo
 
 ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute,
                        ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-                       const Tensor& rope_table_SE, Determinism attention)
+                       const RopeTables& rope, Determinism attention)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank())),
       ids_(std::move(ids)),
       dtype_(dtype),
       params_(params),
       tp_(tp),
-      rope_table_SE_(rope_table_SE),
+      rope_(rope),
       attention_(attention),
       segments_(segments_of(ids_)),
       spans_(spans_of(segments_, recompute, ids_.first_layer)) {}
 
 WalkContext ModelChunk::context(Stream& stream, const Frame& frame) const {
-  return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_table_SE_, attention_};
+  return {model_, local_, ids_, tp_, params_, stream, frame.batch, dtype_, rope_, attention_};
 }
 
 const LayerParams* ModelChunk::layer_of(std::size_t segment) const {
@@ -126,7 +126,7 @@ void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame&
   // overwrite. The two are added in the other order, which changes no bit.
   SegmentState& mlp = frame.segments[span.begin + 1];
   mlp.sum_TD = take_flow(c, arenas.sum);
-  attention_output(c, ids, first, mlp.sum_TD);
+  attention_output(c, ids, arenas, first, mlp.sum_TD);
   mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, first.sum_TD});
 }
 

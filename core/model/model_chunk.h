@@ -7,6 +7,7 @@
 #include "core/model/frame.h"
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
+#include "core/model/rope.h"
 #include "parallel/tensor/linear.h"
 
 namespace trainerd::core::model {
@@ -36,8 +37,8 @@ struct WalkContext {
   ParamStore& params;
   kernels::Stream& stream;
   const Batch& batch;
-  kernels::DType dtype;            ///< of activations
-  kernels::Tensor rope_table_SE;   ///< undefined without rotation
+  kernels::DType dtype;  ///< of activations
+  const RopeTables& rope;
   kernels::Determinism attention;  ///< of its backward
   kernels::Backend& backend() const { return tp.backend; }
 };
@@ -60,11 +61,10 @@ struct SegmentSpan {
 /// this rank's rows of it), and back its gradient.
 class ModelChunk {
  public:
-  /// `rope_table_SE` is filled by the caller; undefined without rotary positions.
+  /// `rope` is filled by the caller.
   ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute, ChunkParams ids,
              kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-             const kernels::Tensor& rope_table_SE,
-             kernels::Determinism attention = kernels::Determinism::deterministic);
+             const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic);
 
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
@@ -111,7 +111,7 @@ class ModelChunk {
   const kernels::DType dtype_;
   ParamStore& params_;
   const parallel::TensorParallel tp_;
-  kernels::Tensor rope_table_SE_;
+  const RopeTables rope_;
   const kernels::Determinism attention_;
   std::vector<Segment> segments_;
   std::vector<SegmentSpan> spans_;

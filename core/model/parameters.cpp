@@ -88,11 +88,13 @@ class Declarer {
     return params;
   }
   LinearParams norm(const std::string& prefix) {
-    LinearParams params{vector(prefix + ".weight", model_.hidden, 1.0f, norm_rule_), kNoParam};
+    LinearParams params{vector(prefix + ".weight", model_.hidden, first_norm_weight(), norm_rule_), kNoParam};
     if (model_.norm == job::Norm::layer)
       params.bias = vector(prefix + ".bias", model_.hidden, 0.0f, norm_rule_);
     return params;
   }
+  /// What every norm's factor of 1 is kept as.
+  float first_norm_weight() const { return model_.norm_weight == job::NormWeight::less_one ? 0.0f : 1.0f; }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
                               {TensorPlacement::shard, 0, {{model_.vocab, 1}}, true}, gemm, owner);
@@ -137,21 +139,27 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   // section 2.3).
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
-  layer.attn_norm = declare.norm(prefix + "attn_norm");
+  layer.options = job::layer_options(m, index);
+  const bool before = m.norm_placement != job::NormPlacement::post,
+             after = m.norm_placement != job::NormPlacement::pre;
+  if (before) layer.attn_norm = declare.norm(prefix + "attn_norm");
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
                              m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
   if (m.qk_norm) {
-    // Each rank sees its own heads: a summand of the gradient.
+    // Each rank sees its own heads: a summand of the gradient. A norm over all heads has one rank.
+    const bool all = m.qk_norm_span == job::QkNormSpan::all;
+    const Rule summand{TensorPlacement::partial, 0, {}, false};
     layer.q_norm =
-        declare.vector(prefix + "q_norm.weight", m.head_dim, 1.0f, {TensorPlacement::partial, 0, {}, false});
+        declare.vector(prefix + "q_norm.weight", all ? q : m.head_dim, declare.first_norm_weight(), summand);
     layer.k_norm =
-        declare.vector(prefix + "k_norm.weight", m.head_dim, 1.0f, {TensorPlacement::partial, 0, {}, false});
+        declare.vector(prefix + "k_norm.weight", all ? kv : m.head_dim, declare.first_norm_weight(), summand);
   }
   layer.attn_out =
       declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
                      {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias, {"o_proj"});
-  layer.mlp_norm = declare.norm(prefix + "mlp_norm");
-  if (m.mlp == job::Mlp::swiglu)
+  if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
+  if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
+  if (job::gated(m.mlp))
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
                               {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias,
                               {"gate_proj", "up_proj"});
@@ -160,6 +168,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
                               {TensorPlacement::shard, 0, {{m.ffn, 1}}, false}, m.linear_bias, {"up_proj"});
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
                               {TensorPlacement::shard, 1, {{m.ffn, 1}}, false}, m.linear_bias, {"down_proj"});
+  if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }
 
@@ -209,6 +218,9 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
 
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
   const std::string over = " over tp " + std::to_string(tp);
+  if (tp > 1 && model.qk_norm && model.qk_norm_span == job::QkNormSpan::all)
+    return "qk_norm_span: all norms over the heads of every rank, which cannot be split" + over +
+           " yet (nearest valid: 1)";
   if (model.heads % tp != 0) return std::to_string(model.heads) + " heads cannot be split evenly" + over;
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
     return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over;

@@ -26,14 +26,17 @@ struct LinearParams {
 };
 
 struct LayerParams {
-  LinearParams attn_norm;
-  LinearParams qkv;  ///< [(H + 2K) E, D]: query heads, key heads, value heads
+  job::LayerOptions options;  ///< what the layer is
+  LinearParams attn_norm;     ///< none where norms come after alone
+  LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads
   ParamId q_norm = kNoParam;
   ParamId k_norm = kNoParam;
-  LinearParams attn_out;  ///< [D, H E]
+  LinearParams attn_out;        ///< [D, H E]
+  LinearParams attn_post_norm;  ///< none where norms come before alone
   LinearParams mlp_norm;
-  LinearParams up;    ///< swiglu: [2F, D], gate rows then up rows; gelu: [F, D]
+  LinearParams up;    ///< swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]
   LinearParams down;  ///< [D, F]
+  LinearParams mlp_post_norm;
 };
 
 /// Ids of the parameters of one chunk. With tied embeddings `head` is an embedding: the chunk's rank's own,
@@ -58,8 +61,8 @@ struct DeclaredParams {
 
 /// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints:
 /// embed.weight, positions.weight,
-/// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,mlp_norm,gate_up|up,down}.{weight,bias},
-/// final_norm.{weight,bias}, head.weight; of adapters, where the model has them,
+/// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,attn_post_norm,mlp_norm,gate_up|up,down,mlp_post_norm}.
+/// {weight,bias}, final_norm.{weight,bias}, head.weight; of adapters, where the model has them,
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}. With adapters nothing else is trainable.
 /// `microbatch_tokens`: rows of the activations that the GEMM weights will meet; with `sequence_parallel`
 /// each tp rank norms its own tokens, and the norms' gradients are summands.

@@ -32,6 +32,7 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   kept.projected = state.projected;
   if (!model.qk_norm) kept.qkv = state.qkv;  // the same bytes, rotated
   kept.up = state.up;
+  kept.out_TD = state.out_TD, kept.out_mean_T = state.out_mean_T, kept.out_rstd_T = state.out_rstd_T;
   return kept;
 }
 

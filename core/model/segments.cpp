@@ -3,36 +3,47 @@
 #include <cmath>
 
 #include "core/model/linear.h"
+#include "core/model/segment_norms.h"
 
 namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
 
-NormKind norm_kind(const job::ModelOptions& m) {
-  return m.norm == job::Norm::rms ? NormKind::rms : NormKind::layer;
-}
-
 HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
 
-float attention_scale(const job::ModelOptions& m) { return 1.0f / std::sqrt(static_cast<float>(m.head_dim)); }
+float attention_scale(const job::ModelOptions& m) {
+  const double scalar = m.attention.query_pre_attn_scalar;
+  return 1.0f / std::sqrt(scalar > 0 ? static_cast<float>(scalar) : static_cast<float>(m.head_dim));
+}
+
+QkNormSpan qk_norm_span(const job::ModelOptions& m) {
+  return m.qk_norm_span == job::QkNormSpan::all ? QkNormSpan::all : QkNormSpan::head;
+}
+
+Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
+
+/// sqrt(D) in the dtype of the activations, as models that scale their embeddings round it.
+float embedding_scale(const WalkContext& c) {
+  const float scale = std::sqrt(static_cast<float>(c.model.hidden));
+  return c.dtype == DType::bf16 ? to_float(to_bf16(scale)) : scale;
+}
 
 /// The batch's sequences, each whole.
-AttentionBlock attention_block(const WalkContext& c) {
-  return whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
+AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
+  AttentionBlock block =
+      whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
+  block.window = ids.options.window;
+  return block;
+}
+
+/// Undefined without rotary positions.
+const Tensor& rope_table(const WalkContext& c, const LayerParams& ids) {
+  return ids.options.slides ? c.rope.sliding_SE : c.rope.full_SE;
 }
 
 Tensor activation(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {c.batch.tokens(), columns}, MemoryTerm::activations);
-}
-
-/// What flows between segments, or is made of it row by row: with sequence parallelism, this rank's rows.
-Tensor flow(const WalkContext& c, Arena& arena) {
-  return arena.take(c.dtype, {c.tp.flow_rows(c.batch.tokens()), c.model.hidden}, MemoryTerm::activations);
-}
-
-Tensor statistic(const WalkContext& c, Arena& arena) {
-  return arena.take(DType::f32, {c.tp.flow_rows(c.batch.tokens())}, MemoryTerm::activations);
 }
 
 parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& state, const LossTarget& loss,
@@ -49,33 +60,6 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   return a;
 }
 
-bool trainable(const WalkContext& c, ParamId id) { return c.params.info(id).trainable; }
-
-/// Where the gradients of two vectors go, which come with an input gradient; the second may be absent, or
-/// both.
-struct VectorGrads {
-  Tensor first, second;
-  WriteMode mode = WriteMode::assign;
-};
-VectorGrads vector_grads(const WalkContext& c, ParamId first, ParamId second) {
-  if (first == kNoParam) return {};
-  VectorGrads grads;
-  if (trainable(c, first)) {
-    grads = {c.params.grad(first), c.params.grad(second), c.params.grad_mode(first)};
-    if (second != kNoParam)
-      base::check(c.params.grad_mode(second) == grads.mode,
-                  "two vectors of an operator get gradients together");
-    return grads;
-  }
-  // The operator makes them in any case; of vectors that stay as they are nobody reads them.
-  const auto dropped = [&](ParamId id) {
-    return id == kNoParam
-               ? Tensor{}
-               : c.stream.scratch().take(DType::f32, c.params.info(id).shard.logical, MemoryTerm::workspace);
-  };
-  return {dropped(first), dropped(second), WriteMode::assign};
-}
-
 Linear qkv_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.qkv, LinearSplit::column}; }
 Linear attn_out_of(const WalkContext& c, const LayerParams& ids) {
   return {c, ids.attn_out, LinearSplit::row};
@@ -84,45 +68,6 @@ Linear up_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.up, 
 Linear down_of(const WalkContext& c, const LayerParams& ids) { return {c, ids.down, LinearSplit::row}; }
 
 }  // namespace
-
-void norm_forward(const WalkContext& c, const LinearParams& norm, const ActivationArenas& arenas,
-                  SegmentState& state, const Flow& in) {
-  // Without a delta the sum is the residual itself, which its producer keeps.
-  if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, arenas.sum) : in.residual_TD;
-  state.rstd_T = statistic(c, arenas.cheap_to_backward);
-  if (c.model.norm == job::Norm::layer) state.mean_T = statistic(c, arenas.cheap_to_backward);
-  state.y_TD = flow(c, arenas.cheap_to_weight);
-  const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
-  const Lease bias = c.params.use(norm.bias, WeightForm::plain, c.stream);
-  c.backend().add_norm_forward(c.stream, {.kind = norm_kind(c.model),
-                                          .eps = static_cast<float>(c.model.norm_eps),
-                                          .residual_TD = in.residual_TD,
-                                          .delta_TD = in.delta_TD,
-                                          .weight_D = weight.tensor(),
-                                          .bias_D = bias.tensor(),
-                                          .sum_TD = state.sum_TD,
-                                          .y_TD = state.y_TD,
-                                          .mean_T = state.mean_T,
-                                          .rstd_T = state.rstd_T});
-}
-
-void norm_backward(const WalkContext& c, const LinearParams& norm, const SegmentState& state,
-                   const Tensor& dy_TD, const Tensor& dsum_TD, const Tensor& dx_TD) {
-  const ArenaScope scope(c.stream.scratch());
-  const Lease weight = c.params.use(norm.weight, WeightForm::plain, c.stream);
-  const VectorGrads grads = vector_grads(c, norm.weight, norm.bias);
-  c.backend().add_norm_backward(c.stream, {.kind = norm_kind(c.model),
-                                           .dy_TD = dy_TD,
-                                           .dsum_TD = dsum_TD,
-                                           .sum_TD = state.sum_TD,
-                                           .weight_D = weight.tensor(),
-                                           .mean_T = state.mean_T,
-                                           .rstd_T = state.rstd_T,
-                                           .dx_TD = dx_TD,
-                                           .dweight_D = grads.first,
-                                           .dbias_D = grads.second,
-                                           .mode = grads.mode});
-}
 
 // ---- Embedding
 
@@ -137,11 +82,15 @@ Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, Seg
                                       .positions_T = c.batch.positions_T,
                                       .positions_table_SD = positions.tensor(),
                                       .out_TD = state.sum_TD});
+  if (c.model.scale_embeddings)
+    c.backend().scale(c.stream, {.x = state.sum_TD, .factor = embedding_scale(c), .out = state.sum_TD});
   return {state.sum_TD, {}};
 }
 
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
   if (!trainable(c, c.ids.embedding)) return;
+  if (c.model.scale_embeddings)
+    c.backend().scale(c.stream, {.x = dflow_TD, .factor = embedding_scale(c), .out = dflow_TD});
   parallel::vocab_parallel_embedding_backward(c.tp, c.stream,
                                               {.rows_T = c.batch.tokens_T,
                                                .first_row = c.local.first_vocab_row,
@@ -170,16 +119,18 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   if (!state.qkv.defined()) {
     // qk_norm is not invertible, so its input must be kept; rotation alone is done in place.
     state.qkv = c.model.qk_norm ? activation(c, arenas.cheap_to_backward, heads.columns()) : state.projected;
-    if (c.rope_table_SE.defined() || c.model.qk_norm) {
+    if (rope_table(c, ids).defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
       c.backend().qk_norm_rope_forward(c.stream, {.heads = heads,
                                                   .qkv_in = state.projected,
                                                   .qkv_out = state.qkv,
                                                   .positions_T = c.batch.positions_T,
-                                                  .rope_table_SE = c.rope_table_SE,
+                                                  .rope_table_SE = rope_table(c, ids),
+                                                  .span = qk_norm_span(c.model),
                                                   .q_weight_E = q.tensor(),
                                                   .k_weight_E = k.tensor(),
+                                                  .weight_offset = weight_offset(c.model),
                                                   .eps = static_cast<float>(c.model.norm_eps)});
     }
   }
@@ -187,7 +138,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
   state.attended = activation(c, arenas.cheap_to_weight, heads.heads * heads.head_size);
   state.lse_HT =
       arenas.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
-  c.backend().attention_forward(c.stream, {.block = attention_block(c),
+  c.backend().attention_forward(c.stream, {.block = attention_block(c, ids),
                                            .q_THE = heads.queries_of(state.qkv),
                                            .k_TKE = heads.keys_of(state.qkv),
                                            .v_TKE = heads.values_of(state.qkv),
@@ -195,27 +146,29 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
                                            .lse_HT = state.lse_HT});
 }
 
-void attention_output(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
-                      const Tensor& delta_TD) {
-  attn_out_of(c, ids).forward(state.attended, delta_TD);
+void attention_output(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
+                      SegmentState& state, const Tensor& delta_TD) {
+  attn_out_of(c, ids).forward(state.attended, output_place(c, ids.attn_post_norm, arenas, state, delta_TD));
+  post_norm_forward(c, ids.attn_post_norm, state, delta_TD);
 }
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                        SegmentState& state, const Flow& in, const Tensor& delta_TD) {
   attention_state(c, ids, arenas, state, in);
-  attention_output(c, ids, state, delta_TD);
+  attention_output(c, ids, arenas, state, delta_TD);
   return {state.sum_TD, delta_TD};
 }
 
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                               const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   const HeadGeometry heads = heads_of(c);
+  const Tensor dout_TD = output_gradient(c, ids.attn_post_norm, frame, state, dflow_TD);
   state.dqkv = activation(c, *frame.grads, heads.columns());
   {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
-    attn_out_of(c, ids).backward_input(dflow_TD, state.attended, dattended, backward);
-    c.backend().attention_backward(c.stream, {.block = attention_block(c),
+    attn_out_of(c, ids).backward_input(dout_TD, state.attended, dattended, backward);
+    c.backend().attention_backward(c.stream, {.block = attention_block(c, ids),
                                               .determinism = c.attention,
                                               .q_THE = heads.queries_of(state.qkv),
                                               .k_TKE = heads.keys_of(state.qkv),
@@ -227,7 +180,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                               .dk_TKE = heads.keys_of(state.dqkv),
                                               .dv_TKE = heads.values_of(state.dqkv)});
   }
-  if (c.rope_table_SE.defined() || c.model.qk_norm) {
+  if (rope_table(c, ids).defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
     const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
     const ArenaScope scope(c.stream.scratch());
@@ -236,9 +189,11 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .qkv_in = state.projected,
                                                  .dqkv = state.dqkv,
                                                  .positions_T = c.batch.positions_T,
-                                                 .rope_table_SE = c.rope_table_SE,
+                                                 .rope_table_SE = rope_table(c, ids),
+                                                 .span = qk_norm_span(c.model),
                                                  .q_weight_E = q.tensor(),
                                                  .k_weight_E = k.tensor(),
+                                                 .weight_offset = weight_offset(c.model),
                                                  .eps = static_cast<float>(c.model.norm_eps),
                                                  .dq_weight_E = grads.first,
                                                  .dk_weight_E = grads.second,
@@ -250,7 +205,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
 
 void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                                const Tensor& dflow_TD) {
-  attn_out_of(c, ids).backward_weight(dflow_TD, state.attended);
+  attn_out_of(c, ids).backward_weight(state.dout_TD.defined() ? state.dout_TD : dflow_TD, state.attended);
   qkv_of(c, ids).backward_weight(state.dqkv, state.y_TD);
 }
 
@@ -258,17 +213,19 @@ void attention_backward_weight(const WalkContext& c, const LayerParams& ids, con
 
 namespace {
 
-/// The up projection and the activation. With SwiGLU the activation is in scratch, for the caller's scope:
+/// The up projection and the activation. With a gate the activation is in scratch, for the caller's scope:
 /// backward makes it again, where it reads gate and up anyway.
 void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
             SegmentState& state) {
-  const bool swiglu = c.model.mlp == job::Mlp::swiglu;
+  const bool gated = job::gated(c.model.mlp);
   const bool fresh = !state.up.defined();
-  if (fresh) state.up = activation(c, arenas.gemms_to_weight, swiglu ? 2 * c.local.ffn : c.local.ffn);
-  state.act = activation(c, swiglu ? c.stream.scratch() : arenas.cheap_to_weight, c.local.ffn);
-  if (fresh && swiglu) return up_of(c, ids).forward_swiglu(state.y_TD, state.up, state.act);
+  if (fresh) state.up = activation(c, arenas.gemms_to_weight, gated ? 2 * c.local.ffn : c.local.ffn);
+  state.act = activation(c, gated ? c.stream.scratch() : arenas.cheap_to_weight, c.local.ffn);
+  if (fresh && gated) return up_of(c, ids).forward_gated(gate_of(c.model), state.y_TD, state.up, state.act);
   if (fresh) up_of(c, ids).forward(state.y_TD, state.up);
-  if (swiglu) c.backend().glu_forward(c.stream, {.gate_up_T2F = state.up, .act_TF = state.act});
+  if (gated)
+    c.backend().glu_forward(c.stream,
+                            {.gate = gate_of(c.model), .gate_up_T2F = state.up, .act_TF = state.act});
   else c.backend().gelu_forward(c.stream, {.x_TF = state.up, .act_TF = state.act});
 }
 
@@ -279,28 +236,36 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationA
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
-  down_of(c, ids).forward(state.act, delta_TD);
+  down_of(c, ids).forward(state.act, output_place(c, ids.mlp_post_norm, arenas, state, delta_TD));
+  post_norm_forward(c, ids.mlp_post_norm, state, delta_TD);
   return {state.sum_TD, delta_TD};
 }
 
 void mlp_recompute(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                    SegmentState& state, const Flow& in) {
   if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, arenas, state, in);
-  // With SwiGLU the activation comes with the gradient.
-  if (c.model.mlp == job::Mlp::swiglu && state.up.defined()) return;
+  const bool out = ids.mlp_post_norm.weight != kNoParam && !state.out_TD.defined();
+  // With a gate the activation comes with the gradient.
+  if (job::gated(c.model.mlp) && state.up.defined() && !out) return;
+  const Tensor place = out ? output_place(c, ids.mlp_post_norm, arenas, state, {}) : Tensor{};
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
+  if (!out) return;
+  down_of(c, ids).forward(state.act, place);
+  // For its statistics: the contribution itself is read by none.
+  post_norm_forward(c, ids.mlp_post_norm, state, flow(c, c.stream.scratch()));
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                         const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
-  if (c.model.mlp == job::Mlp::swiglu) {
+  const Tensor dout_TD = output_gradient(c, ids.mlp_post_norm, frame, state, dflow_TD);
+  if (job::gated(c.model.mlp)) {
     state.act = activation(c, *frame.grads, c.local.ffn);
-    down_of(c, ids).backward_input_swiglu(dflow_TD, state.up, state.up, state.act, backward);
+    down_of(c, ids).backward_input_gated(gate_of(c.model), dout_TD, state.up, state.up, state.act, backward);
   } else {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dact = activation(c, c.stream.scratch(), c.local.ffn);
-    down_of(c, ids).backward_input(dflow_TD, state.act, dact, backward);
+    down_of(c, ids).backward_input(dout_TD, state.act, dact, backward);
     c.backend().gelu_backward(c.stream, {.dact_TF = dact, .x_TF = state.up, .dx_TF = state.up});
   }
   up_of(c, ids).backward_input(state.up, state.y_TD, dx_TD, backward);
@@ -309,7 +274,7 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
 
 void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                          const Tensor& dflow_TD) {
-  down_of(c, ids).backward_weight(dflow_TD, state.act);
+  down_of(c, ids).backward_weight(state.dout_TD.defined() ? state.dout_TD : dflow_TD, state.act);
   up_of(c, ids).backward_weight(state.up, state.y_TD);
 }
 

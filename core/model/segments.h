@@ -9,15 +9,6 @@
 
 namespace trainerd::core::model {
 
-/// Opens a segment: state.sum = residual + delta, state.y = norm(sum). A sum that is defined already is where
-/// it goes.
-void norm_forward(const WalkContext&, const LinearParams& norm, const ActivationArenas&, SegmentState&,
-                  const Flow& in);
-/// dx = dsum + gradient of the norm; `dx_TD` may be `dy_TD`.
-void norm_backward(const WalkContext&, const LinearParams& norm, const SegmentState&,
-                   const kernels::Tensor& dy_TD, const kernels::Tensor& dsum_TD,
-                   const kernels::Tensor& dx_TD);
-
 Flow embedding_forward(const WalkContext&, const ActivationArenas&, SegmentState&);
 void embedding_backward_weight(const WalkContext&, const kernels::Tensor& dflow_TD);
 
@@ -28,8 +19,8 @@ Flow attention_forward(const WalkContext&, const LayerParams&, const ActivationA
 /// the same bits.
 void attention_state(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                      const Flow& in);
-/// The output projection: the segment's contribution.
-void attention_output(const WalkContext&, const LayerParams&, const SegmentState&,
+/// The output projection and the norm behind it, if there is one: the segment's contribution.
+void attention_output(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                       const kernels::Tensor& delta_TD);
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
                               const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
@@ -39,7 +30,7 @@ void attention_backward_weight(const WalkContext&, const LayerParams&, const Seg
 Flow mlp_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                  const Flow& in, const kernels::Tensor& delta_TD);
 /// What the state lacks of what backward reads, as `attention_state`. Nothing in backward reads the down
-/// projection.
+/// projection but the norm behind it.
 void mlp_recompute(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                    const Flow& in);
 void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
@@ -51,6 +52,7 @@ class Checker {
     if (job_.model.positions == job::Positions::learned)
       job_.model.rope_theta = job::ModelOptions{}.rope_theta;
     if (job_.model.linear_bias) job_.model.qkv_bias = true;
+    settle_layers(job_.model);
   }
 
  private:
@@ -150,6 +152,8 @@ class Checker {
               "head_dim " + to_string(m.head_dim) + " is more than the " +
                   to_string(kernels::kLargestCudaHead) +
                   " that device: cuda computes: choose more heads, or device: cpu");
+    for (const LayerProblem& p : layer_problems(m))
+      if (!problems_.bad(p.path)) problem(p.path, p.what);
     if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
         given_by_job("model.qkv_bias"))
       problem("model.qkv_bias", "false contradicts bias: true, which puts a bias on every linear layer");

@@ -145,11 +145,20 @@ std::optional<int> merge_preset(Node& root, Problems& problems) {
   for (Entry& entry : preset.entries) {
     if (entry.key == "preset") {
       problems.add(entry.place, "model.preset", "a preset cannot name another");
-    } else if (model->find(entry.key) == nullptr) {
-      model->entries.push_back(std::move(entry));
+    } else {
+      put_below(*model, std::move(entry));
     }
   }
   return source;
+}
+
+void put_below(Node& map, Entry entry) {
+  Node* own = map.find(entry.key);
+  if (own == nullptr) {
+    map.entries.push_back(std::move(entry));
+  } else if (own->kind == Node::Kind::map && entry.value.kind == Node::Kind::map) {
+    for (Entry& below : entry.value.entries) put_below(*own, std::move(below));
+  }
 }
 
 std::string read_text_file(const std::string& path) {

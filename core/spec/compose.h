@@ -49,6 +49,9 @@ void put_value(Node& root, const std::string& path, Node value, const Place& pla
 /// The value at the dotted `path`; null: there is none.
 const Node* find_value(const Node& root, const std::string& path);
 
+/// Puts the entry below the map: maps are merged key by key, any other value of the map's own stays.
+void put_below(Node& map, Entry entry);
+
 /// Merges the model preset that the tree names below the tree's own `model` keys. Returns the source index of
 /// the preset, if there is one. A preset that is a file leaves no trace but its values, so that the result
 /// stands alone.

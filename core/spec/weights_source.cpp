@@ -2,9 +2,11 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/model/identity.h"
+#include "core/spec/compose.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
@@ -50,7 +52,7 @@ std::unique_ptr<hf::WeightSource> merge_weights_source(Node& root, const Surroun
   if (around.remark)
     for (const std::string& note : weights->notes()) around.remark(weights->path() + ": " + note);
   for (Entry& entry : keys_of(weights->model(), weights->path(), problems).entries)
-    if (entry.key != "init" && model->find(entry.key) == nullptr) model->entries.push_back(std::move(entry));
+    if (entry.key != "init") put_below(*model, std::move(entry));
   return weights;
 }
 
@@ -60,20 +62,24 @@ void check_weights_source(const job::ModelOptions& model, const hf::WeightSource
     const auto place = places.find(key);
     problems.add(place == places.end() ? Place{} : place->second, key, what);
   };
-  const auto theirs = model::model_identity(weights.model());
-  for (const auto& [key, value] : model::model_identity(model)) {
-    if (key == "model.seq_len" || problems.bad(key) || value == theirs.at(key)) continue;
-    problem(key, value + " is not the " + theirs.at(key) + " of model.from, " + weights.path() +
+  const auto ours = model::model_identity(model), theirs = model::model_identity(weights.model());
+  const auto of = [](const std::map<std::string, std::string>& identity, const std::string& key) {
+    const auto found = identity.find(key);
+    return found == identity.end() ? std::string("default") : found->second;
+  };
+  std::set<std::string> keys;
+  for (const auto* identity : {&ours, &theirs})
+    for (const auto& [key, value] : *identity) keys.insert(key);
+  for (const std::string& key : keys) {
+    if (key == "model.seq_len" || problems.bad(key) || of(ours, key) == of(theirs, key)) continue;
+    problem(key, of(ours, key) + " is not the " + of(theirs, key) + " of model.from, " + weights.path() +
                      ": leave the key out, or begin from other weights");
   }
   const std::int64_t longest = weights.longest_sequence();
   if (longest > 0 && model.seq_len > longest && !problems.bad("model.seq_len"))
     problem("model.seq_len", std::to_string(model.seq_len) + " is more than the " + std::to_string(longest) +
                                  " tokens that " + weights.path() +
-                                 (model.positions == job::Positions::learned
-                                      ? " has positions for"
-                                      : " attends over; a sliding window is not available yet") +
-                                 " (nearest valid: " + std::to_string(longest) + ")");
+                                 " has positions for (nearest valid: " + std::to_string(longest) + ")");
 }
 
 }  // namespace trainerd::core::spec

@@ -127,7 +127,10 @@ std::map<std::string, std::string> checkpoint_environment(const Target& target, 
 void require_same_identity(const std::string& path, const std::map<std::string, std::string>& saved,
                            const job::JobSpec& job) {
   std::string differences;
-  const std::map<std::string, std::string> now = checkpoint_identity(job);
+  std::map<std::string, std::string> now = checkpoint_identity(job);
+  // Versions without windows took models that have them, for sequences that fit.
+  if (!saved.contains("model.attention.window") && job.model.attention.window >= job.model.seq_len)
+    now.erase("model.attention.window"), now.erase("model.attention.pattern");
   const auto compare = [&](const std::string& key) {
     const auto was = saved.find(key), is = now.find(key);
     const auto value = [](const auto& map, const auto& it) {
@@ -139,7 +142,7 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
   };
   for (const auto& [key, value] : now) compare(key);
   for (const auto& [key, value] : saved)
-    if (key.starts_with(model::kLoraKeys) && !now.contains(key)) compare(key);
+    if ((key.starts_with("model.") || key.starts_with(model::kLoraKeys)) && !now.contains(key)) compare(key);
   if (!differences.empty())
     throw base::checkpoint_error("the job cannot resume from " + path +
                                  ", which another job made:" + differences +

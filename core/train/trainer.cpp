@@ -50,9 +50,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
 }
 
 void Trainer::take_persistent(Arena& persistent) {
-  if (job_.model.positions == job::Positions::rope)
-    rope_table_SE_ =
-        persistent.take(DType::f32, {job_.model.seq_len, job_.model.head_dim}, MemoryTerm::parameters);
+  rope_ = model::take_rope_tables(job_.model, persistent);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   first_block_.push_back(0);
@@ -82,7 +80,7 @@ void Trainer::make_chunks(Arena& persistent) {
                                  .sequence_parallel = layout_.options.sequence_parallel,
                                  .overlap_chunks = layout_.options.tp_overlap_chunks,
                                  .overlap_backward = layout_.options.overlap_tp_backward},
-                                rope_table_SE_, job_.attention),
+                                rope_, job_.attention),
               {},
               {},
               {},
@@ -146,11 +144,7 @@ void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const
                             "shared_heads_gradient");
 }
 
-void Trainer::initialise_tables() {
-  if (rope_table_SE_.defined())
-    backend_.rope_table(*compute_,
-                        {.theta = static_cast<float>(job_.model.rope_theta), .table_SE = rope_table_SE_});
-}
+void Trainer::initialise_tables() { model::fill_rope_tables(job_.model, rope_, backend_, *compute_); }
 
 void Trainer::initialise() {
   initialise_tables();

@@ -183,7 +183,7 @@ class Trainer {
   std::vector<Flight> flights_;
   ObserveActions observe_;
 
-  kernels::Tensor rope_table_SE_;
+  model::RopeTables rope_;
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations

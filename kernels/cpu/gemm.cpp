@@ -252,7 +252,7 @@ void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
   base::check(call.shape.n == 2 * F && args.act_TF.dtype == dtype,
               "linear_swiglu: gate and up are twice as wide");
   const auto glu = [&](std::int64_t begin, std::int64_t rows, int) {
-    vector_.glu_forward(dtype, at(args.gate_up_T2F, begin), at(args.act_TF, begin), rows, F);
+    vector_.glu_forward(dtype, args.gate, at(args.gate_up_T2F, begin), at(args.act_TF, begin), rows, F);
   };
   const Blocks blocks = fused_blocks(call.shape.tokens, dtype, call.shape.prepared, target_);
   if (widened(call.shape.in, target_)) {
@@ -281,7 +281,7 @@ void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& ar
   base::check(args.gate_up_T2F.shape == Shape{T, 2 * F} && args.dgate_up_T2F.shape == Shape{T, 2 * F},
               "linear_dgrad_swiglu: gate and up are twice as wide");
   const auto glu = [&](const std::byte* dact, std::int64_t begin, std::int64_t rows) {
-    vector_.glu_backward(dtype, dact, at(args.gate_up_T2F, begin), at(args.dgate_up_T2F, begin),
+    vector_.glu_backward(dtype, args.gate, dact, at(args.gate_up_T2F, begin), at(args.dgate_up_T2F, begin),
                          at(args.act_TF, begin), rows, F);
   };
   if (widened(dtype, target_)) {

@@ -8,7 +8,7 @@ void CpuBackend::glu_forward(Stream&, const GluForward& a) {
   const std::int64_t rows = a.act_TF.size(0), ffn = a.act_TF.size(1), size = size_of(a.act_TF.dtype);
   base::check(a.gate_up_T2F.numel() == 2 * rows * ffn, "glu: gate_up must be [T, 2F]");
   for_each_block(pool_, rows, rows_per_block(3 * ffn), [&](std::int64_t begin, std::int64_t end) {
-    vector_.glu_forward(a.act_TF.dtype, a.gate_up_T2F.data + begin * 2 * ffn * size,
+    vector_.glu_forward(a.act_TF.dtype, a.gate, a.gate_up_T2F.data + begin * 2 * ffn * size,
                         a.act_TF.data + begin * ffn * size, end - begin, ffn);
   });
 }
@@ -18,7 +18,7 @@ void CpuBackend::glu_backward(Stream&, const GluBackward& a) {
   base::check(a.gate_up_T2F.numel() == 2 * rows * ffn, "glu: gate_up must be [T, 2F]");
   for_each_block(pool_, rows, rows_per_block(5 * ffn), [&](std::int64_t begin, std::int64_t end) {
     std::byte* act = a.act_TF.defined() ? a.act_TF.data + begin * ffn * size : nullptr;
-    vector_.glu_backward(a.dact_TF.dtype, a.dact_TF.data + begin * ffn * size,
+    vector_.glu_backward(a.dact_TF.dtype, a.gate, a.dact_TF.data + begin * ffn * size,
                          a.gate_up_T2F.data + begin * 2 * ffn * size,
                          a.dgate_up_T2F.data + begin * 2 * ffn * size, act, end - begin, ffn);
   });

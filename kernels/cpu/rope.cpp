@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/plan/blocks.h"
@@ -23,16 +24,14 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rop
 
 void CpuBackend::rope_table(Stream&, const RopeTable& a) {
   const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
-  base::check(e % 2 == 0, "rope: the head size must be even");
+  base::check(std::cmp_equal(2 * a.frequencies.size(), e), "rope: a frequency for each pair of a head");
   float* table = a.table_SE.as<float>();
-  // One block for each frequency: the power is taken once.
   pool_.run(e / 2, [&](std::int64_t i, int) {
-    const double frequency =
-        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(e));
+    const double frequency = a.frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t s = 0; s < positions; ++s) {
       const double angle = static_cast<double>(s) * frequency;
-      table[s * e + i] = static_cast<float>(std::cos(angle));
-      table[s * e + e / 2 + i] = static_cast<float>(std::sin(angle));
+      table[s * e + i] = static_cast<float>(a.factor * std::cos(angle));
+      table[s * e + e / 2 + i] = static_cast<float>(a.factor * std::sin(angle));
     }
   });
 }
@@ -53,20 +52,23 @@ void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward&
                    });
     return;
   }
-  base::check(a.dq_weight_E.numel() == e && a.dk_weight_E.numel() == e,
-              "qk norm: shapes of the weights' gradients");
+  const std::int64_t q = norm_elements(a.span, a.heads.heads, e),
+                     k = norm_elements(a.span, a.heads.kv_heads, e);
+  base::check(a.q_weight_E.numel() == q && a.k_weight_E.numel() == k && a.dq_weight_E.numel() == q &&
+                  a.dk_weight_E.numel() == k,
+              "qk norm: shapes of the weights and their gradients");
   const ArenaScope scope(stream.scratch());
   auto* q_partial =
       reinterpret_cast<float*>(stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));
   const SumBlocks blocks = sum_blocks(tokens);
-  const std::int64_t stride = align_up(e * 4) / 4;
-  float* k_partial = q_partial + blocks.count * stride;
+  const std::int64_t q_stride = align_up(q * 4) / 4, k_stride = align_up(k * 4) / 4;
+  float* k_partial = q_partial + blocks.count * q_stride;
   pool_.run(blocks.count, [&](std::int64_t block, int) {
     const std::int64_t begin = block * blocks.rows, end = std::min(tokens, begin + blocks.rows);
-    vector_.qk_norm_rope_backward(a, begin, end, q_partial + block * stride, k_partial + block * stride);
+    vector_.qk_norm_rope_backward(a, begin, end, q_partial + block * q_stride, k_partial + block * k_stride);
   });
-  vector_.sum_partials(q_partial, blocks.count, stride, e, a.dq_weight_E.dtype, a.dq_weight_E.data, a.mode);
-  vector_.sum_partials(k_partial, blocks.count, stride, e, a.dk_weight_E.dtype, a.dk_weight_E.data, a.mode);
+  vector_.sum_partials(q_partial, blocks.count, q_stride, q, a.dq_weight_E.dtype, a.dq_weight_E.data, a.mode);
+  vector_.sum_partials(k_partial, blocks.count, k_stride, k, a.dk_weight_E.dtype, a.dk_weight_E.data, a.mode);
 }
 
 }  // namespace trainerd::kernels

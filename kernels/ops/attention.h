@@ -4,28 +4,37 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/ops/head_view.h"
 #include "kernels/ops/op_class.h"
 
 namespace trainerd::kernels {
 
-/// Writes cos and sin of position * theta^(-2i/E) for i < E/2: table[s] = (cos_0 .. cos_{E/2-1}, sin_0 ..).
+/// Writes `factor` times cos and sin of position * frequency_i for i < E/2: table[s] = (cos_0 .. cos_{E/2-1},
+/// sin_0 ..).
 struct RopeTable {
-  float theta = 10000.0f;
-  Tensor table_SE;  ///< f32
+  std::span<const double> frequencies;  ///< E/2 of them, radians for each position
+  double factor = 1.0;                  ///< of both: YaRN's attention factor
+  Tensor table_SE;                      ///< f32
 };
 
-/// Per head: RMS norm over E with a weight (optional), then rotation of the pairs (i, i + E/2) (Su et al.,
-/// RoFormer, in the half-split order of Llama's published weights). Values pass through.
+/// What an RMS norm of queries and keys goes over: each head by itself, or all query heads together, and all
+/// key heads (OLMo 2).
+enum class QkNormSpan : std::uint8_t { head, all };
+
+/// RMS norm of queries and keys with weights (optional), then rotation of each head's pairs (i, i + E/2) (Su
+/// et al., RoFormer, in the half-split order of Llama's published weights). Values pass through.
 struct QkNormRopeForward {
   HeadGeometry heads;
   Tensor qkv_in;         ///< [T, columns]
   Tensor qkv_out;        ///< may be `qkv_in` when there are no norm weights
   Tensor positions_T;    ///< i32
   Tensor rope_table_SE;  ///< optional: no rotation without it
-  Tensor q_weight_E;     ///< optional, with `k_weight_E`
+  QkNormSpan span = QkNormSpan::head;
+  Tensor q_weight_E;  ///< optional, with `k_weight_E`; of span `all` [H E], and the keys' [K E]
   Tensor k_weight_E;
+  float weight_offset = 0.0f;  ///< of both, as in AddNormForward
   float eps = 1e-6f;
 };
 struct QkNormRopeBackward {
@@ -34,13 +43,20 @@ struct QkNormRopeBackward {
   Tensor dqkv;    ///< in: gradient of the output; out: gradient of the input
   Tensor positions_T;
   Tensor rope_table_SE;  ///< optional
-  Tensor q_weight_E;     ///< optional
+  QkNormSpan span = QkNormSpan::head;
+  Tensor q_weight_E;  ///< optional
   Tensor k_weight_E;
+  float weight_offset = 0.0f;
   float eps = 1e-6f;
   Tensor dq_weight_E;  ///< with the weights
   Tensor dk_weight_E;
   WriteMode mode = WriteMode::accumulate;
 };
+
+/// Elements that the norm of queries, or of keys, has a weight for.
+inline std::int64_t norm_elements(QkNormSpan span, std::int64_t heads, std::int64_t head_size) {
+  return span == QkNormSpan::head ? head_size : heads * head_size;
+}
 
 enum class MaskKind : std::uint8_t { causal, none };
 

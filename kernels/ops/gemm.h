@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/mlp.h"
 #include "kernels/ops/op_class.h"
 
 namespace trainerd::kernels {
@@ -42,18 +43,20 @@ struct LinearWgrad {
   WriteMode mode = WriteMode::accumulate;
 };
 
-/// gate_up = x w^T, act = silu(gate) * up. Rows [0, F) of the weight are the gate, [F, 2F) the up projection;
-/// how gate and up lie in `gate_up_T2F` is the backend's own matter, the same in the three operators that
-/// touch it.
+/// gate_up = x w^T, act = silu(gate) * up, or with GELU in silu's place. Rows [0, F) of the weight are the
+/// gate, [F, 2F) the up projection; how gate and up lie in `gate_up_T2F` is the backend's own matter, the
+/// same in the three operators that touch it.
 struct LinearSwiglu {
+  Gate gate = Gate::silu;
   Operand x_TC;
   Weight weight;  ///< [2F, C]
   Tensor gate_up_T2F;
   Tensor act_TF;
 };
 
-/// dact = dy w; dgate_up = gradient of act = silu(gate) * up. `act_TF`, when given, is computed again.
+/// dact = dy w; dgate_up = gradient of act. `act_TF`, when given, is computed again.
 struct LinearDgradSwiglu {
+  Gate gate = Gate::silu;
   Operand dy_TD;
   Weight weight;  ///< [D, F], the down projection
   Tensor gate_up_T2F;

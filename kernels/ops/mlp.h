@@ -8,11 +8,17 @@
 
 namespace trainerd::kernels {
 
+/// What the gate goes through before it multiplies: SwiGLU's silu(x) = x sigmoid(x), or GeGLU's GELU, as
+/// below.
+enum class Gate : std::uint8_t { silu, gelu };
+
 struct GluForward {
+  Gate gate = Gate::silu;
   Tensor gate_up_T2F;
   Tensor act_TF;
 };
 struct GluBackward {
+  Gate gate = Gate::silu;
   Tensor dact_TF;
   Tensor gate_up_T2F;
   Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`

@@ -10,14 +10,16 @@ namespace trainerd::kernels {
 
 enum class NormKind : std::uint8_t { rms, layer };
 
-/// sum = residual + delta; y = norm(sum) * weight (+ bias). The norm reads the sum as stored, in the
-/// activation dtype: made again from the sum alone, y and the statistics have the same bits.
+/// sum = residual + delta; y = norm(sum) * (weight_offset + weight) (+ bias). The offset is 1 in models that
+/// keep the weight less 1 (Gemma), else 0; the two are added in fp32. The norm reads the sum as stored, in
+/// the activation dtype: made again from the sum alone, y and the statistics have the same bits.
 struct AddNormForward {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   Tensor residual_TD;
   Tensor delta_TD;  ///< optional
   Tensor weight_D;
+  float weight_offset = 0.0f;
   Tensor bias_D;  ///< optional
   Tensor sum_TD;  ///< written when `delta_TD` is given; may be `residual_TD`
   Tensor y_TD;
@@ -31,6 +33,7 @@ struct AddNormBackward {
   Tensor dsum_TD;  ///< optional: the gradient that reaches `sum` by other ways
   Tensor sum_TD;
   Tensor weight_D;
+  float weight_offset = 0.0f;
   Tensor mean_T;
   Tensor rstd_T;
   Tensor dx_TD;  ///< may be `dsum_TD` or `dy_TD`

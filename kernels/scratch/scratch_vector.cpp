@@ -20,7 +20,9 @@ std::int64_t scratch_bytes(const AddNormBackward& a, const Target& target) {
 std::int64_t scratch_bytes(const QkNormRopeBackward& a, const Target& target) {
   if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
   if (!a.q_weight_E.defined()) return 0;
-  return sum_blocks(a.dqkv.size(0)).count * 2 * align_up(a.heads.head_size * 4);
+  const HeadGeometry& h = a.heads;
+  return sum_blocks(a.dqkv.size(0)).count * (align_up(norm_elements(a.span, h.heads, h.head_size) * 4) +
+                                             align_up(norm_elements(a.span, h.kv_heads, h.head_size) * 4));
 }
 
 // Sums of blocks, and what follows from them.

@@ -50,6 +50,29 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.kv_heads = 4;
     m.ffn = 128;
   }
+  if (name == "windows") {
+    m.layers = 3;
+    m.rope_scaling = {.kind = core::job::RopeScalingKind::yarn,
+                      .factor = 4,
+                      .original_max_position = 12,
+                      .beta_fast = 2,
+                      .beta_slow = 0.5};
+    m.attention = {.window = 7, .pattern = {"sliding", "full"}, .sliding_theta = 500};
+  }
+  if (name == "gemma") {
+    m.layers = 3;
+    m.attention = {
+        .query_pre_attn_scalar = 20, .window = 7, .pattern = {"sliding", "full"}, .sliding_theta = 500};
+    m.norm_placement = core::job::NormPlacement::sandwich;
+    m.norm_weight = core::job::NormWeight::less_one;
+    m.mlp = core::job::Mlp::geglu;
+    m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
+  }
+  if (name == "olmo") {
+    m.norm_placement = core::job::NormPlacement::post;
+    m.qk_norm = true;
+    m.qk_norm_span = core::job::QkNormSpan::all;
+  }
   if (name == "qwen") m.qkv_bias = m.qk_norm = m.tie_embeddings = true;
   return job;
 }
@@ -108,7 +131,7 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 }  // namespace
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "olmo");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -141,7 +164,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 }
 
 TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run does", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "olmo");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");

@@ -149,8 +149,95 @@ TEST_CASE("half precision becomes fp32 exactly, and what is not finite is found"
   CHECK(bad == 5);
 }
 
+namespace {
+
+core::job::ModelOptions tiny_windows() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.layers = 3;
+  m.rope_scaling = {.kind = core::job::RopeScalingKind::yarn,
+                    .factor = 2.5,
+                    .original_max_position = 4,
+                    .beta_slow = 0.5,
+                    .attention_factor = 1.25,
+                    .truncate = false};
+  m.attention = {.window = 3, .pattern = {"full", "full", "sliding"}};
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints say of younger options what is not their default", "[hf]") {
+  const auto plain = core::model::model_identity(tiny_qwen());
+  for (const auto& [key, value] : plain) {
+    CHECK(key.find("rope_scaling") == std::string::npos);
+    CHECK(key.find("attention") == std::string::npos);
+  }
+  const auto windows = core::model::model_identity(tiny_windows());
+  CHECK(windows.at("model.attention.pattern") == "full full sliding");
+  CHECK(windows.at("model.rope_scaling.truncate") == "false");
+  CHECK(windows.count("model.rope_scaling.beta_fast") == 0);
+}
+
+TEST_CASE("scaled angles and windows of every kind come back from a config.json", "[hf]") {
+  using enum core::job::RopeScalingKind;
+  core::job::ModelOptions m = tiny_windows();
+  std::vector<core::job::ModelOptions> models{m};
+  m.rope_scaling = {.kind = linear, .factor = 4};
+  m.attention.pattern = {};
+  models.push_back(m);
+  m.rope_scaling = {.kind = llama3, .factor = 8, .original_max_position = 3, .high_freq_factor = 4.5};
+  m.attention = {};
+  models.push_back(m);
+  for (const core::job::ModelOptions& model : models) {
+    const std::string text = core::hf::write_config("qwen3", model, "", kernels::DType::f32);
+    CAPTURE(text);
+    CHECK(core::hf::read_config(text, "config.json").model == model);
+    CHECK(core::hf::family_of(model, "") == "qwen3");
+  }
+}
+
+namespace {
+
+core::job::ModelOptions tiny_gemma() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.layers = 7;
+  m.attention = {.query_pre_attn_scalar = 5,
+                 .window = 3,
+                 .pattern = {"sliding", "sliding", "full"},
+                 .sliding_theta = 100};
+  m.rope_scaling = {.kind = core::job::RopeScalingKind::linear, .factor = 8};
+  m.norm_placement = core::job::NormPlacement::sandwich;
+  m.norm_weight = core::job::NormWeight::less_one;
+  m.mlp = core::job::Mlp::geglu;
+  m.scale_embeddings = m.tie_embeddings = true;
+  return m;
+}
+
+core::job::ModelOptions tiny_olmo() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.norm_placement = core::job::NormPlacement::post;
+  m.qk_norm_span = core::job::QkNormSpan::all;
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("models of Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
+  for (const auto& [family, model] :
+       {std::pair{std::string("gemma3_text"), tiny_gemma()}, {"olmo2", tiny_olmo()}}) {
+    const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
+    CAPTURE(text);
+    CHECK(core::hf::read_config(text, "config.json").model == model);
+    CHECK(core::hf::family_of(model, "") == family);
+  }
+  core::job::ModelOptions m = tiny_gemma();
+  m.norm_weight = core::job::NormWeight::factor;
+  CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));
+}
+
 TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
-  for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen()}) {
+  for (const core::job::ModelOptions& model :
+       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_olmo()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

@@ -35,6 +35,27 @@ TEST_CASE("a checkpoint is refused by every part of the model that a resumed run
   CHECK(refused([](core::job::JobSpec& j) { j.optimizer.lr *= 2; }).empty());
 }
 
+TEST_CASE("an option that one side alone has is named, and windows that hold the sequence are none",
+          "[identity]") {
+  core::job::JobSpec plain = test::small_job(), windows = plain;
+  windows.model.attention = {.window = plain.model.seq_len - 1, .pattern = {"sliding", "full"}};
+  const auto refused = [](const core::job::JobSpec& saved, const core::job::JobSpec& now) {
+    try {
+      core::train::require_same_identity("p", core::train::checkpoint_identity(saved), now);
+    } catch (const base::CheckpointError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK_THAT(refused(plain, windows),
+             Catch::Contains("model.attention.window: the checkpoint has absent, the job 23"));
+  CHECK_THAT(refused(windows, plain),
+             Catch::Contains("model.attention.pattern: the checkpoint has sliding full, the job absent"));
+  // Checkpoints of versions that took such models for sequences that fit.
+  windows.model.attention.window = plain.model.seq_len;
+  CHECK(refused(plain, windows).empty());
+}
+
 TEST_CASE("what changed in the environment is named", "[identity]") {
   const std::map<std::string, std::string> saved{{"isa", "avx512"}, {"threads", "2"}, {"layout", "tp1"}};
   CHECK(core::train::environment_differences(saved, saved).empty());

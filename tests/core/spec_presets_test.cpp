@@ -14,12 +14,19 @@ job::JobSpec preset_job(const std::string& preset) {
 }
 
 TEST_CASE("every preset has the published number of parameters", "[spec]") {
-  // GPT-2, Llama 3 and Qwen2.5: elements of the published weights. GPT-3 is published rounded.
+  // GPT-2, Llama, Qwen, Mistral, Gemma and OLMo: elements of the published weights. GPT-3 is published
+  // rounded.
   const std::map<std::string, std::int64_t> published = {
-      {"gpt2-124m", 124439808},       {"gpt2-350m", 354823168},    {"gpt2-774m", 774030080},
-      {"gpt2-1558m", 1557611200},     {"llama-3-8b", 8030261248},  {"llama-3-70b", 70553706496},
-      {"llama-3-405b", 405853388800}, {"qwen2.5-0.5b", 494032768}, {"qwen2.5-1.5b", 1543714304},
-      {"qwen2.5-3b", 3085938688},     {"qwen2.5-7b", 7615616512},
+      {"gpt2-124m", 124439808},       {"gpt2-350m", 354823168},       {"gpt2-774m", 774030080},
+      {"gpt2-1558m", 1557611200},     {"llama-3-8b", 8030261248},     {"llama-3-70b", 70553706496},
+      {"llama-3-405b", 405853388800}, {"qwen2.5-0.5b", 494032768},    {"qwen2.5-1.5b", 1543714304},
+      {"qwen2.5-3b", 3085938688},     {"qwen2.5-7b", 7615616512},     {"llama-3.1-8b", 8030261248},
+      {"llama-3.1-70b", 70553706496}, {"llama-3.3-70b", 70553706496}, {"llama-3.2-1b", 1235814400},
+      {"llama-3.2-3b", 3212749824},   {"qwen3-0.6b", 596049920},      {"qwen3-1.7b", 1720574976},
+      {"qwen3-4b", 4022468096},       {"qwen3-8b", 8190735360},       {"qwen3-14b", 14768307200},
+      {"qwen3-32b", 32762123264},     {"mistral-7b", 7241732096},     {"mistral-7b-v0.3", 7248023552},
+      {"gemma-3-270m", 268098176},    {"gemma-3-1b", 999885952},      {"olmo-2-1b", 1484916736},
+      {"olmo-2-7b", 7298617344},      {"olmo-2-13b", 13716198400},
   };
   for (const auto& [name, total] : published) {
     INFO(name);
@@ -51,6 +58,34 @@ TEST_CASE("FLOPs of a token are six for each matmul parameter and causal attenti
   job::ModelOptions model = preset_job("gpt2-124m").model;
   // 6 x 123,532,032 + 6 x 12 x 768 x 1024.
   CHECK(job::flops_per_token(model) == Approx(6.0 * 123532032 + 56623104).epsilon(1e-12));
+}
+
+TEST_CASE("a sliding layer's FLOPs are those of the pairs that its window leaves", "[spec]") {
+  job::ModelOptions model = preset_job("mistral-7b").model;
+  const double matmul = 6.0 * static_cast<double>(job::count_parameters(model).matmul);
+  // Of 8192 queries each sees min(i, 4096) keys, by the area under the diagonal; two products of 2 FLOPs for
+  // each feature, forward and twice backward.
+  const double pairs = 8192.0 * 4096 - 4096.0 * 4096 / 2;
+  CHECK(job::flops_per_token(model) == Approx(matmul + 32 * 12 * 4096 * pairs / 8192).epsilon(1e-12));
+  model.attention.pattern = {"sliding", "full"};
+  const double all_pairs = 8192.0 * 8192 / 2;
+  CHECK(job::flops_per_token(model) ==
+        Approx(matmul + 16 * 12 * 4096 * (pairs + all_pairs) / 8192).epsilon(1e-12));
+  model.seq_len = 4096;  // the window holds it
+  CHECK(job::flops_per_token(model) == Approx(matmul + 6.0 * 32 * 4096 * 4096).epsilon(1e-12));
+}
+
+TEST_CASE("a job's key of a map goes over its preset's, and the map's others stay", "[spec]") {
+  const std::string rest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
+  const job::JobSpec job =
+      spec::parse_job("model: {preset: llama-3.1-8b, rope_scaling: {factor: 4}" + rest, "job.yaml");
+  CHECK(job.model.rope_scaling.kind == job::RopeScalingKind::llama3);
+  CHECK(job.model.rope_scaling.factor == 4);
+  CHECK(job.model.rope_scaling.original_max_position == 8192);
+  const job::JobSpec plain =
+      spec::parse_job("model: {preset: llama-3.1-8b, rope_scaling: {kind: none}" + rest, "job.yaml");
+  CHECK(plain.model.rope_scaling == job::RopeScaling{});
+  CHECK(spec::parse_job(spec::to_yaml(plain), "resolved.yaml") == plain);
 }
 
 TEST_CASE("qk_norm adds one weight for each feature of a query and a key head", "[spec]") {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the reference runs llama.safetensors, gpt2.safetensors and qwen.safetensors beside this file.
+"""Writes the reference runs (those of CONFIGS, or those that are named) beside this file.
 
 Each is a tiny transformer written out in plain float64 PyTorch and trained for twelve steps; README.md lists
 what a file holds. The same run with bfloat16 parameters and activations gives `loss_bf16`: how far PyTorch's
@@ -9,6 +9,7 @@ own bfloat16 strays is the yardstick for ours.
 import json
 import math
 import pathlib
+import sys
 from dataclasses import asdict, dataclass
 
 import torch
@@ -41,12 +42,26 @@ class Config:
     seq: int = 24
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
+    yarn: tuple = ()  # factor, first length, turns of quick pairs, of slow ones
+    window: int = 0
+    pattern: tuple = ("full",)  # over and over
+    sliding_theta: float = 0.0
+    placement: str = "pre"  # of norms: pre | post | sandwich
+    less_one: bool = False  # norms multiply by one and the weight
+    span: str = "head"  # of qk_norm: head | all
+    scaled: bool = False  # embeddings by sqrt(hidden)
+    query_scalar: float = 0.0  # scores are divided by its root; 0: the head's size
 
 
 CONFIGS = [
     Config("llama", 11, "rms", "rope", "swiglu", kv_heads=2, ffn=48),
     Config("gpt2", 12, "layer", "learned", "gelu", kv_heads=4, ffn=128, bias=True, tied=True),
     Config("qwen", 13, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qkv_bias=True, qk_norm=True, tied=True),
+    Config("windows", 14, "rms", "rope", "swiglu", kv_heads=2, ffn=48, layers=3, yarn=(4.0, 12, 2.0, 0.5), window=7,
+           pattern=("sliding", "full"), sliding_theta=500.0),
+    Config("gemma", 15, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, qk_norm=True, tied=True, window=7, pattern=("sliding", "full"),
+           sliding_theta=500.0, placement="sandwich", less_one=True, scaled=True, query_scalar=20.0),
+    Config("olmo", 16, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qk_norm=True, placement="post", span="all"),
 ]
 
 
@@ -69,18 +84,24 @@ def parameter_shapes(c):
 
     for i in range(c.layers):
         layer = f"layers.{i}."
-        norm(layer + "attn_norm")
+        if c.placement != "post":
+            norm(layer + "attn_norm")
         linear(layer + "qkv", (h + 2 * k) * e, d, c.bias or c.qkv_bias)
         if c.qk_norm:
-            shapes[layer + "q_norm.weight"] = (e,)
-            shapes[layer + "k_norm.weight"] = (e,)
+            shapes[layer + "q_norm.weight"] = (h * e if c.span == "all" else e,)
+            shapes[layer + "k_norm.weight"] = (k * e if c.span == "all" else e,)
         linear(layer + "attn_out", d, h * e, c.bias)
-        norm(layer + "mlp_norm")
-        if c.mlp == "swiglu":
+        if c.placement != "pre":
+            norm(layer + "attn_post_norm")
+        if c.placement != "post":
+            norm(layer + "mlp_norm")
+        if c.mlp != "gelu":
             linear(layer + "gate_up", 2 * f, d, c.bias)
         else:
             linear(layer + "up", f, d, c.bias)
         linear(layer + "down", d, f, c.bias)
+        if c.placement != "pre":
+            norm(layer + "mlp_post_norm")
     norm("final_norm")
     if not c.tied:
         shapes["head.weight"] = (c.vocab, d)
@@ -96,7 +117,7 @@ def initial_parameters(c):
         if name.endswith(".bias"):
             z = 0.05 * z
         elif name.endswith("norm.weight"):
-            z = 1 + 0.1 * z
+            z = (0 if c.less_one else 1) + 0.1 * z
         else:
             z = 0.08 * z
         values[name] = z.float()
@@ -134,12 +155,20 @@ def layer_norm(x, weight, bias, eps):
     return (centred * torch.rsqrt(variance + eps)).to(x.dtype) * weight + bias
 
 
-def rope(x_BHSE, theta):
-    """Rotates the pairs (i, i + E/2) by position * theta^(-2i/E)."""
+def rope(x_BHSE, theta, yarn=()):
+    """Rotates the pairs (i, i + E/2) by position * theta^(-2i/E), which YaRN scales (Peng et al., arXiv 2309.00071)."""
     s, e = x_BHSE.shape[-2:]
     frequency = theta ** (-torch.arange(0, e, 2, dtype=torch.float64) / e)
+    scale = 1.0
+    if yarn:
+        factor, length, quick, slow = yarn
+        low, high = (e * math.log(length / (2 * math.pi * turns)) / (2 * math.log(theta)) for turns in (quick, slow))
+        low, high = max(math.floor(low), 0), min(math.ceil(high), e - 1)
+        kept = 1 - ((torch.arange(e // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        frequency = frequency * kept + frequency / factor * (1 - kept)
+        scale = 0.1 * math.log(factor) + 1
     angle = torch.arange(s, dtype=torch.float64)[:, None] * frequency
-    cos, sin = angle.cos().to(x_BHSE.dtype), angle.sin().to(x_BHSE.dtype)
+    cos, sin = (scale * angle.cos()).to(x_BHSE.dtype), (scale * angle.sin()).to(x_BHSE.dtype)
     a, b = x_BHSE[..., : e // 2], x_BHSE[..., e // 2 :]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
@@ -149,43 +178,63 @@ def forward(c, p, tokens_BS):
     h, k, e = c.heads, c.kv_heads, c.head_dim
     b, s = tokens_BS.shape
 
+    def factor(name):
+        return 1 + p[name + ".weight"] if c.less_one else p[name + ".weight"]
+
     def norm(x, name):
         if c.norm == "layer":
             return layer_norm(x, p[name + ".weight"], p[name + ".bias"], c.norm_eps)
-        return rms_norm(x, p[name + ".weight"], c.norm_eps)
+        return rms_norm(x, factor(name), c.norm_eps)
 
     def linear(x, name):
         y = x @ p[name + ".weight"].T
         return y + p[name + ".bias"] if name + ".bias" in p else y
 
-    def attention(x, layer):
+    def attention(x, layer, slides):
         q, key, value = linear(x, layer + "qkv").split((h * e, k * e, k * e), dim=-1)
+        if c.span == "all":
+            q, key = rms_norm(q, factor(layer + "q_norm"), c.norm_eps), rms_norm(key, factor(layer + "k_norm"), c.norm_eps)
         q, key, value = (t.view(b, s, -1, e).transpose(1, 2) for t in (q, key, value))
-        if c.qk_norm:
-            q = rms_norm(q, p[layer + "q_norm.weight"], c.norm_eps)
-            key = rms_norm(key, p[layer + "k_norm.weight"], c.norm_eps)
+        if c.qk_norm and c.span == "head":
+            q = rms_norm(q, factor(layer + "q_norm"), c.norm_eps)
+            key = rms_norm(key, factor(layer + "k_norm"), c.norm_eps)
         if c.positions == "rope":
-            q, key = rope(q, c.rope_theta), rope(key, c.rope_theta)
+            local = slides and c.sliding_theta > 0
+            turn = (c.sliding_theta,) if local else (c.rope_theta, c.yarn)
+            q, key = rope(q, *turn), rope(key, *turn)
         # Query head j reads key and value head j / (H / K).
         key, value = (t.repeat_interleave(h // k, dim=1) for t in (key, value))
-        scores = widen(q @ key.transpose(-1, -2)) / math.sqrt(e)
-        future = torch.ones(s, s, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, -math.inf).softmax(-1).to(x.dtype)
+        scores = widen(q @ key.transpose(-1, -2)) / math.sqrt(c.query_scalar or e)
+        hidden = torch.ones(s, s, dtype=torch.bool).triu(1)
+        if slides:
+            hidden |= torch.ones(s, s, dtype=torch.bool).tril(-c.window)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1).to(x.dtype)
         return linear((weights @ value).transpose(1, 2).reshape(b, s, h * e), layer + "attn_out")
 
     def mlp(x, layer):
-        if c.mlp == "swiglu":
+        if c.mlp != "gelu":
             gate, up = linear(x, layer + "gate_up").chunk(2, dim=-1)
-            return linear(F.silu(gate) * up, layer + "down")
+            gate = F.silu(gate) if c.mlp == "swiglu" else F.gelu(gate, approximate="tanh")
+            return linear(gate * up, layer + "down")
         return linear(F.gelu(linear(x, layer + "up"), approximate="tanh"), layer + "down")
 
     x = p["embed.weight"][tokens_BS]
+    if c.scaled:
+        x = x * torch.tensor(math.sqrt(c.hidden), dtype=x.dtype)
     if c.positions == "learned":
         x = x + p["positions.weight"][:s]
+
+    def before(x, name):
+        return x if c.placement == "post" else norm(x, name)
+
+    def after(x, name):
+        return x if c.placement == "pre" else norm(x, name)
+
     for i in range(c.layers):
         layer = f"layers.{i}."
-        x = x + attention(norm(x, layer + "attn_norm"), layer)
-        x = x + mlp(norm(x, layer + "mlp_norm"), layer)
+        slides = c.pattern[i % len(c.pattern)] == "sliding"
+        x = x + after(attention(before(x, layer + "attn_norm"), layer, slides), layer + "attn_post_norm")
+        x = x + after(mlp(before(x, layer + "mlp_norm"), layer), layer + "mlp_post_norm")
     x = norm(x, "final_norm")
     return x @ p["embed.weight" if c.tied else "head.weight"].T
 
@@ -235,6 +284,8 @@ def main():
     torch.set_num_threads(1)
     here = pathlib.Path(__file__).parent
     for c in CONFIGS:
+        if sys.argv[1:] and c.name not in sys.argv[1:]:
+            continue
         initial, tokens = initial_parameters(c), make_tokens(c)
         final, gradient, losses, norms, rates = train(c, initial, tokens, torch.float64, torch.float64)
         losses_bf16 = train(c, initial, tokens, torch.float32, torch.bfloat16)[2]

@@ -10,44 +10,47 @@ struct Size {
 // Whole vectors, tails, single elements, and more than one block.
 constexpr Size kSizes[] = {{1, 1}, {3, 16}, {5, 37}, {2, 64}};
 
-Values glu(const Values& gate_up, Size size) {
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+Values glu(const Values& gate_up, Size size, kernels::Gate gate = kernels::Gate::silu) {
   const std::size_t f = static_cast<std::size_t>(size.columns);
   Values act(static_cast<std::size_t>(size.rows) * f);
   for (std::size_t i = 0; i < act.size(); ++i) {
     const double g = gate_up[i / f * 2 * f + i % f], u = gate_up[i / f * 2 * f + f + i % f];
-    act[i] = g / (1 + std::exp(-g)) * u;
+    act[i] = (gate == kernels::Gate::silu ? g / (1 + std::exp(-g)) : gelu(g)) * u;
   }
   return act;
 }
 
 Values gelu(const Values& x) {
   Values act(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i)
-    act[i] = 0.5 * x[i] * (1 + std::tanh(std::sqrt(2 / M_PI) * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
+  for (std::size_t i = 0; i < x.size(); ++i) act[i] = gelu(x[i]);
   return act;
 }
 
 }  // namespace
 
 TEST_CASE("glu forward and backward match their float64 definition and its finite differences", "[mlp]") {
+  const auto gate = GENERATE(kernels::Gate::silu, kernels::Gate::gelu);
   for (const DType dtype : kActivationDtypes)
     for (const Size size : kSizes) {
       const Shape wide{size.rows, 2 * size.columns}, narrow{size.rows, size.columns};
       const Values gate_up = normal_values(wide.numel(), 1, dtype, 2.0),
                    dact = normal_values(narrow.numel(), 2, dtype);
-      const Values act = glu(gate_up, size);
+      const Values act = glu(gate_up, size, gate);
       const Values gradient =
-          numeric_gradient([&](const Values& x) { return dot(glu(x, size), dact); }, gate_up);
+          numeric_gradient([&](const Values& x) { return dot(glu(x, size, gate), dact); }, gate_up);
       check_operator([&](Machine& m) {
         const Tensor x = m.tensor(dtype, wide, gate_up), d = m.tensor(dtype, narrow, dact);
         const Tensor forward = m.empty(dtype, narrow), again = m.empty(dtype, narrow),
                      dx = m.empty(dtype, wide);
-        m.backend().glu_forward(m.stream(), {.gate_up_T2F = x, .act_TF = forward});
-        m.backend().glu_backward(m.stream(),
-                                 {.dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = dx, .act_TF = again});
+        m.backend().glu_forward(m.stream(), {.gate = gate, .gate_up_T2F = x, .act_TF = forward});
+        m.backend().glu_backward(
+            m.stream(), {.gate = gate, .dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = dx, .act_TF = again});
         const Tensor in_place = m.tensor(dtype, wide, gate_up);
         m.backend().glu_backward(
-            m.stream(), {.dact_TF = d, .gate_up_T2F = in_place, .dgate_up_T2F = in_place, .act_TF = {}});
+            m.stream(),
+            {.gate = gate, .dact_TF = d, .gate_up_T2F = in_place, .dgate_up_T2F = in_place, .act_TF = {}});
         return std::vector<Output>{{"act", forward, act},
                                    {"act again", again, act},
                                    {"dgate_up", dx, gradient},

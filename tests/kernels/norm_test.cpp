@@ -10,6 +10,7 @@ struct Case {
   NormKind kind;
   DType activations, weights;
   std::int64_t rows, columns;
+  double offset = 0;  ///< of the weight
 };
 
 // Tails, one element, and more rows than one partial sum takes.
@@ -20,6 +21,8 @@ std::vector<Case> cases() {
       all.push_back({kind, dtype, DType::f32, 1, 1});
       all.push_back({kind, dtype, dtype, 5, 37});
       all.push_back({kind, dtype, DType::f32, 70, 16});
+      all.push_back({kind, dtype, dtype, 5, 37, 1.0});
+      all.push_back({kind, dtype, DType::f32, 3, 64, 1.0});
     }
   all.push_back({NormKind::rms, DType::f32, DType::bf16, 2, 48});
   return all;
@@ -48,7 +51,8 @@ Values norm(const Case& c, const Values& x, const Values& weight, const Values& 
   const Statistics s = statistics(c, x, eps);
   Values y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i)
-    y[i] = (x[i] - s.mean[i / d]) * s.rstd[i / d] * weight[i % d] + (bias.empty() ? 0.0 : bias[i % d]);
+    y[i] = (x[i] - s.mean[i / d]) * s.rstd[i / d] * (c.offset + weight[i % d]) +
+           (bias.empty() ? 0.0 : bias[i % d]);
   return y;
 }
 
@@ -61,7 +65,7 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
     const Shape shape{c.rows, c.columns}, row{c.columns}, column{c.rows};
     const Values residual = normal_values(shape.numel(), 1, c.activations, 1.0, 0.5);
     const Values delta = normal_values(shape.numel(), 2, c.activations);
-    const Values weight = normal_values(c.columns, 3, c.weights, 0.3, 1.0),
+    const Values weight = normal_values(c.columns, 3, c.weights, 0.3, 1.0 - c.offset),
                  bias = normal_values(c.columns, 4, c.weights);
     const Values total = rounded(sum(residual, delta), c.activations);
     check_operator([&](Machine& m) {
@@ -77,6 +81,7 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
                                    .residual_TD = m.tensor(c.activations, shape, residual),
                                    .delta_TD = d,
                                    .weight_D = w,
+                                   .weight_offset = static_cast<float>(c.offset),
                                    .bias_D = b,
                                    .sum_TD = stored,
                                    .y_TD = y,
@@ -91,6 +96,7 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
               .residual_TD = m.tensor(c.activations, shape, residual),
               .delta_TD = {},
               .weight_D = w,
+              .weight_offset = static_cast<float>(c.offset),
               .bias_D = {},
               .sum_TD = {},
               .y_TD = plain,
@@ -117,7 +123,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
     const Values x = normal_values(shape.numel(), 5, c.activations, 1.0, 0.5);
     const Values dy = normal_values(shape.numel(), 6, c.activations);
     const Values dsum = normal_values(shape.numel(), 7, c.activations);
-    const Values weight = normal_values(c.columns, 8, c.weights, 0.3, 1.0),
+    const Values weight = normal_values(c.columns, 8, c.weights, 0.3, 1.0 - c.offset),
                  bias = normal_values(c.columns, 9, c.weights);
     const Values before = normal_values(c.columns, 10, c.weights);
     // The statistics that the forward pass left, in fp32, as the backward pass is given them.
@@ -141,6 +147,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
                                     .dsum_TD = m.tensor(c.activations, shape, dsum),
                                     .sum_TD = m.tensor(c.activations, shape, x),
                                     .weight_D = m.tensor(c.weights, row, weight),
+                                    .weight_offset = static_cast<float>(c.offset),
                                     .mean_T = layer ? m.tensor(DType::f32, column, s.mean) : Tensor{},
                                     .rstd_T = m.tensor(DType::f32, column, s.rstd),
                                     .dx_TD = m.empty(c.activations, shape),

@@ -1,6 +1,9 @@
 // Shapes of a model's size, and tensors that begin at odd addresses: where a float64 reference or finite
 // differences would cost too much, the reference is the CPU world in fp32 on the same values.
 
+#include <cmath>
+#include <vector>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/machine.h"
 
@@ -173,7 +176,10 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
       check_against_oracle([&](const Trial& on) {
         const Shape shape{tokens, heads.columns()};
         const Tensor table = rope ? on.empty(DType::f32, {50, e}) : Tensor{};
-        if (rope) on.m.backend().rope_table(on.m.stream(), {.theta = 1000.0f, .table_SE = table});
+        std::vector<double> frequencies;
+        for (std::int64_t i = 0; i < e / 2; ++i)
+          frequencies.push_back(std::pow(1000.0, -2.0 * static_cast<double>(i) / static_cast<double>(e)));
+        if (rope) on.m.backend().rope_table(on.m.stream(), {.frequencies = frequencies, .table_SE = table});
         const Tensor positions = on.m.ids(cycle(tokens, 7, 50));
         const kernels::QkNormRopeForward forward{.heads = heads,
                                                  .qkv_in = on.normal(shape, 1),

@@ -13,6 +13,11 @@ struct Case {
   DType dtype;
   std::int64_t tokens;
   bool norm, rope;
+  kernels::QkNormSpan span = kernels::QkNormSpan::head;
+  double offset = 0;  ///< of the norms' weights
+
+  std::int64_t q_weights() const { return norm_elements(span, heads.heads, heads.head_size); }
+  std::int64_t k_weights() const { return norm_elements(span, heads.kv_heads, heads.head_size); }
 };
 
 std::vector<Case> cases() {
@@ -23,6 +28,11 @@ std::vector<Case> cases() {
         all.push_back({{2, 1, 6}, dtype, 5, norm, rope});
         all.push_back({{1, 1, 2}, dtype, 37, norm, rope});
         all.push_back({{4, 2, 32}, dtype, 2, norm, rope});
+        if (!norm) continue;
+        // More tokens than one part of the sums has; more heads than a block's groups.
+        all.push_back({{2, 1, 6}, dtype, 37, norm, rope, kernels::QkNormSpan::all});
+        all.push_back({{36, 2, 32}, dtype, 3, norm, rope, kernels::QkNormSpan::all, 1.0});
+        all.push_back({{4, 2, 32}, dtype, 5, norm, rope, kernels::QkNormSpan::head, 1.0});
       }
   return all;
 }
@@ -45,11 +55,17 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
     for (std::size_t h = 0; h < rotated; ++h) {
       double* x = out.data() + t * columns + h * e;
       if (c.norm) {
-        const Values& weight = h < static_cast<std::size_t>(c.heads.heads) ? q_weight : k_weight;
+        const auto queries = static_cast<std::size_t>(c.heads.heads);
+        const Values& weight = h < queries ? q_weight : k_weight;
+        const bool all = c.span == kernels::QkNormSpan::all;
+        const std::size_t begin = all ? (h < queries ? 0 : queries) : h,
+                          end = all ? (h < queries ? queries : rotated) : h + 1;
         double squares = 0;
-        for (std::size_t i = 0; i < e; ++i) squares += x[i] * x[i];
+        for (std::size_t i = begin * e; i < end * e; ++i)
+          squares += qkv[t * columns + i] * qkv[t * columns + i];
         for (std::size_t i = 0; i < e; ++i)
-          x[i] *= weight[i] / std::sqrt(squares / static_cast<double>(e) + kEps);
+          x[i] *= (c.offset + weight[(h - begin) * e + i]) /
+                  std::sqrt(squares / static_cast<double>((end - begin) * e) + kEps);
       }
       if (!c.rope) continue;
       const double* cs = table.data() + static_cast<std::size_t>(positions[t]) * e;
@@ -62,14 +78,21 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
   return out;
 }
 
-Values rope_values(std::int64_t positions, std::int64_t e, double theta) {
+std::vector<double> rope_frequencies(std::int64_t e, double theta) {
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < e / 2; ++i)
+    frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(e)));
+  return frequencies;
+}
+
+Values rope_values(std::int64_t positions, std::int64_t e, double theta, double factor = 1) {
   Values table;
   for (std::int64_t s = 0; s < positions; ++s)
     for (const bool sine : {false, true})
       for (std::int64_t i = 0; i < e / 2; ++i) {
         const double angle =
             static_cast<double>(s) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(e));
-        table.push_back(sine ? std::sin(angle) : std::cos(angle));
+        table.push_back(factor * (sine ? std::sin(angle) : std::cos(angle)));
       }
   return table;
 }
@@ -78,15 +101,20 @@ Values rope_values(std::int64_t positions, std::int64_t e, double theta) {
 
 TEST_CASE("the rope table holds cosines and sines right to one fp32 rounding", "[rope]") {
   check_operator([](Machine& m) {
-    const Tensor table = m.empty(DType::f32, {3000, 8});
-    m.backend().rope_table(m.stream(), {.theta = 500.0f, .table_SE = table});
-    const Values expected = rope_values(3000, 8, 500.0);
-    const Values actual = Machine::read(table);
-    double worst = 0;
-    for (std::size_t i = 0; i < actual.size(); ++i)
-      worst = std::max(worst, std::abs(actual[i] - expected[i]));
-    CHECK(worst <= 0x1p-24);
-    return std::vector<Output>{{"table", table, expected}};
+    std::vector<Output> outputs;
+    const std::vector<double> frequencies = rope_frequencies(8, 500.0);
+    for (const double factor : {1.0, 0.75}) {
+      const Tensor table = m.empty(DType::f32, {3000, 8});
+      m.backend().rope_table(m.stream(), {.frequencies = frequencies, .factor = factor, .table_SE = table});
+      const Values expected = rope_values(3000, 8, 500.0, factor);
+      const Values actual = Machine::read(table);
+      double worst = 0;
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        worst = std::max(worst, std::abs(actual[i] - expected[i]));
+      CHECK(worst <= 0x1p-24);
+      outputs.push_back({factor == 1.0 ? "table" : "scaled table", table, expected});
+    }
+    return outputs;
   });
 }
 
@@ -95,8 +123,8 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
     const std::int64_t e = c.heads.head_size;
     const Shape shape{c.tokens, c.heads.columns()};
     const Values qkv = normal_values(shape.numel(), 1, c.dtype);
-    const Values q_weight = normal_values(e, 2, DType::f32, 0.3, 1.0),
-                 k_weight = normal_values(e, 3, DType::f32, 0.3, 1.0);
+    const Values q_weight = normal_values(c.q_weights(), 2, DType::f32, 0.3, 1.0 - c.offset),
+                 k_weight = normal_values(c.k_weights(), 3, DType::f32, 0.3, 1.0 - c.offset);
     const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
     const Values expected = reference(c, qkv, q_weight, k_weight, table);
     check_operator([&](Machine& m) {
@@ -106,8 +134,10 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
           .qkv_out = m.empty(c.dtype, shape),
           .positions_T = m.ids(positions_of(c)),
           .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
-          .q_weight_E = c.norm ? m.tensor(DType::f32, {e}, q_weight) : Tensor{},
-          .k_weight_E = c.norm ? m.tensor(DType::f32, {e}, k_weight) : Tensor{},
+          .span = c.span,
+          .q_weight_E = c.norm ? m.tensor(DType::f32, {c.q_weights()}, q_weight) : Tensor{},
+          .k_weight_E = c.norm ? m.tensor(DType::f32, {c.k_weights()}, k_weight) : Tensor{},
+          .weight_offset = static_cast<float>(c.offset),
           .eps = kEps};
       m.backend().qk_norm_rope_forward(m.stream(), args);
       std::vector<Output> outputs{{"qkv", args.qkv_out, expected, e}};
@@ -127,9 +157,10 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
     const Shape shape{c.tokens, c.heads.columns()};
     const Values qkv = normal_values(shape.numel(), 4, c.dtype),
                  dout = normal_values(shape.numel(), 5, c.dtype);
-    const Values q_weight = normal_values(e, 6, c.dtype, 0.3, 1.0),
-                 k_weight = normal_values(e, 7, c.dtype, 0.3, 1.0);
-    const Values before = normal_values(e, 8, DType::f32);
+    const Values q_weight = normal_values(c.q_weights(), 6, c.dtype, 0.3, 1.0 - c.offset),
+                 k_weight = normal_values(c.k_weights(), 7, c.dtype, 0.3, 1.0 - c.offset);
+    const Values q_before = normal_values(c.q_weights(), 8, DType::f32),
+                 k_before = normal_values(c.k_weights(), 9, DType::f32);
     const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
     const auto loss = [&](const Values& x, const Values& q, const Values& k) {
       return dot(reference(c, x, q, k, table), dout);
@@ -144,29 +175,31 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
           .dqkv = m.tensor(c.dtype, shape, dout),
           .positions_T = m.ids(positions_of(c)),
           .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
+          .span = c.span,
           .q_weight_E = {},
           .k_weight_E = {},
+          .weight_offset = static_cast<float>(c.offset),
           .eps = kEps,
           .dq_weight_E = {},
           .dk_weight_E = {},
           .mode = WriteMode::accumulate};
       if (c.norm) {
-        args.q_weight_E = m.tensor(c.dtype, {e}, q_weight);
-        args.k_weight_E = m.tensor(c.dtype, {e}, k_weight);
-        args.dq_weight_E = m.tensor(DType::f32, {e}, before);
-        args.dk_weight_E = m.tensor(DType::f32, {e}, before);
+        args.q_weight_E = m.tensor(c.dtype, {c.q_weights()}, q_weight);
+        args.k_weight_E = m.tensor(c.dtype, {c.k_weights()}, k_weight);
+        args.dq_weight_E = m.tensor(DType::f32, {c.q_weights()}, q_before);
+        args.dk_weight_E = m.tensor(DType::f32, {c.k_weights()}, k_before);
       }
       m.backend().qk_norm_rope_backward(m.stream(), args);
       CHECK(m.scratch().high_water() == kernels::align_up(scratch_bytes(args, m.backend().target())));
       std::vector<Output> outputs{{"dqkv", args.dqkv, dqkv, e}};
       if (c.norm) {
         outputs.push_back(
-            {"dq_weight added to", args.dq_weight_E, sum(before, dq), c.tokens * c.heads.heads});
+            {"dq_weight added to", args.dq_weight_E, sum(q_before, dq), c.tokens * c.heads.heads});
         outputs.push_back(
-            {"dk_weight added to", args.dk_weight_E, sum(before, dk), c.tokens * c.heads.kv_heads});
+            {"dk_weight added to", args.dk_weight_E, sum(k_before, dk), c.tokens * c.heads.kv_heads});
         args.dqkv = m.tensor(c.dtype, shape, dout);
-        args.dq_weight_E = m.empty(c.dtype, {e});
-        args.dk_weight_E = m.empty(c.dtype, {e});
+        args.dq_weight_E = m.empty(c.dtype, {c.q_weights()});
+        args.dk_weight_E = m.empty(c.dtype, {c.k_weights()});
         args.mode = WriteMode::assign;
         m.backend().qk_norm_rope_backward(m.stream(), args);
         outputs.push_back({"dq_weight assigned", args.dq_weight_E, dq, c.tokens * c.heads.heads});

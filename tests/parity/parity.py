@@ -11,17 +11,30 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config, Qwen2Config,
+                          Qwen3Config)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": SEQ, "rms_norm_eps": 1e-5}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES = {
     "llama": LlamaConfig(**ROPE),
     "llama, biases": LlamaConfig(**ROPE, attention_bias=True, mlp_bias=True),
+    "llama 3.1": LlamaConfig(**ROPE, rope_parameters=LLAMA3),
+    "llama, linear": LlamaConfig(**ROPE, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}),
     "mistral": MistralConfig(**ROPE, head_dim=32, sliding_window=SEQ),
+    "mistral, window 7": MistralConfig(**ROPE, head_dim=32, sliding_window=7),
     "qwen2": Qwen2Config(**ROPE, tie_word_embeddings=True),
+    "qwen2, window, yarn": Qwen2Config(**ROPE, use_sliding_window=True, sliding_window=5, max_window_layers=1, rope_parameters=YARN),
     "qwen3": Qwen3Config(**ROPE, head_dim=32),
+    "olmo2": Olmo2Config(**ROPE, pad_token_id=None, eos_token_id=None),
+    "gemma3_text": Gemma3TextConfig(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
+                                    pad_token_id=None, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                    rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                                                     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
 }
@@ -110,6 +123,8 @@ def measure(name, config, seed, root, trainerd, dump):
     ours = load_file(root / "dump.safetensors")
     row = {"logits": relative(ours["logits"], logits_of(model, tokens[0]))}
     for layout, flags in LAYOUTS.items():
+        if config.model_type == "olmo2" and any("tp=" in flag for flag in flags):
+            continue  # refused: its norms of queries and keys go over all heads
         folder = root / layout.replace(", ", "-").replace(" ", "")
         # A step of this length changes no weight that is not next to 0.
         run(trainerd, "run", write_job(folder.with_suffix(".yaml"), source, 1, 1e-30, 1), *(w for f in flags for w in ("--set", f)))
@@ -146,8 +161,8 @@ def main():
     for seed, (name, config) in enumerate(FAMILIES.items(), 1):
         with tempfile.TemporaryDirectory() as folder:
             row = measure(name, config, seed, pathlib.Path(folder), options.trainerd, options.dump)
-        print(f"| {name} | " + " | ".join(f"{row[c]:.1e}" for c in columns) + f" | {'yes' if row['same bits'] else 'NO'} |", flush=True)
-        failed |= not row["same bits"] or any(not row[c] <= BOUNDS.get(c, BOUNDS["logits"]) for c in columns)
+        print(f"| {name} | " + " | ".join(f"{row[c]:.1e}" if c in row else "-" for c in columns) + f" | {'yes' if row['same bits'] else 'NO'} |", flush=True)
+        failed |= not row["same bits"] or any(not row[c] <= BOUNDS.get(c, BOUNDS["logits"]) for c in columns if c in row)
     sys.exit("\na figure is over its bound" if failed else 0)
 
 

@@ -20,10 +20,20 @@ CONFIGS = {
               "max_window_layers": 2, **LLAMA, "tie_word_embeddings": True},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, "sliding_window": None,
               "max_window_layers": 2, "attention_bias": False, "head_dim": 16, **LLAMA},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": False, **LLAMA},
+    # As Gemma 3's own files are, with fewer layers between full ones.
+    "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
+                    "query_pre_attn_scalar": 20, "sliding_window": 8, "sliding_window_pattern": 2, "rope_local_base_freq": 10000,
+                    "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "cache_implementation": "hybrid",
+                    **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
 }
+
+
+NORMS = {"olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+         "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")}
 
 
 def shapes(config):
@@ -52,12 +62,14 @@ def shapes(config):
             qkv = config["model_type"] == "qwen2" and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
             if qkv or config.get("mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
-        for name in ("input_layernorm", "post_attention_layernorm"):
+        for name in NORMS.get(config["model_type"], ("input_layernorm", "post_attention_layernorm")):
             out[layer + name + ".weight"] = (d,)
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in ("qwen3", "gemma3_text"):
             out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
+        if config["model_type"] == "olmo2":
+            out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
     out["model.norm.weight"] = (d,)
-    if not config["tie_word_embeddings"]:
+    if not config.get("tie_word_embeddings", config["model_type"] == "gemma3_text"):
         out["lm_head.weight"] = (config["vocab_size"], d)
     return out
 

@@ -95,7 +95,8 @@ class HuggingFace(RunTest):
             directory, tensors = self.source(family, family)
             checkpoint = self.root / (family + ".ckpt")
             self.command("import", directory, "--out", checkpoint)
-            for layout in LAYOUTS if family in ("llama", "gpt2") else ("tp2-pp2", "dp2-zero3"):
+            few = ("pp2" if family == "olmo2" else "tp2-pp2", "dp2-zero3")
+            for layout in LAYOUTS if family in ("llama", "gpt2") else few:
                 # A directory on one layout, a checkpoint on the next.
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
@@ -209,10 +210,14 @@ class HuggingFace(RunTest):
             self.assertIn("there is no directory", self.command(command, missing, status=2))
 
     def test_what_the_model_cannot_express_is_refused_by_its_field(self):
-        llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+        longrope = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 8192}
         for number, (family, changes, said) in enumerate((
-            ("llama", {"rope_scaling": llama3}, 'rope_scaling: "llama3" scaling'),
-            ("mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, 'rope_parameters: "yarn" scaling'),
+            ("llama", {"rope_scaling": longrope}, 'rope_scaling: "longrope" scaling'),
+            ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
+            ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 4}}, '"beta_fast" is not known with linear scaling'),
+            ("mistral", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, 'rope_parameters: "dynamic" scaling'),
+            ("qwen2", {"layer_types": ["full_attention"]}, "layer_types: has 1 layers of 2"),
+            ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window is not true"),
             ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
             ("llama", {"hidden_act": "gelu"}, 'hidden_act: "gelu" is not available yet'),
             ("llama", {"attention_bias": True}, "attention_bias: true with mlp_bias false"),
@@ -220,6 +225,9 @@ class HuggingFace(RunTest):
             ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
             ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
             ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
+            ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not available yet"),
+            ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
+            ("olmo2", {"attention_bias": True}, "attention_bias: true is not available yet"),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
             ("llama", {"model_type": "gemma2"}, 'model_type "gemma2" is not available: the families are llama, mistral'),
@@ -236,17 +244,41 @@ class HuggingFace(RunTest):
                 self.assertFalse((self.root / "ckpt").exists())
                 self.assertFalse(list(self.root.glob("*.partial*")))
 
-    def test_a_sliding_window_is_no_matter_for_sequences_that_fit_it(self):
-        directory, tensors = self.source("mistral", sliding_window=16)
-        self.assertIn("seq_len: 16\n", self.command("import", directory, "--out", self.root / "ckpt"))
-        for source in (directory, self.root / "ckpt"):
-            self.assertIn("model.seq_len: 32 is more than the 16 tokens",
-                          self.command("validate", self.from_job(source, model=", seq_len: 32"), status=2))
-        self.run_job(self.from_job(self.root / "ckpt"))
-        self.command("export", self.root / "a", "--out", self.root / "out")
-        self.assert_same(self.root / "out", tensors)
-        config = json.loads((self.root / "out" / "config.json").read_text())
-        self.assertEqual((config["sliding_window"], config["max_position_embeddings"]), (16, 32))
+    def test_sliding_windows_and_scaled_angles_come_in_and_go_out(self):
+        """In the spellings of transformers 4 and 5; trained on a layout and at sequences longer than the window."""
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e4}
+        two = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 5e3}}
+        for name, changes, keys, flags in (
+            ("llama", {"rope_scaling": llama3}, ("kind: llama3", "original_max_position: 16"), ["parallel.tp=2"]),
+            ("mistral", {"sliding_window": 16, "rope_parameters": yarn}, ("window: 16", "kind: yarn", "attention_factor: 1.06"), ["parallel.pp=2"]),
+            ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "rope_scaling": {"type": "linear", "factor": 2.0}},
+             ("window: 8", "pattern: [full, sliding]", "kind: linear"), []),
+            ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+             ("pattern: [sliding, full]",), ["parallel.dp=2", "parallel.zero=3"]),
+            ("gemma3_text", {"sliding_window_pattern": None, "rope_theta": None, "layer_types": ["full_attention", "sliding_attention"],
+                             "rope_local_base_freq": None, "rope_parameters": two},
+             ("sliding_theta: 5000", "kind: linear", "query_pre_attn_scalar: 20", "norm_weight: less_one"),
+             ["parallel.tp=2", "parallel.sequence_parallel=true"]),
+        ):
+            with self.subTest(name):
+                directory, tensors = self.source(name, name, **changes)
+                said = self.command("import", directory, "--out", self.root / f"{name}.ckpt")
+                for key in (*keys, "seq_len: 32\n"):
+                    self.assertIn(key, said)
+                self.run_job(self.from_job(self.root / f"{name}.ckpt", f"{name}-run"), *(w for f in flags for w in ("--set", f)))
+                out = self.root / f"{name}-out"
+                self.command("export", self.root / f"{name}-run", "--out", out)
+                self.assert_same(out, tensors)
+                self.assertEqual(said.partition("layers:")[2],
+                                 self.command("import", out, "--out", self.root / f"{name}.again").partition("layers:")[2])
+        config = json.loads((self.root / "qwen2-out" / "config.json").read_text())
+        self.assertEqual((config["use_sliding_window"], config["sliding_window"], config["max_window_layers"], config["layer_types"]),
+                         (True, 8, 1, ["full_attention", "sliding_attention"]))
+        self.assertEqual(json.loads((self.root / "llama-out" / "config.json").read_text())["rope_scaling"], llama3)
+        self.assertIn("model.attention.window: 4 is not the 16 of model.from", self.command(
+            "validate", self.from_job(self.root / "mistral", model=", attention: {window: 4}"), status=2))
 
     def test_damaged_directories_are_named_and_leave_nothing(self):
         def torn(path, tensors):

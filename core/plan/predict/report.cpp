@@ -17,9 +17,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFlopsConvention =
     "model FLOPs: 6 x (parameters in matrix products) + 6 x layers x heads x head_dim x seq_len a token "
-    "(causal attention, half of the "
-    "full one); with adapters 4 x those parameters, as they have no gradients, + 6 x those of the adapters; "
-    "recomputation does not count";
+    "(causal attention, half of the full one; in sliding layers what the window leaves); with adapters 4 x "
+    "those parameters, as they have no gradients, + 6 x those of the adapters; recomputation does not count";
 constexpr double kDay = 86400;
 
 double devices_of(const Plan& plan) { return static_cast<double>(plan.job.parallel.ranks()); }

@@ -16,7 +16,7 @@ namespace {
 using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
-/// recompute the same layers, and use the same pools and classes of slots.
+/// recompute the same layers, whose windows are alike, and use the same pools and classes of slots.
 std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
                      const train::SlotCounts& slots) {
   std::string key;
@@ -24,8 +24,10 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, st
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
   for (const parallel::ChunkSpan& span : chunks) {
     key += span.embedding ? "e" : "", key += span.head ? "h" : "";
-    for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
+    for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer) {
       add(static_cast<std::int64_t>(model::recompute_of(job.recompute, layer)));
+      add(job::layer_options(job.model, layer).window);
+    }
     key += ";";
   }
   const model::DeclaredParams declared = model::declare_parameters(

@@ -22,6 +22,8 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
     first += layers;
   }
   probe.job.model.layers = first;
+  // One kind for all layers, as bounds take them to be: the sliding one, which is the quicker.
+  probe.job.model.attention.pattern.clear();
   probe.rank = representative(probe.layout, probe.stage);
   return probe;
 }

@@ -9,45 +9,81 @@ inline Vec gelu_twice_u(Vec x) {
   return x * cubic * broadcast(1.5957691216057308f);
 }
 
+/// d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+inline Vec gelu_slope(Vec x) {
+  return fma(x * x, broadcast(0.134145f), broadcast(1.0f)) * broadcast(1.5957691216057308f);
+}
+
+struct Silu {
+  static Vec inner(Vec x) { return x; }
+  /// Of x s, where s is the sigmoid of `inner` and `value` x s: s + x s (1 - s) inner'.
+  static Vec gradient(Vec, Vec value, Vec s) { return fma(value, broadcast(1.0f) - s, s); }
+};
+struct Gelu {
+  static Vec inner(Vec x) { return gelu_twice_u(x); }
+  static Vec gradient(Vec x, Vec value, Vec s) {
+    return fma(value * (broadcast(1.0f) - s), gelu_slope(x), s);
+  }
+};
+
+template <class F>
+void with_gate(Gate gate, const F& f) {
+  if (gate == Gate::silu) f(Silu{});
+  else f(Gelu{});
+}
+
+template <class T, class Act>
+void glu_forward_rows(const std::byte* gate_up, std::byte* act, std::int64_t rows, std::int64_t ffn) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* gate = as<T>(gate_up) + r * 2 * ffn;
+    const T* up = gate + ffn;
+    T* out = as<T>(act) + r * ffn;
+    for_each_vec(ffn, [&](auto get, auto put) {
+      const Vec g = get(gate);
+      put(out, g * sigmoid(Act::inner(g)) * get(up));
+    });
+  }
+}
+
+template <class T, class Act>
+void glu_backward_rows(const std::byte* dact, const std::byte* gate_up, std::byte* dgate_up, std::byte* act,
+                       std::int64_t rows, std::int64_t ffn) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* dout = as<T>(dact) + r * ffn;
+    const T* gate = as<T>(gate_up) + r * 2 * ffn;
+    const T* up = gate + ffn;
+    T* dgate = as<T>(dgate_up) + r * 2 * ffn;
+    T* dup = dgate + ffn;
+    T* out = act == nullptr ? nullptr : as<T>(act) + r * ffn;
+    const auto body = [&](auto get, auto put, bool want_act) {
+      const Vec g = get(gate), u = get(up), d = get(dout);
+      const Vec s = sigmoid(Act::inner(g)), value = g * s;
+      put(dgate, d * u * Act::gradient(g, value, s));
+      put(dup, d * value);
+      if (want_act) put(out, value * u);
+    };
+    if (out == nullptr) for_each_vec(ffn, [&](auto get, auto put) { body(get, put, false); });
+    else for_each_vec(ffn, [&](auto get, auto put) { body(get, put, true); });
+  }
+}
+
 }  // namespace
 
-void glu_forward(DType dtype, const std::byte* gate_up, std::byte* act, std::int64_t rows, std::int64_t ffn) {
+void glu_forward(DType dtype, Gate gate, const std::byte* gate_up, std::byte* act, std::int64_t rows,
+                 std::int64_t ffn) {
   with_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const T* gate = as<T>(gate_up) + r * 2 * ffn;
-      const T* up = gate + ffn;
-      T* out = as<T>(act) + r * ffn;
-      for_each_vec(ffn, [&](auto get, auto put) {
-        const Vec g = get(gate);
-        put(out, g * sigmoid(g) * get(up));
-      });
-    }
+    with_gate(gate, [&](auto activation) {
+      glu_forward_rows<decltype(tag), decltype(activation)>(gate_up, act, rows, ffn);
+    });
   });
 }
 
-void glu_backward(DType dtype, const std::byte* dact, const std::byte* gate_up, std::byte* dgate_up,
-                  std::byte* act, std::int64_t rows, std::int64_t ffn) {
+void glu_backward(DType dtype, Gate gate, const std::byte* dact, const std::byte* gate_up,
+                  std::byte* dgate_up, std::byte* act, std::int64_t rows, std::int64_t ffn) {
   with_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const T* dout = as<T>(dact) + r * ffn;
-      const T* gate = as<T>(gate_up) + r * 2 * ffn;
-      const T* up = gate + ffn;
-      T* dgate = as<T>(dgate_up) + r * 2 * ffn;
-      T* dup = dgate + ffn;
-      T* out = act == nullptr ? nullptr : as<T>(act) + r * ffn;
-      const auto body = [&](auto get, auto put, bool want_act) {
-        const Vec g = get(gate), u = get(up), d = get(dout);
-        const Vec s = sigmoid(g), silu = g * s;
-        // silu' = s (1 + g (1 - s)) = s + silu (1 - s)
-        put(dgate, d * u * fma(silu, broadcast(1.0f) - s, s));
-        put(dup, d * silu);
-        if (want_act) put(out, silu * u);
-      };
-      if (out == nullptr) for_each_vec(ffn, [&](auto get, auto put) { body(get, put, false); });
-      else for_each_vec(ffn, [&](auto get, auto put) { body(get, put, true); });
-    }
+    with_gate(gate, [&](auto activation) {
+      glu_backward_rows<decltype(tag), decltype(activation)>(dact, gate_up, dgate_up, act, rows, ffn);
+    });
   });
 }
 
@@ -67,9 +103,7 @@ void gelu_backward(DType dtype, const std::byte* dact, const std::byte* x, std::
     for_each_vec(n, [&](auto get, auto put) {
       const Vec v = get(as<T>(x)), d = get(as<T>(dact));
       const Vec s = sigmoid(gelu_twice_u(v));
-      // d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
-      const Vec slope = fma(v * v, broadcast(0.134145f), broadcast(1.0f)) * broadcast(1.5957691216057308f);
-      put(as<T>(dx), d * fma(v * s * (broadcast(1.0f) - s), slope, s));
+      put(as<T>(dx), d * fma(v * s * (broadcast(1.0f) - s), gelu_slope(v), s));
     });
   });
 }

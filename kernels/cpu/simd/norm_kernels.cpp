@@ -9,6 +9,7 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
   const float inverse_d = 1.0f / static_cast<float>(d);
   const W* weight = at<W>(a.weight_D);
   const W* bias = at<W>(a.bias_D);
+  const Vec offset = broadcast(a.weight_offset);
   for (std::int64_t t = begin; t < end; ++t) {
     const T* x = at<T>(a.residual_TD, t * d);
     Vec squares = zero(), sums = zero();
@@ -46,9 +47,11 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
     T* y = at<T>(a.y_TD, t * d);
     const Vec shift = broadcast(mean), scale = broadcast(rstd);
     if (bias != nullptr)
-      for_each_vec(
-          d, [&](auto get, auto put) { put(y, fma((get(x) - shift) * scale, get(weight), get(bias))); });
-    else for_each_vec(d, [&](auto get, auto put) { put(y, (get(x) - shift) * scale * get(weight)); });
+      for_each_vec(d, [&](auto get, auto put) {
+        put(y, fma((get(x) - shift) * scale, get(weight) + offset, get(bias)));
+      });
+    else
+      for_each_vec(d, [&](auto get, auto put) { put(y, (get(x) - shift) * scale * (get(weight) + offset)); });
   }
 }
 
@@ -62,6 +65,7 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
   const float inverse_d = 1.0f / static_cast<float>(d);
   const bool layer = a.kind == NormKind::layer;
   const W* weight = at<W>(a.weight_D);
+  const Vec offset = broadcast(a.weight_offset);
   clear(dweight, d);
   if (dbias != nullptr) clear(dbias, d);
   for (std::int64_t t = begin; t < end; ++t) {
@@ -73,7 +77,7 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
     const Vec scale = broadcast(at<float>(a.rstd_T)[t]);
     Vec g_sum = zero(), gx_sum = zero();
     for_each_vec(d, [&](auto get, auto) {
-      const Vec g = get(dy) * get(weight);
+      const Vec g = get(dy) * (get(weight) + offset);
       g_sum += g;
       gx_sum = fma(g, (get(x) - shift) * scale, gx_sum);
     });
@@ -82,7 +86,7 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
     const auto body = [&](auto get, auto put, bool has_dsum) {
       const Vec out_gradient = get(dy);
       const Vec xh = (get(x) - shift) * scale;
-      Vec r = fnma(xh, gx_mean, out_gradient * get(weight) - g_mean) * scale;
+      Vec r = fnma(xh, gx_mean, out_gradient * (get(weight) + offset) - g_mean) * scale;
       if (has_dsum) r += get(dsum);
       put(dweight, fma(out_gradient, xh, get(dweight)));
       if (dbias != nullptr) put(dbias, get(dbias) + out_gradient);

@@ -27,12 +27,14 @@ float rms_rstd(const T* x, std::int64_t e, float eps) {
   return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(e) + eps);
 }
 
-/// One head: y = rotate(x rstd weight). `weight` null: no norm. y may be x.
+/// One head: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y may be x.
 template <class T, class W>
-void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float eps, Rotation rotation) {
-  const Vec scale = broadcast(weight == nullptr ? 1.0f : rms_rstd(x, e, eps));
+void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
+                  Rotation rotation) {
+  const Vec offset = broadcast(weight_offset);
+  const Vec scale = broadcast(rstd);
   const auto normed = [&](auto get, const T* from, const W* w) {
-    return w == nullptr ? get(from) : get(from) * scale * get(w);
+    return w == nullptr ? get(from) : get(from) * scale * (get(w) + offset);
   };
   if (rotation.cos == nullptr) {
     for_each_vec(e, [&](auto get, auto put) { put(y, normed(get, x, weight)); });
@@ -48,65 +50,113 @@ void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float eps, 
   });
 }
 
-/// One head, in place: dy becomes dx. g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x))
-/// and dweight += g x rstd.
-template <class T, class W>
-void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float eps, Rotation rotation,
-                   float* dweight) {
-  const bool rotates = rotation.cos != nullptr;
-  // Without a rotation one run over all of E does; with one, the two halves are walked together.
-  const std::int64_t half = rotates ? e / 2 : e;
-  const auto gradient = [&](auto get, Vec& low, Vec& high) {
+/// g = rotate back dy, of both halves; without a rotation one run over all of E does, as the lower.
+template <class T>
+struct HeadGradient {
+  const T* dy;
+  std::int64_t half;
+  Rotation rotation;
+
+  bool rotates() const { return rotation.cos != nullptr; }
+  template <class Get>
+  void at(const Get& get, Vec& low, Vec& high) const {
     low = get(dy);
     high = zero();
-    if (!rotates) return;
+    if (!rotates()) return;
     const Vec h = get(dy + half), c = get(rotation.cos), s = get(rotation.sin);
     high = fnma(low, s, h * c);
     low = fma(h, s, low * c);
-  };
-  if (weight == nullptr) {
-    if (!rotates) return;
-    for_each_vec(half, [&](auto get, auto put) {
-      Vec low, high;
-      gradient(get, low, high);
-      put(dy, low);
-      put(dy + half, high);
-    });
-    return;
   }
-  const float rstd = rms_rstd(x, e, eps);
+};
+template <class T>
+HeadGradient<T> head_gradient(const T* dy, std::int64_t e, Rotation rotation) {
+  return {dy, rotation.cos != nullptr ? e / 2 : e, rotation};
+}
+
+/// Sum over a head of g w x, where w is the weight with its offset.
+template <class T, class W>
+float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
+                    Rotation rotation) {
+  const HeadGradient<T> gradient = head_gradient(dy, e, rotation);
+  const Vec offset = broadcast(weight_offset);
+  const std::int64_t half = gradient.half;
   Vec products = zero();
   for_each_vec(half, [&](auto get, auto) {
     Vec low, high;
-    gradient(get, low, high);
-    products = fma(low * get(weight), get(x), products);
-    if (rotates) products = fma(high * get(weight + half), get(x + half), products);
+    gradient.at(get, low, high);
+    products = fma(low * (get(weight) + offset), get(x), products);
+    if (gradient.rotates()) products = fma(high * (get(weight + half) + offset), get(x + half), products);
   });
-  const Vec scale = broadcast(rstd);
-  const Vec mean = broadcast(sum(products) / static_cast<float>(e) * rstd * rstd);
-  for_each_vec(half, [&](auto get, auto put) {
+  return sum(products);
+}
+
+/// One head without a norm, in place.
+template <class T>
+void rotate_back(T* dy, std::int64_t e, Rotation rotation) {
+  const HeadGradient<T> gradient = head_gradient(dy, e, rotation);
+  if (!gradient.rotates()) return;
+  for_each_vec(gradient.half, [&](auto get, auto put) {
     Vec low, high;
-    gradient(get, low, high);
-    const auto write = [&](Vec g, std::int64_t offset) {
-      const Vec v = get(x + offset);
-      put(dweight + offset, fma(g, v * scale, get(dweight + offset)));
-      put(dy + offset, fnma(v, mean, g * get(weight + offset)) * scale);
+    gradient.at(get, low, high);
+    put(dy, low);
+    put(dy + gradient.half, high);
+  });
+}
+
+/// What a norm's backward knows of what it goes over.
+struct NormSums {
+  float rstd = 0;
+  float mean = 0;  ///< rstd^2 times the mean of g w x
+};
+
+/// One head, in place: dy becomes dx = rstd (g w - x mean), and dweight += g x rstd.
+template <class T, class W>
+void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
+                   const NormSums& sums, Rotation rotation, float* dweight) {
+  const HeadGradient<T> gradient = head_gradient<T>(dy, e, rotation);
+  const Vec offset = broadcast(weight_offset), scale = broadcast(sums.rstd), mean = broadcast(sums.mean);
+  for_each_vec(gradient.half, [&](auto get, auto put) {
+    Vec low, high;
+    gradient.at(get, low, high);
+    const auto write = [&](Vec g, std::int64_t at) {
+      const Vec v = get(x + at);
+      put(dweight + at, fma(g, v * scale, get(dweight + at)));
+      put(dy + at, fnma(v, mean, g * (get(weight + at) + offset)) * scale);
     };
     write(low, 0);
-    if (rotates) write(high, half);
+    if (gradient.rotates()) write(high, gradient.half);
   });
+}
+
+/// Query heads, or key heads: those that one weight is for.
+struct HeadRun {
+  std::int64_t first, count;
+};
+
+template <class T, class W>
+void forward_run(const QkNormRopeForward& a, HeadRun run, const T* x, T* y, const W* weight,
+                 Rotation rotation) {
+  const std::int64_t e = a.heads.head_size;
+  const bool all = a.span == QkNormSpan::all;
+  float rstd = weight != nullptr && all ? rms_rstd(x + run.first * e, run.count * e, a.eps) : 1.0f;
+  for (std::int64_t h = 0; h < run.count; ++h) {
+    const std::int64_t at = (run.first + h) * e;
+    if (weight != nullptr && !all) rstd = rms_rstd(x + at, e, a.eps);
+    head_forward(x + at, y + at, e, weight == nullptr || !all ? weight : weight + h * e, a.weight_offset,
+                 rstd, rotation);
+  }
 }
 
 template <class T, class W>
 void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
+  const HeadRun queries{0, a.heads.heads}, keys{a.heads.heads, a.heads.kv_heads};
   for (std::int64_t t = begin; t < end; ++t) {
     const T* x = at<T>(a.qkv_in, t * columns);
     T* y = at<T>(a.qkv_out, t * columns);
     const Rotation rotation = rotation_of(a, t);
-    for (std::int64_t h = 0; h < a.heads.heads + a.heads.kv_heads; ++h)
-      head_forward(x + h * e, y + h * e, e, at<W>(h < a.heads.heads ? a.q_weight_E : a.k_weight_E), a.eps,
-                   rotation);
+    forward_run(a, queries, x, y, at<W>(a.q_weight_E), rotation);
+    forward_run(a, keys, x, y, at<W>(a.k_weight_E), rotation);
     const std::int64_t values = (a.heads.heads + a.heads.kv_heads) * e;
     if (x != y)
       __builtin_memcpy(y + values, x + values, static_cast<std::size_t>(columns - values) * sizeof(T));
@@ -114,21 +164,50 @@ void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t e
 }
 
 template <class T, class W>
+void backward_run(const QkNormRopeBackward& a, HeadRun run, const T* x, T* dy, const W* weight,
+                  Rotation rotation, float* dweight) {
+  const std::int64_t e = a.heads.head_size;
+  const auto products = [&](std::int64_t h, const W* of_head) {
+    const std::int64_t at = (run.first + h) * e;
+    return head_products<T, W>(x + at, dy + at, e, of_head, a.weight_offset, rotation);
+  };
+  const auto sums = [&](std::int64_t first_head, float total, std::int64_t n) {
+    const float rstd = rms_rstd(x + first_head * e, n, a.eps);
+    return NormSums{rstd, total / static_cast<float>(n) * rstd * rstd};
+  };
+  const auto write = [&](std::int64_t h, const W* of_head, const NormSums& s, float* to) {
+    const std::int64_t at = (run.first + h) * e;
+    head_backward(x + at, dy + at, e, of_head, a.weight_offset, s, rotation, to);
+  };
+  if (a.span == QkNormSpan::head) {
+    for (std::int64_t h = 0; h < run.count; ++h)
+      write(h, weight, sums(run.first + h, products(h, weight), e), dweight);
+    return;
+  }
+  float total = 0;
+  for (std::int64_t h = 0; h < run.count; ++h) total += products(h, weight + h * e);
+  const NormSums s = sums(run.first, total, run.count * e);
+  for (std::int64_t h = 0; h < run.count; ++h) write(h, weight + h * e, s, dweight + h * e);
+}
+
+template <class T, class W>
 void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t end, float* dq, float* dk) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
+  const HeadRun queries{0, a.heads.heads}, keys{a.heads.heads, a.heads.kv_heads};
   if (dq != nullptr) {
-    clear(dq, e);
-    clear(dk, e);
+    clear(dq, norm_elements(a.span, queries.count, e));
+    clear(dk, norm_elements(a.span, keys.count, e));
   }
   for (std::int64_t t = begin; t < end; ++t) {
-    const T* x = dq == nullptr ? nullptr : at<T>(a.qkv_in, t * columns);
     T* dy = at<T>(a.dqkv, t * columns);
     const Rotation rotation = rotation_of(a, t);
-    for (std::int64_t h = 0; h < a.heads.heads + a.heads.kv_heads; ++h) {
-      const bool query = h < a.heads.heads;
-      head_backward(x == nullptr ? nullptr : x + h * e, dy + h * e, e,
-                    at<W>(query ? a.q_weight_E : a.k_weight_E), a.eps, rotation, query ? dq : dk);
+    if (dq == nullptr) {
+      for (std::int64_t h = 0; h < queries.count + keys.count; ++h) rotate_back(dy + h * e, e, rotation);
+      continue;
     }
+    const T* x = at<T>(a.qkv_in, t * columns);
+    backward_run(a, queries, x, dy, at<W>(a.q_weight_E), rotation, dq);
+    backward_run(a, keys, x, dy, at<W>(a.k_weight_E), rotation, dk);
   }
 }
 

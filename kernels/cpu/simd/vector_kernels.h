@@ -56,8 +56,9 @@ struct DirectionRun {
 /// end). They hold no state and allocate nothing.
 struct VectorKernels {
   // Rows of gate_up are [gate (F) | up (F)]. `act` of the backward may be null; dgate_up may be gate_up.
-  void (*glu_forward)(DType, const std::byte* gate_up, std::byte* act, std::int64_t rows, std::int64_t ffn);
-  void (*glu_backward)(DType, const std::byte* dact, const std::byte* gate_up, std::byte* dgate_up,
+  void (*glu_forward)(DType, Gate, const std::byte* gate_up, std::byte* act, std::int64_t rows,
+                      std::int64_t ffn);
+  void (*glu_backward)(DType, Gate, const std::byte* dact, const std::byte* gate_up, std::byte* dgate_up,
                        std::byte* act, std::int64_t rows, std::int64_t ffn);
   void (*gelu_forward)(DType, const std::byte* x, std::byte* act, std::int64_t n);
   void (*gelu_backward)(DType, const std::byte* dact, const std::byte* x, std::byte* dx, std::int64_t n);

@@ -111,7 +111,7 @@ void CudaBackend::linear_swiglu(Stream& stream, const LinearSwiglu& a) {
   run_linear(*gemms_, stream_of(stream), a.x_TC.data, a.weight, true, a.gate_up_T2F, {}, nullptr,
              take_scratch(stream, a));
   cuda::glu_forward({.stream = stream_of(stream), .target = target_},
-                    {.gate_up_T2F = a.gate_up_T2F, .act_TF = a.act_TF});
+                    {.gate = a.gate, .gate_up_T2F = a.gate_up_T2F, .act_TF = a.act_TF});
 }
 
 void CudaBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& a) {
@@ -122,9 +122,11 @@ void CudaBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& a
   const Tensor dact{
       scratch + plan.dact, a.dy_TD.data.dtype, {a.dy_TD.data.size(0), a.weight.plain_NC.size(1)}};
   run_linear(*gemms_, stream_of(stream), a.dy_TD.data, a.weight, false, dact, {}, nullptr, scratch);
-  cuda::glu_backward(
-      {.stream = stream_of(stream), .target = target_},
-      {.dact_TF = dact, .gate_up_T2F = a.gate_up_T2F, .dgate_up_T2F = a.dgate_up_T2F, .act_TF = a.act_TF});
+  cuda::glu_backward({.stream = stream_of(stream), .target = target_}, {.gate = a.gate,
+                                                                        .dact_TF = dact,
+                                                                        .gate_up_T2F = a.gate_up_T2F,
+                                                                        .dgate_up_T2F = a.dgate_up_T2F,
+                                                                        .act_TF = a.act_TF});
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -20,7 +20,35 @@ struct Place {
         column((static_cast<std::int64_t>(blockIdx.x % chunks) * kThreads + threadIdx.x) * N) {}
 };
 
-template <class T, int N>
+/// 2 u for GELU's tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is sigmoid(2 u).
+__host__ __device__ inline float gelu_twice_u(float x) {
+  return x * fmaf(x * x, 0.044715f, 1.0f) * 1.5957691216057308f;
+}
+
+/// d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+__host__ __device__ inline float gelu_slope(float x) {
+  return fmaf(x * x, 0.134145f, 1.0f) * 1.5957691216057308f;
+}
+
+struct Silu {
+  static __device__ float inner(float x) { return x; }
+  /// Of x s, where s is the sigmoid of `inner` and `value` x s: s + x s (1 - s) inner'.
+  static __device__ float gradient(float, float value, float s) { return fmaf(value, 1.0f - s, s); }
+};
+struct Gelu {
+  static __device__ float inner(float x) { return gelu_twice_u(x); }
+  static __device__ float gradient(float x, float value, float s) {
+    return fmaf(value * (1.0f - s), gelu_slope(x), s);
+  }
+};
+
+template <class F>
+void with_gate(Gate gate, const F& f) {
+  if (gate == Gate::silu) f(Silu{});
+  else f(Gelu{});
+}
+
+template <class T, int N, class Act>
 __global__ void __launch_bounds__(kThreads)
     glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
   const Place<N> place(chunks);
@@ -30,13 +58,13 @@ __global__ void __launch_bounds__(kThreads)
   load<N>(gate, g);
   load<N>(gate + ffn, u);
 #pragma unroll
-  for (int k = 0; k < N; ++k) u[k] *= g[k] * sigmoid_for<T>(g[k]);
+  for (int k = 0; k < N; ++k) u[k] *= g[k] * sigmoid_for<T>(Act::inner(g[k]));
   store<N>(act + place.row * ffn + place.column, u);
 }
 
 // dgate_up may be gate_up: a thread has read all it needs before it writes, and no other reads what it
 // writes.
-template <class T, int N, bool kAct>
+template <class T, int N, bool kAct, class Act>
 __global__ void __launch_bounds__(kThreads) glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up,
                                                                 T* act, std::int64_t ffn, unsigned chunks) {
   const Place<N> place(chunks);
@@ -48,20 +76,14 @@ __global__ void __launch_bounds__(kThreads) glu_backward_kernel(const T* dact, c
   load<N>(dact + narrow, d);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const float s = sigmoid_for<T>(g[k]), silu = g[k] * s;
-    out[k] = silu * u[k];
-    // silu' = s (1 + g (1 - s)) = s + silu (1 - s)
-    g[k] = d[k] * u[k] * fmaf(silu, 1.0f - s, s);
-    u[k] = d[k] * silu;
+    const float s = sigmoid_for<T>(Act::inner(g[k])), value = g[k] * s;
+    out[k] = value * u[k];
+    g[k] = d[k] * u[k] * Act::gradient(g[k], value, s);
+    u[k] = d[k] * value;
   }
   store<N>(dgate_up + wide, g);
   store<N>(dgate_up + wide + ffn, u);
   if constexpr (kAct) store<N>(act + narrow, out);
-}
-
-/// 2 u for GELU's tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is sigmoid(2 u).
-__host__ __device__ inline float gelu_twice_u(float x) {
-  return x * fmaf(x * x, 0.044715f, 1.0f) * 1.5957691216057308f;
 }
 
 template <class T>
@@ -91,9 +113,7 @@ struct GeluBackwardBody {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float s = sigmoid_for<T>(gelu_twice_u(v[k]));
-      // d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
-      const float slope = fmaf(v[k] * v[k], 0.134145f, 1.0f) * 1.5957691216057308f;
-      d[k] *= fmaf(v[k] * s * (1.0f - s), slope, s);
+      d[k] *= fmaf(v[k] * s * (1.0f - s), gelu_slope(v[k]), s);
     }
     store<N>(dx + i, d);
   }
@@ -116,8 +136,11 @@ void glu_forward(const Launch& where, const GluForward& a) {
   with_type(a.act_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     with_width<T>(aligned(a.gate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
-      launch(where, {rows * chunks}, kThreads, "glu_forward", glu_forward_kernel<T, decltype(n)::value>,
-             at<T>(a.gate_up_T2F), at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+      with_gate(a.gate, [&](auto activation) {
+        launch(where, {rows * chunks}, kThreads, "glu_forward",
+               glu_forward_kernel<T, decltype(n)::value, decltype(activation)>, at<T>(a.gate_up_T2F),
+               at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+      });
     });
   });
 }
@@ -131,14 +154,18 @@ void glu_backward(const Launch& where, const GluBackward& a) {
       "glu: gate_up must be [T, 2F], and all in the dtype of dact");
   with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    with_width<T>(
-        aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
-          constexpr int N = decltype(n)::value;
-          launch(where, {rows * chunks}, kThreads, "glu_backward",
-                 a.act_TF.defined() ? glu_backward_kernel<T, N, true> : glu_backward_kernel<T, N, false>,
-                 at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF), ffn,
-                 static_cast<unsigned>(chunks));
-        });
+    with_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn,
+                  [&](auto n, std::int64_t chunks) {
+                    constexpr int N = decltype(n)::value;
+                    with_gate(a.gate, [&](auto activation) {
+                      using Act = decltype(activation);
+                      launch(where, {rows * chunks}, kThreads, "glu_backward",
+                             a.act_TF.defined() ? glu_backward_kernel<T, N, true, Act>
+                                                : glu_backward_kernel<T, N, false, Act>,
+                             at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF),
+                             ffn, static_cast<unsigned>(chunks));
+                    });
+                  });
   });
 }
 

@@ -30,6 +30,7 @@ void run_forward(const Launch& where, const AddNormForward& a) {
                                .columns = d,
                                .inverse_d = 1.0f / static_cast<float>(d),
                                .eps = a.eps,
+                               .weight_offset = a.weight_offset,
                                .layer = a.kind == NormKind::layer};
   constexpr int N = kVec<T>;
   if (vectors && d % N == 0 && fits_registers<N>(d))
@@ -63,6 +64,7 @@ void run_backward(const Launch& where, const AddNormBackward& a) {
                                 .rows_of_part = parts.rows,
                                 .stride = partial_stride(d),
                                 .inverse_d = 1.0f / static_cast<float>(d),
+                                .weight_offset = a.weight_offset,
                                 .layer = a.kind == NormKind::layer};
   constexpr int N = kVec<T>;
   if (vectors && d % N == 0 && fits_registers<N>(d))

@@ -25,6 +25,7 @@ struct NormForward {
   std::int64_t columns;
   float inverse_d;  ///< 1 / columns
   float eps;
+  float weight_offset;
   bool layer;
 };
 
@@ -38,10 +39,10 @@ __device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64
     float b[N];
     load<N>(a.bias + column, b);
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = fmaf((x[k] - mean) * rstd, w[k], b[k]);
+    for (int k = 0; k < N; ++k) x[k] = fmaf((x[k] - mean) * rstd, w[k] + a.weight_offset, b[k]);
   } else {
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = (x[k] - mean) * rstd * w[k];
+    for (int k = 0; k < N; ++k) x[k] = (x[k] - mean) * rstd * (w[k] + a.weight_offset);
   }
   store<N>(y + column, x);
 }
@@ -163,6 +164,7 @@ struct NormBackward {
   float* bias_partial;  ///< may be null
   std::int64_t rows, columns, rows_of_part, stride;
   float inverse_d;  ///< 1 / columns
+  float weight_offset;
   bool layer;
 };
 
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         xh[v][k] = (xh[v][k] - mean) * rstd;
-        const float g = dy[v][k] * w[k];
+        const float g = dy[v][k] * (w[k] + a.weight_offset);
         sums[0] += g;
         sums[1] = fmaf(g, xh[v][k], sums[1]);
       }
@@ -219,7 +221,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
       load<N>(a.weight + columns[v], w);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        r[k] = fmaf(-xh[v][k], gx_mean, dy[v][k] * w[k] - g_mean) * rstd;
+        r[k] = fmaf(-xh[v][k], gx_mean, dy[v][k] * (w[k] + a.weight_offset) - g_mean) * rstd;
         dweight[v][k] = fmaf(dy[v][k], xh[v][k], dweight[v][k]);
         if constexpr (kBias) dbias[v][k] += dy[v][k];
       }
@@ -260,7 +262,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(No
       load<N>(a.weight + column, w);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const float g = dy[k] * w[k];
+        const float g = dy[k] * (w[k] + a.weight_offset);
         sums[0] += g;
         sums[1] = fmaf(g, (x[k] - mean) * rstd, sums[1]);
       }
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(No
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const float xh = (x[k] - mean) * rstd;
-        r[k] = fmaf(-xh, gx_mean, dy[k] * w[k] - g_mean) * rstd;
+        r[k] = fmaf(-xh, gx_mean, dy[k] * (w[k] + a.weight_offset) - g_mean) * rstd;
         total[k] = fmaf(dy[k], xh, total[k]);
         bias_total[k] += dy[k];
       }

@@ -14,7 +14,10 @@ std::int64_t kernel_scratch_bytes(const AddNormBackward& a, const Target&) {
 }
 
 std::int64_t kernel_scratch_bytes(const QkNormRopeBackward& a, const Target&) {
-  return a.q_weight_E.defined() ? 2 * partial_bytes(a.dqkv.size(0), a.heads.head_size) : 0;
+  if (!a.q_weight_E.defined()) return 0;
+  const HeadGeometry& h = a.heads;
+  return partial_bytes(a.dqkv.size(0), norm_elements(a.span, h.heads, h.head_size)) +
+         partial_bytes(a.dqkv.size(0), norm_elements(a.span, h.kv_heads, h.head_size));
 }
 
 std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) {

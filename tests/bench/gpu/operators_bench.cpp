@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/rope.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "kernels/backend/cuda_plugin.h"
@@ -341,7 +342,9 @@ class JobShapes {
     const Tensor qkv = b.normal(dtype, {T, heads.columns()}),
                  table = b.empty(DType::f32, {m.seq_len, m.head_dim});
     const Tensor positions = b.ids(T, [&](std::int64_t t) { return t % m.seq_len; });
-    b.backend().rope_table(b.stream(), {.theta = static_cast<float>(m.rope_theta), .table_SE = table});
+    const core::model::RopeFrequencies rope = core::model::rope_frequencies(m);
+    b.backend().rope_table(b.stream(),
+                           {.frequencies = rope.of_pair, .factor = rope.factor, .table_SE = table});
     const std::string shape = by({T, heads.columns()});
     b.measure("memory", "qk_norm_rope_forward", shape,
               QkNormRopeForward{.heads = heads,

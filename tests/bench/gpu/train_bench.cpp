@@ -73,7 +73,14 @@ Json describe(const core::job::JobSpec& job) {
           {"norm_eps", m.norm_eps},
           {"positions", m.positions == core::job::Positions::rope ? "rope" : "learned"},
           {"rope_theta", m.rope_theta},
-          {"mlp", m.mlp == core::job::Mlp::swiglu ? "swiglu" : "gelu"},
+          {"rope_scaled", m.rope_scaling.kind != core::job::RopeScalingKind::none},
+          {"window", m.attention.window},
+          {"mlp", m.mlp == core::job::Mlp::swiglu ? "swiglu"
+                  : m.mlp == core::job::Mlp::gelu ? "gelu"
+                                                  : "geglu"},
+          {"plain_norms", m.norm_placement == core::job::NormPlacement::pre &&
+                              m.norm_weight == core::job::NormWeight::factor},
+          {"scaled", m.scale_embeddings || m.attention.query_pre_attn_scalar > 0},
           {"linear_bias", m.linear_bias},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},

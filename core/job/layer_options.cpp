@@ -1,0 +1,34 @@
+#include "core/job/layer_options.h"
+
+#include <algorithm>
+
+#include "core/job/model_options.h"
+
+namespace trainerd::core::job {
+
+LayerOptions layer_options(const ModelOptions& model, std::int64_t layer) {
+  const AttentionOptions& a = model.attention;
+  if (a.window == 0) return {};
+  const bool slides =
+      a.pattern.empty() ||
+      a.pattern[static_cast<std::size_t>(layer % static_cast<std::int64_t>(a.pattern.size()))] == kSliding;
+  // A window that holds the sequence hides no key.
+  return {.slides = slides, .window = slides && a.window < model.seq_len ? a.window : 0};
+}
+
+std::vector<std::string> shortest_pattern(const std::vector<std::string>& pattern, std::int64_t layers) {
+  const auto count = static_cast<std::size_t>(layers);
+  if (pattern.empty() || layers < 1) return pattern;
+  const auto same = [&](std::size_t period) {
+    for (std::size_t i = period; i < count; ++i)
+      if (pattern[i % pattern.size()] != pattern[i % period % pattern.size()]) return false;
+    return true;
+  };
+  std::size_t period = 1;
+  while (period < std::min(pattern.size(), count) && !same(period)) ++period;
+  std::vector<std::string> shortest(pattern.begin(), pattern.begin() + static_cast<std::ptrdiff_t>(period));
+  if (shortest == std::vector<std::string>{kSliding}) shortest.clear();
+  return shortest;
+}
+
+}  // namespace trainerd::core::job

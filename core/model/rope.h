@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "core/job/model_options.h"
+#include "kernels/backend/backend.h"
+
+namespace trainerd::core::model {
+
+/// The angles of rotary positions: pair i of a head turns by frequency_i for each position, and cos and sin
+/// are multiplied by `factor`.
+struct RopeFrequencies {
+  std::vector<double> of_pair;  ///< E/2
+  double factor = 1.0;
+};
+
+/// theta^(-2i/E), scaled:
+///   linear  divided by the factor (Chen et al., arXiv 2306.15595)
+///   llama3  divided by it where a wave is longer than original / low_freq_factor, kept where it is shorter
+///   than
+///           original / high_freq_factor, blended between (Llama 3.1)
+///   yarn    divided by it for pairs that turn less than beta_slow times over the original length, kept for
+///   those that
+///           turn more than beta_fast times, blended between; with a factor of cos and sin (Peng et al.,
+///           arXiv 2309.00071)
+/// as transformers' modeling_rope_utils.py does.
+RopeFrequencies rope_frequencies(const job::ModelOptions& model);
+/// Of sliding layers, where they have a base of their own.
+RopeFrequencies sliding_rope_frequencies(const job::ModelOptions& model);
+
+/// cos and sin of every position, for each kind of layer.
+struct RopeTables {
+  kernels::Tensor full_SE;     ///< undefined without rotary positions
+  kernels::Tensor sliding_SE;  ///< that of the others where sliding layers have no base of their own
+};
+RopeTables take_rope_tables(const job::ModelOptions& model, kernels::Arena& arena);
+void fill_rope_tables(const job::ModelOptions& model, const RopeTables& tables, kernels::Backend& backend,
+                      kernels::Stream& stream);
+
+}  // namespace trainerd::core::model

@@ -1,0 +1,97 @@
+#include "core/spec/check_layers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/spec/problems.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+using job::RopeScalingKind;
+using std::to_string;
+
+class LayerChecker {
+ public:
+  explicit LayerChecker(const job::ModelOptions& model) : m_(model) {}
+
+  std::vector<LayerProblem> run() {
+    rope_scaling();
+    windows();
+    return std::move(problems_);
+  }
+
+ private:
+  void problem(const char* path, const std::string& what) { problems_.push_back({path, what}); }
+
+  void rope_scaling() {
+    const job::RopeScaling& s = m_.rope_scaling;
+    const bool llama3 = s.kind == RopeScalingKind::llama3, yarn = s.kind == RopeScalingKind::yarn;
+    if (s.kind != RopeScalingKind::none && s.factor == 1.0)
+      problem("model.rope_scaling.factor",
+              "is 1, which scales nothing: say how many times longer the sequences are, or leave "
+              "rope_scaling out");
+    if ((llama3 || yarn) && s.original_max_position == 0)
+      problem("model.rope_scaling.original_max_position",
+              "is required: tokens of the sequences that the model began with");
+    if (llama3 && s.low_freq_factor >= s.high_freq_factor)
+      problem("model.rope_scaling.low_freq_factor", "must be less than high_freq_factor");
+    if (yarn && s.beta_slow >= s.beta_fast)
+      problem("model.rope_scaling.beta_slow", "must be less than beta_fast");
+  }
+
+  void windows() {
+    const job::AttentionOptions& a = m_.attention;
+    if (a.window == 0) return;
+    for (const std::string& word : a.pattern)
+      if (word != job::kSliding && word != job::kFull) {
+        const std::string near = nearest(word, {job::kSliding, job::kFull});
+        return problem("model.attention.pattern", "expected words sliding and full, got " + show(word) +
+                                                      (near.empty() ? "" : " (nearest valid: " + near + ")"));
+      }
+    if (m_.layers > 0 && std::cmp_greater(a.pattern.size(), m_.layers))
+      return problem("model.attention.pattern",
+                     "has " + to_string(a.pattern.size()) + " words for " + to_string(m_.layers) + " layers");
+    if (!a.pattern.empty() && std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end())
+      problem("model.attention.window",
+              "has no effect: no layer of attention.pattern slides; leave both out");
+  }
+
+  const job::ModelOptions& m_;
+  std::vector<LayerProblem> problems_;
+};
+
+}  // namespace
+
+std::vector<LayerProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
+
+void settle_layers(job::ModelOptions& m) {
+  const bool rope = m.positions == job::Positions::rope;
+  // What the kind does not use has no say.
+  job::RopeScaling settled;
+  const job::RopeScaling& s = m.rope_scaling;
+  if (rope && s.kind != RopeScalingKind::none) {
+    settled.kind = s.kind, settled.factor = s.factor;
+    if (s.kind != RopeScalingKind::linear) settled.original_max_position = s.original_max_position;
+    if (s.kind == RopeScalingKind::llama3)
+      settled.low_freq_factor = s.low_freq_factor, settled.high_freq_factor = s.high_freq_factor;
+    if (s.kind == RopeScalingKind::yarn) {
+      settled.beta_fast = s.beta_fast, settled.beta_slow = s.beta_slow;
+      settled.attention_factor = s.attention_factor, settled.truncate = s.truncate;
+    }
+  }
+  m.rope_scaling = settled;
+  if (!m.qk_norm) m.qk_norm_span = job::QkNormSpan::head;
+  if (m.norm != job::Norm::rms) m.norm_weight = job::NormWeight::factor;
+  if (!rope) m.scale_embeddings = false;
+  if (m.attention.query_pre_attn_scalar == static_cast<double>(m.head_dim))
+    m.attention.query_pre_attn_scalar = 0;
+  if (m.attention.window == 0) m.attention = {.query_pre_attn_scalar = m.attention.query_pre_attn_scalar};
+  if (!rope) m.attention.sliding_theta = 0;
+  // Said twice.
+  if (settled == job::RopeScaling{} && m.attention.sliding_theta == m.rope_theta)
+    m.attention.sliding_theta = 0;
+  m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);
+}
+
+}  // namespace trainerd::core::spec

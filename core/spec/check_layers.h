@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/job/model_options.h"
+
+namespace trainerd::core::spec {
+
+struct LayerProblem {
+  std::string path;  ///< of the key to change
+  std::string what;
+};
+
+/// What of the keys of layers does not go together, each of them being valid by itself.
+std::vector<LayerProblem> layer_problems(const job::ModelOptions& model);
+
+/// Writes what the keys of layers say in its one shortest form: equal models have equal options.
+void settle_layers(job::ModelOptions& model);
+
+}  // namespace trainerd::core::spec

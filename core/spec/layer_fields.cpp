@@ -1,0 +1,94 @@
+#include "core/spec/field_table.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+constexpr double kMaxPositions = 2147483647;  // as token ids
+
+void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
+  using Kind = job::RopeScalingKind;
+  job::RopeScaling& s = m.rope_scaling;
+  t.choice(
+       "model.rope_scaling.kind", s.kind,
+       {{"none", Kind::none}, {"linear", Kind::linear}, {"llama3", Kind::llama3}, {"yarn", Kind::yarn}},
+       "how rotary angles of sequences longer than the first ones are made; linear: all divided by `factor`; "
+       "llama3 (Llama 3.1), yarn: slow ones divided, quick ones kept")
+      .idle_if(m.positions != job::Positions::rope, "positions: learned has no rotary angles");
+  const auto of = [&](Field& field, bool used, const char* kinds) -> Field& {
+    return field.idle_if(!used, std::string("only kind: ") + kinds + " has it");
+  };
+  const bool llama3 = s.kind == Kind::llama3, yarn = s.kind == Kind::yarn;
+  of(t.add("model.rope_scaling.factor", &s.factor, "how many times longer; above 1").at_least(1),
+     s.kind != Kind::none, "linear, llama3 and yarn");
+  of(t.add("model.rope_scaling.original_max_position", &s.original_max_position,
+           "tokens of the sequences that the model began with")
+         .between(0, kMaxPositions)
+         .or_else("required with llama3 and yarn"),
+     llama3 || yarn, "llama3 and yarn");
+  of(t.add("model.rope_scaling.low_freq_factor", &s.low_freq_factor,
+           "llama3: waves longer than `original_max_position` / this are divided")
+         .above(0),
+     llama3, "llama3");
+  of(t.add("model.rope_scaling.high_freq_factor", &s.high_freq_factor,
+           "llama3: waves shorter than `original_max_position` / this are kept")
+         .above(0),
+     llama3, "llama3");
+  of(t.add("model.rope_scaling.beta_fast", &s.beta_fast,
+           "yarn: pairs that turn more often over `original_max_position` are kept")
+         .above(0),
+     yarn, "yarn");
+  of(t.add("model.rope_scaling.beta_slow", &s.beta_slow, "yarn: pairs that turn less often are divided")
+         .above(0),
+     yarn, "yarn");
+  of(t.add("model.rope_scaling.attention_factor", &s.attention_factor,
+           "yarn: multiplies cosines and sines; 0: 0.1 ln(`factor`) + 1")
+         .at_least(0),
+     yarn, "yarn");
+  of(t.add("model.rope_scaling.truncate", &s.truncate, "yarn: blend between whole pairs"), yarn, "yarn");
+}
+
+}  // namespace
+
+void add_layers(FieldTable& t, job::ModelOptions& m) {
+  using Placement = job::NormPlacement;
+  t.choice("model.norm_placement", m.norm_placement,
+           {{"pre", Placement::pre}, {"post", Placement::post}, {"sandwich", Placement::sandwich}},
+           "norms before attention and MLP, after them, where what they add is normed (OLMo 2), or both "
+           "(Gemma 2 and 3)");
+  t.choice("model.norm_weight", m.norm_weight,
+           {{"factor", job::NormWeight::factor}, {"less_one", job::NormWeight::less_one}},
+           "what the weights of RMS norms are: the factors, or the factors less 1 (Gemma)")
+      .idle_if(m.norm != job::Norm::rms, "only norm: rms has it");
+  t.choice("model.qk_norm_span", m.qk_norm_span,
+           {{"head", job::QkNormSpan::head}, {"all", job::QkNormSpan::all}},
+           "what `qk_norm` goes over: each head by itself, or all query heads together, and all key heads "
+           "(OLMo 2; with `tp: 1`)")
+      .idle_if(!m.qk_norm, "there is no qk_norm");
+  t.add("model.scale_embeddings", &m.scale_embeddings,
+        "embeddings are multiplied by sqrt(`hidden`), rounded to the activations' format (Gemma)")
+      .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
+  add_rope_scaling(t, m);
+  job::AttentionOptions& a = m.attention;
+  const std::string no_window = "no layer slides without attention.window";
+  t.add("model.attention.query_pre_attn_scalar", &a.query_pre_attn_scalar,
+        "scores are divided by its root (Gemma)")
+      .at_least(0)
+      .or_else("`head_dim`");
+  t.add("model.attention.window", &a.window,
+        "keys that a query of a sliding layer sees, its own included; 0: every layer sees all")
+      .between(0, kMaxPositions);
+  t.add("model.attention.pattern", &a.pattern,
+        "`sliding` or `full` for each layer, repeated over the layers: `[sliding, sliding, full]`; a list as "
+        "long as "
+        "the model names each")
+      .or_else("all slide where there is a `window`")
+      .idle_if(a.window == 0, no_window);
+  t.add("model.attention.sliding_theta", &a.sliding_theta,
+        "base of the rotary angles of sliding layers, which `rope_scaling` then leaves alone (Gemma 3); 0: "
+        "as the others")
+      .at_least(0)
+      .idle_if(a.window == 0 || m.positions != job::Positions::rope,
+               a.window == 0 ? no_window : "positions: learned has no rotary angles");
+}
+
+}  // namespace trainerd::core::spec

@@ -1,0 +1,117 @@
+#pragma once
+
+// Lanes on heads: what the kernels of rope.cu and rope_wide.cu share.
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cuda/kernels/partials.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
+#include "kernels/cuda/kernels/vec.cuh"
+
+namespace trainerd::kernels::cuda {
+
+constexpr int kRopeThreads = 256;
+
+/// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs
+/// of N elements of the lower half of the head, lanes * N apart, and on their partners in the upper half.
+/// Element i of `low` is rotated with element i of `high`. A head of odd size (which is never rotated) has
+/// one partner less.
+template <int N, int V>
+struct HeadLanes {
+  std::int64_t half, size;  ///< half: elements of the lower half
+  int lanes, lane, group, groups;
+
+  __device__ HeadLanes(std::int64_t head_size, int lanes_of_head)
+      : half((head_size + 1) / 2),
+        size(head_size),
+        lanes(lanes_of_head),
+        lane(static_cast<int>(threadIdx.x) % lanes_of_head),
+        group(static_cast<int>(threadIdx.x) / lanes_of_head),
+        groups(static_cast<int>(blockDim.x) / lanes_of_head) {}
+  __device__ std::int64_t column(int v) const { return (static_cast<std::int64_t>(v) * lanes + lane) * N; }
+  __device__ bool has_low(int v) const { return column(v) < half; }
+  __device__ bool has_high(int v) const { return half + column(v) < size; }
+
+  template <class T>
+  __device__ void load_head(const T* head, float (&low)[V][N], float (&high)[V][N]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) low[v][k] = high[v][k] = 0.0f;
+      if (has_low(v)) load<N>(head + column(v), low[v]);
+      if (has_high(v)) load<N>(head + half + column(v), high[v]);
+    }
+  }
+  template <class T>
+  __device__ void store_head(T* head, const float (&low)[V][N], const float (&high)[V][N]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (has_low(v)) store<N>(head + column(v), low[v]);
+      if (has_high(v)) store<N>(head + half + column(v), high[v]);
+    }
+  }
+  /// Sum over the group's lanes; every lane of the warp takes part.
+  __device__ float group_sum(float x) const {
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullWarp, x, offset);
+    return x;
+  }
+};
+
+template <int N, int V>
+__device__ inline float square_sum(const float (&low)[V][N], const float (&high)[V][N]) {
+  float total = 0.0f;
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+#pragma unroll
+    for (int k = 0; k < N; ++k) total = fmaf(low[v][k], low[v][k], fmaf(high[v][k], high[v][k], total));
+  return total;
+}
+
+template <class T, class W>
+struct RopeForward {
+  const T* in;
+  T* out;  ///< may be `in`: a head is read whole by the lanes that write it, and they meet no other's
+  const std::int32_t* positions;
+  const float* table;  ///< null: no rotation
+  const W* q_weight;   ///< null: no norm
+  const W* k_weight;
+  std::int64_t heads, kv_heads, head_size;
+  int lanes;
+  float eps, inverse_size, weight_offset;
+};
+
+template <class T, class W>
+struct RopeBackward {
+  const T* in;  ///< read with norm weights only
+  T* dqkv;
+  const std::int32_t* positions;
+  const float* table;
+  const W* q_weight;
+  const W* k_weight;
+  float* q_partial;
+  float* k_partial;
+  std::int64_t tokens, tokens_of_part, stride;
+  std::int64_t heads, kv_heads, head_size;
+  int lanes;
+  float eps, inverse_size, weight_offset;
+};
+
+/// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The
+/// largest head is one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
+template <class T, class F>
+inline void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
+  const bool wide = vectors && head_size % (2 * kVec<T>) == 0;
+  const std::int64_t runs = ceil_div((head_size + 1) / 2, wide ? kVec<T> : 1);
+  int lanes = 1;
+  while (lanes < 32 && lanes < runs) lanes *= 2;
+  if (wide) f(std::integral_constant<int, kVec<T>>{}, std::integral_constant<int, 1>{}, lanes);
+  else f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
+}
+
+/// Norms over all query heads, and over all key heads, and the rotation: arguments as the callers in rope.cu
+/// made and checked them.
+void wide_qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a);
+void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a);
+
+}  // namespace trainerd::kernels::cuda

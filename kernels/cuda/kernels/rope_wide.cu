@@ -1,0 +1,206 @@
+// Rotation of query and key heads after an RMS norm over all query heads, and one over all key heads (OLMo
+// 2). Floor = bytes / memory bandwidth, bytes as in rope.cu; each row is read twice, the second time from the
+// cache.
+
+#include "kernels/cuda/kernels/rope.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+/// One block for each token. `out` is not `in`.
+template <class T, class W, int N, int V>
+__global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<T, W> a) {
+  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
+  const std::int64_t rotated = a.heads + a.kv_heads, all = rotated + a.kv_heads;
+  float low[V][N], high[V][N], squares[2] = {0.0f, 0.0f};
+  for (std::int64_t head = at.group; head < rotated; head += at.groups) {
+    at.load_head(a.in + row + head * a.head_size, low, high);
+    const float of_head = square_sum(low, high);
+    if (head < a.heads) squares[0] += of_head;
+    else squares[1] += of_head;
+  }
+  block_sums(squares);
+  const float q_rstd = rsqrtf(squares[0] * a.inverse_size / static_cast<float>(a.heads) + a.eps),
+              k_rstd = rsqrtf(squares[1] * a.inverse_size / static_cast<float>(a.kv_heads) + a.eps);
+  float cosine[V][N], sine[V][N];
+  if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+  for (std::int64_t head = at.group; head < all; head += at.groups) {
+    at.load_head(a.in + row + head * a.head_size, low, high);
+    if (head < rotated) {
+      const bool query = head < a.heads;
+      const float rstd = query ? q_rstd : k_rstd;
+      float w_low[V][N], w_high[V][N];
+      at.load_head((query ? a.q_weight : a.k_weight) + (query ? head : head - a.heads) * a.head_size, w_low,
+                   w_high);
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          low[v][k] = low[v][k] * rstd * (w_low[v][k] + a.weight_offset);
+          high[v][k] = high[v][k] * rstd * (w_high[v][k] + a.weight_offset);
+          if (a.table == nullptr) continue;
+          const float x = low[v][k], y = high[v][k], c = cosine[v][k], s = sine[v][k];
+          low[v][k] = fmaf(-y, s, x * c);
+          high[v][k] = fmaf(y, c, x * s);
+        }
+    }
+    at.store_head(a.out + row + head * a.head_size, low, high);
+  }
+}
+
+/// g = rotate back dy, dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd, the mean over all
+/// query heads or all key heads. In place. A block takes the tokens of its part; an element of its partial
+/// sums is written by one thread alone, since a head falls to the same lanes for each token.
+template <class T, class W, int N, int V>
+__global__ void __launch_bounds__(kRopeThreads)
+    wide_backward_kernel(RopeBackward<T, W> a, std::int64_t k_stride) {
+  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
+  const std::int64_t begin = blockIdx.x * a.tokens_of_part,
+                     end = begin + a.tokens_of_part < a.tokens ? begin + a.tokens_of_part : a.tokens;
+  float* const q_partial = a.q_partial + blockIdx.x * a.stride;
+  float* const k_partial = a.k_partial + blockIdx.x * k_stride;
+  for (std::int64_t token = begin; token < end; ++token) {
+    // Of a head: g in low and high, and what else is read. The table's row is read for each head again, from
+    // the cache: registers for it would spill.
+    float low[V][N], high[V][N], x_low[V][N], x_high[V][N], w_low[V][N], w_high[V][N];
+    const auto load_all = [&](std::int64_t head) {
+      const std::int64_t place = token * columns + head * a.head_size;
+      const bool query = head < a.heads;
+      at.load_head(a.dqkv + place, low, high);
+      if (a.table != nullptr) {
+        float cosine[V][N], sine[V][N];
+        at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+#pragma unroll
+          for (int k = 0; k < N; ++k) {
+            const float x = low[v][k], y = high[v][k], c = cosine[v][k], s = sine[v][k];
+            low[v][k] = fmaf(y, s, x * c);
+            high[v][k] = fmaf(-x, s, y * c);
+          }
+      }
+      at.load_head(a.in + place, x_low, x_high);
+      at.load_head((query ? a.q_weight : a.k_weight) + (query ? head : head - a.heads) * a.head_size, w_low,
+                   w_high);
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int k = 0; k < N; ++k) w_low[v][k] += a.weight_offset, w_high[v][k] += a.weight_offset;
+    };
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // squares of queries and of keys, products of both
+    for (std::int64_t head = at.group; head < rotated; head += at.groups) {
+      load_all(head);
+      float products = 0.0f;
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          // What lies beyond a head's end was read as zeros of x.
+          products = fmaf(low[v][k] * w_low[v][k], x_low[v][k],
+                          fmaf(high[v][k] * w_high[v][k], x_high[v][k], products));
+        }
+      const float squares = square_sum(x_low, x_high);
+      if (head < a.heads) sums[0] += squares, sums[2] += products;
+      else sums[1] += squares, sums[3] += products;
+    }
+    block_sums(sums);
+    const float q_size = a.inverse_size / static_cast<float>(a.heads),
+                k_size = a.inverse_size / static_cast<float>(a.kv_heads);
+    const float q_rstd = rsqrtf(sums[0] * q_size + a.eps), k_rstd = rsqrtf(sums[1] * k_size + a.eps);
+    const float q_mean = sums[2] * q_size * q_rstd * q_rstd, k_mean = sums[3] * k_size * k_rstd * k_rstd;
+    for (std::int64_t head = at.group; head < rotated; head += at.groups) {
+      load_all(head);
+      const bool query = head < a.heads;
+      const float rstd = query ? q_rstd : k_rstd, mean = query ? q_mean : k_mean;
+      float* const part = query ? q_partial + head * a.head_size : k_partial + (head - a.heads) * a.head_size;
+      float d_low[V][N] = {}, d_high[V][N] = {};
+      if (token > begin) at.load_head(part, d_low, d_high);
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          d_low[v][k] += low[v][k] * x_low[v][k] * rstd;
+          d_high[v][k] += high[v][k] * x_high[v][k] * rstd;
+          low[v][k] = fmaf(-x_low[v][k], mean, low[v][k] * w_low[v][k]) * rstd;
+          high[v][k] = fmaf(-x_high[v][k], mean, high[v][k] * w_high[v][k]) * rstd;
+        }
+      at.store_head(part, d_low, d_high);
+      at.store_head(a.dqkv + token * columns + head * a.head_size, low, high);
+    }
+  }
+}
+
+}  // namespace
+
+void wide_qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
+  base::check(a.qkv_in.data != a.qkv_out.data, "qk norm: a norm is not made in place");
+  const std::int64_t heads = a.heads.heads + 2 * a.heads.kv_heads;
+  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  with_type(a.qkv_in.dtype, "qk norm: fp32 or bf16", [&](auto t) {
+    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
+      using T = decltype(t);
+      using W = decltype(w);
+      with_head_shape<T>(vectors, a.heads.head_size, [&](auto n, auto v, int lanes) {
+        launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
+               wide_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
+               RopeForward<T, W>{.in = at<T>(a.qkv_in),
+                                 .out = at<T>(a.qkv_out),
+                                 .positions = at<std::int32_t>(a.positions_T),
+                                 .table = at<float>(a.rope_table_SE),
+                                 .q_weight = at<W>(a.q_weight_E),
+                                 .k_weight = at<W>(a.k_weight_E),
+                                 .heads = a.heads.heads,
+                                 .kv_heads = a.heads.kv_heads,
+                                 .head_size = a.heads.head_size,
+                                 .lanes = lanes,
+                                 .eps = a.eps,
+                                 .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
+                                 .weight_offset = a.weight_offset});
+      });
+    });
+  });
+}
+
+void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
+  const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size, q = a.heads.heads * e,
+                     k = a.heads.kv_heads * e;
+  const RowParts parts = row_parts(tokens);
+  auto* q_partial = reinterpret_cast<float*>(where.scratch);
+  float* k_partial = q_partial + parts.count * partial_stride(q);
+  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  with_type(a.dqkv.dtype, "qk norm: fp32 or bf16", [&](auto t) {
+    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
+      using T = decltype(t);
+      using W = decltype(w);
+      with_head_shape<T>(vectors, e, [&](auto n, auto v, int lanes) {
+        launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
+               "qk_norm_rope_backward", wide_backward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
+               RopeBackward<T, W>{.in = at<T>(a.qkv_in),
+                                  .dqkv = at<T>(a.dqkv),
+                                  .positions = at<std::int32_t>(a.positions_T),
+                                  .table = at<float>(a.rope_table_SE),
+                                  .q_weight = at<W>(a.q_weight_E),
+                                  .k_weight = at<W>(a.k_weight_E),
+                                  .q_partial = q_partial,
+                                  .k_partial = k_partial,
+                                  .tokens = tokens,
+                                  .tokens_of_part = parts.rows,
+                                  .stride = partial_stride(q),
+                                  .heads = a.heads.heads,
+                                  .kv_heads = a.heads.kv_heads,
+                                  .head_size = e,
+                                  .lanes = lanes,
+                                  .eps = a.eps,
+                                  .inverse_size = 1.0f / static_cast<float>(e),
+                                  .weight_offset = a.weight_offset},
+               partial_stride(k));
+      });
+    });
+  });
+  sum_partials(where, q_partial, parts.count, a.dq_weight_E, a.mode);
+  sum_partials(where, k_partial, parts.count, a.dk_weight_E, a.mode);
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "core/job/model_options.h"
+
+namespace trainerd::test {
+
+/// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, norms after alone,
+/// OLMo 2's layers. Other names change nothing.
+inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
+  using namespace core::job;
+  if (name == "windows") {
+    m.rope_scaling = {.kind = RopeScalingKind::llama3, .factor = 8, .original_max_position = 64};
+    m.attention = {.window = 5, .pattern = {"sliding", "sliding", "full"}, .sliding_theta = 100};
+  }
+  if (name == "gemma") {
+    m.attention = {.query_pre_attn_scalar = 20,
+                   .window = 5,
+                   .pattern = {"sliding", "sliding", "full"},
+                   .sliding_theta = 100};
+    m.norm_placement = NormPlacement::sandwich;
+    m.norm_weight = NormWeight::less_one;
+    m.mlp = Mlp::geglu;
+    m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
+  }
+  if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;
+  if (name == "olmo") {
+    m.qk_norm = true;
+    m.qk_norm_span = QkNormSpan::all;
+  }
+}
+
+}  // namespace trainerd::test

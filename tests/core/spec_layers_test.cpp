@@ -1,0 +1,99 @@
+// Keys of scaled rotary angles and of how layers differ.
+
+#include "spec_test_support.h"
+
+namespace trainerd::core {
+namespace {
+
+const std::string kRest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
+
+std::string layers_job(const std::string& keys) {
+  return "model: {layers: 4, hidden: 64, heads: 4, ffn: 64, vocab: 300, seq_len: 64, " + keys + kRest;
+}
+
+job::ModelOptions layers_model(const std::string& keys) {
+  const job::JobSpec job = spec::parse_job(layers_job(keys), "job.yaml");
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
+  return job.model;
+}
+
+}  // namespace
+
+TEST_CASE("windows and their pattern are read, and kept in their shortest form", "[spec]") {
+  CHECK(layers_model("attention: {window: 16}").attention == job::AttentionOptions{.window = 16});
+  CHECK(layers_model("attention: {window: 16, pattern: [sliding, full, sliding, full]}").attention ==
+        job::AttentionOptions{.window = 16, .pattern = {"sliding", "full"}});
+  CHECK(layers_model("attention: {window: 16, pattern: sliding}").attention ==
+        job::AttentionOptions{.window = 16});
+  CHECK(layers_model("attention: {window: 16, pattern: [full, sliding], sliding_theta: 100}").attention ==
+        job::AttentionOptions{.window = 16, .pattern = {"full", "sliding"}, .sliding_theta = 100});
+}
+
+TEST_CASE("scaled rotary angles are read by their kind", "[spec]") {
+  CHECK(layers_model("rope_scaling: {kind: yarn, factor: 4, original_max_position: 32, beta_fast: 16}")
+            .rope_scaling ==
+        job::RopeScaling{
+            .kind = job::RopeScalingKind::yarn, .factor = 4, .original_max_position = 32, .beta_fast = 16});
+  CHECK(layers_model("rope_scaling: {kind: linear, factor: 2.5}").rope_scaling ==
+        job::RopeScaling{.kind = job::RopeScalingKind::linear, .factor = 2.5});
+}
+
+TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default is left out", "[spec]") {
+  const job::ModelOptions gemma = layers_model(
+      "norm_placement: sandwich, norm_weight: less_one, mlp: geglu, scale_embeddings: true, qk_norm: true, "
+      "attention: {query_pre_attn_scalar: 20, window: 8, sliding_theta: 100}");
+  CHECK(gemma.norm_placement == job::NormPlacement::sandwich);
+  CHECK(gemma.norm_weight == job::NormWeight::less_one);
+  CHECK(gemma.mlp == job::Mlp::geglu);
+  CHECK(gemma.scale_embeddings);
+  CHECK(gemma.attention ==
+        job::AttentionOptions{.query_pre_attn_scalar = 20, .window = 8, .sliding_theta = 100});
+  const job::ModelOptions olmo = layers_model("norm_placement: post, qk_norm: true, qk_norm_span: all");
+  CHECK(olmo.norm_placement == job::NormPlacement::post);
+  CHECK(olmo.qk_norm_span == job::QkNormSpan::all);
+  // 16 is the size of a head, and 10000 the base of full layers.
+  CHECK(layers_model("attention: {query_pre_attn_scalar: 16, window: 8, sliding_theta: 10000}").attention ==
+        job::AttentionOptions{.window = 8});
+}
+
+TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
+  const auto said = [](const std::string& keys) {
+    const Lines lines = problems(layers_job(keys));
+    CAPTURE(keys);
+    REQUIRE(lines.size() == 1);
+    return lines[0].substr(lines[0].find("model."));
+  };
+  CHECK(said("attention: {window: 8, pattern: [sliding, ful]}") ==
+        "model.attention.pattern: expected words sliding and full, got 'ful' (nearest valid: full)");
+  CHECK(said("attention: {window: 8, pattern: [full, full]}") ==
+        "model.attention.window: has no effect: no layer of attention.pattern slides; leave both out");
+  CHECK(said("attention: {window: 8, pattern: [full, full, full, full, sliding]}") ==
+        "model.attention.pattern: has 5 words for 4 layers");
+  CHECK(said("attention: {pattern: [sliding, full]}") ==
+        "model.attention.pattern: has no effect: no layer slides without attention.window; leave it out");
+  CHECK(said("attention: {window: 8, sliding_theta: 100}, positions: learned") ==
+        "model.attention.sliding_theta: has no effect: positions: learned has no rotary angles; leave it "
+        "out");
+  CHECK(said("qk_norm_span: all") == "model.qk_norm_span: has no effect: there is no qk_norm; leave it out");
+  CHECK(said("norm: layer, norm_weight: less_one") ==
+        "model.norm_weight: has no effect: only norm: rms has it; leave it out");
+  CHECK(said("positions: learned, scale_embeddings: true") ==
+        "model.scale_embeddings: has no effect: positions: learned has none; leave it out");
+  CHECK(problems(layers_job("qk_norm: true, qk_norm_span: all"), {"parallel.tp=2"}) ==
+        Lines{"--set parallel.tp=2: parallel.tp: qk_norm_span: all norms over the heads of every rank, which "
+              "cannot be split over tp 2 yet (nearest valid: 1)"});
+  CHECK(said("rope_scaling: {kind: llama3, factor: 8}") ==
+        "model.rope_scaling.original_max_position: is required: tokens of the sequences that the model "
+        "began with");
+  CHECK(said("rope_scaling: {kind: linear}") ==
+        "model.rope_scaling.factor: is 1, which scales nothing: say how many times longer the sequences are, "
+        "or leave rope_scaling out");
+  CHECK(said("rope_scaling: {kind: linear, factor: 2, beta_fast: 16}") ==
+        "model.rope_scaling.beta_fast: has no effect: only kind: yarn has it; leave it out");
+  CHECK(said("rope_scaling: {kind: yarn, factor: 2, original_max_position: 8, beta_fast: 1}") ==
+        "model.rope_scaling.beta_slow: must be less than beta_fast");
+  CHECK(said("rope_scaling: {kind: yarn, factor: 0.5, original_max_position: 8}") ==
+        "model.rope_scaling.factor: must be at least 1, got '0.5' (nearest valid: 1)");
+}
+
+}  // namespace trainerd::core
