@@ -49,10 +49,7 @@ class Checker {
     availability();
     idle_keys();
     machines();
-    if (job_.model.positions == job::Positions::learned)
-      job_.model.rope_theta = job::ModelOptions{}.rope_theta;
-    if (job_.model.linear_bias) job_.model.qkv_bias = true;
-    settle_layers(job_.model);
+    settle_model(job_.model);
   }
 
  private:

@@ -65,8 +65,10 @@ class LayerChecker {
 
 std::vector<LayerProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
 
-void settle_layers(job::ModelOptions& m) {
+void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
+  if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta;
+  if (m.linear_bias) m.qkv_bias = true;
   // What the kind does not use has no say.
   job::RopeScaling settled;
   const job::RopeScaling& s = m.rope_scaling;

@@ -15,7 +15,7 @@ struct LayerProblem {
 /// What of the keys of layers does not go together, each of them being valid by itself.
 std::vector<LayerProblem> layer_problems(const job::ModelOptions& model);
 
-/// Writes what the keys of layers say in its one shortest form: equal models have equal options.
-void settle_layers(job::ModelOptions& model);
+/// Writes what the model's keys say in its one shortest form: equal models have equal options.
+void settle_model(job::ModelOptions& model);
 
 }  // namespace trainerd::core::spec

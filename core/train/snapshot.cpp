@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/model/identity.h"
 #include "core/version/version.h"
@@ -132,7 +133,7 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
   if (!saved.contains("model.attention.window") && job.model.attention.window >= job.model.seq_len)
     now.erase("model.attention.window"), now.erase("model.attention.pattern");
   const auto compare = [&](const std::string& key) {
-    const auto was = saved.find(key), is = now.find(key);
+    const auto was = saved.find(key), is = std::as_const(now).find(key);
     const auto value = [](const auto& map, const auto& it) {
       return it == map.end() ? std::string("absent") : it->second;
     };

@@ -144,7 +144,7 @@ def main():
         failed |= error > 1e-6
         print(f"{c.name}: central differences {error:.1e} (limit 1e-6)")
         if c.sliding_theta or c.placement != "pre":
-            continue  # tests/parity has Gemma 3 and OLMo 2; none of Hugging Face's models has YaRN on full layers beside sliding ones without its other options
+            continue  # tests/parity has Gemma 3 and OLMo 2; none of Hugging Face's models is as the others
         try:
             worst = check_hugging_face(c, tensors)
         except ModuleNotFoundError as missing:
