@@ -42,7 +42,7 @@ class Checker {
     precision();
     optimizer();
     if (good({"lora", "lora.rank", "lora.targets", "model.from", "optimizer.name"}))
-      for (const LoraProblem& found : complete_lora(job_)) problem(found.path, found.what);
+      for (const KeyProblem& found : complete_lora(job_)) problem(found.path, found.what);
     data();
     metrics();
     trace();
@@ -149,7 +149,7 @@ class Checker {
               "head_dim " + to_string(m.head_dim) + " is more than the " +
                   to_string(kernels::kLargestCudaHead) +
                   " that device: cuda computes: choose more heads, or device: cpu");
-    for (const LayerProblem& p : layer_problems(m))
+    for (const KeyProblem& p : layer_problems(m))
       if (!problems_.bad(p.path)) problem(p.path, p.what);
     if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
         given_by_job("model.qkv_bias"))

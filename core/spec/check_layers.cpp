@@ -15,7 +15,7 @@ class LayerChecker {
  public:
   explicit LayerChecker(const job::ModelOptions& model) : m_(model) {}
 
-  std::vector<LayerProblem> run() {
+  std::vector<KeyProblem> run() {
     rope_scaling();
     windows();
     return std::move(problems_);
@@ -58,12 +58,12 @@ class LayerChecker {
   }
 
   const job::ModelOptions& m_;
-  std::vector<LayerProblem> problems_;
+  std::vector<KeyProblem> problems_;
 };
 
 }  // namespace
 
-std::vector<LayerProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
+std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
 
 void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;

@@ -4,16 +4,12 @@
 #include <vector>
 
 #include "core/job/model_options.h"
+#include "core/spec/problems.h"
 
 namespace trainerd::core::spec {
 
-struct LayerProblem {
-  std::string path;  ///< of the key to change
-  std::string what;
-};
-
 /// What of the keys of layers does not go together, each of them being valid by itself.
-std::vector<LayerProblem> layer_problems(const job::ModelOptions& model);
+std::vector<KeyProblem> layer_problems(const job::ModelOptions& model);
 
 /// Writes what the model's keys say in its one shortest form: equal models have equal options.
 void settle_model(job::ModelOptions& model);

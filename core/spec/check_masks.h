@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/spec/problems.h"
 
 namespace trainerd::core::spec {
 
@@ -14,11 +15,6 @@ using Given = std::function<bool(const char* path)>;
 /// What the keys of documents are where the job leaves them out.
 void derive_documents(job::JobSpec& job, const Given& given);
 
-/// A key and what is wrong with it.
-struct KeyProblem {
-  const char* path;
-  std::string what;
-};
 /// Of loss masks and documents; none in a job that reads no files.
 std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given& given);
 

@@ -34,9 +34,9 @@ void add_lora(FieldTable& t, job::LoraOptions& lora) {
       .idle_if(!lora.on(), none);
 }
 
-std::vector<LoraProblem> complete_lora(job::JobSpec& job) {
+std::vector<KeyProblem> complete_lora(job::JobSpec& job) {
   job::LoraOptions& lora = job.model.lora;
-  std::vector<LoraProblem> problems;
+  std::vector<KeyProblem> problems;
   if (!lora.on()) return problems;
   if (job.model.from.empty())
     problems.push_back(

@@ -17,6 +17,12 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
+/// A key and what is wrong with its value.
+struct KeyProblem {
+  std::string path;
+  std::string what;
+};
+
 /// Collects all problems of a job for one SpecError.
 class Problems {
  public:
