@@ -150,7 +150,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
   generate->add_option("--threads", args.threads, "Default: one for each core")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  generate->add_flag("--json", args.json, "One JSON object: prompt, text, ids, end");
+  generate->add_flag("--json", args.json, "One JSON object: prompt, text, prompt_ids, ids, end");
   generate->footer(
       "Each token takes a pass of the whole text through the model: this shows what a model says, and serves "
       "nobody.\n\n"
@@ -174,8 +174,11 @@ int generate_command(const GenerateArgs& args) {
       .temperature = args.temperature, .top_k = args.top_k, .top_p = args.top_p, .seed = args.seed};
   std::vector<std::int32_t> ids = prompt.ids, made;
   Shown shown;
+  // Decoded behind the prompt: SentencePiece's first token of a text has lost its space.
+  const std::size_t prompt_bytes = tokenizer->decode(prompt.ids).size();
+  const auto answer = [&] { return tokenizer->decode(ids).substr(prompt_bytes); };
   const std::string before = args.chat.empty() ? text : "";
-  const auto all = [&] { return before + tokenizer->decode(made); };
+  const auto all = [&] { return before + answer(); };
   const char* end = "length";
   const double begin = base::monotonic_seconds();
   if (!args.json) shown.show(before);
@@ -196,11 +199,8 @@ int generate_command(const GenerateArgs& args) {
   }
   const double seconds = base::monotonic_seconds() - begin;
   if (args.json) {
-    const nlohmann::ordered_json j{{"prompt", text},
-                                   {"text", tokenizer->decode(made)},
-                                   {"prompt_ids", prompt.ids},
-                                   {"ids", made},
-                                   {"end", end}};
+    const nlohmann::ordered_json j{
+        {"prompt", text}, {"text", answer()}, {"prompt_ids", prompt.ids}, {"ids", made}, {"end", end}};
     print(io::to_text(j) + "\n");
     return kExitDone;
   }

@@ -16,7 +16,9 @@ CLI::App* add_export(CLI::App& app, ExportArgs& args) {
   command->add_option("--out", args.out, "The directory")->required()->type_name("DIR");
   command->add_option("--dtype", args.dtype, "Of the weights; default: as the checkpoint has them")
       ->check(CLI::IsMember({"bf16", "fp32"}));
-  command->add_option("--max-shard-size", args.max_shard_size, "Of a file; default 5GB")->type_name("SIZE");
+  command
+      ->add_option("--max-shard-size", args.max_shard_size, "Of a file; default 5GB; adapters are one file")
+      ->type_name("SIZE");
   command->add_flag("--no-tokenizer", args.no_tokenizer, "Leave the tokenizer's files out");
   CLI::Option* adapter =
       command->add_flag("--adapter", args.adapter,

@@ -60,9 +60,9 @@ train::SlotCounts one_slot() {
   return slots;
 }
 
-/// Without gradients, master weights and the optimizer's states.
+/// Without gradients, master weights and the optimizer's states, and without second copies for GEMMs.
 model::DeclaredParams frozen(model::DeclaredParams declared) {
-  for (model::ParamInfo& info : declared.infos) info.trainable = false;
+  for (model::ParamInfo& info : declared.infos) info.trainable = info.gemm_weight = false;
   return declared;
 }
 

@@ -424,16 +424,6 @@ class Checker {
   }
   static constexpr std::int64_t kMinBucket = 1 << 10;  // bytes
 
-  static bool same_value(const Storage& a, const Storage& b) {
-    return std::visit(
-        [&](const auto& value) {
-          using Held = std::decay_t<decltype(value)>;
-          if constexpr (std::is_pointer_v<Held>) return *value == *std::get<Held>(b);
-          return false;
-        },
-        a);
-  }
-
   job::JobSpec& job_;
   const Places& places_;
   std::optional<int> preset_;

@@ -46,7 +46,8 @@ class LayerChecker {
     for (const std::string& word : a.pattern)
       if (word != job::kSliding && word != job::kFull) {
         const std::string near = nearest(word, {job::kSliding, job::kFull});
-        return problem("model.attention.pattern", "expected words sliding and full, got " + show(word) +
+        return problem("model.attention.pattern", "has " + show(word) +
+                                                      " where each word is sliding or full" +
                                                       (near.empty() ? "" : " (nearest valid: " + near + ")"));
       }
     if (m_.layers > 0 && std::cmp_greater(a.pattern.size(), m_.layers))

@@ -430,6 +430,17 @@ bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe) {
   return true;
 }
 
+bool same_value(const Storage& a, const Storage& b) {
+  return std::visit(
+      [&](const auto& value) {
+        using Held = std::decay_t<decltype(value)>;
+        if constexpr (std::is_pointer_v<Held>) return *value == *std::get<Held>(b);
+        if constexpr (std::is_same_v<Held, Choice>) return *value.value == *std::get<Held>(b).value;
+        return false;
+      },
+      a);
+}
+
 std::string section_of(const std::string& path) {
   const std::size_t dot = path.rfind('.');
   return dot == std::string::npos ? std::string() : path.substr(0, dot);

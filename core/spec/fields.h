@@ -96,6 +96,8 @@ using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
                  Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, MapList, NotYet>;
+/// Whether two of one kind hold the same; false for kinds that are not compared.
+bool same_value(const Storage& a, const Storage& b);
 
 /// One lambda for each kind of storage, for std::visit.
 template <class... Lambdas>

@@ -60,13 +60,13 @@ class Resolver {
     const auto devices = devices_of_node();
     const parallel::ParallelOptions& p = job_.parallel;
     if (!devices || std::min({p.tp, p.cp, p.pp, job_.batch.global, job_.batch.micro}) < 1) return;
-    // The checks name a batch that no dp divides.
+    // One that needs no padding; where none does, one rank.
     parallel::ParallelOptions one = p;
     one.dp = 1;
     const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(),
                        groups = job_.batch.global / job_.batch.micro;
     for (std::int64_t dp = std::min(most, groups); dp > 1; --dp) {
-      if (groups % dp != 0) continue;
+      if (job_.batch.global % (job_.batch.micro * dp) != 0) continue;
       job_.parallel.dp = dp;
       break;
     }

@@ -14,10 +14,10 @@ void mark_tokens(const Tokenizer& tokenizer, std::span<const std::int32_t> ids, 
     begin = end;
   }
   if (begin != text_bytes)
-    throw EncodeError("its tokens have " + std::to_string(begin) + " bytes and the text " +
-                      std::to_string(text_bytes) +
-                      ": this tokenizer takes or adds white space, so that it is not known which tokens are "
-                      "the assistant's");
+    throw EncodeError(
+        "its tokens have " + std::to_string(begin) + " bytes and the text " + std::to_string(text_bytes) +
+        ": this tokenizer changes the text (white space that it takes or adds, characters that it "
+        "joins where two parts meet), so that it is not known which tokens count");
 }
 
 }  // namespace trainerd::io

@@ -114,13 +114,14 @@ DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) 
 
 // All beside the inputs that the tokens depend on.
 std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form) {
-  return fmt::format(
-      "format 2\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}\nchat {} "
-      "{}\ncompletion {}",
+  std::string text = fmt::format(
+      "format 1\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}",
       tokenizer.info().hash, tokenizer.info().vocab, name_of(form.type), fmt::join(form.before, ","),
       fmt::join(form.after, ","), form.end ? std::to_string(*form.end) : "none",
-      static_cast<int>(options.specials), form.line.field,
-      options.chat ? name_of(*options.chat) : std::string_view("none"), form.line.bos, options.completion);
+      static_cast<int>(options.specials), form.line.field);
+  if (options.chat) text += fmt::format("\nchat {} {}", name_of(*options.chat), form.line.bos);
+  if (!options.completion.empty()) text += "\ncompletion " + options.completion;
+  return text;
 }
 
 // Thrown where another worker has failed.
@@ -215,8 +216,8 @@ class Workers {
     }
     ids.insert(ids.end(), form_.after.begin(), form_.after.end());
     if (form_.end) ids.push_back(*form_.end);
-    // What ends a completion is to be learned.
-    if (document.learned != nullptr) mask.resize(ids.size(), 1);
+    // What ends a completion is to be learned; what comes behind a conversation is nobody's.
+    if (document.learned != nullptr) mask.resize(ids.size(), form_.line.chat ? 0 : 1);
   }
 
   const PrepareOptions& options_;

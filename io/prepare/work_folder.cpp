@@ -56,10 +56,10 @@ std::optional<PartRecord> read_record(const std::string& path, const std::string
                        .tokens = int_member(j, "tokens"),
                        .bin_bytes = int_member(j, "bin_bytes"),
                        .idx_bytes = int_member(j, "idx_bytes"),
-                       .learned = int_member(j, "learned"),
+                       .learned = j.contains("learned") ? int_member(j, "learned") : 0,
                        .bin_hash = string_member(j, "bin_xxh3"),
                        .idx_hash = string_member(j, "idx_xxh3"),
-                       .mask_hash = string_member(j, "mask_xxh3")},
+                       .mask_hash = j.contains("mask_xxh3") ? string_member(j, "mask_xxh3") : ""},
                       int_member(j, "empty_documents")};
   } catch (const JsonError&) {
     return std::nullopt;

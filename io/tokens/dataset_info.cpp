@@ -60,13 +60,13 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
   return found;
 }
 
-bool dataset_has_masks(const std::string& folder) {
-  const auto says = read_dataset(dataset_path(folder), [](const nlohmann::json& j) {
-    const nlohmann::json mask = j.value("loss_mask", nlohmann::json(false));
-    if (!mask.is_boolean()) throw JsonError("\"loss_mask\" is neither true nor false");
-    return mask.get<bool>();
+std::optional<bool> dataset_has_masks(const std::string& folder) {
+  const auto says = read_dataset(dataset_path(folder), [](const nlohmann::json& j) -> std::optional<bool> {
+    if (!j.contains("loss_mask")) return std::nullopt;
+    if (!j["loss_mask"].is_boolean()) throw JsonError("\"loss_mask\" is neither true nor false");
+    return j["loss_mask"].get<bool>();
   });
-  return says.value_or(false);
+  return says.value_or(std::nullopt);
 }
 
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,

@@ -22,9 +22,9 @@ struct DatasetTokenizer {
 /// different tokenizers.
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
 
-/// Whether the `dataset.json` in `folder` says that each of its token files has a loss mask; false where
-/// there is none. Throws DataError: one is broken.
-bool dataset_has_masks(const std::string& folder);
+/// Whether the `dataset.json` in `folder` says that each of its token files has a loss mask; none where it
+/// says neither, or there is no such file. Throws DataError: it is broken.
+std::optional<bool> dataset_has_masks(const std::string& folder);
 
 /// That of the training data. Throws DataError when its sources, or with `validates` these and the validation
 /// data, were made by different tokenizers.

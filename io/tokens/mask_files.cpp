@@ -64,19 +64,28 @@ void attach_masks(std::vector<SourceFile>& files, const std::vector<std::string>
     return;
   }
   if (format != DataFormat::tokens) return;
-  std::map<std::string, bool> masked;  // by folder
+  std::map<std::string, std::optional<bool>> masked;  // by folder
   for (SourceFile& file : files) {
     const std::string folder = std::filesystem::path(file.path).parent_path().string();
-    const auto [at, is_new] = masked.try_emplace(folder, false);
+    const auto [at, is_new] = masked.try_emplace(folder, std::nullopt);
     if (is_new) at->second = dataset_has_masks(folder);
-    if (at->second) set_mask(file, mask_path_of(file.path));
+    const std::string path = mask_path_of(file.path);
+    std::error_code ignored;
+    if (!at->second && std::filesystem::is_regular_file(path, ignored))
+      throw base::data_error(path +
+                             ": a loss mask lies beside the tokens, and no dataset.json says whether it "
+                             "counts: bring the dataset.json of `trainerd data prepare` back, name the mask "
+                             "by data.mask, or move it away");
+    if (at->second.value_or(false)) set_mask(file, path);
   }
 }
 
 void find_mask(SourceFile& file) {
   std::error_code ignored;
-  if (const std::string path = mask_path_of(file.path); std::filesystem::is_regular_file(path, ignored))
-    set_mask(file, path);
+  const std::string path = mask_path_of(file.path);
+  const bool declared =
+      dataset_has_masks(std::filesystem::path(file.path).parent_path().string()).value_or(false);
+  if (declared || std::filesystem::is_regular_file(path, ignored)) set_mask(file, path);
 }
 
 bool has_masks(std::span<const SourceFile> files) {

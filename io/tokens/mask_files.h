@@ -19,11 +19,13 @@ std::string mask_path_of(const std::string& data_path);
 
 /// Gives files their masks: `masks` (files, directories or patterns, as DataOptions::train), one for each
 /// file in their order; without any, of token files those whose `dataset.json` says `"loss_mask": true`
-/// theirs. Throws DataError naming it: a mask that is not there or has not as many bytes as its file tokens,
+/// theirs. Throws DataError naming it: a mask of which no `dataset.json` says whether it counts, one that is
+/// not there or has not as many bytes as its file tokens,
 /// another number of masks than of files.
 void attach_masks(std::vector<SourceFile>& files, const std::vector<std::string>& masks, DataFormat format);
 
-/// The mask of one file, which may have none: what lies at `mask_path_of`. Throws DataError for its size.
+/// The mask of one file, which may have none: what lies at `mask_path_of`. Throws DataError for its size, and
+/// where the `dataset.json` says that there is one and it is not there.
 void find_mask(SourceFile& file);
 
 bool has_masks(std::span<const SourceFile> files);

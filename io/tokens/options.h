@@ -46,7 +46,7 @@ struct DataOptions {
   std::vector<std::string> mask = {}, valid_mask = {};
   /// Attention stays inside documents, of which a sample has at most `max_documents`.
   bool document_mask = false;
-  std::int64_t max_documents = 0;  ///< 0: default_max_documents
+  std::int64_t max_documents = 0;  ///< the job's default is made of seq_len
   bool reset_positions = false;    ///< positions begin anew with each document
   /// Token that ends a document, for files without an index; kNoToken: they do not say.
   std::int64_t end_token = kNoToken;

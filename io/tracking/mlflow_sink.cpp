@@ -21,6 +21,7 @@ constexpr double kFirstPauseSeconds = 1, kLastPauseSeconds = 60;
 constexpr double kKilledSeconds = 1;      ///< for the end of a run that was killed
 constexpr double kAbortedSeconds = 1.5;   ///< until a request that is aborted has ended
 constexpr std::size_t kMaxRecords = 500;  ///< taken from the queue at once
+constexpr int kMaxRejections = 20;        ///< one after the other, in search of the value that is refused
 
 std::string status_of(NoticeKind end) {
   if (end == NoticeKind::finish) return "FINISHED";
@@ -45,6 +46,7 @@ struct MlflowSink::State {
   std::optional<std::string> end_status;  ///< what waits is to be sent at once, and then this
   bool aborted = false, ended = false, reached_end = false;
   std::size_t most_records = kMaxRecords;  ///< in the next request
+  int rejections = 0;                      ///< since a request was taken
   std::string rejection;                   ///< the last value's that the server does not take
 
   State(MlflowRun r, std::function<void(const std::string&)> w, Limits l)
@@ -115,13 +117,14 @@ struct MlflowSink::State {
     // One value can make the server refuse all that came with it: by halves it is found, and is left out
     // alone.
     const bool rejected = error && !error->may_pass;
-    if (rejected && values.size() == 1) {
-      ++outlet.dropped;
-      rejection = error->what;
-    }
+    rejections = rejected ? rejections + 1 : 0;
+    // Where it takes none at all, a search is of no use.
+    const bool dropped = rejected && (values.size() == 1 || rejections > kMaxRejections);
+    if (dropped) outlet.dropped += static_cast<std::int64_t>(values.size());
+    if (dropped) rejection = error->what;
     const std::size_t next = rejected ? values.size() / 2 : 2 * most_records;
-    most_records = std::clamp<std::size_t>(next, 1, kMaxRecords);
-    if (error && (error->may_pass || values.size() > 1))
+    most_records = rejections > kMaxRejections ? kMaxRecords : std::clamp<std::size_t>(next, 1, kMaxRecords);
+    if (error && !dropped)
       queue.insert(queue.begin(), std::move_iterator(values.begin()), std::move_iterator(values.end()));
     limit_queue();
     return error;
@@ -158,7 +161,7 @@ struct MlflowSink::State {
       // The end of a run waits for no server that does not answer; but one may just have closed a connection.
       failures = failed ? failures + 1 : 0;
       if (failures > 1 && end_status) break;
-      const bool halves = error && !failed && !queue.empty();
+      const bool halves = error && !failed && !queue.empty() && rejections <= kMaxRejections;
       next = base::monotonic_seconds() + (failed ? pause : halves ? 0 : limits.every_seconds);
       pause = failed ? std::min(2 * pause, kLastPauseSeconds) : kFirstPauseSeconds;
     }

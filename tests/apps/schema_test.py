@@ -32,9 +32,8 @@ NOT_YET = {"faults", "precision.gemm"}
 # What the parser says of one value by itself. Other messages are of several keys, or of a name's form.
 OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
                           r"|^is empty$|is not available yet")
-# Words that are refused where they have no effect, the default one too: on CPUs, for synthetic data, and without a receiver.
-IDLE = {"attention", "gemm_algorithms", "cluster.communication", "data.dtype", "data.on_change", "metrics.otlp.every",
-        "metrics.mlflow.experiment"}
+# Refused where they have no effect, the default too: for synthetic data, and without a receiver.
+IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
               "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port"}
 

@@ -64,7 +64,7 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
     return lines[0].substr(lines[0].find("model."));
   };
   CHECK(said("attention: {window: 8, pattern: [sliding, ful]}") ==
-        "model.attention.pattern: expected words sliding and full, got 'ful' (nearest valid: full)");
+        "model.attention.pattern: has 'ful' where each word is sliding or full (nearest valid: full)");
   CHECK(said("attention: {window: 8, pattern: [full, full]}") ==
         "model.attention.window: has no effect: no layer of attention.pattern slides; leave both out");
   CHECK(said("attention: {window: 8, pattern: [full, full, full, full, sliding]}") ==

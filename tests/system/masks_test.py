@@ -39,8 +39,8 @@ class Masks(RunTest):
     def write_mask(self, counts):
         (self.data / "x.mask").write_bytes(bytes(counts))
 
-    def declare(self):
-        (self.data / "dataset.json").write_text(json.dumps({"tokenizer": {"hash": "h", "vocab": 200}, "loss_mask": True}))
+    def declare(self, counts=True):
+        (self.data / "dataset.json").write_text(json.dumps({"tokenizer": {"hash": "h", "vocab": 200}, "loss_mask": counts}))
 
     def job(self, name, data="{format: tokens, dtype: uint16, train: data/x.bin, valid: data/x.bin}"):
         path = self.root / f"{name}.yaml"
@@ -54,7 +54,10 @@ class Masks(RunTest):
         return [e["loss"] for e in self.events(name) if e["event"] == "evaluation"]
 
     def test_a_declared_mask_is_that_of_data_mask_on_every_layout(self):
+        self.assertIn("no dataset.json says whether it counts", self.run_job(self.job("plain"), status=4))
+        self.declare(False)
         self.run_job(self.job("plain"))
+        (self.data / "dataset.json").unlink()
         named = ("--set", "data.mask=data/x.mask", "--set", "data.valid_mask=data/x.mask")
         self.run_job(self.job("named"), *named)
         self.assertNotEqual(self.loss_values("named"), self.loss_values("plain"))

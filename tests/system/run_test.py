@@ -514,7 +514,7 @@ class Resume(RunTest):
 class Refusals(RunTest):
     def test_a_wrong_job_is_status_2_with_every_problem(self):
         job = self.job(extra="modle: {}\n")
-        output = self.run_job(job, "--set", "batch.micro=3", status=2)
+        output = self.run_job(job, "--set", "batch.micro=99", status=2)
         self.assertIn("modle", output)
         self.assertIn("batch", output)
 

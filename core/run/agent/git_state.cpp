@@ -55,7 +55,9 @@ std::string read_until(int fd, double deadline, std::string& text) {
 std::vector<char*> environment_for_git() {
   std::vector<char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable)
-    if (!std::string_view(*variable).starts_with("GIT_")) variables.push_back(*variable);
+    if (const std::string_view name(*variable);
+        !name.starts_with("GIT_") || name.starts_with("GIT_CONFIG"))  // safe.directory may be said there
+      variables.push_back(*variable);
   variables.push_back(nullptr);
   return variables;
 }
