@@ -95,7 +95,8 @@ TEST_CASE("masks are those that dataset.json declares, or those that are named",
     }
     return all;
   };
-  CHECK(all_count(files.options()));  // a mask that nobody names or declares is only a file
+  CHECK_THROWS_WITH(MaskedData::open(files.options()),
+                    Contains("a.mask: a loss mask lies beside the tokens, and no dataset.json says"));
   files.declare("false");
   CHECK(all_count(files.options()));
   DataOptions named = files.options();
@@ -165,10 +166,11 @@ TEST_CASE("a mask of another size, with other bytes or missing is named", "[mask
 TEST_CASE("masks are part of what identifies the data", "[masks]") {
   const MaskedData files;
   const auto facts = [&] { return MaskedData::open(files.options()).check_samples(1).at(0); };
+  files.declare("false");
   const SourceFacts none = facts();
   files.declare("true");
   const SourceFacts masked = facts();
-  CHECK(masked.files == none.files + ", tokenizer x, loss masks of 2");
+  CHECK(masked.files == none.files + ", loss masks of 2");
   CHECK(masked.content != none.content);
   std::string mask = read_file(files.path("a", ".mask"));
   mask[40] = 1;
