@@ -69,6 +69,22 @@ std::optional<bool> dataset_has_masks(const std::string& folder) {
   return says.value_or(std::nullopt);
 }
 
+std::optional<std::string> dataset_checksum(const std::string& path) {
+  const std::filesystem::path file(path);
+  const std::string stem = file.stem().string(), ending = file.extension().string();
+  if (ending.size() < 2) return std::nullopt;
+  const std::string key = ending.substr(1) + "_xxh3";
+  return read_dataset(dataset_path(file.parent_path().string()),
+                      [&](const nlohmann::json& j) -> std::optional<std::string> {
+                        if (!j.contains("files")) return std::nullopt;
+                        for (const nlohmann::json& entry : member(j, "files"))
+                          if (string_member(entry, "name") == stem && entry.contains(key))
+                            return string_member(entry, key.c_str());
+                        return std::nullopt;
+                      })
+      .value_or(std::nullopt);
+}
+
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
                                                     bool validates) {
   if (data.format != DataFormat::tokens) return std::nullopt;

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "io/hash/hash.h"
 #include "io/text/text.h"
+#include "io/tokens/dataset_info.h"
 #include "io/tokens/mask_files.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
@@ -77,6 +79,12 @@ void check_noted(const std::string& path, const std::string& checksum) {
     throw base::data_error(path + ": its checksum is " + checksum + ", and " + path + ".xxh128 says " +
                            *noted +
                            ": the file was damaged or changed; copy it again, or write its checksum anew");
+  const auto prepared = dataset_checksum(path);
+  if (prepared && *prepared != checksum)
+    throw base::data_error(
+        path + ": its checksum is " + checksum + ", and dataset.json says " + *prepared +
+        ": the file was damaged or changed since it was prepared; copy it again, or prepare "
+        "the data anew");
 }
 
 // That of a token file, where it has one.
@@ -130,6 +138,13 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
       });
     });
   attempt([&] { check_noted(verified.path, verified.checksum); });
+  if (verified.file.layout.index)
+    attempt([&] {
+      const std::string index = std::filesystem::path(verified.path).replace_extension(".idx").string();
+      if (!dataset_checksum(index)) return;
+      const auto size = static_cast<std::int64_t>(std::filesystem::file_size(index));
+      check_noted(index, read_whole(index, size, [](std::int64_t, std::span<const std::byte>) {}));
+    });
   attempt([&] { verify_mask(verified); });
 }
 

@@ -19,6 +19,7 @@ struct Verification {
 ///   - that every id is in the vocabulary, where one is given;
 ///   - of an index every sequence and document: that they follow each other from the first token to the last;
 ///   - of a loss mask beside it (see mask_files.h) its size and every byte;
+///   - what the `dataset.json` beside it says: that it has a mask, and the checksums of the files;
 ///   - the checksum of each, where a file `PATH.xxh128` has the one that `xxhsum -H2` printed.
 /// Empty documents are counted; they are no problem. `options.all` has no meaning. Throws DataError where
 /// there is no such file.

@@ -201,6 +201,33 @@ class Chat(Prepare):
         self.assertIn("--chat reads JSON lines", self.prepare("a.txt", "--out", "out", "--chat", "chatml", status=4))
 
 
+class Verify(Prepare):
+    def test_verify_holds_the_files_against_dataset_json(self):
+        (self.root / "a.jsonl").write_text("".join(json.dumps({"messages": chat_fixture.turns("a question", f"answer {i}")}) + "\n" for i in range(50)))
+        self.prepare("a.jsonl", "--out", "out", "--chat", "chatml")
+
+        def verify(status):
+            done = subprocess.run([BINARY, "data", "verify", "out"], cwd=self.root, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            return done.stdout + done.stderr
+
+        self.assertIn("no problems", verify(0))
+        # One bit of each file, of which the reader alone would say nothing.
+        for ending, at in (("bin", 700), ("mask", 900), ("idx", -8)):
+            path = self.root / "out" / f"tokens-00000.{ending}"
+            was = path.read_bytes()
+            changed = bytearray(was)
+            changed[at] ^= 1
+            path.write_bytes(changed)
+            said = verify(4)
+            if ending != "idx":  # the index says itself that it ends elsewhere
+                self.assertIn(f"tokens-00000.{ending}: its checksum is ", said)
+                self.assertIn("dataset.json says", said)
+            path.write_bytes(was)
+        (self.root / "out" / "tokens-00000.mask").unlink()
+        self.assertIn("tokens-00000.mask: it is not there", verify(4))
+
+
 class Changes(Prepare):
     def test_inputs_that_change_meanwhile_and_files_that_go_are_noticed(self):
         self.write_lines("a.jsonl", ["a text"])
