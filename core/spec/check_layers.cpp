@@ -27,7 +27,7 @@ class LayerChecker {
   void rope_scaling() {
     const job::RopeScaling& s = m_.rope_scaling;
     const bool llama3 = s.kind == RopeScalingKind::llama3, yarn = s.kind == RopeScalingKind::yarn;
-    if (s.kind != RopeScalingKind::none && s.factor == 1.0)
+    if (s.kind != RopeScalingKind::none && s.factor == 1.0 && !(yarn && s.attention_factor > 0))
       problem("model.rope_scaling.factor",
               "is 1, which scales nothing: say how many times longer the sequences are, or leave "
               "rope_scaling out");

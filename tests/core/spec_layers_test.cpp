@@ -88,6 +88,8 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   CHECK(said("rope_scaling: {kind: linear}") ==
         "model.rope_scaling.factor: is 1, which scales nothing: say how many times longer the sequences are, "
         "or leave rope_scaling out");
+  CHECK(problems(layers_job("rope_scaling: {kind: yarn, attention_factor: 1.2, original_max_position: 8}"))
+            .empty());
   CHECK(said("rope_scaling: {kind: linear, factor: 2, beta_fast: 16}") ==
         "model.rope_scaling.beta_fast: has no effect: only kind: yarn has it; leave it out");
   CHECK(said("rope_scaling: {kind: yarn, factor: 2, original_max_position: 8, beta_fast: 1}") ==
