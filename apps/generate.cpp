@@ -152,8 +152,8 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
       ->type_name("N");
   generate->add_flag("--json", args.json, "One JSON object: prompt, text, prompt_ids, ids, end");
   generate->footer(
-      "Each token takes a pass of the whole text through the model: this shows what a model says, and serves "
-      "nobody.\n\n"
+      "Each new token needs a forward pass over the whole text: this is for looking at a model, not for "
+      "serving it.\n\n"
       "  trainerd generate runs/quickstart --prompt 'template <class T> '");
   return generate;
 }

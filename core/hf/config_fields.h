@@ -53,8 +53,8 @@ Field flag_field(const std::string& name, FlagOption option, bool fallback);
 Field fixed_field(const std::string& name, std::vector<nlohmann::json> values, const std::string& why);
 /// Changes nothing that training computes: copied from the source.
 Field kept_field(const std::string& name);
-/// The same. Without a source it is written as null: transformers' default would be a token id of another
-/// vocabulary.
+/// A token id, copied from the source; without a source it is written as null. If the field were absent,
+/// transformers would use its default, an id of another vocabulary.
 Field token_field(const std::string& name);
 /// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
 Field dropout_field(const std::string& name);

@@ -46,7 +46,7 @@ VectorGrads vector_grads(const WalkContext& c, ParamId first, ParamId second) {
                   "two vectors of an operator get gradients together");
     return grads;
   }
-  // The operator makes them in any case; of vectors that stay as they are nobody reads them.
+  // The operator always writes these gradients. Those of frozen vectors go to scratch and are not read.
   const auto dropped = [&](ParamId id) {
     return id == kNoParam
                ? Tensor{}

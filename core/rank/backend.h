@@ -9,8 +9,7 @@
 
 namespace trainerd::core::rank {
 
-/// The backend of a rank's device: the CPU's, which computes on `pool`, or that of a GPU. The pool outlives
-/// it.
+/// Makes the backend of a rank's device. A CPU backend runs on `pool`, which must outlive it.
 std::unique_ptr<kernels::Backend> make_backend(const parallel::Topology& topology, base::ThreadPool& pool,
                                                std::int64_t rank);
 

@@ -56,8 +56,8 @@ void add_documents(FieldTable& t, io::DataOptions& d, const std::string& idle) {
 
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
   t.add("data.sources", MapList(d.sources, fields_of_source),
-        "in place of `train`: a blend of several sources. Sources that are added, taken away or weighed anew "
-        "when a run goes on from a checkpoint each give what comes after the samples that were taken of them")
+        "in place of `train`: a blend of several sources. A resumed run may add, remove or reweight sources; "
+        "each source continues after its samples that were already used")
       .or_else("none")
       .idle_if(!idle.empty(), idle);
   t.add(
