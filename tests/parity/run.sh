@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Parity with transformers and peft: builds, makes an environment of the pinned versions, and prints the tables of README.md.
+# Parity with transformers and peft: builds, makes an environment of the pinned versions, prints the tables of README.md, and
+# runs the example of fine-tuning to its end.
 #   ./tests/parity/run.sh                    # build/parity, with a virtual environment in it
 #   BUILD=build/release ./tests/parity/run.sh
 #   PYTHON=/path/to/python ./tests/parity/run.sh    # one that has the packages of requirements.txt
@@ -18,4 +19,11 @@ for table in parity lora; do
   "$PYTHON" tests/parity/$table.py --trainerd "$BUILD/trainerd" --dump "$BUILD/parity_dump" || status=$?
   echo
 done
+# The example of fine-tuning, at the end of which trainerd and transformers give the same answer.
+example=$(mktemp -d)
+trap 'rm -rf "$example"' EXIT
+PATH=$(cd "$BUILD" && pwd):$PATH PYTHON=$PYTHON configs/examples/finetune/run.sh "$example" > "$example/log" || { cat "$example/log" >&2; exit 1; }
+answers=$(grep " says " "$example/log" | tail -2 | sort -u)
+echo "the example's answer, by both: $answers"
+[ "$answers" = "The cow says moo." ] || status=1
 exit $status
