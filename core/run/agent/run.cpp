@@ -188,8 +188,9 @@ bool Run::working() const {
 
 /// Until the attempt is over.
 void Run::supervise() {
-  const double patience = kLastWordsSeconds + (membership_.leads() ? 0 : kVerdictSeconds);
   while (working() && !killed_ && !stop_between_ && !regroup_asked_) {
+    // A leader that is lost gives no verdict.
+    const double patience = kLastWordsSeconds + (membership_.leads() || lost_node_ ? 0 : kVerdictSeconds);
     const auto left = attempt_->failure()
                           ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
                           : time_left();

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "core/run/agent/run.h"
+#include "core/run/log/log.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): what it makes of what the agents of other nodes say.
@@ -14,10 +15,10 @@ void Run::on_node_event(Membership::Event event) {
   } else if (!membership_.over()) {
     lost_node_ = true;
     attempt_->set_node_state(event.node, io::RankState::dead);
-    fail({base::ErrorKind::comm,
-          membership_.name_of(event.node) + " was lost after step " + std::to_string(step_) +
-              ": its agent has ended or its host is out of reach",
-          1});
+    const std::string lost = membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
+    // At once: whatever took that node may end this agent before the run's last words.
+    log::warn("{}", lost);
+    fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1});
   }
 }
 
