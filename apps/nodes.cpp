@@ -180,6 +180,8 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
     throw base::spec_error("--node " + std::to_string(membership.nodes.node) + ": " + several +
                            ", which are 0 to " + std::to_string(nodes - 1));
   if (step) membership.nodes.hosts = step->hosts;
+  if (const auto token = environment("TRAINERD_TOKEN"); token && !token->empty())
+    membership.token.emplace(*token, "TRAINERD_TOKEN");
   if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
   else if (step) membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
   else

@@ -32,8 +32,8 @@ std::optional<std::int64_t> slurm_step_nodes(const Environment& environment);
 
 /// Where this agent stands among the `nodes` of its job: by the options, or else by the Slurm step that it is
 /// a task of. Under Slurm they meet at the step's first node: by its name where the network knows that, else
-/// at its `address`. None for a job of one node that names no rendezvous. Throws SpecError when something is
-/// missing or contradicts.
+/// at its `address`. TRAINERD_TOKEN is the job's token where it is set. None for a job of one node that names
+/// no rendezvous. Throws SpecError when something is missing or contradicts.
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
                                                             const Environment& environment,
                                                             const NodeAddress& address);

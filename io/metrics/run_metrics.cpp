@@ -137,6 +137,9 @@ struct RunMetrics::State {
   Family<Counter>& dropped_lines = counter(
       r, "trainerd_output_dropped_lines_total",
       "Lines lost: of a file that could not be written for too long, or of a console that nobody reads.");
+  Single<Counter> refused_connections{
+      counter(r, "trainerd_rendezvous_refused_total",
+              "Connections to the rendezvous that were refused: none of the job's processes made them.")};
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   double began = base::wall_seconds();  // this process
@@ -260,6 +263,10 @@ void RunMetrics::on_outlet(const OutletRecord& record) {
   raise_to(state_->failed_writes.Add(labels), static_cast<double>(record.failures));
   state_->waiting_lines.Add(labels).Set(static_cast<double>(record.waiting));
   raise_to(state_->dropped_lines.Add(labels), static_cast<double>(record.dropped));
+}
+
+void RunMetrics::on_rendezvous(const RendezvousRecord& record) {
+  raise_to(state_->refused_connections.get(), static_cast<double>(record.refused));
 }
 
 void RunMetrics::on_prediction(const PredictionRecord& record) {

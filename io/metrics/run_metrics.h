@@ -30,6 +30,7 @@ class RunMetrics : public MetricsSink {
   void on_device(const DeviceRecord&) override;
   void on_prediction(const PredictionRecord&) override;
   void on_outlet(const OutletRecord&) override;
+  void on_rendezvous(const RendezvousRecord& record) override;
   void on_restart(const RestartRecord&) override;
   void on_finish(const RunSummary&) override;
 

@@ -24,6 +24,7 @@ class MetricsSink {
   virtual void on_rank_memory(const RankMemoryRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_outlet(const OutletRecord&) {}
+  virtual void on_rendezvous(const RendezvousRecord&) {}
   /// What was told of steps after the record's is void; they will be told again.
   virtual void on_restart(const RestartRecord&) {}
   virtual void on_finish(const RunSummary&) {}

@@ -156,6 +156,11 @@ struct OutletRecord {
   bool operator==(const OutletRecord&) const = default;
 };
 
+/// What came to the rendezvous of several nodes.
+struct RendezvousRecord {
+  std::int64_t refused = 0;  ///< connections that none of the job's processes made
+};
+
 /// What the attempts before this process did, as far as its logs say.
 struct EarlierRun {
   std::int64_t attempts = 0;  ///< starts, resumes and restarts

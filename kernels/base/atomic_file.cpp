@@ -17,10 +17,10 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-int write_and_flush(const std::string& path, std::span<const std::byte> bytes) {
+int write_and_flush(const std::string& path, std::span<const std::byte> bytes, unsigned mode) {
   // What a kill left goes first: a new file is made, so that a link planted under this name is not followed.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return errno;
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd) return errno;
   if (const int error = write_all(fd.get(), bytes); error != 0) return error;
   return ::fsync(fd.get()) == 0 ? 0 : errno;
@@ -28,9 +28,9 @@ int write_and_flush(const std::string& path, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-int write_file_atomically(const std::string& path, std::span<const std::byte> bytes) {
+int write_file_atomically(const std::string& path, std::span<const std::byte> bytes, unsigned mode) {
   const std::string aside = path + ".partial";
-  int error = write_and_flush(aside, bytes);
+  int error = write_and_flush(aside, bytes, mode);
   if (error == 0 && std::rename(aside.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(aside.c_str());

@@ -62,6 +62,73 @@ void set_option(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t size = 0;
+};
+
+Address v4(std::uint16_t port, in_addr_t host) {
+  Address address;
+  auto& in = reinterpret_cast<sockaddr_in&>(address.bytes);
+  in.sin_family = AF_INET;
+  in.sin_port = htons(port);
+  in.sin_addr.s_addr = htonl(host);
+  address.size = sizeof(in);
+  return address;
+}
+
+Address v6(std::uint16_t port, const in6_addr& host) {
+  Address address;
+  auto& in = reinterpret_cast<sockaddr_in6&>(address.bytes);
+  in.sin6_family = AF_INET6;
+  in.sin6_port = htons(port);
+  in.sin6_addr = host;
+  address.size = sizeof(in);
+  return address;
+}
+
+/// A socket of that address; otherwise errno.
+UniqueFd bound_to(const sockaddr* address, socklen_t bytes) {
+  UniqueFd fd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address->sa_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), address, bytes) == 0) return fd;
+  const int error = errno;
+  fd = UniqueFd();
+  errno = error;
+  return fd;
+}
+
+UniqueFd bound_to(const Address& address) {
+  return bound_to(reinterpret_cast<const sockaddr*>(&address.bytes), address.size);
+}
+
+bool means_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+/// Of the first address of this machine that the host is; EADDRNOTAVAIL: it is none.
+UniqueFd bound_to_own(const Endpoint& at) {
+  UniqueFd fd;
+  errno = EADDRNOTAVAIL;
+  try {
+    std::string why;
+    const Addresses addresses = look_up(at, why);
+    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+      if (means_loopback(a->ai_addr)) continue;
+      fd = bound_to(a->ai_addr, a->ai_addrlen);
+      if (fd || (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)) return fd;
+    }
+  } catch (const CommError&) {  // a name that others know
+  }
+  errno = EADDRNOTAVAIL;
+  return fd;
+}
+
 /// Whether the connection was made; otherwise errno.
 bool connect_within(int fd, const sockaddr* address, socklen_t bytes, double deadline) {
   if (::connect(fd, address, bytes) == 0) return true;
@@ -112,33 +179,24 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
 bool is_loopback(const std::string& address) { return address == "127.0.0.1" || address == "::1"; }
 
 UniqueFd listen_at(const Endpoint& at) {
-  const bool v4 = at.host == "127.0.0.1" || at.host == "localhost", loopback = v4 || at.host == "::1";
-  // A socket of IPv6 serves both families where the kernel has it.
   UniqueFd fd;
-  if (!v4) fd = UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  int rc = -1;
-  if (fd) {
-    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(at.port);
-    address.sin6_addr = loopback ? in6addr_loopback : in6addr_any;
-    rc = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  if (at.host == "127.0.0.1" || at.host == "localhost") fd = bound_to(v4(at.port, INADDR_LOOPBACK));
+  else if (at.host == "::1") fd = bound_to(v6(at.port, in6addr_loopback));
+  else fd = bound_to_own(at);
+  // A socket of IPv6 serves both families where the kernel has it.
+  if (!fd && errno == EADDRNOTAVAIL && at.host != "::1") {
+    fd = bound_to(v6(at.port, in6addr_any));
+    if (!fd && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT)) fd = bound_to(v4(at.port, INADDR_ANY));
   }
-  if (rc != 0 && (!fd || errno == EADDRNOTAVAIL)) {
-    fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(at.port);
-    address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-    rc = fd ? ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) : -1;
-  }
-  if (rc != 0 || ::listen(fd.get(), kBacklog) != 0)
+  if (!fd || ::listen(fd.get(), kBacklog) != 0)
     throw comm_error("cannot listen on port " + std::to_string(at.port) + ": " + errno_text(errno) +
                      "; choose another port for the rendezvous");
   return fd;
+}
+
+std::string reachable_here(int listener) {
+  const std::string address = local_address(listener);
+  return address == "::" || address == "0.0.0.0" ? "127.0.0.1" : address;
 }
 
 std::uint16_t local_port(int fd) {

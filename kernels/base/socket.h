@@ -20,11 +20,15 @@ struct Endpoint {
 /// Reads "host:port" with a port of 1 to 65535; an IPv6 address stands in brackets. None for anything else.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-/// A non-blocking socket that listens on `at.port` of every interface, or of loopback alone when `at.host` is
-/// a loopback address, which means another host elsewhere: other nodes may know this host by another address
-/// than it does itself. Port 0: any free one (see `local_port`). Throws CommError.
+/// A non-blocking socket that listens on `at.port` of the address of this machine that `at.host` is or names:
+/// of loopback for a loopback address. Of every interface where `at.host` is none of this machine's
+/// addresses, by which other nodes know it all the same (a container, a translated address), or is a name
+/// that means loopback here and must mean another address elsewhere. Port 0: any free one (see `local_port`).
+/// Throws CommError.
 UniqueFd listen_at(const Endpoint& at);
 std::uint16_t local_port(int fd);
+/// The address by which this machine's own processes reach a socket that listens.
+std::string reachable_here(int listener);
 
 /// One attempt. An empty descriptor, and `why`, when nothing answers within `seconds`. Throws CommError when
 /// the name is unknown: more attempts would not help.

@@ -35,11 +35,12 @@ std::string leader_meets(const std::string& text) {
   options.nodes.nodes = 2;
   options.rendezvous = {"127.0.0.1", port};
   options.timeout_seconds = 2;
+  options.token = parallel::JobToken::random();
   std::thread other([&] {
     std::string why;
     base::UniqueFd joined;
     for (int i = 0; i < 200 && !joined; ++i) {
-      joined = parallel::join_store(options.rendezvous, text, 1, why);
+      joined = parallel::join_store(options.rendezvous, *options.token, text, 1, why);
       if (!joined) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     char heard[4096];
@@ -223,6 +224,72 @@ TEST_CASE("what is known of checkpoints after a restart's step is void, and thei
     REQUIRE(job.has_value());
     CHECK(job->written[0].info.file == "new");
   }
+}
+
+TEST_CASE("the job's token is its owner's, and there for as long as others may come", "[membership]") {
+  const test::TempDir dir;
+  const std::string output = dir / "runs/a", file = run::TokenFile::path(output);
+  CHECK_FALSE(run::TokenFile::read(output).has_value());
+  {
+    const auto token = parallel::JobToken::random();
+    const run::TokenFile left(output, token);
+    CHECK(run::TokenFile::read(output)->text() == token.text());
+    CHECK(std::filesystem::status(file).permissions() ==
+          (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+    std::filesystem::permissions(file, std::filesystem::perms::group_read,
+                                 std::filesystem::perm_options::add);
+    CHECK_THROWS_WITH(run::TokenFile::read(output), Catch::Contains(file) && Catch::Contains("chmod 600"));
+    std::filesystem::permissions(file, std::filesystem::perms::group_read,
+                                 std::filesystem::perm_options::remove);
+  }
+  CHECK_FALSE(std::filesystem::exists(output));
+  {
+    // Another run's is left to it, and so is what else lies there.
+    const run::TokenFile first(output, parallel::JobToken::random());
+    const auto second = parallel::JobToken::random();
+    auto later = std::make_optional<run::TokenFile>(output, second);
+    test::write_file(output + "/other", "x");
+    CHECK(run::TokenFile::read(output)->text() == second.text());
+    later.reset();
+    CHECK_FALSE(std::filesystem::exists(file));
+  }
+  CHECK(std::filesystem::exists(output + "/other"));
+  // Half a file says nothing.
+  test::write_file(file, "0123456789abcdef0123");
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
+  CHECK_FALSE(run::TokenFile::read(output).has_value());
+  CHECK_THROWS_AS(parallel::JobToken("short", "TRAINERD_TOKEN"), base::SpecError);
+  test::write_file(dir / "file", "");
+  CHECK_THROWS_AS(run::TokenFile(dir / "file", parallel::JobToken::random()), base::SpecError);
+}
+
+TEST_CASE("an agent tells apart a leader that is not there, one without a token, and one of another job",
+          "[membership]") {
+  const test::TempDir dir;
+  job::JobSpec job = some_job();
+  job.output = dir / "run";
+  run::MembershipOptions options;
+  options.nodes.nodes = 2;
+  options.nodes.node = 1;
+  options.timeout_seconds = 0.3;
+  base::UniqueFd listener = base::listen_at({"127.0.0.1", 0});
+  options.rendezvous = {"127.0.0.1", base::local_port(listener.get())};
+  const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
+  const auto said = [&] {
+    try {
+      const run::Membership membership(options, job, no_signal.get());
+    } catch (const base::CommError& error) {
+      return std::string(error.what());
+    }
+    return std::string("all have met");
+  };
+  const auto token = parallel::JobToken::random();
+  const parallel::StoreServer server(std::move(listener), token, [](const std::string&) {});
+  CHECK_THAT(said(), Catch::Contains("left no token") && Catch::Contains("TRAINERD_TOKEN"));
+  const run::TokenFile other(job.output, parallel::JobToken::random());
+  CHECK_THAT(said(), Catch::Contains("a job with another token"));
+  options.rendezvous.port = base::local_port(base::listen_at({"127.0.0.1", 0}).get());
+  CHECK_THAT(said(), Catch::Contains("Connection refused"));
 }
 
 TEST_CASE("a node sees whether it shares the leader's output directory", "[membership]") {

@@ -125,7 +125,7 @@ void stand_for_others(const std::stop_token& stop, const run::MembershipOptions&
         node, kNodes, version::version(), "host" + std::to_string(node), yaml, kernels::Isa::portable});
     while (!socket) {
       if (stop.stop_requested()) return;
-      socket = parallel::join_store(options.rendezvous, hello, 1, why);
+      socket = parallel::join_store(options.rendezvous, *options.token, hello, 1, why);
       if (!socket) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     channels.emplace_back(std::move(socket));
@@ -214,6 +214,7 @@ TEST_CASE(
   options.nodes.nodes = kNodes;
   options.rendezvous = {"127.0.0.1", base::local_port(base::listen_at({"127.0.0.1", 0}).get())};
   options.timeout_seconds = 60;
+  options.token = parallel::JobToken::random();
   const std::string yaml = run::shared_job(job);
   const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
 

@@ -1,6 +1,7 @@
 // The store that one process serves to all: many clients at once, deadlines, and whatever else comes to its
 // port.
 
+#include <ifaddrs.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -29,8 +30,9 @@ namespace {
 struct Served {
   explicit Served(const StoreLimits& limits = {})
       : server(
-            {"127.0.0.1", 0}, [this](const std::string& line) { note(line); }, limits),
-        at{"127.0.0.1", server.port()} {}
+            base::listen_at({"127.0.0.1", 0}), token, [this](const std::string& line) { note(line); },
+            limits),
+        at(server.local_endpoint()) {}
   void note(const std::string& line) {
     const std::lock_guard lock(mutex);
     lines.push_back(line);
@@ -41,6 +43,7 @@ struct Served {
   }
   std::mutex mutex;
   std::vector<std::string> lines;
+  const JobToken token = JobToken::random();
   StoreServer server;
   base::Endpoint at;
 };
@@ -66,6 +69,37 @@ bool closed_by_peer(const base::UniqueFd& fd) {
     if (n == 0 || (n < 0 && errno == ECONNRESET)) return true;
     if (n < 0) return false;
   }
+}
+
+std::string greeting_of(const std::string& nonce) {
+  return frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + nonce);
+}
+
+/// The proof of one that has the token, to the challenge that comes; returned.
+std::string prove(const Served& served, const base::UniqueFd& fd, const std::string& nonce) {
+  std::string challenge(5 + JobToken::kNonceBytes + JobToken::kProofBytes, '\0');
+  REQUIRE(::recv(fd.get(), challenge.data(), challenge.size(), MSG_WAITALL) ==
+          static_cast<ssize_t>(challenge.size()));
+  REQUIRE(challenge[4] == frames::kChallenge);
+  const std::string theirs = challenge.substr(5, JobToken::kNonceBytes);
+  CHECK(challenge.substr(5 + JobToken::kNonceBytes) ==
+        served.token.proof(JobToken::Side::server, nonce, theirs));
+  std::string proof =
+      frames::request(frames::kProve, {}, served.token.proof(JobToken::Side::client, nonce, theirs));
+  say(fd, proof);
+  std::string answer(5, '\0');
+  CHECK(::recv(fd.get(), answer.data(), answer.size(), MSG_WAITALL) == 5);
+  CHECK(answer == frames::answer(frames::kDone));
+  return proof;
+}
+
+/// A connection of a client of the job, whose next bytes are the caller's.
+base::UniqueFd admitted_to(const Served& served) {
+  const std::string nonce(JobToken::kNonceBytes, 'n');
+  base::UniqueFd fd = connect_to(served.at);
+  say(fd, greeting_of(nonce));
+  prove(served, fd, nonce);
+  return fd;
 }
 
 std::string error_of(const std::function<void()>& body) {
@@ -100,7 +134,7 @@ TEST_CASE("an interface of this machine is found by its name, a host name or an 
 
 TEST_CASE("a store gives all clients what one has set, under any key and with any bytes", "[rendezvous]") {
   Served served;
-  TcpStore a(served.at, 5), b(served.at, 5);
+  TcpStore a(served.at, served.token, 5), b(served.at, served.token, 5);
   const std::string value("a\0b\n\xff", 5), key("tp/0/../\0 1", 11);
   CHECK(!b.get(key).has_value());
   a.set(key, value);
@@ -115,7 +149,7 @@ TEST_CASE("a store gives all clients what one has set, under any key and with an
 TEST_CASE("a wait ends with the value as soon as it is there, and without one at its deadline",
           "[rendezvous]") {
   Served served;
-  TcpStore a(served.at, 5), b(served.at, 5);
+  TcpStore a(served.at, served.token, 5), b(served.at, served.token, 5);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     b.set("late", "here");
@@ -143,7 +177,7 @@ TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
   std::atomic<int> wrong{0};
   for (int client = 0; client < kClients; ++client)
     threads.emplace_back([&, client] {
-      TcpStore store(served.at, 10);
+      TcpStore store(served.at, served.token, 10);
       for (int i = 0; i < kRounds; ++i) {
         store.add("count", client + 1);
         store.set("from/" + std::to_string(client) + "/" + std::to_string(i), std::to_string(client * i));
@@ -155,7 +189,7 @@ TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
-  TcpStore store(served.at, 5);
+  TcpStore store(served.at, served.token, 5);
   CHECK(store.add("count", 0) == kRounds * kClients * (kClients + 1) / 2);
   store.set("word", "many");
   CHECK_THAT(error_of([&] { store.add("word", 1); }), Catch::Contains("word"));
@@ -165,7 +199,7 @@ TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
 
 TEST_CASE("a store that is full refuses more and keeps what it has", "[rendezvous]") {
   Served served({.stored_bytes = 1000});
-  TcpStore store(served.at, 5);
+  TcpStore store(served.at, served.token, 5);
   store.set("kept", std::string(900, 'k'));
   CHECK_THAT(error_of([&] { store.set("more", std::string(200, 'm')); }), Catch::Contains("full"));
   CHECK(store.get("kept") == std::string(900, 'k'));
@@ -176,41 +210,51 @@ TEST_CASE("a store that is full refuses more and keeps what it has", "[rendezvou
 
 TEST_CASE("what is no client is dropped with a word in the log and harms nobody", "[rendezvous]") {
   using frames::request;
-  const std::string greeting = request(frames::kGreet, {}, frames::kGreeting);
+  const std::string greeting = greeting_of(std::string(JobToken::kNonceBytes, 'n'));
+  // What strangers say, and after the mark ^ what clients of the job do.
   std::vector<std::string> junk = {
       "GET /metrics HTTP/1.1\r\nHost: node0\r\n\r\n",
       std::string("\xff\xff\xff\xff", 4),
       std::string("\0\0\0\0", 4),
       std::string("\x05\0\0\0H\xff\xff\xff\xff", 9),
-      request(frames::kGreet, {}, "trainerd store 2"),
+      request(frames::kGreet, {}, "trainerd store 1"),
+      request(frames::kGreet, {}, frames::kGreeting),
       request(frames::kSet, "key", "before any greeting"),
-      greeting + std::string("\xff\xff\xff\x7f", 4),
-      greeting + request('?', "key", "value"),
-      greeting + request(frames::kWait, "key", "soon"),
-      greeting + request(frames::kWait, "key", "-1"),
-      greeting + request(frames::kAdd, "key", "1x"),
-      greeting + std::string("\x06\0\0\0S\x02\0\0\0k", 10),
-      greeting + request(frames::kJoin, {}, "text") + "more",
+      greeting + request(frames::kSet, "key", "before any proof"),
+      greeting + greeting,
+      greeting + request(frames::kProve, {}, std::string(JobToken::kProofBytes, 'p')),
+      greeting + request(frames::kProve, {}, ""),
+      greeting + std::string("\xff\xff\0\0", 4),
+      "^" + std::string("\xff\xff\xff\x7f", 4),
+      "^" + request('?', "key", "value"),
+      "^" + request(frames::kWait, "key", "soon"),
+      "^" + request(frames::kWait, "key", "-1"),
+      "^" + request(frames::kAdd, "key", "1x"),
+      "^" + std::string("\x06\0\0\0S\x02\0\0\0k", 10),
+      "^" + request(frames::kJoin, {}, "text") + "more",
   };
+  const std::size_t told = junk.size();
   std::mt19937_64 random(11);
   for (int i = 0; i < 100; ++i) {
-    std::string bytes = i % 2 == 0 ? greeting : "";
+    std::string bytes = i % 3 == 0 ? greeting : i % 3 == 1 ? "^" : "";
     for (int n = 40 + static_cast<int>(random() % 400); n > 0; --n) bytes += static_cast<char>(random());
     bytes[bytes.size() - 1] = '\x7f';
     junk.push_back(bytes);
   }
   Served served;
-  TcpStore store(served.at, 5);
+  TcpStore store(served.at, served.token, 5);
   store.set("kept", "value");
   for (std::size_t i = 0; i < junk.size(); ++i) {
     INFO("junk " << i);
     const std::size_t before = served.logged();
-    const base::UniqueFd fd = connect_to(served.at);
-    say(fd, junk[i]);
+    const bool client = junk[i].starts_with('^');
+    const base::UniqueFd fd = client ? admitted_to(served) : connect_to(served.at);
+    say(fd, junk[i].substr(client ? 1 : 0));
     ::shutdown(fd.get(), SHUT_WR);  // random bytes may announce more than comes
     CHECK(closed_by_peer(fd));
-    if (i < 13) CHECK(served.logged() == before + 1);
+    if (i < told) CHECK(served.logged() == before + 1);
   }
+  CHECK(served.server.refused() >= static_cast<std::int64_t>(told));
   CHECK(store.get("kept") == "value");
   CHECK_FALSE(store.get("key").has_value());
 }
@@ -218,23 +262,110 @@ TEST_CASE("what is no client is dropped with a word in the log and harms nobody"
 TEST_CASE("a connection that says nothing is closed and half a message waits for the rest", "[rendezvous]") {
   Served served({.greeting_seconds = 1});
   const base::UniqueFd silent = connect_to(served.at), slow = connect_to(served.at);
-  const std::string greeting = frames::request(frames::kGreet, {}, frames::kGreeting);
+  const std::string nonce(JobToken::kNonceBytes, 'n'), greeting = greeting_of(nonce);
   const double begin = base::monotonic_seconds();
   say(slow, greeting.substr(0, 7));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   say(slow, greeting.substr(7));
-  std::string answer(5, '\0');
-  CHECK(::recv(slow.get(), answer.data(), answer.size(), MSG_WAITALL) == 5);
-  CHECK(answer == frames::answer(frames::kDone));
+  prove(served, slow, nonce);
   CHECK(closed_by_peer(silent));
   CHECK(base::monotonic_seconds() - begin < 9);
   CHECK(served.logged() == 1);
 }
 
+// The code is that of `printf "trainerd client %s%s" | openssl dgst -sha256 -hmac 0123456789abcdef` with the
+// two challenges.
+TEST_CASE("a proof is an HMAC by SHA-256 of whose it is and both challenges", "[rendezvous]") {
+  const JobToken token("0123456789abcdef", "the test");
+  const std::string ours(JobToken::kNonceBytes, 'c'), theirs(JobToken::kNonceBytes, 's');
+  std::string hex;
+  for (const char byte : token.proof(JobToken::Side::client, ours, theirs)) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(byte));
+    hex += digits;
+  }
+  CHECK(hex == "26179e747dd13a97edcb7b57368b1e4d4568ac9d436eb030d5f7888ef8adf56a");
+  CHECK(token.proof(JobToken::Side::client, ours, theirs) !=
+        token.proof(JobToken::Side::server, ours, theirs));
+  CHECK(token.proof(JobToken::Side::client, ours, theirs) !=
+        token.proof(JobToken::Side::client, theirs, ours));
+  CHECK(JobToken::random().text() != JobToken::random().text());
+  CHECK(JobToken::random().text().size() == 64);
+}
+
+TEST_CASE("who has another token reads and changes nothing, and neither does a proof that was overheard",
+          "[rendezvous]") {
+  Served served;
+  TcpStore store(served.at, served.token, 5);
+  store.set("kept", "value");
+  std::string why;
+  CHECK_FALSE(join_store(served.at, JobToken::random(), "I am node 3", 5, why));
+  CHECK_THAT(why, Catch::Contains("another token"));
+  CHECK_THAT(error_of([&] { TcpStore(served.at, JobToken::random(), 0.2); }),
+             Catch::Contains("another token"));
+  // One that only repeats what a client of the job has said.
+  const std::string nonce(JobToken::kNonceBytes, 'n');
+  const base::UniqueFd client = connect_to(served.at), thief = connect_to(served.at);
+  say(client, greeting_of(nonce));
+  const std::string proof = prove(served, client, nonce);
+  const std::int64_t before = served.server.refused();
+  say(thief, greeting_of(nonce) + proof + frames::request(frames::kSet, "kept", "stolen"));
+  CHECK(closed_by_peer(thief));
+  CHECK(served.server.refused() == before + 1);
+  CHECK(store.get("kept") == "value");
+  CHECK_FALSE(served.server.take_joined().has_value());
+}
+
+TEST_CASE("a server without the token is not believed", "[rendezvous]") {
+  Served ours, stranger;
+  std::string why;
+  CHECK_FALSE(join_store(stranger.at, ours.token, "weights", 5, why));
+  CHECK_THAT(why, Catch::Contains("another token"));
+  CHECK_FALSE(stranger.server.take_joined().has_value());
+}
+
+TEST_CASE("of many strangers in a row few are told, and all are counted", "[rendezvous]") {
+  Served served;
+  for (int i = 0; i < 200; ++i) {
+    const base::UniqueFd fd = connect_to(served.at);
+    say(fd, "GET / HTTP/1.1\r\n\r\n");
+    CHECK(closed_by_peer(fd));
+  }
+  CHECK(served.server.refused() == 200);
+  CHECK(served.logged() == 32 + 2);  // and the 64th and the 128th
+  TcpStore(served.at, served.token, 5).set("key", "value");
+}
+
+TEST_CASE("a rendezvous listens at the address of this machine that it is given", "[rendezvous]") {
+  const auto address = [](const std::string& host) {
+    return base::local_address(base::listen_at({host, 0}).get());
+  };
+  CHECK(address("127.0.0.1") == "127.0.0.1");
+  CHECK(address("localhost") == "127.0.0.1");
+  // Another machine's, a name that is known elsewhere, and one that means loopback here alone.
+  for (const char* host : {"192.0.2.1", "no-such-host.invalid", "127.0.1.1"}) {
+    const base::UniqueFd listener = base::listen_at({host, 0});
+    INFO(host);
+    CHECK_THAT(base::local_address(listener.get()), Catch::Equals("::") || Catch::Equals("0.0.0.0"));
+    CHECK(base::reachable_here(listener.get()) == "127.0.0.1");
+  }
+  // One of this machine's own, where it has one that is no loopback.
+  ifaddrs* found = nullptr;
+  REQUIRE(::getifaddrs(&found) == 0);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(found, &::freeifaddrs);
+  for (const ifaddrs* i = found; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    const std::string own = base::own_address(i->ifa_name);
+    if (base::is_loopback(own)) continue;
+    CHECK(address(own) == own);
+    CHECK(base::reachable_here(base::listen_at({own, 0}).get()) == own);
+  }
+}
+
 TEST_CASE("a connection that joins is handed over with what it says", "[rendezvous]") {
   Served served;
   std::string why;
-  const base::UniqueFd ours = join_store(served.at, "I am node 3", 5, why);
+  const base::UniqueFd ours = join_store(served.at, served.token, "I am node 3", 5, why);
   INFO(why);
   REQUIRE(ours);
   pollfd p{served.server.event_fd(), POLLIN, 0};
@@ -252,24 +383,24 @@ TEST_CASE("a connection that joins is handed over with what it says", "[rendezvo
 TEST_CASE("a client whose server is not there or goes away says so", "[rendezvous]") {
   auto served = std::make_unique<Served>();
   const base::Endpoint at = served->at;
-  TcpStore store(at, 0.2);
+  const JobToken token = served->token;
+  TcpStore store(at, token, 0.2);
   std::thread waiting(
       [&] { CHECK_THAT(error_of([&] { store.wait("never", 60); }), Catch::Contains(at.text())); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   served.reset();
   waiting.join();
   CHECK_THAT(error_of([&] { store.get("key"); }), Catch::Contains(at.text()));
-  CHECK_THAT(error_of([&] { TcpStore(at, 0.2); }), Catch::Contains(at.text()));
+  CHECK_THAT(error_of([&] { TcpStore(at, token, 0.2); }), Catch::Contains(at.text()));
   CHECK_THAT(error_of([&] {
-               TcpStore({"no-such-host.invalid", 1}, 0.2);
+               TcpStore({"no-such-host.invalid", 1}, token, 0.2);
              }),
              Catch::Contains("no-such-host.invalid"));
 }
 
 TEST_CASE("two servers cannot have one port", "[rendezvous]") {
   Served served;
-  CHECK_THAT(error_of([&] { StoreServer(served.at, [](const std::string&) {}); }),
-             Catch::Contains(std::to_string(served.at.port)));
+  CHECK_THAT(error_of([&] { base::listen_at(served.at); }), Catch::Contains(std::to_string(served.at.port)));
 }
 
 TEST_CASE("ranks that meet through the TCP store get the right results over TCP", "[rendezvous]") {
@@ -277,15 +408,16 @@ TEST_CASE("ranks that meet through the TCP store get the right results over TCP"
   const std::vector<ProgramGroup> groups = program_groups(kRanks);
   // The port is taken before the ranks are forked, and served after: forking is for one thread.
   const std::uint16_t port = [] { return base::local_port(base::listen_at({"127.0.0.1", 0}).get()); }();
+  const JobToken token = JobToken::random();
   Workers workers(kRanks, [&](std::int64_t rank) {
     ::signal(SIGPIPE, SIG_IGN);
-    TcpStore store({"127.0.0.1", port}, 20);
+    TcpStore store({"127.0.0.1", port}, token, 20);
     GlooWorld world(store, rank, {.deadline_seconds = 60});
     run_program(rank, groups, 78, 20, [&](RankMachine& machine, const ProgramGroup& group) {
       return world.communicator(machine.backend, group.ranks, group.name);
     });
   });
-  StoreServer server({"127.0.0.1", port}, [](const std::string&) {});
+  StoreServer server(base::listen_at({"127.0.0.1", port}), token, [](const std::string&) {});
   REQUIRE(workers.wait_all(100));
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     INFO(workers.text(rank));

@@ -230,19 +230,39 @@ class Meeting(NodesTest):
             s.sendall(b"GET / HTTP/1.1\r\n\r\n")
             self.assertEqual(s.recv(100), b"")
         self.wait_for_step(agents[0], self.steps("late")[-1]["step"] + 2, "late")
+        token = self.root / "late" / ".token"
+        self.assertEqual(token.stat().st_mode & 0o777, 0o600)
         agents[1].send_signal(signal.SIGTERM)
         self.finish(agents, status=143)
+        self.assertFalse(token.exists())
 
     def test_a_node_that_does_not_share_the_output_directory_is_told(self):
-        port = free_port()
         job = self.job("apart")
-        agents = []
-        for node in (0, 1):
-            place = self.root / f"place{node}"
+        places = [self.root / f"place{node}" for node in (0, 1)]
+
+        def apart(status, **environment):
+            port = free_port()
+            return self.finish([self.start_node(job, node, port, *self.arguments("dp4", "output=out"), cwd=place, timeout=8 - 6 * node,
+                                                env={**os.environ, **environment}) for node, place in enumerate(places)], status)
+
+        for place in places:
             place.mkdir()
-            agents.append(self.start_node(job, node, port, *self.arguments("dp4", "output=out"), cwd=place, timeout=2))
-        for output in self.finish(agents, status=2):
+        self.assertRegex(apart(7)[1], r"node 0 did not come .*it has left no token for the others in out/\.token; set `output` to a directory")
+        for output in apart(2, TRAINERD_TOKEN="one token for both nodes"):
             self.assertIn("does not see node 0's output directory out", output)
+
+    def test_agents_with_different_tokens_do_not_meet(self):
+        port, job = free_port(), self.job("strangers")
+        agents = [self.start_node(job, node, port, *self.arguments("dp4"), timeout=6 - 4 * node,
+                                  env={**os.environ, "TRAINERD_TOKEN": f"this is the token of node {node}"}) for node in (0, 1)]
+        first, second = self.finish(agents, status=7)
+        self.assertIn("these did not come", first)
+        self.assertIn("a job with another token", second)
+        for output in (first, second, (self.root / "strangers" / "starts.jsonl").read_text() if (self.root / "strangers").exists() else ""):
+            self.assertNotIn("this is the token", output)
+        self.assertIn("TRAINERD_TOKEN holds a token of 5 characters",
+                      self.finish([self.start_node(job, 0, port, *self.arguments("dp4"), env={**os.environ, "TRAINERD_TOKEN": "short"})],
+                                  status=2)[0])
 
     def test_a_signal_ends_the_wait_for_others(self):
         port, job = free_port(), self.job("waits")

@@ -36,10 +36,13 @@ void Attempt::begin(Start start, const HeldStep* held) {
   if (!run_.membership().alone()) {
     start.rendezvous = run_.membership().store().text();
     start.interface = run_.membership().interface();
+    start.token = run_.membership().token().text();
   } else if (job::uses_nccl(job) && here.count > 1) {
+    const auto token = parallel::JobToken::random();
     store_server_ = std::make_unique<parallel::StoreServer>(
-        base::Endpoint{"127.0.0.1", 0}, [](const std::string& line) { log::warn("{}", line); });
-    start.rendezvous = base::Endpoint{"127.0.0.1", store_server_->port()}.text();
+        base::listen_at({"127.0.0.1", 0}), token, [](const std::string& line) { log::warn("{}", line); });
+    start.rendezvous = store_server_->local_endpoint().text();
+    start.token = token.text();
   }
   announce_ranks();
   if (held != nullptr) start.held = run_.snapshots().shards(*held);

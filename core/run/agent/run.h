@@ -212,9 +212,10 @@ class Run {
   std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
   bool slow_gemms_told_ = false;
-  bool killed_ = false;        ///< stopped at once: nothing is waited for
-  bool stop_between_ = false;  ///< stopped between two attempts, or before one has begun to train
-  bool lost_node_ = false;     ///< the workers do not start again without it
+  std::int64_t refused_told_ = 0;  ///< connections
+  bool killed_ = false;            ///< stopped at once: nothing is waited for
+  bool stop_between_ = false;      ///< stopped between two attempts, or before one has begun to train
+  bool lost_node_ = false;         ///< the workers do not start again without it
   // Between two attempts.
   RestartBudget restarts_;
   std::int64_t restarted_ = 0;         ///< times, by this process

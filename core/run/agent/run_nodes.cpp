@@ -15,7 +15,8 @@ void Run::on_node_event(Membership::Event event) {
   } else if (!membership_.over()) {
     lost_node_ = true;
     attempt_->set_node_state(event.node, io::RankState::dead);
-    const std::string lost = membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
+    const std::string lost =
+        membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
     // At once: whatever took that node may end this agent before the run's last words.
     log::warn("{}", lost);
     fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1});

@@ -65,6 +65,8 @@ void Run::on_step(io::StepRecord record) {
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   sinks_.each(&io::MetricsSink::on_step, record);
   watch_outlets();
+  if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)
+    sinks_.each(&io::MetricsSink::on_rendezvous, io::RendezvousRecord{refused});
   if (record.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
     notify(io::NoticeKind::warning,
            "oneDNN computes some matrix products by its reference implementation, many times slower than "

@@ -12,6 +12,7 @@
 #include "core/run/stop/early_stop.h"
 #include "core/spec/spec.h"
 #include "core/version/version.h"
+#include "io/storage/storage.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
@@ -21,6 +22,8 @@ namespace {
 // A frozen peer must not freeze the others: no message between agents waits longer to leave or to be whole.
 constexpr double kMessageSeconds = 30;
 constexpr double kRetrySeconds = 0.1;
+// A token that a leader has not left by then may well be one that it left elsewhere.
+constexpr double kTokenSeconds = 5;
 // Of one attempt to reach the leader; signals are read between two.
 constexpr double kJoinSeconds = 1;
 // How long the other nodes have to receive the last message.
@@ -83,7 +86,7 @@ End end_by(const std::exception& error) {
 }
 
 Membership::Membership(const MembershipOptions& options, const job::JobSpec& job, int signal_fd)
-    : options_(options) {
+    : options_(options), output_(io::local_path(job.output)) {
   members_.resize(static_cast<std::size_t>(nodes()));
   for (std::size_t node = 0; node < members_.size() && node < options_.nodes.hosts.size(); ++node)
     members_[node].host = options_.nodes.hosts[node];
@@ -107,7 +110,13 @@ std::string Membership::host_of(std::int64_t node) const {
 
 void Membership::lead(const job::JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  server_ = std::make_unique<parallel::StoreServer>(options_.rendezvous,
+  base::UniqueFd listener = base::listen_at(options_.rendezvous);
+  leaves_token_ = !options_.token;
+  if (leaves_token_) {
+    options_.token = parallel::JobToken::random();
+    token_file_.emplace(output_, *options_.token);
+  }
+  server_ = std::make_unique<parallel::StoreServer>(std::move(listener), *options_.token,
                                                     [](const std::string& line) { log::warn("{}", line); });
   go_.run = random_name();
   const std::string yaml = shared_job(job);
@@ -141,6 +150,8 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     throw base::comm_error(text);
   }
   agree_on_isa();
+  // Whose output this is shows later.
+  token_file_.reset();
 }
 
 /// The lowest of all nodes: results must not depend on the node that computes them.
@@ -206,16 +217,32 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
   const Hello hello{node(), nodes(), version::version(), this_host(), shared_job(job), isa_here(job)};
   members_[static_cast<std::size_t>(node())].host = hello.host;
+  const std::optional<parallel::JobToken> given = options_.token;
+  bool told = false;
   log::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
   for (;;) {
     const double left = deadline - base::monotonic_seconds();
     std::string why;
-    base::UniqueFd socket =
-        parallel::join_store(options_.rendezvous, encode(hello), std::clamp(left, 0.1, kJoinSeconds), why);
+    const auto token = given ? given : TokenFile::read(output_);
+    const double patience = std::clamp(left, 0.1, kJoinSeconds);
+    base::UniqueFd socket;
+    if (token) socket = parallel::join_store(options_.rendezvous, *token, encode(hello), patience, why);
+    // Without one there is nothing to say, but whether somebody listens.
+    const bool listens = !token && base::try_connect(options_.rendezvous, patience, why);
+    if (listens)
+      why =
+          "it has left no token for the others in " + TokenFile::path(output_) +
+          "; set `output` to a directory that all nodes share (NFS, Lustre), by the same path, or give all " +
+          "agents one token in TRAINERD_TOKEN";
     if (socket) {
+      options_.token = token;
       base::watch_peer(socket.get(), kMessageSeconds);
       members_[0].channel.emplace(std::move(socket));
       return await_go(signal_fd);
+    }
+    if (listens && !told && options_.timeout_seconds - left > kTokenSeconds) {
+      log::warn("{} is there, but {}", name_of(0), why);
+      told = true;
     }
     if (left <= 0)
       throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() +
@@ -273,15 +300,15 @@ void Membership::begin(Go go) {
   go.run = go_.run;
   go.isa = go_.isa;
   go_ = std::move(go);
+  if (leaves_token_) token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 
 // ---- where workers meet
 
 base::Endpoint Membership::store() const {
-  if (!leads()) return options_.rendezvous;
   // The server's own host need not know itself by the name that others use.
-  return {options_.rendezvous.host == "::1" ? "::1" : "127.0.0.1", options_.rendezvous.port};
+  return leads() ? server_->local_endpoint() : options_.rendezvous;
 }
 
 std::string Membership::interface() const {

@@ -11,6 +11,7 @@
 
 #include "core/job/job.h"
 #include "core/run/nodes/node_messages.h"
+#include "core/run/nodes/token_file.h"
 #include "core/run/wire/channel.h"
 #include "kernels/base/socket.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
@@ -24,6 +25,9 @@ struct MembershipOptions {
   double timeout_seconds = 300;  ///< until the last node has come
   std::string interface;  ///< network interface, name or address that this node's workers are reached by;
                           ///< empty: that of its route to node 0
+  /// By which the agents know each other; none: node 0 makes one, and leaves it in the output directory for
+  /// the others (TokenFile).
+  std::optional<parallel::JobToken> token = {};
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
@@ -57,11 +61,16 @@ class Membership {
   kernels::Isa isa() const { return go_.isa; }
   /// The leader's.
   const Go& go() const { return go_; }
+  /// The leader's word to the others, once the output directory is its own: an agent that comes later is told
+  /// that it is late.
   void begin(Go go);
 
   /// What this node's workers need to meet those of other nodes.
   base::Endpoint store() const;
   std::string interface() const;
+  const parallel::JobToken& token() const { return *options_.token; }
+  /// Connections to the leader that were none of the job's.
+  std::int64_t refused() const { return server_ ? server_->refused() : 0; }
 
   struct Event {
     std::int64_t node = 0;
@@ -95,6 +104,9 @@ class Membership {
   std::string host_of(std::int64_t node) const;
 
   MembershipOptions options_;
+  std::string output_;                             ///< of the job
+  bool leaves_token_ = false;                      ///< the leader's: nobody gave one
+  std::optional<TokenFile> token_file_;            ///< of the leader, while others may come
   std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
   std::optional<End> end_;

@@ -37,6 +37,7 @@ struct Start {
       false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
   // Where ranks of several nodes meet; empty when all are on one.
   std::string rendezvous = {};       ///< host:port
+  std::string token = {};            ///< by which it knows the job's processes
   std::string interface = {};        ///< name or address by which this node's ranks are reached
   std::string gemm_algorithms = {};  ///< rank 0's: chosen by an earlier run; empty: none was
   std::string data_content = {};     ///< of the training data, as this node's agent has found it

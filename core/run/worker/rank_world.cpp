@@ -70,8 +70,9 @@ RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Op
   if (options_.rendezvous.empty()) return;
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
   base::check(endpoint.has_value(), "the agent gives its workers the rendezvous as host:port");
-  store_ = std::make_unique<AttemptStore>(*endpoint, kMeetSeconds, options_.attempt);
-  if (nccl_) late_store_ = std::make_unique<AttemptStore>(*endpoint, kLateSeconds, options_.attempt);
+  const parallel::JobToken token(options_.token, "the agent");
+  store_ = std::make_unique<AttemptStore>(*endpoint, token, kMeetSeconds, options_.attempt);
+  if (nccl_) late_store_ = std::make_unique<AttemptStore>(*endpoint, token, kLateSeconds, options_.attempt);
   else
     gloo_ = std::make_unique<parallel::GlooWorld>(store_->keys, options_.rank,
                                                   parallel::GlooOptions{.host = options_.interface,

@@ -50,6 +50,7 @@ class RankWorld final : public parallel::World {
     std::int64_t attempt = 1;  ///< of the run: its keys of the store are its own
     double spin_seconds = 0;   ///< of ShmOptions
     std::string rendezvous;    ///< host:port of the store; empty: all ranks are here, and NCCL is not used
+    std::string token;         ///< by which the store knows this rank
     int device = 0;            ///< a CUDA device's number
     std::string interface;     ///< by which the other nodes reach this one
   };
@@ -83,8 +84,9 @@ class RankWorld final : public parallel::World {
   std::unique_ptr<parallel::ShmWorld> shared_;
   /// A connection to the rendezvous, with the keys of this attempt.
   struct AttemptStore {
-    AttemptStore(const base::Endpoint& server, double deadline_seconds, std::int64_t attempt)
-        : tcp(server, deadline_seconds), keys(tcp, "attempt-" + std::to_string(attempt) + "/") {}
+    AttemptStore(const base::Endpoint& server, const parallel::JobToken& token, double deadline_seconds,
+                 std::int64_t attempt)
+        : tcp(server, token, deadline_seconds), keys(tcp, "attempt-" + std::to_string(attempt) + "/") {}
     parallel::TcpStore tcp;
     parallel::PrefixStore keys;
   };

@@ -148,6 +148,7 @@ void Worker::meet(const Start& start, const parallel::Topology& topology) {
                                                           .attempt = start.attempt,
                                                           .spin_seconds = own_cores ? kSpinSeconds : 0.0,
                                                           .rendezvous = start.rendezvous,
+                                                          .token = start.token,
                                                           .device = topology.device_of(rank_number_),
                                                           .interface = start.interface});
 }

@@ -10,11 +10,12 @@
 
 namespace trainerd::parallel::frames {
 
-inline constexpr std::string_view kGreeting = "trainerd store 1";
+inline constexpr std::string_view kGreeting = "trainerd store 2";
 inline constexpr std::size_t kLongestKey = 4096;
 
 // Requests.
-inline constexpr char kGreet = 'H';  ///< value: the greeting
+inline constexpr char kGreet = 'H';  ///< value: the greeting, then the client's challenge
+inline constexpr char kProve = 'P';  ///< value: the client's proof that it has the job's token
 inline constexpr char kSet = 'S';
 inline constexpr char kGet = 'G';
 inline constexpr char kWait = 'W';  ///< value: milliseconds, in decimal
@@ -25,6 +26,7 @@ inline constexpr char kDone = 'o';
 inline constexpr char kValue = 'v';
 inline constexpr char kNothing = 'n';
 inline constexpr char kError = 'e';
+inline constexpr char kChallenge = 'c';  ///< value: the server's challenge, then its proof
 
 inline void put_length(std::string& out, std::size_t value) {
   for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>((value >> shift) & 0xff);

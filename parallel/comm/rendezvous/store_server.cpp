@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <deque>
@@ -40,10 +41,18 @@ void raise(int event) {
   [[maybe_unused]] const ssize_t n = ::write(event, &one, sizeof(one));
 }
 
+// A stranger's longest message: the greeting and a challenge.
+constexpr std::size_t kStrangerBytes = 5 + frames::kGreeting.size() + JobToken::kNonceBytes;
+// Refusals in a row that are told one by one; then each that doubles their count.
+constexpr std::int64_t kToldOneByOne = 32;
+// A stranger this old makes room for who comes when there are no descriptors left.
+constexpr double kPatienceWithStrangers = 1;
+
 struct Connection {
   base::UniqueFd socket;
   double greeting_deadline = 0;
-  bool greeted = false;
+  bool admitted = false;                             ///< has proved that it has the token
+  std::string client_nonce = {}, server_nonce = {};  ///< once it has greeted
   std::string in, out;
   std::optional<std::string> waits_for = {};  ///< a key
   double wait_deadline = 0;
@@ -52,11 +61,14 @@ struct Connection {
 }  // namespace
 
 struct StoreServer::State {
+  explicit State(JobToken t) : token(std::move(t)) {}
   void serve();
   int next_timeout() const;
   void accept_all();
   bool read(Connection& c);
   bool handle(Connection& c);
+  void make_room();
+  bool admit(Connection& c, const frames::Request& request);
   bool answer(Connection& c, const frames::Request& request);
   bool answer_value(Connection& c, std::string_view key, bool wait, std::string_view milliseconds);
   bool put(std::string_view key, std::string value);
@@ -64,12 +76,14 @@ struct StoreServer::State {
   bool flush(Connection& c) const;
   bool expired(Connection& c);
   void hand_over(Connection& c, std::string text);
-  bool refuse(const Connection& c, const std::string& why) const;
+  bool refuse(const Connection& c, const std::string& why);
 
+  JobToken token;
   std::function<void(const std::string&)> log;
   StoreLimits limits;
   base::UniqueFd listener, stop_event = make_event(), joined_event = make_event();
   std::atomic<bool> stop{false};
+  std::atomic<std::int64_t> refused{0};
   std::map<std::string, std::string, std::less<>> values;
   std::size_t stored = 0;
   std::list<Connection> connections;
@@ -79,16 +93,32 @@ struct StoreServer::State {
   std::thread thread;
 };
 
-bool StoreServer::State::refuse(const Connection& c, const std::string& why) const {
-  log("the rendezvous dropped a connection from " + base::peer_address(c.socket.get()) + ": " + why);
+bool StoreServer::State::refuse(const Connection& c, const std::string& why) {
+  const std::int64_t count = ++refused;
+  if (count <= kToldOneByOne || std::has_single_bit(static_cast<std::uint64_t>(count)))
+    log("the rendezvous dropped a connection from " + base::peer_address(c.socket.get()) + ": " + why +
+        (count < kToldOneByOne ? ""
+                               : " (" + std::to_string(count) +
+                                     " were dropped; the next are told when there are twice as many)"));
   return false;
+}
+
+/// Strangers do not keep the job's own processes out by holding all descriptors.
+void StoreServer::State::make_room() {
+  const double old = base::monotonic_seconds() + limits.greeting_seconds - kPatienceWithStrangers;
+  std::erase_if(connections, [&](const Connection& c) {
+    return !c.admitted && c.greeting_deadline < old && !refuse(c, "it said too little while others waited");
+  });
 }
 
 void StoreServer::State::accept_all() {
   for (;;) {
     base::UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) accept_again = base::monotonic_seconds() + 0.1;
+      if (errno == EMFILE || errno == ENFILE) {
+        accept_again = base::monotonic_seconds() + 0.1;
+        make_room();
+      }
       return;
     }
     base::watch_peer(socket.get(), 30);
@@ -113,29 +143,44 @@ bool StoreServer::State::handle(Connection& c) {
   while (c.in.size() - at >= 4 && !c.waits_for && c.socket) {
     const std::string_view rest = std::string_view(c.in).substr(at);
     const std::size_t length = frames::read_length(rest);
-    // Before its greeting a stranger gets no memory.
-    if (length > (c.greeted ? limits.frame_bytes : 5 + frames::kGreeting.size()))
+    // A stranger gets no memory.
+    if (length > (c.admitted ? limits.frame_bytes : kStrangerBytes))
       return refuse(c, "a message of " + std::to_string(length) + " bytes, more than is allowed");
     if (rest.size() < 4 + length) break;
     const auto request = frames::parse_request(rest.substr(4, length));
     if (!request) return refuse(c, "a message that is none");
     at += 4 + length;
     if (request->what == frames::kJoin && at < c.in.size()) return refuse(c, "more after its last message");
-    if (!answer(c, *request)) return false;
+    if (!(c.admitted ? answer(c, *request) : admit(c, *request))) return false;
   }
   c.in.erase(0, at);
-  if (c.in.size() > limits.frame_bytes + 4) return refuse(c, "it asks on without waiting for answers");
+  if (c.in.size() > (c.admitted ? limits.frame_bytes : kStrangerBytes) + 4)
+    return refuse(c, "it asks on without waiting for answers");
   return flush(c);
 }
 
-bool StoreServer::State::answer(Connection& c, const frames::Request& request) {
-  if (!c.greeted) {
-    if (request.what != frames::kGreet || request.value != frames::kGreeting)
+/// What a stranger says: the greeting, then its proof. The challenge is a new one each time: a proof that was
+/// overheard proves nothing.
+bool StoreServer::State::admit(Connection& c, const frames::Request& request) {
+  if (c.server_nonce.empty()) {
+    if (request.what != frames::kGreet || !request.value.starts_with(frames::kGreeting) ||
+        request.value.size() != frames::kGreeting.size() + JobToken::kNonceBytes)
       return refuse(c, "it is no client of this store");
-    c.greeted = true;
-    c.out += frames::answer(frames::kDone);
+    c.client_nonce = request.value.substr(frames::kGreeting.size());
+    c.server_nonce = random_bytes(JobToken::kNonceBytes);
+    c.out += frames::answer(frames::kChallenge, c.server_nonce + token.proof(JobToken::Side::server,
+                                                                             c.client_nonce, c.server_nonce));
     return true;
   }
+  if (request.what != frames::kProve ||
+      !same_bytes(request.value, token.proof(JobToken::Side::client, c.client_nonce, c.server_nonce)))
+    return refuse(c, "it does not have the job's token");
+  c.admitted = true;
+  c.out += frames::answer(frames::kDone);
+  return true;
+}
+
+bool StoreServer::State::answer(Connection& c, const frames::Request& request) {
   switch (request.what) {
     case frames::kSet:
       change(c, request.key, std::string(request.value), frames::answer(frames::kDone));
@@ -212,7 +257,7 @@ bool StoreServer::State::flush(Connection& c) const {
 
 bool StoreServer::State::expired(Connection& c) {
   const double now = base::monotonic_seconds();
-  if (!c.greeted && now > c.greeting_deadline) return refuse(c, "it said nothing");
+  if (!c.admitted && now > c.greeting_deadline) return refuse(c, "it did not say in time who it is");
   if (c.waits_for && now >= c.wait_deadline) {
     c.waits_for.reset();
     c.out += frames::answer(frames::kNothing);
@@ -236,7 +281,7 @@ void StoreServer::State::hand_over(Connection& c, std::string text) {
 int StoreServer::State::next_timeout() const {
   double due = accept_again > 0 ? accept_again : 1e300;
   for (const Connection& c : connections) {
-    if (!c.greeted) due = std::min(due, c.greeting_deadline);
+    if (!c.admitted) due = std::min(due, c.greeting_deadline);
     if (c.waits_for) due = std::min(due, c.wait_deadline);
   }
   if (due >= 1e300) return -1;
@@ -263,12 +308,12 @@ void StoreServer::State::serve() {
   }
 }
 
-StoreServer::StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log,
+StoreServer::StoreServer(base::UniqueFd listener, JobToken token, std::function<void(const std::string&)> log,
                          const StoreLimits& limits)
-    : state_(std::make_unique<State>()) {
+    : state_(std::make_unique<State>(std::move(token))) {
   state_->log = std::move(log);
   state_->limits = limits;
-  state_->listener = base::listen_at(at);
+  state_->listener = std::move(listener);
   state_->thread = std::thread([state = state_.get()] { state->serve(); });
 }
 
@@ -279,6 +324,12 @@ StoreServer::~StoreServer() {
 }
 
 std::uint16_t StoreServer::port() const { return base::local_port(state_->listener.get()); }
+
+base::Endpoint StoreServer::local_endpoint() const {
+  return {base::reachable_here(state_->listener.get()), port()};
+}
+
+std::int64_t StoreServer::refused() const { return state_->refused; }
 
 std::optional<StoreServer::Joined> StoreServer::take_joined() {
   const std::lock_guard lock(state_->mutex);

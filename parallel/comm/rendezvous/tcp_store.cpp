@@ -55,13 +55,29 @@ std::optional<Answer> converse(int fd, const std::string& request, double second
   return Answer{body[0], body.substr(1)};
 }
 
-/// A connection that has been greeted.
-base::UniqueFd open_connection(const base::Endpoint& server, double seconds, std::string& why) {
+/// A connection whose two sides have shown each other that they have the token.
+base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& token, double seconds,
+                               std::string& why) {
   base::UniqueFd fd = base::try_connect(server, seconds, why);
   if (!fd) return fd;
-  const auto answer = converse(fd.get(), frames::request(frames::kGreet, {}, frames::kGreeting), 0);
+  const std::string ours = random_bytes(JobToken::kNonceBytes);
+  const auto challenge =
+      converse(fd.get(), frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + ours), 0);
+  if (!challenge || challenge->what != frames::kChallenge ||
+      challenge->value.size() != JobToken::kNonceBytes + JobToken::kProofBytes) {
+    why = "what listens there is no rendezvous";
+    return base::UniqueFd();
+  }
+  const std::string theirs = challenge->value.substr(0, JobToken::kNonceBytes);
+  if (!same_bytes(challenge->value.substr(JobToken::kNonceBytes),
+                  token.proof(JobToken::Side::server, ours, theirs))) {
+    why = "what listens there is a rendezvous of a job with another token";
+    return base::UniqueFd();
+  }
+  const auto answer = converse(
+      fd.get(), frames::request(frames::kProve, {}, token.proof(JobToken::Side::client, ours, theirs)), 0);
   if (answer && answer->what == frames::kDone) return fd;
-  why = "what listens there is no rendezvous";
+  why = "the connection ended";
   return base::UniqueFd();
 }
 
@@ -72,13 +88,13 @@ base::CommError unreachable(const base::Endpoint& server, const std::string& why
 
 }  // namespace
 
-TcpStore::TcpStore(const base::Endpoint& server, double deadline_seconds)
-    : server_(server), deadline_seconds_(deadline_seconds) {
+TcpStore::TcpStore(const base::Endpoint& server, JobToken token, double deadline_seconds)
+    : server_(server), token_(std::move(token)), deadline_seconds_(deadline_seconds) {
   const double deadline = base::monotonic_seconds() + deadline_seconds;
   std::string why;
   for (;;) {
     const double left = deadline - base::monotonic_seconds();
-    base::UniqueFd fd = open_connection(server_, std::max(left, 0.1), why);
+    base::UniqueFd fd = open_connection(server_, token_, std::max(left, 0.1), why);
     if (fd) {
       idle_.push_back(std::move(fd));
       return;
@@ -103,7 +119,7 @@ std::optional<std::string> TcpStore::ask(char request, const std::string& key, s
     }
   }
   std::string why = "the connection ended";
-  if (!fd) fd = open_connection(server_, deadline_seconds_, why);
+  if (!fd) fd = open_connection(server_, token_, deadline_seconds_, why);
   if (!fd) throw unreachable(server_, why);
   const auto answer = converse(fd.get(), frames::request(request, key, value), seconds);
   if (!answer) throw unreachable(server_, "the connection ended");
@@ -130,9 +146,9 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   return std::stoll(ask(frames::kAdd, key, std::to_string(amount), 0).value());
 }
 
-base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds,
-                          std::string& why) {
-  base::UniqueFd fd = open_connection(server, seconds, why);
+base::UniqueFd join_store(const base::Endpoint& server, const JobToken& token, std::string_view text,
+                          double seconds, std::string& why) {
+  base::UniqueFd fd = open_connection(server, token, seconds, why);
   if (!fd) return fd;
   const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), 0);
   if (answer && answer->what == frames::kDone) return fd;

@@ -10,33 +10,39 @@
 
 #include "kernels/base/fd.h"
 #include "kernels/base/socket.h"
+#include "parallel/comm/rendezvous/job_token.h"
 #include "parallel/comm/rendezvous/store.h"
 
 // A store that one process serves to all over TCP. Every message is a frame: four bytes of length (little
 // endian), then at most kLargestFrame bytes. A request is a letter and its fields, an answer a letter and a
-// value; a connection begins with a greeting, so that what is no client of ours is dropped at its first
-// bytes.
+// value. A connection begins with a greeting, so that what is no client of ours is dropped at its first
+// bytes, and with proofs of both sides that they have the job's token (job_token.h): nothing is read or
+// changed for who has not, and nobody reads what another serves.
 
 namespace trainerd::parallel {
 
 struct StoreLimits {
   std::size_t frame_bytes = std::size_t{1} << 20;
   std::size_t stored_bytes = std::size_t{256} << 20;  ///< keys and values together
-  double greeting_seconds = 10;                       ///< a connection that says nothing is closed
+  double greeting_seconds = 10;  ///< a connection that has not proved itself by then is closed
 };
 
 /// Serves a store on a thread of its own. No byte that a client sends ends it: what is no request of a client
-/// is told to `log` (from that thread) and its connection closed.
+/// of the job is told to `log` (from that thread; of many in a row few), counted, and its connection closed.
 class StoreServer {
  public:
-  /// Port 0: any free one. Throws CommError when the port cannot be had.
-  StoreServer(const base::Endpoint& at, std::function<void(const std::string&)> log,
+  /// `listener`: of base::listen_at.
+  StoreServer(base::UniqueFd listener, JobToken token, std::function<void(const std::string&)> log,
               const StoreLimits& limits = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   std::uint16_t port() const;
+  /// Where processes of this host reach it.
+  base::Endpoint local_endpoint() const;
+  /// Connections that were closed for what they said, or did not say. Any thread.
+  std::int64_t refused() const;
 
   /// A connection that a peer handed over (`join_store`), and what it said of itself. Blocking, and nobody
   /// else's from then on.
@@ -58,7 +64,7 @@ class StoreServer {
 class TcpStore final : public Store {
  public:
   /// Connects, again and again until `deadline_seconds` have passed: then CommError.
-  TcpStore(const base::Endpoint& server, double deadline_seconds);
+  TcpStore(const base::Endpoint& server, JobToken token, double deadline_seconds);
   ~TcpStore() override;
 
   void set(const std::string& key, const std::string& value) override;
@@ -72,14 +78,15 @@ class TcpStore final : public Store {
   std::optional<std::string> ask(char request, const std::string& key, std::string_view value,
                                  double seconds);
   base::Endpoint server_;
+  JobToken token_;
   double deadline_seconds_;
   std::mutex mutex_;
   std::vector<base::UniqueFd> idle_;
 };
 
 /// Hands the connection over to the owner of the server, with `text`: it is no longer a client's. One
-/// attempt: an empty descriptor, and `why`, when no store answers within `seconds`.
-base::UniqueFd join_store(const base::Endpoint& server, std::string_view text, double seconds,
-                          std::string& why);
+/// attempt: an empty descriptor, and `why`, when no store of the job answers within `seconds`.
+base::UniqueFd join_store(const base::Endpoint& server, const JobToken& token, std::string_view text,
+                          double seconds, std::string& why);
 
 }  // namespace trainerd::parallel

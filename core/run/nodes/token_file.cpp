@@ -1,0 +1,72 @@
+#include "core/run/nodes/token_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "io/storage/file_errors.h"
+#include "kernels/base/atomic_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::core::run {
+namespace {
+
+constexpr std::int64_t kLongest = 4096;
+
+/// The file's text; empty where there is none or it is not whole.
+std::string text_at(const std::string& path) {
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) return "";
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0 || info.st_size > kLongest) return "";
+  if ((info.st_mode & 077) != 0)
+    throw base::spec_error(
+        path + " holds the job's token, and others than its owner may use it: `chmod 600` it, or remove it");
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  const std::int64_t bytes = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
+  text.resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
+  return text.ends_with('\n') ? text.substr(0, text.size() - 1) : "";
+}
+
+}  // namespace
+
+std::string TokenFile::path(const std::string& output) { return output + "/.token"; }
+
+TokenFile::TokenFile(std::string output, const parallel::JobToken& token)
+    : output_(std::move(output)), text_(token.text()) {
+  std::error_code made;
+  std::filesystem::create_directories(output_, made);
+  const std::string line = text_ + "\n";
+  const int error =
+      made ? made.value() : base::write_file_atomically(path(output_), std::as_bytes(std::span(line)), 0600);
+  if (error == 0) return;
+  const std::string text =
+      "the job's token cannot be written: " + path(output_) + ": " + base::errno_text(error);
+  if (io::is_full_disk(error)) throw base::checkpoint_error(text + io::remedy_of(error, true));
+  throw base::spec_error(text + "; set `output` to a directory that can be written");
+}
+
+// Another run of the same output may have left its own since. A directory that holds nothing else was made
+// for this.
+TokenFile::~TokenFile() {
+  try {
+    if (text_at(path(output_)) != text_) return;
+  } catch (const base::SpecError&) {
+    return;
+  }
+  ::unlink(path(output_).c_str());
+  ::rmdir(output_.c_str());
+}
+
+std::optional<parallel::JobToken> TokenFile::read(const std::string& output) {
+  std::string text = text_at(path(output));
+  if (text.empty()) return std::nullopt;
+  return parallel::JobToken(std::move(text), path(output));
+}
+
+}  // namespace trainerd::core::run
