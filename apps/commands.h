@@ -161,12 +161,24 @@ int data_prepare_command(const DataPrepareArgs& args);
 struct CheckpointArgs {
   std::string path;  ///< of a run, of its checkpoints, or of one checkpoint
   bool json = false;
+  bool statistics = false;             ///< of `show`: of the values too
+  std::string second;                  ///< of `diff`
+  double tolerance = 0;                ///< of `diff`: relative
+  std::vector<std::string> paths;      ///< of `merge`
+  std::string out;                     ///< of `reshard` and `merge`
+  std::vector<std::string> overrides;  ///< of `reshard`
 };
 int checkpoint_list_command(const CheckpointArgs& args);
 /// Every complete one; throws CheckpointError, after printing the others, when one is not whole.
 int checkpoint_verify_command(const CheckpointArgs& args);
 /// Verifies the newest, then prints what it holds.
 int checkpoint_show_command(const CheckpointArgs& args);
+/// Whether two hold the same tensors, of whatever layouts: 0, or kExitDifferent.
+int checkpoint_diff_command(const CheckpointArgs& args);
+/// Writes what another layout would have saved.
+int checkpoint_reshard_command(const CheckpointArgs& args);
+/// Writes the mean of several.
+int checkpoint_merge_command(const CheckpointArgs& args);
 
 struct ImportArgs {
   std::string from;  ///< a Hugging Face directory

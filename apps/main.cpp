@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "apps/checkpoint_options.h"
 #include "apps/command_line.h"
 #include "apps/command_tree.h"
 #include "apps/commands.h"
@@ -163,19 +164,9 @@ class CommandLine {
       chosen_ = [this] { return data_prepare_command(prepare_); };
     });
 
-    CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look at checkpoints");
-    checkpoint->require_subcommand(1);
-    const auto add_checkpoint = [&](const char* name, const char* help,
-                                    int (*command)(const CheckpointArgs&)) {
-      CLI::App* sub = checkpoint->add_subcommand(name, help);
-      sub->add_option("PATH", checkpoint_.path, "A run's output directory, or a checkpoint's")->required();
-      sub->add_flag("--json", checkpoint_.json, "One JSON object");
-      sub->callback([this, command] { chosen_ = [this, command] { return command(checkpoint_); }; });
-    };
-    add_checkpoint("list", "The checkpoints of a run, newest first", checkpoint_list_command);
-    add_checkpoint("verify", "Check every size and checksum, of a run's every checkpoint",
-                   checkpoint_verify_command);
-    add_checkpoint("show", "Verify, and print what it holds, of a run the newest", checkpoint_show_command);
+    add_checkpoint_commands(app_, checkpoint_, [this](CheckpointCommand command) {
+      chosen_ = [this, command] { return command(checkpoint_); };
+    });
 
     add_weights();
     add_manual();

@@ -12,11 +12,11 @@
 #include "core/hf/convert.h"
 #include "core/hf/elements.h"
 #include "core/hf/families.h"
-#include "core/hf/new_directory.h"
 #include "core/hf/tensor_files.h"
 #include "core/hf/weight_source.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/safetensors.h"
+#include "io/storage/new_directory.h"
 #include "io/storage/storage.h"
 #include "io/text/json.h"
 #include "kernels/base/error.h"
@@ -175,7 +175,7 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
   for (const std::string& weight : source.weights()) all.push_back(source.read(weight));
   const std::vector<OutTensor> tensors =
       adapter_tensors(source, family, all, options.dtype.value_or(source.dtype()));
-  NewDirectory out(options.out);
+  io::NewDirectory out(options.out);
   const std::vector<TensorFile> files =
       write_tensor_files(out.partial(), tensors, std::numeric_limits<std::int64_t>::max(),
                          [](std::size_t, std::size_t) { return "adapter_model.safetensors"; });
@@ -216,7 +216,7 @@ Exported export_weights(const ExportOptions& options) {
     tensors.push_back({piece.part.name, piece.dtype, piece.tensor.their_shape(piece.part),
                        [&source, &piece](const OutTensor::Take& take) { give_piece(*source, piece, take); }});
 
-  NewDirectory out(options.out);
+  io::NewDirectory out(options.out);
   const std::vector<TensorFile> files =
       write_tensor_files(out.partial(), tensors, options.most_shard_bytes, file_name);
   const std::unique_ptr<io::Storage> storage = io::open_storage(out.partial());

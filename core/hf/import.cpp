@@ -4,13 +4,13 @@
 #include <filesystem>
 
 #include "core/hf/convert.h"
-#include "core/hf/new_directory.h"
 #include "core/hf/tensor_files.h"
 #include "core/hf/weight_source.h"
 #include "core/model/identity.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/safetensors.h"
 #include "io/hash/hash.h"
+#include "io/storage/new_directory.h"
 #include "io/storage/storage.h"
 #include "io/text/text.h"
 
@@ -60,7 +60,7 @@ Imported import_weights(const ImportOptions& options) {
   const std::unique_ptr<WeightSource> source = open_directory(options.from);
   Origin origin = source->origin();
   origin.from = std::filesystem::absolute(io::local_path(options.from)).lexically_normal().string();
-  NewDirectory out(options.out);  // before the long reading: a name that is taken is refused at once
+  io::NewDirectory out(options.out);  // before the long reading: a name that is taken is refused at once
   origin.content = source->verify();
   std::vector<OutTensor> tensors;
   for (const SourceTensor& tensor : source->tensors())

@@ -4,6 +4,7 @@
 #include "core/model/parameters.h"
 #include "core/train/optimizer.h"
 #include "core/train/param_placement.h"
+#include "core/train/snapshot.h"
 #include "kernels/meta/meta_backend.h"
 #include "parallel/group/world.h"
 
@@ -55,6 +56,12 @@ std::int64_t param_bytes(const job::JobSpec& job, const parallel::Layout& layout
   const MetaParams params(job, layout, rank, target, MetaParams::Of::all);
   return params.bytes(MemoryTerm::parameters) + params.bytes(MemoryTerm::gradients) +
          params.bytes(MemoryTerm::master_weights) + params.bytes(MemoryTerm::moments);
+}
+
+std::vector<io::TensorSlice> saved_slices(const job::JobSpec& job, const parallel::Layout& layout,
+                                          std::int64_t rank, const kernels::Target& target) {
+  MetaParams of(job, layout, rank, target, MetaParams::Of::all);
+  return train::Snapshot(of.params()).slices();
 }
 
 std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const parallel::Layout& layout,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "io/checkpoint/checkpoint.h"
 #include "kernels/target/target.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/group/group.h"
@@ -18,6 +19,10 @@ namespace trainerd::core::rank {
 /// alignment between arrays.
 std::int64_t param_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                          const kernels::Target& target);
+
+/// The boxes of logical tensors that the rank saves of a checkpoint (train::Snapshot), in their order.
+std::vector<io::TensorSlice> saved_slices(const job::JobSpec& job, const parallel::Layout& layout,
+                                          std::int64_t rank, const kernels::Target& target);
 
 struct ParamCollective {
   parallel::Group group = parallel::Group::dp;

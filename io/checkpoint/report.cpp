@@ -96,16 +96,25 @@ std::string verify_json(const std::vector<Verified>& checkpoints) {
   return to_text(Json{{"checkpoints", list}}, 2) + "\n";
 }
 
-std::string show_json(const Verified& checkpoint) {
+std::string show_json(const Verified& checkpoint, const Statistics& statistics) {
   const TrainingState& state = checkpoint.manifest->state;
   Json shards = Json::array(), tensors = Json::array();
   for (const ShardInfo& shard : checkpoint.manifest->shards)
     shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"xxh3", shard.xxh3}});
-  for (const TensorSummary& tensor : tensors_of(*checkpoint.manifest))
-    tensors.push_back({{"name", tensor.name},
-                       {"dtype", kernels::name_of(tensor.dtype)},
-                       {"shape", tensor.shape},
-                       {"parts", tensor.parts}});
+  for (const TensorSummary& tensor : tensors_of(*checkpoint.manifest)) {
+    Json& one = tensors.emplace_back(Json{{"name", tensor.name},
+                                          {"dtype", kernels::name_of(tensor.dtype)},
+                                          {"shape", tensor.shape},
+                                          {"parts", tensor.parts}});
+    const auto found = statistics.find(tensor.name);
+    if (found == statistics.end()) continue;
+    const TensorStatistics& values = found->second;
+    one["not_finite"] = values.not_finite;
+    one["least"] = values.least;  // null where no element is finite
+    one["most"] = values.most;
+    one["mean"] = values.mean;
+    one["root_mean_square"] = values.root_mean_square;
+  }
   return to_text(Json{{"path", checkpoint.where.path},
                       {"step", state.step},
                       {"cursor", state.cursor},
@@ -117,6 +126,23 @@ std::string show_json(const Verified& checkpoint) {
                       {"tensors", tensors}},
                  2) +
          "\n";
+}
+
+std::string diff_json(const Comparison& comparison) {
+  Json different = Json::array();
+  for (const TensorDifference& d : comparison.different) {
+    Json& one = different.emplace_back(Json{{"name", d.name}});
+    if (!d.problem.empty()) {
+      one["problem"] = d.problem;
+      continue;
+    }
+    one["unequal"] = d.unequal;
+    one["elements"] = d.elements;
+    one["largest"] = d.largest;  // null where it is infinite
+    one["relative"] = d.relative;
+    one["at"] = d.at;
+  }
+  return to_text(Json{{"tensors", comparison.tensors}, {"different", different}}, 2) + "\n";
 }
 
 }  // namespace trainerd::io

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/compare.h"
 
 // What `trainerd checkpoint` prints of the checkpoints in a directory.
 
@@ -41,6 +42,7 @@ std::vector<TensorSummary> tensors_of(const Manifest& manifest);
 // One JSON object each.
 std::string list_json(const CheckpointsAt& checkpoints);
 std::string verify_json(const std::vector<Verified>& checkpoints);
-std::string show_json(const Verified& checkpoint);
+std::string show_json(const Verified& checkpoint, const Statistics& statistics);
+std::string diff_json(const Comparison& comparison);
 
 }  // namespace trainerd::io

@@ -1,6 +1,9 @@
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 #include <random>
 
+#include "io/checkpoint/compare.h"
 #include "kernels/base/error.h"
 #include "tests/io/checkpoint_support.h"
 #include "tests/io/temp_dir.h"
@@ -137,4 +140,86 @@ TEST_CASE("a box is covered by boxes of its tensor that hold every element of it
   CHECK_FALSE(covers(held, slice("w", {5, 7}, {0, 0}, {1, 1})));  // another tensor of that name
   CHECK_FALSE(covers({}, w({0, 0}, {1, 1})));
   CHECK(covers({}, w({0, 0}, {0, 4})));
+}
+
+TEST_CASE("a box is taken in pieces that make it up in order and are no larger than asked for",
+          "[checkpoint]") {
+  const TensorSlice box = slice("w", {6, 5, 7}, {1, 0, 2}, {4, 5, 3});
+  for (const std::int64_t most : {1, 4, 11, 12, 36, 60, 100, 239, 240, 1000}) {
+    INFO(most << " bytes");
+    std::vector<float> all;
+    for_each_piece(box, most, [&](const TensorSlice& piece) {
+      CHECK((tensor_bytes(piece.dtype, piece.shape) <= most || tensor_bytes(piece.dtype, piece.shape) == 4));
+      const std::vector<float> part = expected(piece);
+      all.insert(all.end(), part.begin(), part.end());
+    });
+    CHECK(all == expected(box));
+  }
+  for_each_piece(slice("w", {6, 5}, {0, 0}, {0, 5}), 100,
+                 [](const TensorSlice&) { FAIL("of nothing no piece"); });
+  std::int64_t pieces = 0;
+  for_each_piece(slice("w", {}, {}, {}), 1, [&](const TensorSlice&) { ++pieces; });
+  CHECK(pieces == 1);
+}
+
+TEST_CASE("two checkpoints are compared by tensors, whatever their shards", "[checkpoint]") {
+  const auto plain = [](const std::string& name, std::int64_t n) { return value_of(name, n); };
+  const TempDir one, two;
+  const std::string whole =
+      save(one, {make_shard({slice("w", {6, 8}, {0, 0}, {6, 8}), slice("b", {5}, {0}, {5})}, plain)});
+  const auto other = [&](auto value, const std::string& last = "b") {
+    return save(two, {make_shard({slice("w", {6, 8}, {0, 0}, {2, 8})}, value),
+                      make_shard({slice("w", {6, 8}, {2, 0}, {4, 8}), slice(last, {5}, {0}, {5})}, value)});
+  };
+  const auto compare = [&](const std::string& path, double tolerance = 0) {
+    CheckpointReader a(whole), b(path);
+    return compare_checkpoints(a, b, tolerance);
+  };
+  const Comparison same = compare(other(plain));
+  CHECK((same.tensors == 2 && same.different.empty()));
+  // Element 19 of w, which is 47 at most, by 0.25.
+  const auto moved = [&](const std::string& name, std::int64_t n) {
+    return value_of(name, n) + (name == "w" && n == 19 ? 0.25f : 0);
+  };
+  const Comparison one_off = compare(other(moved));
+  REQUIRE(one_off.different.size() == 1);
+  const TensorDifference& w = one_off.different[0];
+  CHECK((w.name == "w" && w.unequal == 1 && w.elements == 48 && w.largest == 0.25));
+  CHECK(w.relative == Approx(0.25 / 47));
+  CHECK(w.at == std::vector<std::int64_t>{2, 3});
+  CHECK(compare(other(moved), 0.0054).different.empty());
+  CHECK(compare(other(moved), 0.0053).different.size() == 1);
+  // What is no number is infinitely far from one, and no distance from another such.
+  const auto broken = [&](const std::string& name, std::int64_t n) {
+    return name == "b" && n == 4 ? std::numeric_limits<float>::quiet_NaN() : value_of(name, n);
+  };
+  const Comparison nan = compare(other(broken), 1e9);
+  REQUIRE(nan.different.size() == 1);
+  CHECK((nan.different[0].name == "b" && std::isinf(nan.different[0].relative)));
+  // Zeros of two signs differ in their bits alone.
+  const auto zero = [](const std::string&, std::int64_t) { return -0.0f; };
+  const TempDir three;
+  const std::string zeros =
+      save(three,
+           {make_shard({slice("w", {4}, {0}, {4})}, [](const std::string&, std::int64_t) { return 0.0f; })});
+  CheckpointReader plus(zeros), minus(save(two, {make_shard({slice("w", {4}, {0}, {4})}, zero)}));
+  CHECK(compare_checkpoints(plus, minus, 0).different.size() == 1);
+  CHECK(compare_checkpoints(plus, minus, 1e-30).different.empty());
+  const Comparison renamed = compare(other(plain, "c"));
+  REQUIRE(renamed.different.size() == 2);
+  CHECK((renamed.tensors == 3 && renamed.different[0].name == "b" &&
+         renamed.different[0].problem == "in the first alone"));
+  CHECK(renamed.different[1].problem == "in the second alone");
+}
+
+TEST_CASE("the statistics of a tensor are of its finite values", "[checkpoint]") {
+  const TempDir dir;
+  CheckpointReader reader(
+      save(dir, {make_shard({slice("w", {4}, {0}, {4})}, [](const std::string&, std::int64_t n) {
+             return n == 3 ? std::numeric_limits<float>::infinity() : static_cast<float>(n) - 2;
+           })}));
+  const TensorStatistics found = statistics_of(reader, whole_tensors(reader.manifest()).at(0));
+  CHECK((found.elements == 4 && found.not_finite == 1 && found.least == -2 && found.most == 0));
+  CHECK(found.mean == -1);
+  CHECK(found.root_mean_square == Approx(std::sqrt(5.0 / 3)));
 }

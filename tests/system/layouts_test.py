@@ -112,14 +112,76 @@ class Layouts(LayoutTest):
                 self.assertIn("resuming from", output)
         self.assert_same_curve("moved", "whole")
 
+    def checkpoint(self, *words, status=0):
+        done = subprocess.run([BINARY, "checkpoint", *words], capture_output=True, text=True)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def reshard(self, source, name, out, status=0):
+        # A layout is set whole: what the saved one had goes back to its default.
+        default = ["parallel.tp=1", "parallel.pp=1", "parallel.dp=1", "parallel.zero=1", "parallel.zero_group=0", "parallel.schedule=1f1b",
+                   "parallel.virtual_stages=1", "parallel.sequence_parallel=false", "batch.micro=2"]
+        words = []
+        for flag in default + FLAGS[name]:
+            words += ["--set", flag]
+        return self.checkpoint("reshard", source, "--out", out, *words, status=status)
+
+    def boxes(self, checkpoint):
+        """What lies in which shard."""
+        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        return sorted((s["name"], s["shard"], s["begin"], s["shape"]) for s in manifest["slices"])
+
+    def test_a_checkpoint_resharded_is_what_the_other_layout_saves_and_goes_on_from(self):
+        self.run_job(self.job("whole"), *arguments("all", "precision=fp32", "steps=8"))
+        whole = self.root / "whole"
+        source = whole
+        # From one to the next and back; and each is what a run of that layout saves after a step of its own.
+        for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "tp2-dp2-zero3", "all"):
+            with self.subTest(name):
+                out = self.root / name / "checkpoints" / "step-00000008"
+                self.assertIn("step 8", self.reshard(source, name, out))
+                self.assertIn("equal, bit for bit", self.checkpoint("diff", whole, out))
+                self.checkpoint("verify", out)
+                source = out
+                if FULL or name in ("pp4-zero3", "hybrid-zero3", "all"):
+                    output = self.run_job(self.job(name), *arguments(name, "precision=fp32", "steps=9", "checkpoint.keep=2"))
+                    self.assertIn("resuming from", output)
+                    self.assertEqual(self.boxes(self.checkpoints(name)[-1]), self.boxes(out))
+        shutil.copytree(whole / "checkpoints", self.root / "direct" / "checkpoints")
+        self.run_job(self.job("direct"), *arguments("all", "precision=fp32", "steps=9"))
+        self.assertEqual(self.losses("all"), self.losses("direct")[-1:])
+        # What differs is named, by the first and the largest.
+        text = self.checkpoint("diff", whole, self.root / "direct", status=1)
+        self.assertRegex(text, r"\d+ of \d+ tensors differ\nfirst    \S+: \d+ of \d+ elements differ, by at most \S+ at \[[\d, ]+\], relative error \S+\n"
+                               r"largest  \S+: ")
+        self.assertIn("equal within", self.checkpoint("diff", whole, self.root / "direct", "--tolerance", "1e9"))
+        found = json.loads(self.checkpoint("diff", whole, self.root / "direct", "--json", status=1))
+        self.assertEqual(found["tensors"], len({box[0] for box in self.boxes(out)}))
+        # The mean of two lies between them; of one with itself it is that.
+        mean = self.root / "mean"
+        self.checkpoint("merge", whole, self.root / "direct", "--out", mean)
+        error = max(d["relative"] for d in json.loads(self.checkpoint("diff", whole, mean, "--json", status=1))["different"]
+                    if d["name"] == "embed.weight")
+        whole_error = max(d["relative"] for d in found["different"] if d["name"] == "embed.weight")
+        self.assertAlmostEqual(error, whole_error / 2, delta=1e-6)
+        self.checkpoint("merge", whole, whole, whole, "--out", self.root / "same")
+        self.checkpoint("diff", whole, self.root / "same")
+        # What cannot be is refused, and leaves nothing.
+        refused = self.root / "refused"
+        self.assertIn("another layout alone", self.checkpoint("reshard", whole, "--out", refused, "--set", "seed=8", status=2))
+        self.assertIn("heads", self.checkpoint("reshard", whole, "--out", refused, "--set", "parallel.tp=3", status=2))
+        self.assertIn("exists already", self.reshard(whole, "one", mean, status=5))
+        self.checkpoint("diff", whole, status=2)
+        self.checkpoint("diff", whole, refused, status=5)
+        shard = sorted(out.glob("*.safetensors"))[0]
+        shard.write_bytes(shard.read_bytes()[:-1])
+        self.assertIn(shard.name, self.reshard(out, "one", refused, status=5))
+        self.assertEqual(list(self.root.glob("refused*")), [])
+
     def test_checkpoints_of_many_ranks_are_listed_shown_and_verified(self):
         self.run_job(self.job("all"), *arguments("all", "precision=fp32"))
 
-        def ask(*words, status=0):
-            done = subprocess.run([BINARY, "checkpoint", *words], capture_output=True, text=True)
-            self.assertEqual(done.returncode, status, done.stderr)
-            return done.stdout + done.stderr
-
+        ask = self.checkpoint
         listed = ask("list", self.root / "all")
         self.assertEqual(re.findall(r"step (\d+)", listed.replace("step-", "")), ["24", "20", "15"])
         newest = self.checkpoints("all")[-1]

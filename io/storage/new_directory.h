@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace trainerd::core::hf {
+namespace trainerd::io {
 
 /// A directory that appears whole or not at all: it is filled under another name beside its own, which no
 /// other process uses, and renamed. A kill leaves that one behind.
@@ -25,4 +25,4 @@ class NewDirectory {
   bool completed_ = false;
 };
 
-}  // namespace trainerd::core::hf
+}  // namespace trainerd::io

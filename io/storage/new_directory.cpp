@@ -1,4 +1,4 @@
-#include "core/hf/new_directory.h"
+#include "io/storage/new_directory.h"
 
 #include <sys/stat.h>
 
@@ -12,18 +12,18 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-namespace trainerd::core::hf {
+namespace trainerd::io {
 namespace {
 
 namespace fs = std::filesystem;
 
 [[noreturn]] void cannot(const std::string& path, const std::string& what, int error) {
-  throw io::StorageError(
-      path + ": cannot " + what + ": " + base::errno_text(error) + io::remedy_of(error, true), error);
+  throw StorageError(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true),
+                     error);
 }
 
 std::string absolute(const std::string& path) {
-  std::string text = fs::absolute(io::local_path(path)).lexically_normal().string();
+  std::string text = fs::absolute(local_path(path)).lexically_normal().string();
   while (text.size() > 1 && text.back() == '/') text.pop_back();
   return text;
 }
@@ -63,4 +63,4 @@ void NewDirectory::complete() {
     cannot(path_, "flush to the disk", failed);
 }
 
-}  // namespace trainerd::core::hf
+}  // namespace trainerd::io
