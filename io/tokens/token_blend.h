@@ -59,8 +59,11 @@ class TokenBlend {
  public:
   /// Opens every file of the training data. Throws DataError naming it, see TokenSource.
   static TokenBlend training(const DataOptions& options, const SampleShape& shape);
-  /// Of the validation data, whose samples come in their order. Of a split the sources give theirs by their
-  /// weights, and once.
+  /// Of one of `validation_sets`, whose samples come in their order. Of a split the sources give theirs by
+  /// their weights, and once.
+  static TokenBlend validation(const DataOptions& options, const SampleShape& shape,
+                               const ValidationSet& set);
+  /// Of the first.
   static TokenBlend validation(const DataOptions& options, const SampleShape& shape);
   ~TokenBlend();
   TokenBlend(TokenBlend&&) noexcept;

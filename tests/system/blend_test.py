@@ -154,7 +154,7 @@ class Blend(RunTest):
         output = self.run_job(self.blend("b", {"x": "weight: 1"}), "--set", "data.valid_fraction=0.2", status=4)
         self.assertRegex(output, r"x\.bin: data\.valid_fraction chooses whole documents")
         output = self.run_job(self.blend("b", {"x": "weight: 1"}), *split, status=2)
-        self.assertIn("data.valid or data.valid_fraction", output)
+        self.assertIn("data.valid_sets or data.valid_fraction", output)
 
     def test_sources_that_hold_too_little_are_refused_before_the_first_step(self):
         output = self.run_job(self.blend("a", {"x": "weight: 1, epochs: 0.1", "y": f"weight: 3, tokens: {30 * SEQ}"}), status=4)

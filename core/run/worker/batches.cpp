@@ -8,6 +8,16 @@ io::SampleShape sample_shape(const job::JobSpec& job) {
   return {.seq_len = job.model.seq_len, .vocab = job.model.vocab, .seed = job.seed};
 }
 
+train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,
+                                std::int64_t cursor) {
+  return [source = std::move(source), cursor, documents = trainer.batch_shape().reads_documents()](
+             std::int64_t sample, train::HostSample& to) {
+    source->read(cursor + sample, to.tokens_S1);
+    source->read_loss_weights(cursor + sample, to.loss_weight_S);
+    if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
+  };
+}
+
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
                                                 std::int64_t passes, std::int64_t cursor) {
@@ -17,12 +27,7 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
                                   .passes = passes,
                                   .samples_per_pass = job.batch.global,
                                   .ahead = job.data.prefetch},
-      [source = std::move(source), cursor, documents = trainer.batch_shape().reads_documents()](
-          std::int64_t sample, train::HostSample& to) {
-        source->read(cursor + sample, to.tokens_S1);
-        source->read_loss_weights(cursor + sample, to.loss_weight_S);
-        if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
-      });
+      sample_reader(trainer, std::move(source), cursor));
 }
 
 }  // namespace trainerd::core::run
