@@ -36,6 +36,10 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
+/// How documents become samples: as they follow each other, or each sample as full of whole documents as
+/// they allow (see packing.h).
+enum class Packing : std::uint8_t { concatenate, best_fit };
+
 /// Validation data with a loss of its own.
 struct ValidationSet {
   std::string name;               ///< of its loss, wherever it is shown
@@ -55,6 +59,7 @@ struct DataOptions {
   /// Loss masks of `train` and of `valid`, one for each file of tokens, in their order (see mask_files.h).
   /// Without: of token files what their dataset.json says.
   std::vector<std::string> mask = {}, valid_mask = {};
+  Packing packing = Packing::concatenate;
   /// Attention stays inside documents, of which a sample has at most `max_documents`.
   bool document_mask = false;
   std::int64_t max_documents = 0;  ///< the job's default is made of seq_len

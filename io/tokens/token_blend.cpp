@@ -154,6 +154,12 @@ std::int64_t TokenBlend::samples() const {
   return samples;
 }
 
+std::int64_t TokenBlend::limited_samples() const {
+  std::int64_t samples = 0;
+  for (const TokenSource& source : state_->sources) samples += source.limited_samples();
+  return samples;
+}
+
 const std::vector<SourceFacts>& TokenBlend::sources() const { return state_->facts; }
 
 std::vector<SourceFacts> TokenBlend::check_samples(int threads) const {

@@ -171,6 +171,7 @@ void Worker::build(const Start& start) {
   base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
   train_ = std::make_shared<io::TokenBlend>(io::TokenBlend::training(job_.data, sample_shape(job_)));
+  if (const auto notice = limited_packing_notice(job_, *train_); notice && rank_number_ == 0) send(*notice);
   train_->start_order(start.order);
   if (job_.evaluate.every > 0) {
     evaluator_.emplace(job_, *trainer_, reports_ ? Evaluator::Duty::record : Evaluator::Duty::take_part);
