@@ -43,7 +43,9 @@ Evaluator::Evaluator(const job::JobSpec& job, train::Trainer& trainer, Duty duty
   }
   if (duty != Duty::record && job.evaluate.choices.empty()) return;
   const RunTokenizer found = run_tokenizer(job);
-  if (duty == Duty::record && found.tokenizer) bytes_of_id_ = found.tokenizer->text_bytes();
+  // Of a text each token is a byte.
+  if (duty == Duty::record && found.tokenizer && job.data.format == io::DataFormat::tokens)
+    bytes_of_id_ = found.tokenizer->text_bytes();
   open_questions(found);
 }
 
@@ -114,7 +116,9 @@ io::ValidationRecord Evaluator::evaluate(const Set& set, Pass& pass) {
   }
   io::ValidationRecord record{
       .set = set.name, .loss = mean.value(set.name), .tokens = set.batches * job_.tokens_per_step()};
-  if (set.text_bytes) record.bits_per_byte = mean.sum() / std::log(2.0) / *set.text_bytes;
+  const std::optional<double> bytes =
+      job_.data.format == io::DataFormat::text ? mean.counted_tokens() : set.text_bytes;
+  if (bytes) record.bits_per_byte = mean.sum() / std::log(2.0) / *bytes;
   return record;
 }
 

@@ -47,7 +47,8 @@ class Evaluator {
     std::string name;
     std::shared_ptr<io::TokenBlend> data;  ///< a loader's thread may outlive this
     std::int64_t batches = 0;
-    /// Bytes of text that an evaluation's counted tokens stand for; none where that is not known.
+    /// Bytes of text that an evaluation's counted tokens stand for, of token files; none where that is not
+    /// known.
     std::optional<double> text_bytes = {};
   };
   struct Questions {
