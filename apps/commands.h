@@ -125,10 +125,11 @@ int calibrate_command(const CalibrateArgs& args);
 
 struct DataInspectArgs {
   std::string path;
-  std::string format;      ///< "text", "tokens", or empty: by each file's header or name
-  std::string dtype;       ///< of token files without a header: a word of data.dtype; empty: not stated
-  std::int64_t vocab = 0;  ///< ids must be less; 0: any
-  bool all = false;        ///< read all of every file
+  std::string format;        ///< "text", "tokens", or empty: by each file's header or name
+  std::string dtype;         ///< of token files without a header: a word of data.dtype; empty: not stated
+  std::int64_t vocab = 0;    ///< ids must be less; 0: any
+  bool all = false;          ///< read all of every file
+  std::int64_t seq_len = 0;  ///< show how full samples of it are; 0: do not
 };
 /// The status is that of a DataError when a run would refuse a file.
 int data_inspect_command(const DataInspectArgs& args);

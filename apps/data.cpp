@@ -50,6 +50,7 @@ void throw_problems(const std::vector<std::string>& problems) {
 int data_inspect_command(const DataInspectArgs& args) {
   io::InspectOptions options = options_of(args.format, args.dtype, args.vocab);
   options.all = args.all;
+  options.seq_len = args.seq_len;
   const io::Inspection inspection = io::inspect_data(args.path, options);
   print(inspection.text);
   throw_problems(inspection.problems);

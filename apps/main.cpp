@@ -153,6 +153,10 @@ class CommandLine {
     inspect->add_option("PATH", inspect_.path, "File, directory or glob pattern")->required();
     add_data_kind(*inspect, inspect_.format, inspect_.dtype, inspect_.vocab);
     inspect->add_flag("--all", inspect_.all, "Read every id of every file, not samples");
+    inspect
+        ->add_option("--seq-len", inspect_.seq_len,
+                     "Say how full samples of this many tokens are by data.packing")
+        ->check(CLI::Range(1, 1 << 24));
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
     CLI::App* verify =
         data->add_subcommand("verify", "Read files whole and check sizes, ids, documents and checksums");

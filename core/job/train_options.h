@@ -62,9 +62,20 @@ struct PrecisionRecipe {
   bool operator==(const PrecisionRecipe&) const = default;
 };
 
+/// Questions with several choices: the right one should be the likeliest.
+struct ChoiceSet {
+  std::string name;            ///< of its accuracy, wherever it is shown
+  std::string path;            ///< a JSONL file: prompt, choices, answer
+  std::int64_t questions = 0;  ///< from its start; 0: all
+
+  bool operator==(const ChoiceSet&) const = default;
+};
+
 struct EvaluateOptions {
-  std::int64_t every = 0;    ///< steps; 0 never
-  std::int64_t batches = 0;  ///< global batches of the validation data, from its start
+  std::int64_t every = 0;      ///< steps; 0 never
+  std::int64_t batches = 0;    ///< global batches of each validation set, from its start
+  std::string tokenizer = {};  ///< a file or "bytes"; empty: as the data says
+  std::vector<ChoiceSet> choices = {};
 
   bool operator==(const EvaluateOptions&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_evaluation.h"
 #include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
 #include "core/spec/check_sizes.h"
@@ -228,19 +229,7 @@ class Checker {
       problem("data.sources", "is empty: give at least one source, or data.train");
     for (const KeyProblem& wrong : data_mask_problems(job_, [this](const char* path) { return given(path); }))
       problem(wrong.path, wrong.what);
-    if (files && good({"evaluate.every", "data.valid"}) && job_.evaluate.every > 0 && d.valid.empty() &&
-        d.valid_fraction == 0)
-      problem("evaluate.every",
-              "there is nothing to evaluate on: give data.valid or data.valid_fraction, or set it to 0");
-    if (files && d.valid_fraction > 0 && !d.valid.empty())
-      problem("data.valid_fraction", "data.valid is given too: leave one of them out");
-    if (d.format == io::DataFormat::text && d.valid_fraction > 0)
-      problem(
-          "data.valid_fraction",
-          "a text does not say where its documents begin: name files for validation in data.valid, or give "
-          "token files with documents and format: tokens");
-    if (good({"evaluate.every", "evaluate.batches"}) && job_.evaluate.every > 0 && job_.evaluate.batches == 0)
-      problem("evaluate.batches", "0 batches cannot be evaluated (nearest valid: 1)");
+    for (const KeyProblem& wrong : evaluation_problems(job_, problems_)) problem(wrong.path, wrong.what);
     if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&
         good({"data.tokenizer", "model.vocab"}) && job_.model.vocab < 256)
       problem("model.vocab",

@@ -27,6 +27,15 @@ std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given&
     problems.push_back({d.document_mask ? "data.document_mask" : "data.reset_positions",
                         "a text does not say where its documents begin: set data.end_token to the byte that "
                         "ends one, or give token files with documents"});
+  if (d.packing == io::Packing::best_fit && d.format == io::DataFormat::text)
+    problems.push_back(
+        {"data.packing",
+         "a text does not say where its documents begin: give token files with documents (`trainerd "
+         "data prepare` writes them) and format: tokens, or set it to concatenate"});
+  if (d.packing == io::Packing::best_fit && d.end_token != io::DataOptions::kNoToken)
+    problems.push_back({"data.end_token",
+                        "packing: best_fit takes documents from Megatron's index alone: leave it out, or set "
+                        "packing: concatenate"});
   if (d.document_mask && d.max_documents > job.model.seq_len)
     problems.push_back({"data.max_documents", std::to_string(d.max_documents) +
                                                   " is more than a sample has tokens (nearest valid: " +

@@ -34,4 +34,8 @@ void add_layers(FieldTable& t, job::ModelOptions& m);
 /// empty: they have one.
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
 
+/// The keys of validation data, and of evaluations.
+void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle);
+void add_evaluation(FieldTable& t, job::EvaluateOptions& e);
+
 }  // namespace trainerd::core::spec

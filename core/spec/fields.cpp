@@ -231,7 +231,7 @@ void add_data(FieldTable& t, io::DataOptions& d) {
       .or_else("required unless synthetic or with `sources`")
       .idle_if(synthetic, no_files);
   add_sources(t, d, synthetic ? no_files : "");
-  t.add("data.valid", &d.valid, "the same for validation").or_else("none").idle_if(synthetic, no_files);
+  add_validation(t, d, synthetic ? no_files : "");
   t.choice("data.format", d.format,
            {{"text", io::DataFormat::text},
             {"tokens", io::DataFormat::tokens},
@@ -350,12 +350,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
         "continues meanwhile")
       .at_least(0);
-  t.add("evaluate.every", &job.evaluate.every, "steps between evaluations; 0: never").between(0, kMaxSteps);
-  t.add("evaluate.batches", &job.evaluate.batches,
-        "global batches of an evaluation, from the start of the validation data; at most the whole batches "
-        "that it holds")
-      .between(0, kMaxSteps)
-      .or_else("required with `every`");
+  add_evaluation(t, job.evaluate);
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "
         "0: any free one; off: none");

@@ -73,6 +73,23 @@ Written written_job(const JobText& file, const Layers& layers, const Surrounding
   return job;
 }
 
+// Files that a job reads, relative to its own file.
+void anchor_files(job::JobSpec& job, const std::string& directory) {
+  std::vector<std::vector<std::string>*> lists{&job.data.train, &job.data.valid, &job.data.mask,
+                                               &job.data.valid_mask};
+  for (io::DataSource& source : job.data.sources) lists.insert(lists.end(), {&source.path, &source.mask});
+  for (io::ValidationSet& set : job.data.valid_sets) lists.insert(lists.end(), {&set.path, &set.mask});
+  for (std::vector<std::string>* paths : lists) anchor_paths(*paths, directory);
+  std::vector<std::string*> files;
+  for (job::ChoiceSet& set : job.evaluate.choices) files.push_back(&set.path);
+  if (job.evaluate.tokenizer != "bytes") files.push_back(&job.evaluate.tokenizer);
+  for (std::string* file : files) {
+    std::vector<std::string> path{*file};
+    if (!file->empty()) anchor_paths(path, directory);
+    *file = path[0];
+  }
+}
+
 }  // namespace
 
 job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surroundings& around,
@@ -95,12 +112,7 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   // What is missing may be in the file that could not be read.
   if (!written.whole || layers.checked == Checked::values) return job;
   resolve_automatic(job, places, around, problems);
-  for (std::vector<std::string>* paths :
-       {&job.data.train, &job.data.valid, &job.data.mask, &job.data.valid_mask})
-    if (!around.directory.empty()) anchor_paths(*paths, around.directory);
-  for (io::DataSource& source : job.data.sources)
-    for (std::vector<std::string>* paths : {&source.path, &source.mask})
-      if (!around.directory.empty()) anchor_paths(*paths, around.directory);
+  if (!around.directory.empty()) anchor_files(job, around.directory);
   if (root.kind == Node::Kind::map) complete_and_check(job, places, preset, problems);
   return job;
 }

@@ -124,6 +124,25 @@ void Trainer::add_loss(const Chunk& chunk) {
                                      .mode = WriteMode::accumulate});
 }
 
+/// Of the microbatch whose losses are in `loss_T_`, on the rank that adds them. An evaluation is no step: its
+/// host may wait for the device.
+void Trainer::add_sample_losses(std::int64_t microbatch) {
+  const BatchShape shape = batch_shape();
+  const std::int64_t first = shape.first_sample(microbatch),
+                     count = std::min(shape.micro, shape.global - first);
+  if (count <= 0) return;  // padding
+  const Tensor sums = sample_sums_.rows(0, count);
+  backend_.fill_zero(*compute_, sums);
+  for (std::int64_t i = 0; i < count; ++i)
+    backend_.ordered_sum(*compute_, {.x = loss_T_.rows(i * shape.seq_len, shape.seq_len),
+                                     .out = sums.rows(i, 1),
+                                     .mode = WriteMode::accumulate});
+  backend_.read_back(
+      *compute_, sums,
+      std::as_writable_bytes(std::span(sample_losses_)
+                                 .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
+}
+
 /// Sends and receives that go out as one group.
 void Trainer::transfer(const PassSchedule& schedule, std::span<const Action> actions) {
   std::vector<parallel::Transfer> sends, receives;
@@ -183,6 +202,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
       model::Frame& frame = open_frame(schedule, action, batches);
       chunk.model.forward_only(s, frame, chunk.out, loss);
       add_loss(chunk);
+      if (!sample_losses_.empty() && adds_loss(chunk)) add_sample_losses(action.microbatch);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
       break;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
@@ -12,6 +13,10 @@ namespace {
 using namespace kernels;
 using parallel::Axis;
 using parallel::Pass;
+
+// Losses of samples that are summed over the ranks at once: not as many as a global batch has, so that the
+// plan's shorter batch takes the same memory.
+constexpr std::int64_t kSampleSums = 1024;
 
 std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
   return place[static_cast<std::size_t>(axis)];
@@ -52,6 +57,10 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
 void Trainer::take_persistent(Arena& persistent) {
   rope_ = model::take_rope_tables(job_.model, persistent);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
+
+  if (!job_.evaluate.choices.empty())
+    sample_sums_ =
+        persistent.take(DType::f64, {std::max(job_.batch.micro, kSampleSums)}, MemoryTerm::control);
 
   first_block_.push_back(0);
   for (std::size_t i = 0; i < params_.views(); ++i)
@@ -260,6 +269,26 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
   const MeanLoss mean = read_loss(s, slot);
   return {mean.loss, mean.weight, votes > 0};
+}
+
+Trainer::SampleLosses Trainer::sample_losses(BatchSource& batches, bool stop) {
+  base::check(sample_sums_.numel() > 0, "losses of samples are of a job with choices");
+  sample_losses_.assign(static_cast<std::size_t>(job_.batch.global), 0);
+  SampleLosses result;
+  result.stop = evaluate(batches, stop).stop;
+  result.loss = std::exchange(sample_losses_, {});
+  Stream& s = *compute_;
+  for (std::span<double> rest = result.loss; !rest.empty();) {
+    const std::span<double> next = rest.first(std::min(rest.size(), static_cast<std::size_t>(kSampleSums)));
+    const Tensor sums = sample_sums_.rows(0, static_cast<std::int64_t>(next.size()));
+    backend_.write(s, std::as_bytes(next), sums);
+    groups_.world()
+        .all_reduce(s, sums, parallel::ReduceOp::sum, {.label = "sample_losses", .accumulate = DType::f64})
+        ->wait(s);
+    backend_.read_back(s, sums, std::as_writable_bytes(next));
+    rest = rest.subspan(next.size());
+  }
+  return result;
 }
 
 }  // namespace trainerd::core::train

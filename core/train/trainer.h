@@ -92,6 +92,13 @@ class Trainer {
   /// stop.
   Evaluation evaluate(BatchSource& batches, bool stop = false);
 
+  struct SampleLosses {
+    std::vector<double> loss;  ///< by sample of the global batch: the sum over its tokens, by their weights
+    bool stop = false;
+  };
+  /// As `evaluate`, of a job with `evaluate.choices`.
+  SampleLosses sample_losses(BatchSource& batches, bool stop = false);
+
   /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
   const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
@@ -152,6 +159,7 @@ class Trainer {
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   bool adds_loss(const Chunk& chunk) const;
   void add_loss(const Chunk& chunk);
+  void add_sample_losses(std::int64_t microbatch);
 
   void update(const ReportSlot& slot);
   struct MeanLoss {
@@ -185,6 +193,8 @@ class Trainer {
 
   model::RopeTables rope_;
   kernels::Tensor loss_T_, square_sums_, nonfinite_;
+  kernels::Tensor sample_sums_;        ///< f64: losses of some samples at a time; of a job with choices
+  std::vector<double> sample_losses_;  ///< of the pass under way; empty: they are not asked for
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   /// Runs of all views that the norm is made of.

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <numeric>
+#include <optional>
 
 #include "io/metrics/sinks.h"
 #include "io/text/text.h"
@@ -171,9 +172,23 @@ void ConsoleSink::on_evaluation_progress(const EvaluationProgress& progress) {
 }
 
 void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
-  state_->validation_loss = record.loss;
-  state_->say(fmt::format("evaluation at step {}: validation loss {:.4f} ({} tokens, {})", record.step,
-                          record.loss, with_commas(record.tokens), short_duration(record.seconds)));
+  State& s = *state_;
+  s.validation_loss = record.loss;
+  const auto loss_text = [](double loss, const std::optional<double>& bits_per_byte) {
+    return fmt::format("{:.4f}, perplexity {:.4g}{}", loss, perplexity(loss),
+                       bits_per_byte ? fmt::format(", {:.4f} bits per byte", *bits_per_byte) : "");
+  };
+  if (record.sets.empty())
+    s.say(fmt::format("evaluation at step {}: validation loss {} ({} tokens, {})", record.step,
+                      loss_text(record.loss, record.bits_per_byte), with_commas(record.tokens),
+                      short_duration(record.seconds)));
+  else s.say(fmt::format("evaluation at step {} took {}", record.step, short_duration(record.seconds)));
+  for (const ValidationRecord& set : record.sets)
+    s.say(fmt::format("  {}: validation loss {} ({} tokens)", set.set, loss_text(set.loss, set.bits_per_byte),
+                      with_commas(set.tokens)));
+  for (const ChoiceRecord& set : record.choices)
+    s.say(fmt::format("  {}: accuracy {:.1f} %, by likelihood per character {:.1f} % ({} questions)", set.set,
+                      100 * set.accuracy, 100 * set.accuracy_norm, with_commas(set.questions)));
 }
 
 void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {

@@ -64,14 +64,62 @@ EarlierAttempt earlier_of(const nlohmann::json& object) {
           .wall_time = wall_time_of(object)};
 }
 
+// Perplexity is for readers of the line: it is made of the loss, and not read back.
+nlohmann::ordered_json loss_object(double loss, std::int64_t tokens,
+                                   const std::optional<double>& bits_per_byte) {
+  nlohmann::ordered_json object{{"loss", loss}, {"tokens", tokens}, {"perplexity", perplexity(loss)}};
+  if (bits_per_byte) object["bits_per_byte"] = *bits_per_byte;
+  return object;
+}
+
+std::optional<double> bits_per_byte_of(const nlohmann::json& object) {
+  if (!object.contains("bits_per_byte")) return std::nullopt;
+  return real_member(object, "bits_per_byte");
+}
+
 nlohmann::ordered_json object_of(const EvaluationRecord& r) {
-  nlohmann::ordered_json line{{"event", kEvaluation},
-                              {"step", r.step},
-                              {"loss", r.loss},
-                              {"tokens", r.tokens},
-                              {"seconds", r.seconds}};
+  nlohmann::ordered_json line{{"event", kEvaluation}, {"step", r.step}};
+  line.update(loss_object(r.loss, r.tokens, r.bits_per_byte));
+  line["seconds"] = r.seconds;
+  for (const ValidationRecord& set : r.sets) {
+    nlohmann::ordered_json item{{"set", set.set}};
+    item.update(loss_object(set.loss, set.tokens, set.bits_per_byte));
+    line["sets"].push_back(std::move(item));
+  }
+  for (const ChoiceRecord& set : r.choices)
+    line["choices"].push_back({{"set", set.set},
+                               {"questions", set.questions},
+                               {"accuracy", set.accuracy},
+                               {"accuracy_norm", set.accuracy_norm}});
   add_wall_time(line, r.wall_time);
   return line;
+}
+
+const nlohmann::json& list_of(const nlohmann::json& line, const char* key) {
+  static const nlohmann::json kNone = nlohmann::json::array();
+  const nlohmann::json& list = line.contains(key) ? line.at(key) : kNone;
+  if (!list.is_array()) throw JsonError("\"" + std::string(key) + "\" is not a list");
+  return list;
+}
+
+EvaluationRecord evaluation_of(const nlohmann::json& line) {
+  EvaluationRecord r{.step = int_member(line, "step"),
+                     .loss = real_member(line, "loss"),
+                     .tokens = int_member(line, "tokens"),
+                     .seconds = real_member(line, "seconds"),
+                     .wall_time = wall_time_of(line),
+                     .bits_per_byte = bits_per_byte_of(line)};
+  for (const nlohmann::json& set : list_of(line, "sets"))
+    r.sets.push_back({.set = string_member(set, "set"),
+                      .loss = real_member(set, "loss"),
+                      .tokens = int_member(set, "tokens"),
+                      .bits_per_byte = bits_per_byte_of(set)});
+  for (const nlohmann::json& set : list_of(line, "choices"))
+    r.choices.push_back({.set = string_member(set, "set"),
+                         .questions = int_member(set, "questions"),
+                         .accuracy = real_member(set, "accuracy"),
+                         .accuracy_norm = real_member(set, "accuracy_norm")});
+  return r;
 }
 
 nlohmann::ordered_json object_of(const CheckpointRecord& r) {
@@ -94,6 +142,8 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
 }
 
 }  // namespace
+
+double perplexity(double loss) { return std::exp(loss); }
 
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
@@ -172,12 +222,7 @@ EventRecord parse_event_record(const std::string& text) {
   try {
     const nlohmann::json line = parse_json(text);
     const std::string event = string_member(line, "event");
-    if (event == kEvaluation)
-      return EvaluationRecord{.step = int_member(line, "step"),
-                              .loss = real_member(line, "loss"),
-                              .tokens = int_member(line, "tokens"),
-                              .seconds = real_member(line, "seconds"),
-                              .wall_time = wall_time_of(line)};
+    if (event == kEvaluation) return evaluation_of(line);
     if (event == kCheckpoint)
       return CheckpointRecord{.step = int_member(line, "step"),
                               .bytes = int_member(line, "bytes"),

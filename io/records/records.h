@@ -51,13 +51,37 @@ struct SamplesRecord {
   bool operator==(const SamplesRecord&) const = default;
 };
 
+/// What an evaluation says of one validation set.
+struct ValidationRecord {
+  std::string set;          ///< its name
+  double loss = 0;          ///< mean over its tokens that count, natural log
+  std::int64_t tokens = 0;  ///< of its global batches
+  /// The loss of all tokens in bits over the bytes of text that they stand for; absent where these are not
+  /// known.
+  std::optional<double> bits_per_byte = {};
+};
+/// What an evaluation says of one set of questions with several choices.
+struct ChoiceRecord {
+  std::string set;
+  std::int64_t questions = 0;
+  double accuracy = 0;       ///< share of questions whose right choice is the likeliest
+  double accuracy_norm = 0;  ///< the same by likelihood per character
+};
+
+/// `loss`, `tokens` and `bits_per_byte` are of the first validation set.
 struct EvaluationRecord {
   std::int64_t step = 0;
   double loss = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< of all of it
   double wall_time = 0;
+  std::optional<double> bits_per_byte = {};
+  std::vector<ValidationRecord> sets = {};  ///< all of a job that names some, in its order; else none
+  std::vector<ChoiceRecord> choices = {};
 };
+
+/// exp(loss): of how many tokens a uniform choice would be as hard. Infinite where it is too large.
+double perplexity(double loss);
 
 /// Progress of a long evaluation; sent several times before its record.
 struct EvaluationProgress {

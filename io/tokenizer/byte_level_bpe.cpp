@@ -190,6 +190,7 @@ ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json)
       throw JsonError("its added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
                       ", which is not the one that follows, or has another id already");
     bytes = token.content;
+    if (token.special) special_.push_back(token.id);
     if (token.normalized) {
       token.content = nfc_of(parts_.nfc, token.content);
       normalized.push_back(std::move(token));
@@ -220,6 +221,15 @@ std::string ByteLevelBpe::decode(std::span<const std::int32_t> ids) const {
     text += *bytes_of_id_[static_cast<std::size_t>(id)];
   }
   return text;
+}
+
+std::vector<std::int32_t> ByteLevelBpe::text_bytes() const {
+  std::vector<std::int32_t> counts;
+  counts.reserve(bytes_of_id_.size());
+  for (const auto& bytes : bytes_of_id_)
+    counts.push_back(bytes ? static_cast<std::int32_t>(bytes->size()) : -1);
+  for (const std::int32_t id : special_) counts[static_cast<std::size_t>(id)] = 0;
+  return counts;
 }
 
 std::string ByteLevelBpe::normal_form(std::string_view text) const {

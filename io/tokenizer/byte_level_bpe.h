@@ -44,12 +44,14 @@ class ByteLevelBpe final : public Tokenizer {
 
   std::unique_ptr<Encoder> encoder(SpecialText specials) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
+  std::vector<std::int32_t> text_bytes() const override;
   std::string normal_form(std::string_view text) const override;
   std::optional<std::int32_t> id_of(std::string_view token) const override;
 
  private:
   Parts parts_;
   std::vector<std::optional<std::string>> bytes_of_id_;
+  std::vector<std::int32_t> special_;
   std::unordered_map<std::string, std::int32_t> ids_;  // by the tokens' texts
 };
 

@@ -50,6 +50,7 @@ class ByteTokenizer final : public Tokenizer {
     }
     return text;
   }
+  std::vector<std::int32_t> text_bytes() const override { return std::vector<std::int32_t>(256, 1); }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
 };
 

@@ -45,6 +45,21 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (!status.ok()) throw base::data_error("SentencePiece cannot decode ids: " + status.ToString());
     return text;
   }
+  std::vector<std::int32_t> text_bytes() const override {
+    constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which stands for a space
+    std::vector<std::int32_t> counts;
+    for (int id = 0; id < info().vocab; ++id) {
+      const std::string& piece = processor_->IdToPiece(id);
+      auto bytes = static_cast<std::int32_t>(piece.size());
+      for (std::size_t at = 0; (at = piece.find(kSpace, at)) != std::string::npos; at += kSpace.size())
+        bytes -= static_cast<std::int32_t>(kSpace.size()) - 1;
+      if (processor_->IsControl(id)) bytes = 0;
+      else if (processor_->IsByte(id)) bytes = 1;
+      else if (processor_->IsUnknown(id) || processor_->IsUnused(id)) bytes = -1;
+      counts.push_back(bytes);
+    }
+    return counts;
+  }
   std::optional<std::int32_t> id_of(std::string_view token) const override {
     const int id = processor_->PieceToId(token);
     if (processor_->IdToPiece(id) != token) return std::nullopt;

@@ -52,6 +52,9 @@ class Tokenizer {
   /// The bytes that `ids` stand for, special tokens by their text. Valid UTF-8 where the ids are those of
   /// whole characters. Throws DataError for an id that is not in the vocabulary.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// Bytes of text that each id stands for, in normal form: 0 for special tokens, which stand for none, and
+  /// -1 where that is not known (a token for all that is unknown). [vocab]
+  virtual std::vector<std::int32_t> text_bytes() const = 0;
   /// `text` as an encoder sees it before it is cut into tokens: in the tokenizer's Unicode normal form.
   virtual std::string normal_form(std::string_view text) const { return std::string(text); }
   /// The id of a token by its text ("<|endoftext|>").

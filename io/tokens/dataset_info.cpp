@@ -52,7 +52,8 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
     const std::string path = dataset_path(folder);
     auto here = read_dataset(path, [&path](const nlohmann::json& j) {
       const nlohmann::json tokenizer = member(j, "tokenizer");
-      return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab")};
+      return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab"),
+                              tokenizer.contains("file") ? string_member(tokenizer, "file") : ""};
     });
     if (here && found) check_same(*found, *here);
     else if (here) found = std::move(here);
@@ -92,9 +93,12 @@ std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std
   for (const DataSource& source : data.sources)
     paths.insert(paths.end(), source.path.begin(), source.path.end());
   auto train = dataset_tokenizer(open_source_files(paths, data, vocab));
-  if (!validates || data.valid.empty()) return train;
-  const auto valid = dataset_tokenizer(open_source_files(data.valid, data, vocab));
-  if (train && valid) check_same(*train, *valid);
+  if (!validates) return train;
+  for (const ValidationSet& set : validation_sets(data)) {
+    if (set.path.empty()) continue;  // of the training data's documents
+    const auto valid = dataset_tokenizer(open_source_files(set.path, data, vocab));
+    if (train && valid) check_same(*train, *valid);
+  }
   return train;
 }
 

@@ -16,6 +16,7 @@ struct DatasetTokenizer {
   std::string path;  ///< of the dataset.json
   std::string hash;
   std::int64_t vocab = 0;
+  std::string file = {};  ///< as `prepare` was given it: a path or "bytes"; empty: it does not say
 };
 
 /// Of `files`. None: no dataset.json lies beside any of them. Throws DataError: one is broken, two name

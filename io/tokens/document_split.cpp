@@ -29,6 +29,36 @@ class DocumentSplit {
 
 }  // namespace
 
+namespace {
+
+/// Calls `visit(document)` for those of a file that are of `part`.
+template <class Visit>
+void each_chosen(const SourceFile& file, DataPart part, double fraction, const Visit& visit) {
+  const DocumentSplit split(file.path, fraction);
+  std::int64_t number = 0;
+  each_document(*file.layout.index, [&](const Document& document) {
+    if (part == DataPart::all || split.is_validation(number++) == (part == DataPart::validation))
+      visit(document);
+  });
+}
+
+}  // namespace
+
+void each_document_of(std::span<const SourceFile> files, DataPart part, double fraction, const char* key,
+                      const std::function<void(std::int64_t position, std::int64_t tokens)>& visit) {
+  std::int64_t position = 0;
+  for (const SourceFile& file : files) {
+    if (!file.layout.index)
+      throw base::data_error(file.path + ": " + key +
+                             " needs to know where documents begin, and this file does not say it: name a "
+                             "Megatron data set (.bin with .idx), as `trainerd data prepare` writes them");
+    each_chosen(file, part, fraction, [&](const Document& document) {
+      visit(position, document.tokens);
+      position += document.tokens;
+    });
+  }
+}
+
 bool is_validation_document(const std::string& path, std::int64_t document, double fraction) {
   return DocumentSplit(path, fraction).is_validation(document);
 }
@@ -54,11 +84,8 @@ std::vector<Stretch> stretches_of(std::span<const SourceFile> files, DataPart pa
           ": data.valid_fraction chooses whole documents, and this file does not say where they "
           "begin: name a Megatron data set (.bin with .idx), or leave data.valid_fraction out and "
           "name files for validation in data.valid");
-    const DocumentSplit split(files[i].path, fraction);
-    std::int64_t document = 0;
-    each_document(*files[i].layout.index, [&](const Document& d) {
-      if (split.is_validation(document++) == (part == DataPart::validation)) append(i, d.first, d.tokens);
-    });
+    each_chosen(files[i], part, fraction,
+                [&](const Document& document) { append(i, document.first, document.tokens); });
   }
   return stretches;
 }

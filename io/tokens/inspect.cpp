@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "io/text/text.h"
 #include "io/tokens/mask_files.h"
+#include "io/tokens/packing.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -118,7 +120,40 @@ std::string lengths_text(std::vector<std::int64_t> lengths) {
   return fmt::format("min {}, median {}, p99 {}, max {} tokens", at(0), at(0.5), at(0.99), at(1));
 }
 
-std::string report(const std::string& path, const std::vector<Description>& files) {
+// "98.7% of 1,234 samples of 2,048 predict a token; 12 documents are cut".
+std::string fullness_text(std::int64_t predicted, std::int64_t samples, std::int64_t seq_len,
+                          std::int64_t cut) {
+  const double places = static_cast<double>(samples) * static_cast<double>(seq_len);
+  return fmt::format("{:.2f}% of the places of {} samples count, {} documents are cut",
+                     places > 0 ? 100 * static_cast<double>(predicted) / places : 0.0, with_commas(samples),
+                     with_commas(cut));
+}
+
+// Documents one behind the other, whose first tokens do not count where attention stays inside them.
+std::string concatenated_text(const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
+  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const std::int64_t samples = std::max<std::int64_t>(0, tokens - 1) / seq_len;
+  std::int64_t begin = 0, cut = 0, predicted = 0;
+  for (const std::int64_t length : lengths) {
+    const std::int64_t end = std::min(begin + length, samples * seq_len + 1);
+    predicted += std::max<std::int64_t>(0, end - begin - 1);
+    if (length > 1 && begin / seq_len != (begin + length - 2) / seq_len) ++cut;
+    begin += length;
+  }
+  return fullness_text(predicted, samples, seq_len, cut);
+}
+
+std::string packed_text(const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
+  const PackedSequences packed(
+      [&lengths](const PackedSequences::Visit& visit) {
+        std::int64_t begin = 0;
+        for (const std::int64_t length : lengths) visit(std::exchange(begin, begin + length), length);
+      },
+      {.seq_len = seq_len});
+  return fullness_text(packed.predicted(), packed.count(), seq_len, packed.cut_documents());
+}
+
+std::string report(const std::string& path, const std::vector<Description>& files, std::int64_t seq_len) {
   std::int64_t tokens = 0, bytes = 0;
   bool documents = false;
   std::vector<std::int64_t> lengths;
@@ -142,7 +177,12 @@ std::string report(const std::string& path, const std::vector<Description>& file
   line("format", mixed ? "mixed (see below)" : files[0].file.layout.format);
   line("tokens", with_commas(tokens));
   if (documents) line("documents", with_commas(static_cast<std::int64_t>(lengths.size())));
-  if (!lengths.empty()) line("their lengths", lengths_text(std::move(lengths)));
+  if (!lengths.empty()) line("their lengths", lengths_text(lengths));
+  if (seq_len > 0 && documents) {
+    line("samples", fmt::format("of seq_len {}, with attention inside documents", with_commas(seq_len)));
+    line("  concatenated", concatenated_text(lengths, seq_len));
+    line("  best_fit", packed_text(lengths, seq_len));
+  }
   if (!mixed) line("bytes per token", std::to_string(files[0].file.layout.token_bytes));
   line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
   line("largest id", largest_text(ids, tokens));
@@ -200,6 +240,11 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
     throw base::data_error(all);
   }
   scan_files(described, options);
+  const bool documents = std::any_of(described.begin(), described.end(),
+                                     [](const Description& d) { return d.file.layout.index.has_value(); });
+  if (options.seq_len > 0 && !documents)
+    inspection.problems.push_back(
+        path + ": --seq-len: no file says where its documents begin, so nothing is packed");
   for (const Description& d : described) {
     std::string problem = ids_problem(d.file, d.ids, options.vocab);
     if (d.ids.outside > 1)
@@ -208,7 +253,7 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
     if (std::string wrong = mask_problem(d.file.mask, d.mask); !wrong.empty())
       inspection.problems.push_back(std::move(wrong));
   }
-  inspection.text = report(path, described);
+  inspection.text = report(path, described, options.seq_len);
   return inspection;
 }
 

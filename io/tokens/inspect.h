@@ -18,6 +18,7 @@ struct InspectOptions {
   std::int64_t vocab = 0;  ///< ids must be less; 0: any
   bool all = false;        ///< read the files whole, not samples of them
   int threads = 1;
+  std::int64_t seq_len = 0;  ///< say how full samples of it are by DataOptions::packing; 0: do not
 };
 
 struct Inspection {
@@ -26,9 +27,9 @@ struct Inspection {
 };
 
 /// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per
-/// token, documents and their lengths where an index says them, largest id, sizes, and for text its first
-/// line. Megatron's `c.bin` goes by the names `c` and `c.idx` too. Throws DataError: no such file, or all of
-/// them are refused.
+/// token, documents, their lengths and how full samples of them are where an index says them, largest id,
+/// sizes, and for text its first line. Megatron's `c.bin` goes by the names `c` and `c.idx` too. Throws
+/// DataError: no such file, or all of them are refused.
 Inspection inspect_data(const std::string& path, const InspectOptions& options);
 
 /// The format of a file that starts with `head`: by its magic number, then as the options say, then by its

@@ -36,14 +36,30 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
+/// How documents become samples: as they follow each other, or each sample as full of whole documents as
+/// they allow (see packing.h).
+enum class Packing : std::uint8_t { concatenate, best_fit };
+
+/// Validation data with a loss of its own.
+struct ValidationSet {
+  std::string name;               ///< of its loss, wherever it is shown
+  std::vector<std::string> path;  ///< as DataOptions::train
+  std::vector<std::string> mask = {};
+  std::int64_t batches = 0;  ///< global batches of an evaluation; 0: evaluate.batches
+
+  bool operator==(const ValidationSet&) const = default;
+};
+
 struct DataOptions {
   /// Files, directories (every regular file below, in sorted order) or glob patterns.
   std::vector<std::string> train;
-  std::vector<DataSource> sources = {};  ///< in place of `train`: a blend
-  std::vector<std::string> valid;
+  std::vector<DataSource> sources = {};        ///< in place of `train`: a blend
+  std::vector<std::string> valid;              ///< the short form of one set without a name
+  std::vector<ValidationSet> valid_sets = {};  ///< beside it, or alone
   /// Loss masks of `train` and of `valid`, one for each file of tokens, in their order (see mask_files.h).
   /// Without: of token files what their dataset.json says.
   std::vector<std::string> mask = {}, valid_mask = {};
+  Packing packing = Packing::concatenate;
   /// Attention stays inside documents, of which a sample has at most `max_documents`.
   bool document_mask = false;
   std::int64_t max_documents = 0;  ///< the job's default is made of seq_len
@@ -60,5 +76,11 @@ struct DataOptions {
 
   bool operator==(const DataOptions&) const = default;
 };
+
+/// Name of the set that `valid`, `valid_fraction` or synthetic tokens are, beside others.
+inline constexpr const char* kUnnamedSet = "valid";
+/// All validation sets of a job: first the one without a name, where there is one, which has no `path` where
+/// it is not of `valid`; then the others. Each has a name where there are several or it was given one.
+std::vector<ValidationSet> validation_sets(const DataOptions& data);
 
 }  // namespace trainerd::io

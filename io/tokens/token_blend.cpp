@@ -112,10 +112,26 @@ TokenBlend TokenBlend::training(const DataOptions& options, const SampleShape& s
   return {training_sources(options), options, shape, {.part = split ? DataPart::training : DataPart::all}};
 }
 
+std::vector<ValidationSet> validation_sets(const DataOptions& data) {
+  std::vector<ValidationSet> sets;
+  if (data.format == DataFormat::synthetic || !data.valid.empty() || data.valid_fraction > 0) {
+    sets.push_back({.name = {}, .path = data.valid, .mask = data.valid_mask});
+    if (!data.valid_sets.empty()) sets[0].name = kUnnamedSet;
+  }
+  if (data.format != DataFormat::synthetic)
+    sets.insert(sets.end(), data.valid_sets.begin(), data.valid_sets.end());
+  return sets;
+}
+
 TokenBlend TokenBlend::validation(const DataOptions& options, const SampleShape& shape) {
+  return validation(options, shape, validation_sets(options).at(0));
+}
+
+TokenBlend TokenBlend::validation(const DataOptions& options, const SampleShape& shape,
+                                  const ValidationSet& set) {
   TokenSource::Reading reading{.order = SampleOrder::in_order, .stream = kValidStream};
-  if (options.format == DataFormat::synthetic || options.valid_fraction == 0)
-    return {{{.path = options.valid, .weight = 1, .mask = options.valid_mask}}, options, shape, reading};
+  if (options.format == DataFormat::synthetic || !set.path.empty())
+    return {{{.path = set.path, .weight = 1, .mask = set.mask}}, options, shape, reading};
   reading.part = DataPart::validation;
   std::vector<DataSource> sources = training_sources(options);
   for (DataSource& source : sources) source.epochs = 1, source.tokens = 0;
@@ -135,6 +151,12 @@ std::int64_t TokenBlend::tokens() const {
 std::int64_t TokenBlend::samples() const {
   std::int64_t samples = 0;
   for (const TokenSource& source : state_->sources) samples += source.samples();
+  return samples;
+}
+
+std::int64_t TokenBlend::limited_samples() const {
+  std::int64_t samples = 0;
+  for (const TokenSource& source : state_->sources) samples += source.limited_samples();
   return samples;
 }
 

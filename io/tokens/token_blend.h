@@ -59,8 +59,11 @@ class TokenBlend {
  public:
   /// Opens every file of the training data. Throws DataError naming it, see TokenSource.
   static TokenBlend training(const DataOptions& options, const SampleShape& shape);
-  /// Of the validation data, whose samples come in their order. Of a split the sources give theirs by their
-  /// weights, and once.
+  /// Of one of `validation_sets`, whose samples come in their order. Of a split the sources give theirs by
+  /// their weights, and once.
+  static TokenBlend validation(const DataOptions& options, const SampleShape& shape,
+                               const ValidationSet& set);
+  /// Of the first.
   static TokenBlend validation(const DataOptions& options, const SampleShape& shape);
   ~TokenBlend();
   TokenBlend(TokenBlend&&) noexcept;
@@ -68,6 +71,7 @@ class TokenBlend {
 
   std::int64_t tokens() const;                      ///< of an epoch of every source
   std::int64_t samples() const;                     ///< of an epoch of every source
+  std::int64_t limited_samples() const;             ///< of these; see TokenSource::limited_samples
   const std::vector<SourceFacts>& sources() const;  ///< without their content
   /// With their content, of samples read on `threads` threads for each source. Throws DataError: an id that
   /// is not in the vocabulary; two sources of the same data.

@@ -16,6 +16,7 @@
 #include "io/tokens/dataset_info.h"
 #include "io/tokens/document_boundaries.h"
 #include "io/tokens/mask_files.h"
+#include "io/tokens/packing.h"
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
@@ -74,6 +75,9 @@ struct TokenSource::State {
   std::vector<Stretch> stretches;
   FdCache descriptors{0}, mask_descriptors{0};
   std::optional<DocumentBoundaries> boundaries;  // where documents matter
+  std::optional<PackedSequences> packed;         // its pieces are the documents then
+  std::int64_t most_pieces = 0;
+  std::vector<PackedPiece> pieces;  // of the sample that is read
   std::int64_t max_documents = 0;
   std::vector<std::byte> staging;
   DataFormat format = DataFormat::text;
@@ -86,7 +90,9 @@ struct TokenSource::State {
   DataPart part = DataPart::all;
   double valid_fraction = 0;
 
-  std::int64_t position_of(std::int64_t cursor) const;
+  void pack(std::uint64_t seed);
+  std::int64_t sample_at(std::int64_t cursor) const;
+  std::int64_t position_of(std::int64_t cursor) const { return sample_at(cursor) * seq_len; }
   template <class Visit>
   void each_part(std::int64_t position, std::size_t count, const Visit& visit) const;
   void read_part(std::size_t file, std::int64_t position, std::span<std::int32_t> out);
@@ -118,14 +124,24 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
     if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
     if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
-    if (options.document_mask || options.reset_positions) s.boundaries.emplace(s.files, options.end_token);
+    const bool packs = options.packing == Packing::best_fit;
+    if (!packs && (options.document_mask || options.reset_positions))
+      s.boundaries.emplace(s.files, options.end_token);
     s.max_documents =
         options.document_mask ? options.max_documents : std::numeric_limits<std::int64_t>::max();
+    s.most_pieces = options.document_mask ? options.max_documents : 0;
+    if (packs) s.pack(seed);
     const std::size_t kinds = has_masks(s.files) ? 2 : 1,
                       open_files = std::max<std::size_t>(1, reading.open_files / kinds);
     s.descriptors = FdCache(s.files.size(), open_files);
     if (kinds == 2) s.mask_descriptors = FdCache(s.files.size(), open_files);
     s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::int64_t));
+  }
+  if (s.packed) {
+    s.samples = s.packed->count();
+    if (s.samples > 0) return;
+    throw base::data_error((paths.empty() ? "data" : paths.front()) +
+                           ": none of its documents has two tokens or more");
   }
   if (s.tokens < seq_len + 1)
     throw base::data_error(
@@ -145,6 +161,7 @@ TokenSource& TokenSource::operator=(TokenSource&&) noexcept = default;
 
 std::int64_t TokenSource::tokens() const { return state_->tokens; }
 std::int64_t TokenSource::samples() const { return state_->samples; }
+std::int64_t TokenSource::limited_samples() const { return state_->packed ? state_->packed->limited() : 0; }
 
 std::string TokenSource::fingerprint() const {
   const State& s = *state_;
@@ -165,6 +182,10 @@ std::string TokenSource::fingerprint() const {
                                         [](const SourceFile& file) { return !file.mask.empty(); });
       masked > 0)
     text += fmt::format(", loss masks of {}", masked);
+  if (s.packed) {
+    text += ", packed by best fit";
+    if (s.most_pieces > 0) text += fmt::format(", {} documents at most", s.most_pieces);
+  }
   if (s.part != DataPart::all)
     text += fmt::format(", {} of valid_fraction {}", s.part == DataPart::training ? "training" : "validation",
                         s.valid_fraction);
@@ -187,8 +208,18 @@ void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
   state_->order_stream = static_cast<std::uint64_t>(stream);
 }
 
-/// The stream's position where the sample at `cursor` begins.
-std::int64_t TokenSource::State::position_of(std::int64_t cursor) const {
+void TokenSource::State::pack(std::uint64_t seed) {
+  packed.emplace(
+      [this](const PackedSequences::Visit& visit) {
+        each_document_of(files, part, valid_fraction, "data.packing: best_fit", visit);
+      },
+      PackedSequences::Options{.seq_len = seq_len,
+                               .most_pieces = most_pieces,
+                               .key = kernels::hash_name("best-fit packing", seed)});
+}
+
+/// The number of the sample at `cursor`, in the order of the stream.
+std::int64_t TokenSource::State::sample_at(std::int64_t cursor) const {
   base::check(cursor >= order_start, "a cursor is not before its order's start");
   const auto n = static_cast<std::uint64_t>(samples),
              consumed = static_cast<std::uint64_t>(cursor - order_start);
@@ -198,28 +229,48 @@ std::int64_t TokenSource::State::position_of(std::int64_t cursor) const {
     const auto bits = kernels::philox(order_key, epoch, order_stream);
     sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
   }
-  return static_cast<std::int64_t>(sample) * seq_len;
+  return static_cast<std::int64_t>(sample);
 }
 
 void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   State& s = *state_;
   base::check(std::cmp_equal(tokens_S1.size(), s.seq_len + 1), "a sample is seq_len + 1 tokens");
-  const std::int64_t position = s.position_of(cursor);
-  if (s.format == DataFormat::synthetic) return s.make_synthetic(position, tokens_S1);
-  s.each_part(position, tokens_S1.size(),
-              [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
-                s.read_part(file, at, tokens_S1.subspan(first, count));
-              });
+  if (s.format == DataFormat::synthetic) return s.make_synthetic(s.position_of(cursor), tokens_S1);
+  const auto read_run = [&s](std::int64_t position, std::span<std::int32_t> to) {
+    s.each_part(position, to.size(),
+                [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
+                  s.read_part(file, at, to.subspan(first, count));
+                });
+  };
+  if (!s.packed) return read_run(s.position_of(cursor), tokens_S1);
+  s.packed->pieces_of(s.sample_at(cursor), s.pieces);
+  std::size_t done = 0;
+  for (const PackedPiece& piece : s.pieces) {
+    read_run(piece.position, tokens_S1.subspan(done, static_cast<std::size_t>(piece.tokens)));
+    done += static_cast<std::size_t>(piece.tokens);
+  }
+  std::fill(tokens_S1.begin() + static_cast<std::ptrdiff_t>(done), tokens_S1.end(), 0);
 }
 
 void TokenSource::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {
   State& s = *state_;
   base::check(std::cmp_equal(weights_S.size(), s.seq_len), "a sample has seq_len loss weights");
-  if (!has_masks(s.files)) return std::fill(weights_S.begin(), weights_S.end(), 1.0f);
-  s.each_part(s.position_of(cursor) + 1, weights_S.size(),
-              [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
-                s.read_mask(file, at, weights_S.subspan(first, count));
-              });
+  const auto read_run = [&s, masked = has_masks(s.files)](std::int64_t position, std::span<float> to) {
+    if (!masked) return std::fill(to.begin(), to.end(), 1.0f);
+    s.each_part(position, to.size(),
+                [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
+                  s.read_mask(file, at, to.subspan(first, count));
+                });
+  };
+  if (!s.packed) return read_run(s.position_of(cursor) + 1, weights_S);
+  // A piece's first token is predicted by nothing of its document, or by the sequence before.
+  std::fill(weights_S.begin(), weights_S.end(), 0.0f);
+  s.packed->pieces_of(s.sample_at(cursor), s.pieces);
+  std::size_t first = 0;
+  for (const PackedPiece& piece : s.pieces) {
+    read_run(piece.position + 1, weights_S.subspan(first, static_cast<std::size_t>(piece.tokens - 1)));
+    first += static_cast<std::size_t>(piece.tokens);
+  }
 }
 
 void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
@@ -227,6 +278,17 @@ void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std:
   State& s = *state_;
   starts.clear();
   if (s.format == DataFormat::synthetic) return;
+  if (s.packed) {
+    s.packed->pieces_of(s.sample_at(cursor), s.pieces);
+    std::int64_t end = 0;
+    for (const PackedPiece& piece : s.pieces) {
+      end += piece.tokens;
+      // Padding is a document too, where one more may be.
+      const bool more = &piece != &s.pieces.back() || std::cmp_less(s.pieces.size(), s.max_documents);
+      if (more && end < s.seq_len) starts.push_back(static_cast<std::int32_t>(end));
+    }
+    return;
+  }
   const std::int64_t position = s.position_of(cursor);
   s.each_part(position, tokens_S1.size(),
               [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {

@@ -24,8 +24,9 @@ enum class SampleOrder : unsigned char { shuffled, in_order };
 
 /// A stream of tokens cut into samples of `seq_len` + 1 tokens that start every `seq_len` tokens. Which
 /// sample has place `cursor` in the endless sequence of epochs is arithmetic on (seed, epoch, place): a run's
-/// position is one integer. Files are read by position through open descriptors; one that is truncated
-/// meanwhile is a DataError, not a fault.
+/// position is one integer. With `options.packing` best_fit a sample is a packed sequence (packing.h), behind
+/// whose tokens zeros follow that do not count. Files are read by position through open descriptors; one that
+/// is truncated meanwhile is a DataError, not a fault.
 class TokenSource {
  public:
   /// Of a stream beside its files.
@@ -52,6 +53,8 @@ class TokenSource {
 
   std::int64_t tokens() const;   ///< of one epoch
   std::int64_t samples() const;  ///< of one epoch
+  /// Packed samples that have `options.max_documents` and room for more.
+  std::int64_t limited_samples() const;
   /// Identifies the files (names, sizes, format, which have loss masks) and seq_len: recorded in checkpoints,
   /// compared on resume.
   std::string fingerprint() const;
@@ -72,8 +75,8 @@ class TokenSource {
   /// counts, else 0. Throws DataError as above, and for a mask's byte that is neither.
   void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
   /// Which of tokens 1 to seq_len of the same sample begin a document, rising; `tokens_S1` is what `read`
-  /// wrote. Throws DataError for a sample of more than `options.max_documents`, where attention stays inside
-  /// them.
+  /// wrote. What pads a packed sequence is a document. Throws DataError for a sample of more than
+  /// `options.max_documents`, where attention stays inside them.
   void read_document_starts(std::int64_t cursor, std::span<const std::int32_t> tokens_S1,
                             std::vector<std::int32_t>& starts);
 

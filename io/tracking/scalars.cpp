@@ -18,7 +18,20 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
 }
 
 std::vector<std::pair<std::string, double>> scalars_of(const EvaluationRecord& record) {
-  return {{"validation_loss", record.loss}};
+  std::vector<std::pair<std::string, double>> scalars;
+  const auto add = [&scalars](const std::string& behind, double loss,
+                              const std::optional<double>& bits_per_byte) {
+    scalars.emplace_back("validation_loss" + behind, loss);
+    scalars.emplace_back("validation_perplexity" + behind, perplexity(loss));
+    if (bits_per_byte) scalars.emplace_back("validation_bits_per_byte" + behind, *bits_per_byte);
+  };
+  add("", record.loss, record.bits_per_byte);
+  for (const ValidationRecord& set : record.sets) add("/" + set.set, set.loss, set.bits_per_byte);
+  for (const ChoiceRecord& set : record.choices) {
+    scalars.emplace_back("accuracy/" + set.set, set.accuracy);
+    scalars.emplace_back("accuracy_norm/" + set.set, set.accuracy_norm);
+  }
+  return scalars;
 }
 
 }  // namespace trainerd::io

@@ -3,10 +3,12 @@
 // PyTorch.
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/run/worker/evaluation.h"
@@ -214,5 +216,52 @@ TEST_CASE("an evaluation is the mean over all tokens that count", "[masks]") {
   mean.add(0.0, 0);
   mean.add(4.0, 16);
   CHECK(mean.value() == Approx(2.5));
+  CHECK(mean.sum() == Approx(2.0 * 48 + 4.0 * 16));
+  CHECK(mean.counted_tokens() == Approx(64));
   CHECK_THROWS_AS(core::run::EvaluationMean(64).value(), base::DataError);
+}
+
+TEST_CASE("the losses of single samples are those of evaluations of them alone, on every layout",
+          "[masks][layouts]") {
+  core::job::JobSpec one = masked_job();
+  one.batch.global = 7;  // ranks pad
+  one.evaluate.every = one.evaluate.batches = 1;
+  one.evaluate.choices = {{.name = "quiz", .path = "quiz.jsonl"}};
+  const auto losses_of = [&](const core::job::JobSpec& job, const WeightOf& counts) {
+    std::vector<std::vector<double>> of_rank(test::ranks_of(job));
+    std::vector<double> means(of_rank.size());
+    test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+      const auto samples = test::skewed_samples(one, 1);
+      auto step = masked_batches(cpu.trainer(), one.model.seq_len, samples, 1, all_count);
+      cpu.trainer().step(1, step, {});
+      auto batches = masked_batches(cpu.trainer(), one.model.seq_len, samples, 1, counts);
+      const auto mean = cpu.trainer().evaluate(batches);
+      means[static_cast<std::size_t>(rank)] = mean.loss * mean.loss_weight;
+      of_rank[static_cast<std::size_t>(rank)] = cpu.trainer().sample_losses(batches).loss;
+      test::require_as_planned(cpu);
+    });
+    for (const auto& losses : of_rank) CHECK(losses == of_rank[0]);
+    return std::pair(of_rank[0], means[0]);
+  };
+  const auto [expected, whole] = losses_of(one, some_count);
+  REQUIRE(expected.size() == 7);
+  double sum = 0;
+  for (std::int64_t sample = 0; sample < 7; ++sample) {
+    const auto alone = losses_of(one, [&](std::int64_t step, std::int64_t other, std::int64_t s) {
+      return other == sample && some_count(step, other, s);
+    });
+    CHECK(expected[static_cast<std::size_t>(sample)] == Approx(alone.second).epsilon(1e-6));
+    sum += expected[static_cast<std::size_t>(sample)];
+  }
+  CHECK(sum == Approx(whole).epsilon(1e-6));
+  CHECK(expected[1] == 0);  // nothing of it counts
+  for (const auto& [tp, pp, dp, zero] :
+       std::vector<std::array<std::int64_t, 4>>{{2, 1, 1, 0}, {1, 2, 2, 1}, {1, 1, 4, 3}, {2, 2, 1, 0}}) {
+    CAPTURE(tp, pp, dp, zero);
+    core::job::JobSpec job = one;
+    job.parallel.tp = tp, job.parallel.pp = pp, job.parallel.dp = dp, job.parallel.zero = zero;
+    job.parallel.sequence_parallel = tp > 1;
+    const std::vector<double> losses = losses_of(job, some_count).first;
+    for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(expected[i]).epsilon(2e-5));
+  }
 }

@@ -221,7 +221,7 @@ TEST_CASE("contradictions are errors", "[spec]") {
   CHECK(problems(kJob, {"optimizer.schedule={kind: constant, min_lr: 0}"}).empty());
   CHECK(problems(kJob, {"data.valid=[]", "evaluate={every: 2, batches: 1}"}) ==
         Lines{"--set evaluate={every: 2, batches: 1}: evaluate.every: there is nothing to evaluate on: give "
-              "data.valid or data.valid_fraction, or set it to 0"});
+              "data.valid, data.valid_sets or data.valid_fraction, or set it to 0"});
   CHECK(problems(kJob, {"evaluate.every=2"}) ==
         Lines{"--set evaluate.every=2: evaluate.batches: is required: global batches of an evaluation, from "
               "the start of the "

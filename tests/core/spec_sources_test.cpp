@@ -79,5 +79,34 @@ TEST_CASE("texts of a source are expanded, and a blend is set as a whole from th
       Catch::Contains("data.sources[0].path: the variable NONE is not set"));
 }
 
+TEST_CASE("validation sets have names of their own beside the one without a name", "[spec][sources]") {
+  std::string text = kBlend;
+  text += "  valid_sets:\n    - {name: web, path: w.txt, batches: 3}\n    - {name: code-2, path: [c.txt]}\n";
+  text += "evaluate: {every: 5, batches: 2}\n";
+  job::JobSpec job = spec::parse_job(text, "job.yaml");
+  REQUIRE(job.data.valid_sets.size() == 2);
+  CHECK(job.data.valid_sets[0] == io::ValidationSet{.name = "web", .path = {"w.txt"}, .batches = 3});
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").data == job.data);
+  CHECK(io::validation_sets(job.data) == job.data.valid_sets);
+  job.data.valid = {"v.txt"};
+  const auto sets = io::validation_sets(job.data);
+  REQUIRE(sets.size() == 3);
+  CHECK(sets[0] == io::ValidationSet{.name = "valid", .path = {"v.txt"}});
+  job.data.valid_sets.clear();
+  CHECK(io::validation_sets(job.data) == std::vector<io::ValidationSet>{{.name = "", .path = {"v.txt"}}});
+
+  const auto found = [](const std::string& given) {
+    return problems_with_data("{train: a, valid: b, valid_sets: " + given + "}");
+  };
+  CHECK(found("[{name: a, path: x}, {name: b, path: x}]").empty());
+  CHECK_THAT(found("[{name: a, path: x}, {name: a, path: y}]").at(0),
+             Catch::Contains("data.valid_sets[1].name: two sets are named a"));
+  CHECK_THAT(found("[{name: valid, path: x}]").at(0), Catch::Contains("makes the set named valid"));
+  CHECK_THAT(found("[{name: 'a b', path: x}]").at(0), Catch::Contains("'a b' is no name of a set"));
+  CHECK_THAT(found("[{name: '', path: x}]").at(0), Catch::Contains("is empty"));
+  CHECK_THAT(found("[{name: a, path: []}]").at(0), Catch::Contains("data.valid_sets[0].path: is empty"));
+  CHECK_THAT(found("[{name: a, path: x, batches: 0}]").at(0), Catch::Contains("data.valid_sets[0].batches"));
+}
+
 }  // namespace
 }  // namespace trainerd::core

@@ -54,10 +54,17 @@ TEST_CASE("a time limit leaves room for the steps until a vote and for the save"
 TEST_CASE("an evaluation takes the batches that are asked for, as far as the data has whole ones", "[stop]") {
   job::JobSpec job = spec::parse_job(core::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
   job.evaluate = {.every = 5, .batches = 4};
-  CHECK(run::evaluation_batches(job, 32) == 4);
-  CHECK(run::evaluation_batches(job, 31) == 3);
-  CHECK(run::evaluation_batches(job, 8) == 1);
-  CHECK_THROWS_AS(run::evaluation_batches(job, 7), base::DataError);
+  CHECK(run::evaluation_batches(job, {}, 32) == 4);
+  CHECK(run::evaluation_batches(job, {}, 31) == 3);
+  CHECK(run::evaluation_batches(job, {}, 8) == 1);
+  CHECK_THROWS_AS(run::evaluation_batches(job, {}, 7), base::DataError);
+  const io::ValidationSet web{.name = "web", .path = {}, .batches = 2};
+  CHECK(run::evaluation_batches(job, web, 32) == 2);
+  CHECK_FALSE(run::fewer_batches_notice(job, web, 2));
+  CHECK(run::fewer_batches_notice(job, web, 1)
+            ->message.starts_with("data.valid_sets: web: evaluate.batches: 2 "));
+  CHECK_THROWS_WITH(run::evaluation_batches(job, web, 7),
+                    Catch::Contains("data.valid_sets: web: the validation"));
   job.steps = 12;
   CHECK((run::evaluation_due(job, 10) && run::evaluation_due(job, 12) && !run::evaluation_due(job, 11)));
   job.evaluate.every = 0;

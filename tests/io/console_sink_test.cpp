@@ -113,7 +113,7 @@ TEST_CASE("plain output is a few whole lines without control characters") {
   CHECK(has(out, "step 1/200 (0%)  loss 5.0000  13.7k tok/s  MFU 62.5%"));
   CHECK(has(out, "step 200/200 (100%)  loss 0.0250"));
   CHECK(count(out, "ETA") == 4);  // the first three steps and the last; the others came within five seconds
-  CHECK(has(out, "validation loss 0.0375 (1,234,567 tokens"));
+  CHECK(has(out, "validation loss 0.0375, perplexity 1.038 (1,234,567 tokens"));
   CHECK(has(out, "checkpoint at step 200: 1.00 MiB"));
   CHECK(has(out, "compute 80.0%, exposed tp 10.0%, optimizer 10.0%\n"));
   CHECK(has(out, "1m01s"));

@@ -35,8 +35,9 @@ using Seen = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("an event is one line of the documented names and comes back the same") {
-  CHECK(to_json_line(EventRecord{evaluation(7)}) ==
-        R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5})");
+  CHECK(
+      to_json_line(EventRecord{evaluation(7)}) ==
+      R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"perplexity":1.1051709180756477,"seconds":0.5})");
   CHECK(
       to_json_line(EventRecord{checkpoint(8)}) ==
       R"({"event":"checkpoint","step":8,"bytes":1000,"snapshot_seconds":0.25,"write_seconds":2.0,"path":"c/\"x\""})");
@@ -48,10 +49,27 @@ TEST_CASE("an event is one line of the documented names and comes back the same"
   CHECK(back.path == "c/\"x\"");
   EvaluationRecord timed = evaluation(7);
   timed.wall_time = 1763776200.12345;
-  CHECK(to_json_line(EventRecord{timed}) ==
-        R"({"event":"evaluation","step":7,"loss":0.1,"tokens":64,"seconds":0.5,"wall_time":1763776200.123})");
+  timed.loss = 0;
+  CHECK(
+      to_json_line(EventRecord{timed}) ==
+      R"({"event":"evaluation","step":7,"loss":0.0,"tokens":64,"perplexity":1.0,"seconds":0.5,"wall_time":1763776200.123})");
   CHECK(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{timed}))).wall_time ==
         1763776200.123);
+  EvaluationRecord several = evaluation(7);
+  several.loss = 0;
+  several.sets = {{.set = "web", .loss = 0, .tokens = 64, .bits_per_byte = 0.5},
+                  {.set = "code", .loss = 0, .tokens = 32}};
+  several.choices = {{.set = "quiz", .questions = 8, .accuracy = 0.25, .accuracy_norm = 0.5}};
+  const std::string line = to_json_line(EventRecord{several});
+  CHECK(
+      line ==
+      R"({"event":"evaluation","step":7,"loss":0.0,"tokens":64,"perplexity":1.0,"seconds":0.5,"sets":[{"set":"web",)"
+      R"("loss":0.0,"tokens":64,"perplexity":1.0,"bits_per_byte":0.5},{"set":"code","loss":0.0,"tokens":32,)"
+      R"("perplexity":1.0}],"choices":[{"set":"quiz","questions":8,"accuracy":0.25,"accuracy_norm":0.5}]})");
+  CHECK(to_json_line(parse_event_record(line)) == line);
+  CHECK_THROWS_AS(
+      parse_event_record(R"({"event":"evaluation","step":1,"loss":1,"tokens":1,"seconds":1,"sets":{}})"),
+      DataError);
   EvaluationRecord lost = evaluation(1);
   lost.loss = std::nan("");
   CHECK(std::isnan(std::get<EvaluationRecord>(parse_event_record(to_json_line(EventRecord{lost}))).loss));

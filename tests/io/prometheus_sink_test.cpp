@@ -127,6 +127,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_step") == 6);
   CHECK(m.at("trainerd_loss") == 2.5);
   CHECK(m.at("trainerd_validation_loss") == 2.75);
+  CHECK(m.at("trainerd_validation_perplexity") == Approx(15.6426));  // e^2.75
+  CHECK(m.count("trainerd_validation_bits_per_byte") == 0);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
@@ -260,6 +262,27 @@ TEST_CASE("what the plan said, and how far off it was, are metrics once they are
   CHECK(m.at(R"(trainerd_plan_error_ratio{term="memory_bytes"})") == 0);
   CHECK(m.at(R"(trainerd_plan_seconds{term="step_seconds"})") == 2);
   CHECK(m.at("trainerd_plan_memory_bytes") == 1000);
+}
+
+TEST_CASE("each validation set and each set of questions has series with its name") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(info());
+  sink.on_evaluation({.step = 6,
+                      .loss = 0,
+                      .tokens = 1,
+                      .seconds = 1,
+                      .sets = {{.set = "web", .loss = 0, .tokens = 1, .bits_per_byte = 0.75},
+                               {.set = "code", .loss = 2, .tokens = 1}},
+                      .choices = {{.set = "quiz", .questions = 4, .accuracy = 0.25, .accuracy_norm = 0.5}}});
+  const auto m = scrape(sink);
+  CHECK(m.count("trainerd_validation_loss") == 0);
+  CHECK(m.at(R"(trainerd_validation_loss{set="web"})") == 0);
+  CHECK(m.at(R"(trainerd_validation_perplexity{set="web"})") == 1);
+  CHECK(m.at(R"(trainerd_validation_bits_per_byte{set="web"})") == 0.75);
+  CHECK(m.at(R"(trainerd_validation_loss{set="code"})") == 2);
+  CHECK(m.count(R"(trainerd_validation_bits_per_byte{set="code"})") == 0);
+  CHECK(m.at(R"(trainerd_choice_accuracy_ratio{set="quiz"})") == 0.25);
+  CHECK(m.at(R"(trainerd_choice_accuracy_norm_ratio{set="quiz"})") == 0.5);
 }
 
 TEST_CASE("promtool finds nothing to complain about") {

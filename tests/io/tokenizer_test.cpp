@@ -104,6 +104,28 @@ TEST_CASE("ids become the text again, and an encoder's answers do not depend on 
   CHECK(bytes->info().vocab == 256);
 }
 
+TEST_CASE("the bytes of a text's tokens are the bytes of the text") {
+  const std::string text = MixedText(kTokenizers + "mix.json").make(3, 20'000);
+  for (const char* name : {"gpt2.json", "llama3.json", "qwen2.json"}) {
+    INFO(name);
+    const auto tokenizer = open_tokenizer(kTokenizers + name);
+    const std::vector<std::int32_t> bytes = tokenizer->text_bytes();
+    REQUIRE(std::cmp_equal(bytes.size(), tokenizer->info().vocab));
+    std::int64_t sum = 0;
+    for (const std::int32_t id : ids_of(*tokenizer, text, SpecialText::plain))
+      sum += bytes[static_cast<std::size_t>(id)];
+    CHECK(std::cmp_equal(sum, tokenizer->normal_form(text).size()));
+    if (const auto eos = tokenizer->info().eos) CHECK(bytes[static_cast<std::size_t>(*eos)] == 0);
+  }
+  // SentencePiece puts a space before a text.
+  const auto pieces = open_tokenizer(kTokenizers + "bpe.model");
+  const std::vector<std::int32_t> bytes = pieces->text_bytes();
+  std::int64_t sum = 0;
+  for (const std::int32_t id : ids_of(*pieces, "two words")) sum += bytes[static_cast<std::size_t>(id)];
+  CHECK(sum == 10);
+  CHECK(bytes[static_cast<std::size_t>(pieces->info().eos.value())] == 0);
+}
+
 TEST_CASE("runs of a million equal characters are encoded and become the text again") {
   const auto tokenizer = open_tokenizer(kTokenizers + "qwen2.json");
   for (const std::string unit : {" ", "a", "\n", "\xe8\xaa\x9e", "=", "\xcc\x81"}) {

@@ -4,6 +4,7 @@
 
 #include "io/http/http_client.h"
 #include "io/tracking/event_file.h"
+#include "io/tracking/scalars.h"
 #include "io/tracking/tracking.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
@@ -37,6 +38,27 @@ TEST_CASE("events are Event messages of TensorFlow's schema, byte by byte", "[tr
   CHECK(start_event(1, 300) == wall_time_1 + "\x10\xac\x02" + "\x3a\x02\x08\x01");
   CHECK(scalars_event(1, 3, {{"loss", 0.5}}) ==
         wall_time_1 + "\x10\x03" + "\x2a\x0d" + "\x0a\x0b" + "\x0a\x04loss" + "\x15\x00\x00\x00\x3f"s);
+}
+
+TEST_CASE("an evaluation has values of its first set, and of each set and set of questions by name",
+          "[tracking]") {
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  EvaluationRecord record{.step = 3, .loss = 0, .tokens = 64, .seconds = 1};
+  CHECK(scalars_of(record) == Scalars{{"validation_loss", 0}, {"validation_perplexity", 1}});
+  record.bits_per_byte = 0.5;
+  record.sets = {{.set = "web", .loss = 0, .tokens = 64, .bits_per_byte = 0.5},
+                 {.set = "code", .loss = 0, .tokens = 32}};
+  record.choices = {{.set = "quiz", .questions = 8, .accuracy = 0.25, .accuracy_norm = 0.75}};
+  CHECK(scalars_of(record) == Scalars{{"validation_loss", 0},
+                                      {"validation_perplexity", 1},
+                                      {"validation_bits_per_byte", 0.5},
+                                      {"validation_loss/web", 0},
+                                      {"validation_perplexity/web", 1},
+                                      {"validation_bits_per_byte/web", 0.5},
+                                      {"validation_loss/code", 0},
+                                      {"validation_perplexity/code", 1},
+                                      {"accuracy/quiz", 0.25},
+                                      {"accuracy_norm/quiz", 0.75}});
 }
 
 TEST_CASE("a record is its length and its bytes, each with a masked checksum", "[tracking]") {

@@ -132,11 +132,7 @@ class Blend(RunTest):
     def test_validation_documents_of_the_sources_are_evaluated_alike_at_any_dp(self):
         rng = random.Random(2)
         for name in ("m", "n"):
-            lengths = [rng.randrange(5, 60) for _ in range(200)]
-            offsets = [2 * sum(lengths[:i]) for i in range(200)]
-            (self.root / f"{name}.bin").write_bytes(array.array("H", [rng.randrange(256) for _ in range(sum(lengths))]).tobytes())
-            (self.root / f"{name}.idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 200, 201)
-                                                    + struct.pack("<200i200q201q", *lengths, *offsets, *range(201)))
+            self.write_documents(name, [rng.randrange(5, 60) for _ in range(200)])
         split = ["--set", "data.sources=[{path: m, weight: 1}, {path: n, weight: 2}]", "--set", "data.dtype=auto",
                  "--set", "evaluate={every: 4, batches: 2}"]
         losses = {}
@@ -154,7 +150,51 @@ class Blend(RunTest):
         output = self.run_job(self.blend("b", {"x": "weight: 1"}), "--set", "data.valid_fraction=0.2", status=4)
         self.assertRegex(output, r"x\.bin: data\.valid_fraction chooses whole documents")
         output = self.run_job(self.blend("b", {"x": "weight: 1"}), *split, status=2)
-        self.assertIn("data.valid or data.valid_fraction", output)
+        self.assertIn("data.valid_sets or data.valid_fraction", output)
+
+    def test_packed_documents_are_whole_and_alike_at_any_dp(self):
+        rng = random.Random(3)
+        self.write_documents("m", [rng.randrange(2, 14) for _ in range(150)] + [40, 70])
+        self.write_documents("n", [rng.randrange(2, 17) for _ in range(90)])
+        packed = ["--set", "data.sources=[{path: m, weight: 1}, {path: n, weight: 2}]", "--set", "data.dtype=auto",
+                  "--set", "data.packing=best_fit", "--set", "data.document_mask=true", "--set", "data.valid=n"]
+        whole = ["--set", "evaluate={every: 4, batches: 1000}", "--set", "batch.global=1"]
+        losses = []
+        # Documents see themselves alone, so the mean over all of them does not depend on which share a sequence.
+        for name, most in (("several", 16), ("alone", 1)):
+            self.run_job(self.blend(name, {"x": "weight: 1"}, steps=4), *packed, *whole, "--set", f"data.max_documents={most}",
+                         "--set", "optimizer.lr=1e-15")
+            losses.append(next(e for e in self.events(name) if e["event"] == "evaluation"))
+            self.assertEqual(most == 1, any("packed samples hold 1 documents" in e.get("message", "") for e in self.events(name)))
+        self.assertLess(losses[0]["tokens"], 0.7 * losses[1]["tokens"])
+        self.assertAlmostEqual(losses[0]["loss"], losses[1]["loss"], delta=1e-6 * losses[1]["loss"])
+        # The same global batches, in one go and resumed at another dp.
+        self.run_job(self.blend("one", {"x": "weight: 1"}, batch=10), *packed)
+        counted = [line["counted_tokens"] for line in self.ledger("one")]
+        self.assertTrue(all(100 < count < 160 for count in counted), counted)
+        for dp, zero in ((2, 3), (3, 0)):
+            name = f"dp{dp}"
+            job = self.blend(name, {"x": "weight: 1"}, batch=10)
+            self.run_job(job, *packed, "--set", "steps=4")
+            self.run_job(job, *packed, "--set", f"parallel={{dp: {dp}, zero: {zero}}}")
+            self.assert_losses(name, "one")
+            self.assertEqual([line["counted_tokens"] for line in self.ledger(name)], counted)
+            self.assertEqual(self.taken_of(name), self.taken_of("one"))
+        output = self.run_job(job, *packed, "--set", "data.packing=concatenate", "--set", "steps=12", status=5)
+        self.assertIn("packed by best fit", output)
+        output = self.run_job(self.blend("plain", {"x": "weight: 1"}), "--set", "data.packing=best_fit", status=4)
+        self.assertIn("x.bin: data.packing: best_fit needs to know where documents begin", output)
+
+    def taken_of(self, name):
+        return [source["taken"] for source in self.manifest(name)["sources"]]
+
+    def write_documents(self, name, lengths):
+        """A Megatron data set of random tokens."""
+        rng, count = random.Random(name), len(lengths)
+        offsets = [2 * sum(lengths[:i]) for i in range(count)]
+        (self.root / f"{name}.bin").write_bytes(array.array("H", [rng.randrange(256) for _ in range(sum(lengths))]).tobytes())
+        (self.root / f"{name}.idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1)
+                                                + struct.pack(f"<{count}i{count}q{count + 1}q", *lengths, *offsets, *range(count + 1)))
 
     def test_sources_that_hold_too_little_are_refused_before_the_first_step(self):
         output = self.run_job(self.blend("a", {"x": "weight: 1, epochs: 0.1", "y": f"weight: 3, tokens: {30 * SEQ}"}), status=4)

@@ -1,6 +1,7 @@
 #include "core/run/worker/evaluation.h"
 
 #include <algorithm>
+#include <string>
 
 #include "kernels/base/error.h"
 
@@ -10,24 +11,41 @@ bool evaluation_due(const job::JobSpec& job, std::int64_t step) {
   return job.evaluate.every > 0 && (step == job.steps || step % job.evaluate.every == 0);
 }
 
-std::int64_t evaluation_batches(const job::JobSpec& job, std::int64_t samples) {
+namespace {
+
+std::int64_t asked_batches(const job::JobSpec& job, const io::ValidationSet& set) {
+  return set.batches > 0 ? set.batches : job.evaluate.batches;
+}
+
+/// "data.valid", or "data.valid_sets: web".
+std::string key_of(const std::string& set) {
+  return set.empty() || set == io::kUnnamedSet ? "data.valid" : "data.valid_sets: " + set;
+}
+
+}  // namespace
+
+std::int64_t evaluation_batches(const job::JobSpec& job, const io::ValidationSet& set, std::int64_t samples) {
   const std::int64_t whole = samples / job.batch.global;
   if (whole == 0)
     throw base::data_error(
-        "data.valid: the validation data holds " + std::to_string(samples) + " sequences of " +
+        key_of(set.name) + ": the validation data holds " + std::to_string(samples) + " sequences of " +
         std::to_string(job.model.seq_len) + " tokens, and an evaluation needs one global batch of " +
         std::to_string(job.batch.global) +
         ": give more validation data, make batch.global smaller, or set evaluate.every: 0");
-  return std::min(job.evaluate.batches, whole);
+  return std::min(asked_batches(job, set), whole);
 }
 
-io::NoticeRecord fewer_batches_notice(const job::JobSpec& job, std::int64_t batches) {
-  return {io::NoticeKind::warning,
-          0,
-          "evaluate.batches: " + std::to_string(job.evaluate.batches) +
-              " global batches are more than the validation data holds: an evaluation takes all " +
-              std::to_string(batches) + " whole ones",
-          {}};
+std::optional<io::NoticeRecord> fewer_batches_notice(const job::JobSpec& job, const io::ValidationSet& set,
+                                                     std::int64_t batches) {
+  const std::int64_t asked = asked_batches(job, set);
+  if (batches == asked) return std::nullopt;
+  return io::NoticeRecord{io::NoticeKind::warning,
+                          0,
+                          (set.batches > 0 ? key_of(set.name) + ": " : "") + "evaluate.batches: " +
+                              std::to_string(asked) + " global batches are more than the validation data" +
+                              (set.name.empty() || set.batches > 0 ? "" : " " + set.name) +
+                              " holds: an evaluation takes all " + std::to_string(batches) + " whole ones",
+                          {}};
 }
 
 void EvaluationMean::add(double loss, double loss_weight) {
@@ -36,10 +54,11 @@ void EvaluationMean::add(double loss, double loss_weight) {
   weight_ += loss_weight / tokens_;
 }
 
-double EvaluationMean::value() const {
+double EvaluationMean::value(const std::string& set) const {
   if (weight_ == 0)
     throw base::data_error(
-        "the validation data: no token of an evaluation's global batches counts in the loss, as its loss "
+        "the validation data" + (set.empty() ? "" : " " + set) +
+        ": no token of an evaluation's global batches counts in the loss, as its loss "
         "masks say: give validation data with counted tokens, make evaluate.batches larger, or set "
         "evaluate.every: 0");
   return sum_ / weight_;

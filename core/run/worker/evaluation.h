@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/job/job.h"
 #include "io/records/records.h"
@@ -10,12 +11,14 @@ namespace trainerd::core::run {
 /// Whether the job has an evaluation after step `step`.
 bool evaluation_due(const job::JobSpec& job, std::int64_t step);
 
-/// Global batches of an evaluation: those that the job asks for, or all whole ones that `samples` of
-/// validation data hold. Throws DataError when they hold none.
-std::int64_t evaluation_batches(const job::JobSpec& job, std::int64_t samples);
+/// Global batches of an evaluation of `set`: those that the job asks for, or all whole ones that its
+/// `samples` hold. Throws DataError when they hold none.
+std::int64_t evaluation_batches(const job::JobSpec& job, const io::ValidationSet& set, std::int64_t samples);
 
-/// Says that an evaluation takes only `batches` global batches.
-io::NoticeRecord fewer_batches_notice(const job::JobSpec& job, std::int64_t batches);
+/// Says that an evaluation of `set` takes only `batches` global batches; none where it takes all that it was
+/// asked for.
+std::optional<io::NoticeRecord> fewer_batches_notice(const job::JobSpec& job, const io::ValidationSet& set,
+                                                     std::int64_t batches);
 
 /// The loss of an evaluation: the mean over all tokens that count of all its global batches.
 class EvaluationMean {
@@ -23,8 +26,11 @@ class EvaluationMean {
   explicit EvaluationMean(std::int64_t tokens_per_batch) : tokens_(static_cast<double>(tokens_per_batch)) {}
   /// A global batch's mean loss and the sum of its loss weights.
   void add(double loss, double loss_weight);
-  /// Throws DataError where no token counts.
-  double value() const;
+  /// Throws DataError where no token counts; `set` is its name.
+  double value(const std::string& set = {}) const;
+  /// The loss of all tokens that count together, and how many these are.
+  double sum() const { return sum_ * tokens_; }
+  double counted_tokens() const { return weight_ * tokens_; }
 
  private:
   double tokens_, sum_ = 0, weight_ = 0;  ///< weights in global batches of which every token counts

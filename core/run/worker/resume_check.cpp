@@ -148,8 +148,12 @@ DataSeen look_at_data(const job::JobSpec& job) {
   seen.sources = io::TokenBlend::training(job.data, sample_shape(job)).check_samples(kReadThreads);
   io::check_one_tokenizer(job.data, job.model.vocab, job.evaluate.every > 0);
   if (job.evaluate.every == 0) return seen;
-  const auto valid = io::TokenBlend::validation(job.data, sample_shape(job)).check_samples(kReadThreads);
-  seen.valid = data_text(io::all_files(valid), io::all_content(valid));
+  for (const io::ValidationSet& set : io::validation_sets(job.data)) {
+    const auto valid =
+        io::TokenBlend::validation(job.data, sample_shape(job), set).check_samples(kReadThreads);
+    if (!set.name.empty()) seen.valid += (seen.valid.empty() ? "" : "; ") + set.name + ": ";
+    seen.valid += data_text(io::all_files(valid), io::all_content(valid));
+  }
   return seen;
 }
 

@@ -14,6 +14,7 @@
 #include "core/run/wire/messages.h"
 #include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
+#include "core/run/worker/evaluator.h"
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
@@ -75,12 +76,7 @@ class Worker {
   void save(std::int64_t step, io::StepRecord& record);
   void send_snapshot();
   void send_trace(const io::StepRecord& record, double begin);
-  struct Evaluated {
-    bool complete = true;  ///< else a stop came before the last batch, and there is no record
-    bool stop = false;     ///< any rank asked for it meanwhile
-  };
-  Evaluated evaluate(std::int64_t step);
-  void open_validation();
+  Evaluator::Result evaluate(std::int64_t step);
 
   Channel& agent_;
   SnapshotSegments segments_;
@@ -95,16 +91,16 @@ class Worker {
   std::int64_t cursor_ = 0, tokens_ = 0;
   std::int64_t saved_step_ = 0;  ///< of the last snapshot
   double saved_at_ = 0;          ///< when it was made, or training began
-  std::int64_t evaluation_batches_ = 0;
   std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<train::Snapshot> snapshot_;
-  std::shared_ptr<io::TokenBlend> train_, valid_;  ///< a loader's thread may outlive the worker
-  std::unique_ptr<train::BatchLoader> batches_;    ///< of training
-  std::deque<Launched> launched_;                  ///< not reported yet
-  double begin_ = 0;                               ///< of the step that is reported next
+  std::shared_ptr<io::TokenBlend> train_;        ///< a loader's thread may outlive the worker
+  std::unique_ptr<train::BatchLoader> batches_;  ///< of training
+  std::optional<Evaluator> evaluator_;
+  std::deque<Launched> launched_;  ///< not reported yet
+  double begin_ = 0;               ///< of the step that is reported next
   int next_segment_ = 0;
   std::optional<SnapshotReady> filled_;
   RankStatus status_;
@@ -176,8 +172,13 @@ void Worker::build(const Start& start) {
   base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
   train_ = std::make_shared<io::TokenBlend>(io::TokenBlend::training(job_.data, sample_shape(job_)));
+  if (const auto notice = limited_packing_notice(job_, *train_); notice && rank_number_ == 0) send(*notice);
   train_->start_order(start.order);
-  if (job_.evaluate.every > 0) open_validation();
+  if (job_.evaluate.every > 0) {
+    evaluator_.emplace(job_, *trainer_, reports_ ? Evaluator::Duty::record : Evaluator::Duty::take_part);
+    for (const io::NoticeRecord& notice : evaluator_->notices())
+      if (rank_number_ == 0) send(notice);
+  }
   restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend());
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
@@ -198,13 +199,6 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;
-}
-
-void Worker::open_validation() {
-  valid_ = std::make_shared<io::TokenBlend>(io::TokenBlend::validation(job_.data, sample_shape(job_)));
-  evaluation_batches_ = evaluation_batches(job_, valid_->samples());
-  if (evaluation_batches_ == job_.evaluate.batches || rank_number_ != 0) return;
-  send(fewer_batches_notice(job_, evaluation_batches_));
 }
 
 /// Rank 0's clock decides for all.
@@ -357,27 +351,23 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   }
 }
 
-Worker::Evaluated Worker::evaluate(std::int64_t step) {
-  const double start = base::monotonic_seconds();
-  const auto batches = make_loader(job_, *trainer_, valid_, parallel::Pass::evaluate, evaluation_batches_, 0);
-  EvaluationMean mean(job_.tokens_per_step());
-  double told = start;
-  bool stop = false;
-  for (std::int64_t b = 0; b < evaluation_batches_; ++b) {
-    listen(false);
-    const train::Trainer::Evaluation batch = trainer_->evaluate(*batches, stop_asked_);
-    world_->require_alive();
-    mean.add(batch.loss, batch.loss_weight);
-    stop = batch.stop;
-    if (stop && b + 1 < evaluation_batches_) return {.complete = false, .stop = true};
-    if (!reports_ || base::monotonic_seconds() - told < kProgressSeconds) continue;
-    told = base::monotonic_seconds();
-    send(io::EvaluationProgress{step, b + 1, evaluation_batches_});
-  }
-  if (reports_)
-    send(io::EvaluationRecord{step, mean.value(), evaluation_batches_ * job_.tokens_per_step(),
-                              base::monotonic_seconds() - start});
-  return {.complete = true, .stop = stop};
+Evaluator::Result Worker::evaluate(std::int64_t step) {
+  double told = base::monotonic_seconds();
+  const Evaluator::Result result =
+      evaluator_->run(step, {.stop_asked =
+                                 [this] {
+                                   listen(false);
+                                   return stop_asked_;
+                                 },
+                             .batch_done = [this] { world_->require_alive(); },
+                             .show =
+                                 [&](const io::EvaluationProgress& progress) {
+                                   if (base::monotonic_seconds() - told < kProgressSeconds) return;
+                                   told = base::monotonic_seconds();
+                                   send(progress);
+                                 }});
+  if (result.complete && reports_) send(result.record);
+  return result;
 }
 
 void Worker::run() {
@@ -389,7 +379,7 @@ void Worker::run() {
   build(*start);
 
   std::int64_t step = first_step_ = saved_step_ = start->step;
-  Evaluated evaluated = start->evaluate_first ? evaluate(step) : Evaluated{};
+  Evaluator::Result evaluated = start->evaluate_first ? evaluate(step) : Evaluator::Result{};
   bool stop = evaluated.stop;
   saved_at_ = base::monotonic_seconds();
   while (step < job_.steps && !stop) {
@@ -403,7 +393,7 @@ void Worker::run() {
     stop = settle(saves(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
     if (!evaluation_due(job_, step)) continue;
     // A stop does not wait for an evaluation: the next run makes up for it.
-    evaluated = stop ? Evaluated{.complete = false, .stop = true} : evaluate(step);
+    evaluated = stop ? Evaluator::Result{.complete = false, .stop = true} : evaluate(step);
     stop = evaluated.stop;
   }
   if (saved_step_ != step) {

@@ -16,6 +16,7 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kLinePoints = 400, kColumns = 180;
+constexpr int kChartColors = 10;  // of the style sheet
 
 // The notice of a run that failed; null: it did not.
 const NoticeRecord* failure_of(const Report& r) {
@@ -89,18 +90,33 @@ std::string precise_duration(double seconds) {
 }
 std::string percent(double ratio) { return fmt::format("{:.3g}%", 100 * ratio); }
 
+// One, or one of each named set.
+std::vector<ChartLine> validation_lines(const Report& r) {
+  std::vector<ChartLine> lines;
+  const auto add = [&lines](const std::string& label, std::int64_t step, double loss) {
+    if (!std::isfinite(loss)) return;
+    auto line =
+        std::find_if(lines.begin(), lines.end(), [&](const ChartLine& l) { return l.label == label; });
+    if (line == lines.end())
+      line = lines.insert(lines.end(), {.label = label,
+                                        .color = 1 + static_cast<int>(lines.size() % (kChartColors - 1)),
+                                        .dots = true,
+                                        .points = {}});
+    line->points.push_back({static_cast<double>(step), loss, loss, loss});
+  };
+  for (const EvaluationRecord& e : r.evaluations) {
+    if (e.sets.empty()) add("validation", e.step, e.loss);
+    for (const ValidationRecord& set : e.sets) add("validation, " + set.set, e.step, set.loss);
+  }
+  return lines;
+}
+
 std::string charts(const Report& r) {
-  ChartLine validation{.label = "validation", .color = 1, .dots = true, .points = {}};
-  for (const EvaluationRecord& e : r.evaluations)
-    if (std::isfinite(e.loss))
-      validation.points.push_back({static_cast<double>(e.step), e.loss, e.loss, e.loss});
+  std::vector<ChartLine> losses{line_of(r, "training", 0, &StepBucket::loss)};
+  for (ChartLine& line : validation_lines(r)) losses.push_back(std::move(line));
   const std::vector<ChartMark> marks = marks_of(r);
   std::string out = "<h2>Training</h2>\n<div class=\"charts\">\n";
-  out += draw(LineChart{"Loss",
-                        ChartScale::fitted,
-                        short_real,
-                        {line_of(r, "training", 0, &StepBucket::loss), validation},
-                        marks});
+  out += draw(LineChart{"Loss", ChartScale::fitted, short_real, losses, marks});
   out += draw(LineChart{"Learning rate",
                         ChartScale::from_zero,
                         short_real,

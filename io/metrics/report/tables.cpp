@@ -7,6 +7,7 @@
 #include <array>
 #include <ctime>
 #include <numeric>
+#include <optional>
 
 #include "io/metrics/report/chart.h"
 #include "io/text/text.h"
@@ -99,6 +100,25 @@ std::string row_of(const Attempt& a, std::size_t number, double now) {
       a.last_step > a.start_step ? fmt::format("{} to {}", a.start_step + 1, a.last_step) : "none",
       a.lost_steps > 0 ? fmt::format("{} ({})", a.lost_steps, short_duration(a.lost_seconds)) : "",
       a.ended ? class_of(a.how) : "run", escape_html(a.outcome));
+}
+
+std::string loss_cells(double loss, const std::optional<double>& bits_per_byte) {
+  return fmt::format("<td class=\"n\">{:.4f}</td><td class=\"n\">{:.4g}</td><td class=\"n\">{}</td>", loss,
+                     perplexity(loss), bits_per_byte ? fmt::format("{:.4f}", *bits_per_byte) : "");
+}
+
+// Rows below an evaluation's own: one of each named set, of losses and of questions.
+std::string set_rows(const EvaluationRecord& e) {
+  std::string rows;
+  for (const ValidationRecord& set : e.sets)
+    rows += fmt::format("</tr>\n<tr><td class=\"dim\">{}</td>{}<td></td>", escape_html(set.set),
+                        loss_cells(set.loss, set.bits_per_byte));
+  for (const ChoiceRecord& set : e.choices)
+    rows += fmt::format(
+        "</tr>\n<tr><td class=\"dim\">{}</td><td colspan=\"4\">accuracy {:.1f}%, per character {:.1f}%, {} "
+        "questions</td>",
+        escape_html(set.set), 100 * set.accuracy, 100 * set.accuracy_norm, set.questions);
+  return rows;
 }
 
 }  // namespace
@@ -202,10 +222,11 @@ std::string figures_tables(const Report& r) {
   out += prediction_table(r.prediction);
   out += latest(
       r.evaluations,
-      "<tr><th>evaluation at step</th><th class=\"n\">validation loss</th><th class=\"n\">took</th></tr>",
+      "<tr><th>evaluation at step</th><th class=\"n\">validation loss</th><th class=\"n\">perplexity</th><th "
+      "class=\"n\">bits per byte</th><th class=\"n\">took</th></tr>",
       [](const EvaluationRecord& e) {
-        return fmt::format("<td>{}</td><td class=\"n\">{:.4f}</td><td class=\"n\">{}</td>", e.step, e.loss,
-                           short_duration(e.seconds));
+        return fmt::format("<td>{}</td>{}<td class=\"n\">{}</td>{}", e.step,
+                           loss_cells(e.loss, e.bits_per_byte), short_duration(e.seconds), set_rows(e));
       });
   out +=
       latest(r.checkpoints,

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/run/worker/run_tokenizer.h"
+#include "core/train/trainer.h"
+#include "io/choices/choices.h"
+#include "io/records/records.h"
+#include "io/tokens/token_blend.h"
+
+namespace trainerd::core::run {
+
+/// The evaluations of a rank: each goes through all validation sets, one after the other, and then through
+/// all sets of questions.
+class Evaluator {
+ public:
+  enum class Duty : std::uint8_t {
+    take_part,
+    record  ///< this rank also makes the record
+  };
+  /// Opens every validation set, and reads and encodes every set of questions. Throws DataError.
+  Evaluator(const job::JobSpec& job, train::Trainer& trainer, Duty duty);
+
+  /// What an operator should know before the first evaluation.
+  const std::vector<io::NoticeRecord>& notices() const { return notices_; }
+
+  struct Hooks {
+    std::function<bool()> stop_asked;                  ///< of this rank; before each global batch
+    std::function<void()> batch_done;                  ///< throws where the device died
+    std::function<void(io::EvaluationProgress)> show;  ///< of the rank that makes the record
+  };
+  struct Result {
+    bool complete = true;  ///< else a stop came before the last batch, and there is no record
+    bool stop = false;     ///< any rank asked for it meanwhile
+    io::EvaluationRecord record = {};
+  };
+  Result run(std::int64_t step, const Hooks& hooks);
+
+ private:
+  struct Set {
+    std::string name;
+    std::shared_ptr<io::TokenBlend> data;  ///< a loader's thread may outlive this
+    std::int64_t batches = 0;
+    /// Bytes of text that an evaluation's counted tokens stand for, of token files; none where that is not
+    /// known.
+    std::optional<double> text_bytes = {};
+  };
+  struct Questions {
+    std::string name;
+    std::shared_ptr<const io::Choices> choices;
+    std::int64_t batches = 0;  ///< global batches that hold all their texts
+  };
+  struct Pass;
+  void open_questions(const RunTokenizer& found);
+  void count_text_bytes();
+  double text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const;
+  io::ValidationRecord evaluate(const Set& set, Pass& pass);
+  io::ChoiceRecord answer(const Questions& questions, Pass& pass);
+
+  const job::JobSpec& job_;
+  train::Trainer& trainer_;
+  Duty duty_;
+  std::vector<Set> sets_;
+  std::vector<Questions> questions_;
+  bool names_sets_ = false;
+  std::vector<std::int32_t> bytes_of_id_;  ///< Tokenizer::text_bytes; empty: not known, or counted already
+  std::vector<io::NoticeRecord> notices_;
+};
+
+}  // namespace trainerd::core::run

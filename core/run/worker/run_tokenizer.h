@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/job/job.h"
+#include "io/tokenizer/tokenizer.h"
+
+namespace trainerd::core::run {
+
+/// The tokenizer of a run's data, where it can be found: `tokenizer` or why not.
+struct RunTokenizer {
+  std::unique_ptr<io::Tokenizer> tokenizer;
+  std::string missing;  ///< "the data does not say ..."
+};
+
+/// The tokenizer that the job's tokens were made by: `evaluate.tokenizer`; of texts bytes; else the file that
+/// the data's `dataset.json` names, where it is still there and the same. Throws DataError where
+/// `evaluate.tokenizer` cannot be opened, is not the one that the data was made by, or has a larger
+/// vocabulary than the model.
+RunTokenizer run_tokenizer(const job::JobSpec& job);
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,185 @@
+#include "io/tokens/packing.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "io/tokens/token_source.h"
+#include "kernels/base/error.h"
+#include "kernels/tensor/rng.h"
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+/// A set of small numbers that finds its least one not below another: a tree of 64-bit words.
+class OrderedSet {
+ public:
+  explicit OrderedSet(std::size_t numbers) {
+    do levels_.emplace_back(numbers = (numbers + 63) / 64);
+    while (numbers > 1);
+  }
+  void insert(std::size_t number) {
+    for (std::vector<std::uint64_t>& level : levels_) {
+      level[number / 64] |= std::uint64_t{1} << (number % 64);
+      number /= 64;
+    }
+  }
+  void erase(std::size_t number) {
+    for (std::vector<std::uint64_t>& level : levels_) {
+      std::uint64_t& word = level[number / 64];
+      word &= ~(std::uint64_t{1} << (number % 64));
+      if (word != 0) return;
+      number /= 64;
+    }
+  }
+  /// kNone where there is none.
+  std::size_t at_least(std::size_t number) const {
+    for (std::size_t l = 0; l < levels_.size(); ++l, number = number / 64 + 1) {
+      if (number / 64 >= levels_[l].size()) return kNone;
+      const std::uint64_t above = levels_[l][number / 64] & (~std::uint64_t{0} << (number % 64));
+      if (above == 0) continue;
+      number = number / 64 * 64 + static_cast<std::size_t>(std::countr_zero(above));
+      for (; l > 0; --l)
+        number = number * 64 + static_cast<std::size_t>(std::countr_zero(levels_[l - 1][number]));
+      return number;
+    }
+    return kNone;
+  }
+
+ private:
+  std::vector<std::vector<std::uint64_t>> levels_;
+};
+
+/// Sequences that have room, by how much: the last that came to an amount is the first to be taken.
+class OpenBins {
+ public:
+  explicit OpenBins(std::size_t most_room) : rooms_(most_room + 1), last_(most_room + 1, kNone) {}
+  std::uint32_t make() {
+    next_.push_back(kNone);
+    return static_cast<std::uint32_t>(next_.size() - 1);
+  }
+  void put(std::uint32_t bin, std::size_t room) {
+    next_[bin] = std::exchange(last_[room], bin);
+    rooms_.insert(room);
+  }
+  /// Takes out a sequence of the least room that is enough, and says how much that is; kNone: there is none.
+  std::pair<std::uint32_t, std::size_t> take(std::size_t enough) {
+    const std::size_t room = rooms_.at_least(enough);
+    if (room == kNone) return {kNone, 0};
+    const std::uint32_t bin = std::exchange(last_[room], next_[last_[room]]);
+    if (last_[room] == kNone) rooms_.erase(room);
+    return {bin, room};
+  }
+
+ private:
+  OrderedSet rooms_;
+  std::vector<std::uint32_t> last_, next_;  ///< by room, by sequence
+};
+
+}  // namespace
+
+PackedSequences::PackedSequences(const std::function<void(const Visit&)>& each_document,
+                                 const Options& options) {
+  base::check(options.seq_len > 0, "sequences have a length");
+  each_document(
+      [&](std::int64_t position, std::int64_t tokens) { add_document(position, tokens, options.seq_len); });
+  position_.shrink_to_fit();
+  tokens_.shrink_to_fit();
+  number_sequences(pack(options));
+}
+
+void PackedSequences::add_document(std::int64_t position, std::int64_t tokens, std::int64_t seq_len) {
+  const std::int64_t predicted = tokens - 1;
+  if (predicted < 1) return;
+  predicted_ += predicted;
+  if (predicted > seq_len) ++cut_documents_;
+  for (std::int64_t done = 0; done < predicted; done += seq_len) {
+    if (position_.size() == kNone)
+      throw base::data_error("data.packing: best_fit: the data has more than " + std::to_string(kNone) +
+                             " documents: split it into several sources");
+    position_.push_back(position + done);
+    tokens_.push_back(static_cast<std::uint32_t>(std::min(seq_len, predicted - done) + 1));
+  }
+}
+
+/// Pieces by falling length; those of the same length in an order of the key.
+std::vector<std::uint32_t> PackedSequences::longest_first(const Options& options) const {
+  const auto longest = static_cast<std::size_t>(options.seq_len) + 1;
+  std::vector<std::uint32_t> end(longest + 2, 0);  // by length, in `order`
+  for (const std::uint32_t tokens : tokens_) ++end[tokens];
+  for (std::size_t length = longest; length-- > 0;) end[length] += end[length + 1];
+  std::vector<std::uint32_t> order(tokens_.size()), seen(longest + 1, 0);
+  for (std::size_t piece = 0; piece < tokens_.size(); ++piece) {
+    const std::size_t length = tokens_[piece];
+    const std::uint32_t begin = end[length + 1], count = end[length] - begin;
+    const std::uint64_t place = permute_index(seen[length]++, count, kernels::mix_keys(options.key, length));
+    order[begin + place] = static_cast<std::uint32_t>(piece);
+  }
+  return order;
+}
+
+/// The number of the sequence that each piece is in.
+std::vector<std::uint32_t> PackedSequences::pack(const Options& options) {
+  const auto most_room = static_cast<std::size_t>(options.seq_len) + 1;
+  OpenBins open(most_room);
+  std::vector<std::uint32_t> bin_of(tokens_.size());
+  std::vector<std::uint32_t> pieces_in;  // by sequence, where their number is limited
+  for (const std::uint32_t piece : longest_first(options)) {
+    const std::size_t tokens = tokens_[piece];
+    auto [bin, room] = open.take(tokens);
+    if (bin == kNone) {
+      bin = open.make();
+      room = most_room;
+      if (options.most_pieces > 0) pieces_in.push_back(0);
+    }
+    bin_of[piece] = bin;
+    room -= tokens;
+    const bool closed = options.most_pieces > 0 && ++pieces_in[bin] == options.most_pieces;
+    // No piece has fewer than two tokens.
+    if (room < 2) continue;
+    if (closed) ++limited_;
+    else open.put(bin, room);
+  }
+  return bin_of;
+}
+
+void PackedSequences::number_sequences(std::vector<std::uint32_t> bin_of) {
+  std::vector<std::uint32_t> number;  // by bin, in the order of their first pieces
+  for (std::uint32_t& bin : bin_of) {
+    if (bin >= number.size()) number.resize(std::size_t{bin} + 1, kNone);
+    if (number[bin] == kNone) {
+      number[bin] = static_cast<std::uint32_t>(first_.size());
+      first_.push_back(0);
+    }
+    bin = number[bin];
+    ++first_[bin];
+  }
+  std::int64_t before = 0;
+  for (std::int64_t& first : first_) before += std::exchange(first, before);
+  first_.push_back(before);
+  pieces_.resize(bin_of.size());
+  std::vector<std::uint32_t>& filled = number;
+  filled.assign(first_.size(), 0);
+  for (std::size_t piece = 0; piece < bin_of.size(); ++piece) {
+    const std::uint32_t sequence = bin_of[piece];
+    pieces_[static_cast<std::size_t>(first_[sequence]) + filled[sequence]++] =
+        static_cast<std::uint32_t>(piece);
+  }
+}
+
+void PackedSequences::pieces_of(std::int64_t number, std::vector<PackedPiece>& pieces) const {
+  const auto sequence = static_cast<std::size_t>(number);
+  base::check(number >= 0 && number < count(), "a packed sequence has a number less than their count");
+  pieces.clear();
+  for (std::int64_t i = first_[sequence]; i < first_[sequence + 1]; ++i) {
+    const std::uint32_t piece = pieces_[static_cast<std::size_t>(i)];
+    pieces.push_back({position_[piece], tokens_[piece]});
+  }
+}
+
+}  // namespace trainerd::io
