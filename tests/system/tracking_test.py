@@ -149,7 +149,9 @@ class Tensorboard(TrackingTest):
             self.assertEqual(scalars["time/" + part], [[s["step"], as_float32(s["time"][part])] for s in steps], part)
         evaluations = [e for e in self.events() if e["event"] == "evaluation"]
         self.assertEqual(scalars["validation_loss"], [[e["step"], as_float32(e["loss"])] for e in evaluations])
-        self.assertEqual(len(scalars), 8 + len(steps[0]["time"]))
+        self.assertEqual(scalars["validation_bits_per_byte"], [[e["step"], as_float32(e["bits_per_byte"])] for e in evaluations])
+        self.assertEqual(scalars["validation_perplexity"], [[e["step"], as_float32(e["perplexity"])] for e in evaluations])
+        self.assertEqual(len(scalars), 10 + len(steps[0]["time"]))
 
 
 class Proxy:
