@@ -6,7 +6,7 @@ namespace trainerd::apps {
 
 // The exit status of every way to end, except a stop by signal (128 + its number, after saving).
 inline constexpr int kExitDone = 0;
-inline constexpr int kExitBug = 1;  // an error that has no remedy but a report
+inline constexpr int kExitBug = 1;        // an error that has no remedy but a report
 inline constexpr int kExitDifferent = 1;  // of `checkpoint diff` alone, as of diff(1)
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitOfSignal = 128;  // and its number, as a shell reports a process that it ended
