@@ -1,6 +1,7 @@
 #include "core/generate/token_scorer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -215,6 +216,8 @@ std::span<const float> TokenScorer::next(std::span<const std::int32_t> tokens) {
       s.logits[id] = to_float(value);
     }
   }
+  if (const auto cap = static_cast<float>(s.job.model.logit_softcap); cap > 0)
+    for (float& logit : s.logits) logit = cap * std::tanh(logit / cap);
   return s.logits;
 }
 

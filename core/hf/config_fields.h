@@ -37,6 +37,7 @@ struct Field {
 using SizeOption = std::int64_t job::ModelOptions::*;
 using RealOption = double job::ModelOptions::*;
 using FlagOption = bool job::ModelOptions::*;
+using SoftcapOption = double& (*)(job::ModelOptions&);
 
 /// A positive integer that must be there.
 Field size_field(const std::string& name, SizeOption option);
@@ -67,6 +68,8 @@ std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
 /// By whose root scores are divided.
 Field query_scalar_field(const std::string& name, double fallback);
+/// Of scores or of logits; null means none, absent means `fallback` (0: none).
+Field softcap_field(const std::string& name, SoftcapOption option, double fallback);
 /// Of Mistral: one window for all layers; absent means `fallback`.
 Field window_field(const std::string& name, std::int64_t fallback);
 /// Of Qwen: a window for layers from some layer on, or by `layer_types`.

@@ -30,8 +30,10 @@ std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e
        common_fields()});
 }
 
-std::vector<Field> gemma3_fields() {
-  const std::string softcap = "scores and logits are not capped";
+/// Fields that Gemma 2 and 3 share, but for rotary angles and the windows' pattern.
+std::vector<Field> gemma_fields(double softcap, double logit_softcap) {
+  const auto scores = [](ModelOptions& m) -> double& { return m.attention.softcap; };
+  const auto logits = [](ModelOptions& m) -> double& { return m.logit_softcap; };
   return joined(
       {{size_field("num_key_value_heads", &ModelOptions::kv_heads),
         size_field("head_dim", &ModelOptions::head_dim), size_field("vocab_size", &ModelOptions::vocab),
@@ -42,13 +44,11 @@ std::vector<Field> gemma3_fields() {
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, true),
         fixed_field("hidden_activation", {"gelu_pytorch_tanh"}, "the MLP's gate is GELU by its tanh form"),
         fixed_field("attention_bias", {false}, "a bias on o_proj comes with biases on every linear layer"),
-        fixed_field("attn_logit_softcapping", {nullptr}, softcap),
-        fixed_field("final_logit_softcapping", {nullptr}, softcap),
+        softcap_field("attn_logit_softcapping", scores, softcap),
+        softcap_field("final_logit_softcapping", logits, logit_softcap),
         fixed_field("use_bidirectional_attention", {nullptr, false}, "a token sees none that follow"),
         query_scalar_field("query_pre_attn_scalar", 256), dropout_field("attention_dropout"),
         kept_field("cache_implementation")},
-       two_rope_fields(1e6, 1e4),
-       layer_type_fields(4096, 6),
        common_fields()});
 }
 
@@ -89,12 +89,13 @@ std::vector<Family> make_families() {
   olmo2.norm_placement = job::NormPlacement::post;
   olmo2.qk_norm = true;
   olmo2.qk_norm_span = job::QkNormSpan::all;
-  ModelOptions gemma3 = rotary;
-  gemma3.norm_placement = job::NormPlacement::sandwich;
-  gemma3.norm_weight = job::NormWeight::less_one;
+  ModelOptions gemma2 = rotary;
+  gemma2.norm_placement = job::NormPlacement::sandwich;
+  gemma2.norm_weight = job::NormWeight::less_one;
+  gemma2.mlp = job::Mlp::geglu;
+  gemma2.scale_embeddings = true;
+  ModelOptions gemma3 = gemma2;
   gemma3.qk_norm = true;
-  gemma3.mlp = job::Mlp::geglu;
-  gemma3.scale_embeddings = true;
   gpt2.norm = job::Norm::layer;
   gpt2.positions = job::Positions::learned;
   gpt2.mlp = job::Mlp::gelu;
@@ -142,11 +143,18 @@ std::vector<Family> make_families() {
                          {fixed_field("attention_bias", {false},
                                       "a bias on o_proj comes with biases on every linear layer")}}),
        .tables = rotary_tables},
+      {.model_type = "gemma2",
+       .architecture = "Gemma2ForCausalLM",
+       .common = gemma2,
+       .tensors = gemma_tensors(),
+       // In the files of older versions every second layer is full, and nothing says so.
+       .fields = joined({gemma_fields(50, 30), rope_fields(), layer_type_fields(4096, 2)}),
+       .tables = rotary_tables},
       {.model_type = "gemma3_text",
        .architecture = "Gemma3ForCausalLM",
        .common = gemma3,
        .tensors = gemma_tensors(),
-       .fields = gemma3_fields(),
+       .fields = joined({gemma_fields(0, 0), two_rope_fields(1e6, 1e4), layer_type_fields(4096, 6)}),
        .tables = rotary_tables},
       {.model_type = "gpt2",
        .architecture = "GPT2LMHeadModel",

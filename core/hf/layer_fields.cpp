@@ -288,6 +288,20 @@ Field query_scalar_field(const std::string& name, double fallback) {
           }};
 }
 
+Field softcap_field(const std::string& name, SoftcapOption option, double fallback) {
+  return {name,
+          [name, option, fallback](Reading& r, const json* value) {
+            if (value == nullptr) option(r.model) = fallback;
+            else if (!value->is_null()) option(r.model) = read_real(r, name, *value).value_or(0);
+          },
+          [name, option](Writing& w) {
+            job::ModelOptions model = w.model;
+            const double cap = option(model);
+            if (cap > 0) w.out[name] = cap;
+            else w.out[name] = nullptr;  // absent, it might be a number
+          }};
+}
+
 Field window_field(const std::string& name, std::int64_t fallback) {
   return {name,
           [name, fallback](Reading& r, const json* value) {
@@ -337,7 +351,7 @@ void complete_layers(Reading& r) {
     r.problem("rope_scaling", "beta_slow must be less than beta_fast");
   job::AttentionOptions& a = m.attention;
   if (a.query_pre_attn_scalar == static_cast<double>(m.head_dim)) a.query_pre_attn_scalar = 0;
-  if (a.window == 0) a = {.query_pre_attn_scalar = a.query_pre_attn_scalar};
+  if (a.window == 0) a.pattern.clear(), a.sliding_theta = 0;
   if (s == job::RopeScaling{} && a.sliding_theta == m.rope_theta) a.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);
 }

@@ -39,7 +39,8 @@ struct AttentionOptions {
   /// shortest form.
   std::vector<std::string> pattern = {};
   double sliding_theta =
-      0.0;  ///< base of the rotary angles of sliding layers, never scaled; 0: as the others
+      0.0;               ///< base of the rotary angles of sliding layers, never scaled; 0: as the others
+  double softcap = 0.0;  ///< scaled scores s become softcap tanh(s / softcap); 0: they stay
 
   bool operator==(const AttentionOptions&) const = default;
 };

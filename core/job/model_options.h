@@ -49,6 +49,7 @@ struct ModelOptions {
   QkNormSpan qk_norm_span = QkNormSpan::head;
   bool tie_embeddings = false;
   bool scale_embeddings = false;  ///< by sqrt(hidden), rounded to the activations' dtype
+  double logit_softcap = 0.0;     ///< logits x become logit_softcap tanh(x / logit_softcap); 0: they stay
   double norm_eps = 1e-5;
   double init = 0.02;  ///< standard deviation; output projections get init / sqrt(2 layers)
   LoraOptions lora;    ///< key `lora`, a section of its own: what is trained of the model

@@ -34,6 +34,7 @@ AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
   AttentionBlock block =
       whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
   block.window = ids.options.window;
+  block.softcap = static_cast<float>(c.model.attention.softcap);
   return block;
 }
 
@@ -55,6 +56,7 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.loss_weight_T = c.batch.loss_weight_T;
   a.first_row = c.local.first_vocab_row;
   a.vocab = c.model.vocab;
+  a.softcap = static_cast<float>(c.model.logit_softcap);
   a.grad_scale = loss.grad_scale;
   a.loss_T = loss.loss_T;
   return a;

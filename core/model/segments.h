@@ -39,7 +39,7 @@ void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentSt
                          const kernels::Tensor& dflow_TD);
 
 void head_forward(const WalkContext&, const ActivationArenas&, SegmentState&, const Flow& in);
-/// The scores at one row.
+/// The scores at one row, before `logit_softcap`.
 void head_logits(const WalkContext&, const SegmentState&, std::int64_t row, const kernels::Tensor& logits_1V);
 /// Loss alone.
 void head_loss(const WalkContext&, const SegmentState&, const LossTarget&);

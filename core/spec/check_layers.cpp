@@ -89,7 +89,7 @@ void settle_model(job::ModelOptions& m) {
   if (!rope) m.scale_embeddings = false;
   if (m.attention.query_pre_attn_scalar == static_cast<double>(m.head_dim))
     m.attention.query_pre_attn_scalar = 0;
-  if (m.attention.window == 0) m.attention = {.query_pre_attn_scalar = m.attention.query_pre_attn_scalar};
+  if (m.attention.window == 0) m.attention.pattern.clear(), m.attention.sliding_theta = 0;
   if (!rope) m.attention.sliding_theta = 0;
   // Said twice.
   if (settled == job::RopeScaling{} && m.attention.sliding_theta == m.rope_theta)

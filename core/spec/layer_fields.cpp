@@ -4,6 +4,7 @@ namespace trainerd::core::spec {
 namespace {
 
 constexpr double kMaxPositions = 2147483647;  // as token ids
+constexpr double kMaxSoftcap = 1e6;           // more caps no score that fp32 tells apart
 
 void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
   using Kind = job::RopeScalingKind;
@@ -67,6 +68,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.add("model.scale_embeddings", &m.scale_embeddings,
         "embeddings are multiplied by sqrt(`hidden`), rounded to the activations' format (Gemma)")
       .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
+  t.add("model.logit_softcap", &m.logit_softcap,
+        "logits x become c tanh(x / c), c being this (Gemma 2: 30); 0: they stay")
+      .between(0, kMaxSoftcap);
   add_rope_scaling(t, m);
   job::AttentionOptions& a = m.attention;
   const std::string no_window = "no layer slides without attention.window";
@@ -89,6 +93,10 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .at_least(0)
       .idle_if(a.window == 0 || m.positions != job::Positions::rope,
                a.window == 0 ? no_window : "positions: learned has no rotary angles");
+  t.add("model.attention.softcap", &a.softcap,
+        "scaled scores s become c tanh(s / c), c being this (Gemma 2: 50); 0: they stay. On GPUs own kernels "
+        "compute it, not cuDNN")
+      .between(0, kMaxSoftcap);
 }
 
 }  // namespace trainerd::core::spec

@@ -1,5 +1,7 @@
 #include "kernels/ops/attention.h"
 
+#include <limits>
+
 namespace trainerd::kernels {
 namespace {
 
@@ -28,6 +30,8 @@ void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, 
         "attention: query heads are a multiple of the key heads");
   check(b.window == 0 || (b.window > 0 && b.mask == MaskKind::causal),
         "attention: a window is of a causal mask and holds at least a key");
+  check(b.softcap >= 0 && b.softcap <= std::numeric_limits<float>::max(),
+        "attention: a softcap is a number above 0, or 0 for none");
   check(q.dtype == DType::f32 || q.dtype == DType::bf16, "attention: fp32 or bf16");
   check(k.dtype == q.dtype && v.dtype == q.dtype, "attention: activations are of one dtype");
   check_view(q, q.rows, h.heads, h.head_size);

@@ -81,17 +81,18 @@ struct AttentionBlock {
   MaskKind mask = MaskKind::causal;
   std::int64_t window = 0;  ///< causal only: keys that a query sees, its own position included; 0: all
   float scale = 1.0f;
+  float softcap = 0.0f;  ///< scaled scores s become softcap tanh(s / softcap); 0: they stay (Gemma 2)
   std::int64_t sequences = 0;
   AttentionRows queries;
   AttentionRows keys;
 };
 
-/// out = softmax(scale q k^T + mask) v; lse is the natural log of the sum of exponentials of the scaled
-/// scores. A query that sees no key has out 0 and lse -infinity. `accumulate` merges: `out` and `lse` hold
-/// those of the same queries over other keys, and become those over all keys. A query that sees no key here
-/// keeps both bit for bit; one that saw none before gets what `assign` would write. So any split into blocks,
-/// in any order, gives the whole to rounding. Outputs are of the activations' dtype or f32: blocks of bf16
-/// merge in f32 to round once.
+/// out = softmax(cap(scale q k^T) + mask) v; lse is the natural log of the sum of exponentials of the scaled
+/// and capped scores. A query that sees no key has out 0 and lse -infinity. `accumulate` merges: `out` and
+/// `lse` hold those of the same queries over other keys, and become those over all keys. A query that sees no
+/// key here keeps both bit for bit; one that saw none before gets what `assign` would write. So any split
+/// into blocks, in any order, gives the whole to rounding. Outputs are of the activations' dtype or f32:
+/// blocks of bf16 merge in f32 to round once.
 struct AttentionForward {
   AttentionBlock block;
   HeadView q_THE;

@@ -8,6 +8,9 @@
 
 namespace trainerd::kernels {
 
+/// A logit x counts as softcap tanh(x / softcap) where `softcap` is not 0 (Gemma 2): in every statistic, and
+/// in the gradient, which is that of x.
+///
 /// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0
 /// when the target is held elsewhere). Columns at or after `vocab` - `first_row` are padding and do not
 /// count.
@@ -16,6 +19,7 @@ struct CeStats {
   Tensor targets_T;  ///< i32
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
+  float softcap = 0.0f;
   Tensor max_T;
   Tensor sum_exp_T;
   Tensor target_logit_T;
@@ -28,13 +32,14 @@ struct CeRescale {
   Tensor sum_exp_T;
 };
 /// loss[t] = weight[t] (max + log sum_exp - target_logit). dlogits = weight[t] grad_scale (softmax - onehot),
-/// in place.
+/// in place, times 1 - tanh^2 with a softcap.
 struct CeFinish {
   Tensor logits_TV;
   Tensor targets_T;
   Tensor loss_weight_T;  ///< f32
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
+  float softcap = 0.0f;  ///< as the statistics'
   Tensor max_T;
   Tensor sum_exp_T;
   Tensor target_logit_T;

@@ -282,6 +282,7 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
                           .targets_T = targets,
                           .first_row = a.first_row,
                           .vocab = a.vocab,
+                          .softcap = a.softcap,
                           .max_T = max,
                           .sum_exp_T = sum_exp,
                           .target_logit_T = target});
@@ -291,6 +292,7 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
                            .loss_weight_T = a.loss_weight_T.rows(begin, count),
                            .first_row = a.first_row,
                            .vocab = a.vocab,
+                           .softcap = a.softcap,
                            .max_T = max,
                            .sum_exp_T = sum_exp,
                            .target_logit_T = target,

@@ -89,6 +89,7 @@ struct HeadLoss {
   kernels::Tensor loss_weight_T;
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
+  float softcap = 0;  ///< of the logits; 0: none
   float grad_scale = 0;
   kernels::Tensor loss_T;      ///< f32
   kernels::Tensor dy_TD;       ///< optional; a flow

@@ -68,6 +68,15 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.mlp = core::job::Mlp::geglu;
     m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
   }
+  if (name == "gemma2") {
+    m.layers = 3;
+    m.attention = {.window = 7, .pattern = {"sliding", "full"}, .softcap = 0.5};
+    m.logit_softcap = 2;
+    m.norm_placement = core::job::NormPlacement::sandwich;
+    m.norm_weight = core::job::NormWeight::less_one;
+    m.mlp = core::job::Mlp::geglu;
+    m.tie_embeddings = m.scale_embeddings = true;
+  }
   if (name == "olmo") {
     m.norm_placement = core::job::NormPlacement::post;
     m.qk_norm = true;
@@ -131,7 +140,7 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 }  // namespace
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "olmo");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "olmo");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -164,7 +173,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 }
 
 TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run does", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "olmo");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "olmo");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");

@@ -213,6 +213,16 @@ core::job::ModelOptions tiny_gemma() {
   return m;
 }
 
+core::job::ModelOptions tiny_gemma2() {
+  core::job::ModelOptions m = tiny_gemma();
+  m.layers = 4;
+  m.attention = {.query_pre_attn_scalar = 5, .window = 3, .pattern = {"sliding", "full"}, .softcap = 50};
+  m.logit_softcap = 30;
+  m.rope_scaling = {};
+  m.qk_norm = false;
+  return m;
+}
+
 core::job::ModelOptions tiny_olmo() {
   core::job::ModelOptions m = tiny_qwen();
   m.norm_placement = core::job::NormPlacement::post;
@@ -222,14 +232,33 @@ core::job::ModelOptions tiny_olmo() {
 
 }  // namespace
 
-TEST_CASE("models of Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
-  for (const auto& [family, model] :
-       {std::pair{std::string("gemma3_text"), tiny_gemma()}, {"olmo2", tiny_olmo()}}) {
+TEST_CASE("models of Gemma 2, Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
+  core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
+  uncapped.attention.softcap = uncapped.logit_softcap = 0;
+  capped.attention.softcap = 7, capped.logit_softcap = 8;
+  for (const auto& [family, model] : {std::pair{std::string("gemma3_text"), tiny_gemma()},
+                                      {"gemma3_text", capped},
+                                      {"gemma2", tiny_gemma2()},
+                                      {"gemma2", uncapped},
+                                      {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
     CAPTURE(text);
     CHECK(core::hf::read_config(text, "config.json").model == model);
     CHECK(core::hf::family_of(model, "") == family);
   }
+  // What Gemma 2's own files leave out.
+  const core::job::ModelOptions told =
+      core::hf::read_config(R"({"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8,
+                                "vocab_size": 9, "hidden_size": 16, "intermediate_size": 8,
+                                "num_hidden_layers": 3, "num_attention_heads": 2,
+                                "max_position_embeddings": 8192})",
+                            "config.json")
+          .model;
+  CHECK(told.attention ==
+        core::job::AttentionOptions{
+            .query_pre_attn_scalar = 256, .window = 4096, .pattern = {"sliding", "full"}, .softcap = 50});
+  CHECK(told.logit_softcap == 30);
+  CHECK(told.tie_embeddings);
   core::job::ModelOptions m = tiny_gemma();
   m.norm_weight = core::job::NormWeight::factor;
   CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));
@@ -237,7 +266,7 @@ TEST_CASE("models of Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
 
 TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
   for (const core::job::ModelOptions& model :
-       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_olmo()}) {
+       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_gemma2(), tiny_olmo()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

@@ -6,8 +6,8 @@
 
 namespace trainerd::test {
 
-/// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, norms after alone,
-/// OLMo 2's layers. Other names change nothing.
+/// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, Gemma 2's with
+/// caps that bite at these sizes, norms after alone, OLMo 2's layers. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -23,6 +23,14 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
     m.norm_weight = NormWeight::less_one;
     m.mlp = Mlp::geglu;
     m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
+  }
+  if (name == "gemma2") {
+    m.attention = {.window = 5, .pattern = {"sliding", "full"}, .softcap = 0.5};
+    m.logit_softcap = 2;
+    m.norm_placement = NormPlacement::sandwich;
+    m.norm_weight = NormWeight::less_one;
+    m.mlp = Mlp::geglu;
+    m.tie_embeddings = m.scale_embeddings = true;
   }
   if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;
   if (name == "olmo") {

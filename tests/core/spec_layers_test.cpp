@@ -48,6 +48,9 @@ TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default
   CHECK(gemma.scale_embeddings);
   CHECK(gemma.attention ==
         job::AttentionOptions{.query_pre_attn_scalar = 20, .window = 8, .sliding_theta = 100});
+  const job::ModelOptions capped = layers_model("logit_softcap: 30, attention: {softcap: 50}");
+  CHECK(capped.logit_softcap == 30);
+  CHECK(capped.attention == job::AttentionOptions{.softcap = 50});
   const job::ModelOptions olmo = layers_model("norm_placement: post, qk_norm: true, qk_norm_span: all");
   CHECK(olmo.norm_placement == job::NormPlacement::post);
   CHECK(olmo.qk_norm_span == job::QkNormSpan::all);
@@ -74,6 +77,8 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   CHECK(said("attention: {window: 8, sliding_theta: 100}, positions: learned") ==
         "model.attention.sliding_theta: has no effect: positions: learned has no rotary angles; leave it "
         "out");
+  CHECK(said("attention: {softcap: -1}") ==
+        "model.attention.softcap: must be at least 0, got '-1' (nearest valid: 0)");
   CHECK(said("qk_norm_span: all") == "model.qk_norm_span: has no effect: there is no qk_norm; leave it out");
   CHECK(said("norm: layer, norm_weight: less_one") ==
         "model.norm_weight: has no effect: only norm: rms has it; leave it out");

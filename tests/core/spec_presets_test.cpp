@@ -26,7 +26,8 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
       {"qwen3-4b", 4022468096},       {"qwen3-8b", 8190735360},       {"qwen3-14b", 14768307200},
       {"qwen3-32b", 32762123264},     {"mistral-7b", 7241732096},     {"mistral-7b-v0.3", 7248023552},
       {"gemma-3-270m", 268098176},    {"gemma-3-1b", 999885952},      {"olmo-2-1b", 1484916736},
-      {"olmo-2-7b", 7298617344},      {"olmo-2-13b", 13716198400},
+      {"olmo-2-7b", 7298617344},      {"olmo-2-13b", 13716198400},    {"gemma-2-2b", 2614341888},
+      {"gemma-2-9b", 9241705984},     {"gemma-2-27b", 27227128320},
   };
   for (const auto& [name, total] : published) {
     INFO(name);

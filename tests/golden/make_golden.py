@@ -51,6 +51,8 @@ class Config:
     span: str = "head"  # of qk_norm: head | all
     scaled: bool = False  # embeddings by sqrt(hidden)
     query_scalar: float = 0.0  # scores are divided by its root; 0: the head's size
+    softcap: float = 0.0  # of scores: they become softcap tanh(score / softcap)
+    logit_softcap: float = 0.0
 
 
 CONFIGS = [
@@ -62,6 +64,8 @@ CONFIGS = [
     Config("gemma", 15, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, qk_norm=True, tied=True, window=7, pattern=("sliding", "full"),
            sliding_theta=500.0, placement="sandwich", less_one=True, scaled=True, query_scalar=20.0),
     Config("olmo", 16, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qk_norm=True, placement="post", span="all"),
+    Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
+           placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
 ]
 
 
@@ -173,6 +177,10 @@ def rope(x_BHSE, theta, yarn=()):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def capped(x, cap):
+    return cap * torch.tanh(x / cap) if cap else x
+
+
 def forward(c, p, tokens_BS):
     """Logits [B, S, V] in the dtype of the parameters `p`."""
     h, k, e = c.heads, c.kv_heads, c.head_dim
@@ -204,7 +212,7 @@ def forward(c, p, tokens_BS):
             q, key = rope(q, *turn), rope(key, *turn)
         # Query head j reads key and value head j / (H / K).
         key, value = (t.repeat_interleave(h // k, dim=1) for t in (key, value))
-        scores = widen(q @ key.transpose(-1, -2)) / math.sqrt(c.query_scalar or e)
+        scores = capped(widen(q @ key.transpose(-1, -2)) / math.sqrt(c.query_scalar or e), c.softcap)
         hidden = torch.ones(s, s, dtype=torch.bool).triu(1)
         if slides:
             hidden |= torch.ones(s, s, dtype=torch.bool).tril(-c.window)
@@ -236,7 +244,7 @@ def forward(c, p, tokens_BS):
         x = x + after(attention(before(x, layer + "attn_norm"), layer, slides), layer + "attn_post_norm")
         x = x + after(mlp(before(x, layer + "mlp_norm"), layer), layer + "mlp_post_norm")
     x = norm(x, "final_norm")
-    return x @ p["embed.weight" if c.tied else "head.weight"].T
+    return capped(x @ p["embed.weight" if c.tied else "head.weight"].T, c.logit_softcap)
 
 
 def batch_loss(c, p, tokens):

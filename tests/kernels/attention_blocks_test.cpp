@@ -149,6 +149,7 @@ Results run_blocks(Machine& m, const Problem& p, const Split& split, const Input
                                .mask = p.mask,
                                .window = p.window,
                                .scale = static_cast<float>(p.scale()),
+                               .softcap = static_cast<float>(p.softcap),
                                .sequences = static_cast<std::int64_t>(p.lengths.size()),
                                .queries = query.rows,
                                .keys = key.rows};
@@ -253,6 +254,7 @@ const Problem kProblems[] = {
     {{.heads = 4, .kv_heads = 2, .head_size = 16}, {61, 7, 0, 90}, MaskKind::causal, 19},
     {{.heads = 2, .kv_heads = 1, .head_size = 8}, {40, 33}, MaskKind::none},
     {{.heads = 3, .kv_heads = 3, .head_size = 7}, {75}, MaskKind::causal},
+    {{.heads = 4, .kv_heads = 2, .head_size = 16}, {61, 7, 0, 90}, MaskKind::causal, 19, 3.0},
 };
 
 }  // namespace

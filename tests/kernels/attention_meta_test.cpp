@@ -173,6 +173,7 @@ TEST_CASE("the scratch of the library is planned for what the library is asked, 
     CHECK(meta(b).scratch_bytes == own);
   };
   not_served([](AttentionBackward& b) { b.block.window = 20; });
+  not_served([](AttentionBackward& b) { b.block.softcap = 50; });
   not_served([](AttentionBackward& b) { b.block.queries.first = 256; });
   not_served([](AttentionBackward& b) { b.block.keys.first_B = {nullptr, DType::i32, {2}}; });
   not_served([](AttentionBackward& b) { b.dkv_mode = WriteMode::accumulate; });
@@ -210,6 +211,8 @@ TEST_CASE("attention's arguments are refused where they are recorded", "[attenti
   };
   refused([](AttentionBackward& b) { b.block.heads.kv_heads = 3; });
   refused([](AttentionBackward& b) { b.block.window = -1; });
+  refused([](AttentionBackward& b) { b.block.softcap = -1; });
+  refused([](AttentionBackward& b) { b.block.softcap = std::numeric_limits<float>::infinity(); });
   refused([](AttentionBackward& b) { b.block.mask = MaskKind::none, b.block.window = 4; });
   refused([](AttentionBackward& b) { b.block.sequences = 3; });
   refused([](AttentionBackward& b) { b.block.keys.max_seqlen = 63; });

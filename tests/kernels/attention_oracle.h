@@ -15,6 +15,7 @@ struct Problem {
   std::vector<std::int64_t> lengths;
   MaskKind mask = MaskKind::causal;
   std::int64_t window = 0;
+  double softcap = 0;
 
   std::int64_t tokens() const {
     std::int64_t total = 0;
@@ -76,9 +77,12 @@ inline std::int64_t v_column(const Problem& p, std::int64_t kv) {
   return (p.heads.heads + p.heads.kv_heads + kv) * p.heads.head_size;
 }
 
-/// Scaled score and the sum of its terms' magnitudes.
-inline std::pair<double, double> score(const Problem& p, const Values& qkv, std::int64_t q, std::int64_t k,
-                                       std::int64_t head, std::int64_t kv) {
+/// Scaled score under the softcap, what its fp32 error is relative to, and its derivative by the plain one.
+struct Score {
+  double value, size, slope;
+};
+inline Score score(const Problem& p, const Values& qkv, std::int64_t q, std::int64_t k, std::int64_t head,
+                   std::int64_t kv) {
   const std::int64_t W = p.heads.columns();
   double sum = 0, size = 0;
   for (std::int64_t e = 0; e < p.heads.head_size; ++e) {
@@ -87,7 +91,10 @@ inline std::pair<double, double> score(const Problem& p, const Values& qkv, std:
     sum += term;
     size += std::abs(term);
   }
-  return {sum, size};
+  if (p.softcap == 0) return {sum, size, 1};
+  // The hyperbolic tangent is right to some units of 1.
+  const double t = std::tanh(sum / p.softcap);
+  return {p.softcap * t, size + p.softcap, 1 - t * t};
 }
 
 inline Forward forward(const Problem& p, const Values& qkv, DType dtype) {
@@ -96,7 +103,7 @@ inline Forward forward(const Problem& p, const Values& qkv, DType dtype) {
   Forward f{Bounded(T * H * E), Bounded(H * T)};
   Values sum(static_cast<std::size_t>(H * T), 0.0), largest(static_cast<std::size_t>(H * T), 0.0);
   for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
-    const auto [s, size] = score(p, qkv, q, k, head, kv);
+    const auto [s, size, slope] = score(p, qkv, q, k, head, kv);
     at(sum, head * T + q) += std::exp(s);
     at(largest, head * T + q) = std::max(at(largest, head * T + q), size);
   });
@@ -105,7 +112,7 @@ inline Forward forward(const Problem& p, const Values& qkv, DType dtype) {
     at(f.lse.bound, i) = u.fp32 * (1 + at(largest, i) + std::abs(at(f.lse.value, i)));
   }
   for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
-    const double prob = std::exp(score(p, qkv, q, k, head, kv).first - at(f.lse.value, head * T + q));
+    const double prob = std::exp(score(p, qkv, q, k, head, kv).value - at(f.lse.value, head * T + q));
     for (std::int64_t e = 0; e < E; ++e) {
       const double term = prob * at(qkv, k * W + v_column(p, kv) + e);
       at(f.out.value, (q * H + head) * E + e) += term;
@@ -128,7 +135,7 @@ inline Bounded backward(const Problem& p, const Values& qkv, const Values& out, 
     at(dqkv.bound, i) += std::abs(factor) * (weight_error + std::abs(weight) * (u.dtype + u.fp32));
   };
   for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
-    const auto [s, size] = score(p, qkv, q, k, head, kv);
+    const auto [s, size, slope] = score(p, qkv, q, k, head, kv);
     const double log_sum = at(lse, head * T + q), prob = std::exp(s - log_sum);
     const double prob_error = prob * u.fp32 * (1 + size + std::abs(log_sum));
     double dprob = 0, dprob_size = 0;
@@ -138,8 +145,12 @@ inline Bounded backward(const Problem& p, const Values& qkv, const Values& out, 
       dprob += d * (v - o);
       dprob_size += std::abs(d * v) + std::abs(d * o);
     }
-    const double dscore = prob * dprob * p.scale();
-    const double dscore_error = (prob * dprob_size * u.fp32 + prob_error * std::abs(dprob)) * p.scale();
+    const double dscore = prob * dprob * slope * p.scale();
+    // d(1 - t^2) = -2 t dt, and t is off by u size / softcap.
+    const double slope_error = p.softcap > 0 ? u.fp32 * 2 * size / p.softcap : 0.0;
+    const double dscore_error = ((prob * dprob_size * u.fp32 + prob_error * std::abs(dprob)) * slope +
+                                 prob * std::abs(dprob) * slope_error) *
+                                p.scale();
     for (std::int64_t e = 0; e < E; ++e) {
       const std::int64_t qi = q * W + q_column(p, head) + e, ki = k * W + k_column(p, kv) + e;
       add(qi, dscore, dscore_error, at(qkv, ki));
@@ -170,6 +181,7 @@ inline kernels::AttentionBlock block_of(const Problem& p, const Tensor& cu_seqle
       kernels::whole_sequences(p.heads, static_cast<float>(p.scale()), cu_seqlens, p.longest());
   b.mask = p.mask;
   b.window = p.window;
+  b.softcap = static_cast<float>(p.softcap);
   return b;
 }
 

@@ -60,9 +60,14 @@ void check_problem(const Problem& p, DType dtype) {
 }  // namespace
 
 TEST_CASE("the float64 attention gradient agrees with finite differences", "[attention]") {
-  for (const auto& [mask, window] :
-       {std::pair(MaskKind::causal, 0), {MaskKind::none, 0}, {MaskKind::causal, 2}}) {
-    const Problem p{{.heads = 4, .kv_heads = 2, .head_size = 3}, {4, 1, 3}, mask, window};
+  struct Kind {
+    MaskKind mask;
+    std::int64_t window;
+    double softcap;
+  };
+  for (const auto& [mask, window, softcap] : {Kind{MaskKind::causal, 0, 0}, Kind{MaskKind::none, 0, 0},
+                                              Kind{MaskKind::causal, 2, 0}, Kind{MaskKind::causal, 0, 0.7}}) {
+    const Problem p{{.heads = 4, .kv_heads = 2, .head_size = 3}, {4, 1, 3}, mask, window, softcap};
     const std::int64_t T = p.tokens();
     const Values qkv = normal_values(T * p.heads.columns(), 3, DType::f64);
     const Values dout = normal_values(T * p.heads.heads * p.heads.head_size, 4, DType::f64);
@@ -104,6 +109,23 @@ TEST_CASE("attention within a window matches float64", "[attention]") {
     }
   for (const DType dtype : kActivationDtypes)
     check_problem({{.heads = 1, .kv_heads = 1, .head_size = 8}, {420}, MaskKind::causal, 130}, dtype);
+}
+
+TEST_CASE("attention under a softcap matches float64, with every mask", "[attention]") {
+  std::size_t turn = 0;
+  for (const auto& [mask, window] :
+       {std::pair(MaskKind::causal, std::int64_t{0}), {MaskKind::none, 0}, {MaskKind::causal, 33}})
+    // Small caps bend every score, large ones hardly any.
+    for (const double softcap : {0.5, 50.0})
+      for (const DType dtype : kActivationDtypes) {
+        check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {90, 3, 41}, mask, window, softcap},
+                      dtype);
+        if (!runs_full() && ++turn % 4 != 0) continue;
+        check_problem({{.heads = 2, .kv_heads = 1, .head_size = 128}, {50, 33}, mask, window, softcap},
+                      dtype);
+        check_problem({{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 40}, mask, window, softcap},
+                      dtype);
+      }
 }
 
 TEST_CASE("attention over several blocks of keys matches float64", "[attention]") {

@@ -15,6 +15,14 @@ struct Case {
 constexpr Case kCases[] = {{1, 1, 0, 1},   {5, 37, 0, 37},  {4, 32, 32, 96},
                            {7, 40, 0, 33}, {3, 48, 96, 80}, {2, 9001, 0, 9000}};
 
+/// The softcaps that both worlds of a test are tried with; 0 is none.
+constexpr double kCaps[] = {0.0, 1.5, 30.0};
+Values capped(Values x, double cap) {
+  if (cap > 0)
+    for (double& v : x) v = cap * std::tanh(v / cap);
+  return x;
+}
+
 std::int64_t real_columns(const Case& c) {
   return std::clamp<std::int64_t>(c.vocab - c.first_row, 0, c.columns);
 }
@@ -39,16 +47,18 @@ double loss_of(const Case& c, const Values& logits, const Values& weight, std::s
 }  // namespace
 
 TEST_CASE("cross-entropy statistics are those of the real columns held", "[loss]") {
+  std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
     for (const Case& c : kCases) {
+      const double cap = kCaps[turn++ % std::size(kCaps)];
       const Shape shape{c.tokens, c.columns};
-      const Values logits = normal_values(shape.numel(), 1, dtype, 4.0);
+      const Values logits = normal_values(shape.numel(), 1, dtype, 4.0), counted = capped(logits, cap);
       const std::vector<std::int32_t> targets = targets_of(c);
       const auto n = static_cast<std::size_t>(real_columns(c)), v = static_cast<std::size_t>(c.columns);
       if (n == 0) continue;
       Values top, total, target_logit;
       for (std::size_t t = 0; t < static_cast<std::size_t>(c.tokens); ++t) {
-        const double* row = logits.data() + t * v;
+        const double* row = counted.data() + t * v;
         top.push_back(*std::max_element(row, row + n));
         double sums = 0;
         for (std::size_t i = 0; i < n; ++i) sums += std::exp(row[i] - top.back());
@@ -61,6 +71,7 @@ TEST_CASE("cross-entropy statistics are those of the real columns held", "[loss]
                                     .targets_T = m.ids(targets),
                                     .first_row = c.first_row,
                                     .vocab = c.vocab,
+                                    .softcap = static_cast<float>(cap),
                                     .max_T = m.empty(DType::f32, {c.tokens}),
                                     .sum_exp_T = m.empty(DType::f32, {c.tokens}),
                                     .target_logit_T = m.empty(DType::f32, {c.tokens})};
@@ -90,18 +101,20 @@ TEST_CASE("a shard that holds only padding has no maximum and an empty sum", "[l
 }
 
 TEST_CASE("cross-entropy loss and gradient match float64 and its finite differences", "[loss]") {
+  std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
     for (const Case& c : kCases) {
       if (c.first_row != 0) continue;  // finite differences need the whole vocabulary
+      const double cap = kCaps[turn++ % std::size(kCaps)];
       const Shape shape{c.tokens, c.columns};
       const auto tokens = static_cast<std::size_t>(c.tokens), v = static_cast<std::size_t>(c.columns);
-      const Values logits = normal_values(shape.numel(), 2, dtype, 2.0);
+      const Values logits = normal_values(shape.numel(), 2, dtype, 2.0), counted = capped(logits, cap);
       Values weight = rounded(Values{1.0, 0.5, 2.0, 0.0, 0.1, 1.0, 3.0}, DType::f32);
       weight.resize(tokens);
       const double grad_scale = 0.125;
       Values losses, gradient(logits.size(), 0.0);
       for (std::size_t t = 0; t < tokens; ++t) {
-        losses.push_back(loss_of(c, logits, weight, t));
+        losses.push_back(loss_of(c, counted, weight, t));
         // Rows do not touch one another: differences in one row at a time, over a row of its own.
         const Case one{1, c.columns, 0, c.vocab};
         const Values row(logits.begin() + static_cast<std::ptrdiff_t>(t * v),
@@ -110,12 +123,15 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
         const std::size_t checked = std::min<std::size_t>(n, 100);
         Values x = row;
         double total = 0;
-        for (std::size_t i = 0; i < n; ++i) total += std::exp(row[i]);
+        const Values bent = capped(row, cap);
+        for (std::size_t i = 0; i < n; ++i) total += std::exp(bent[i]);
         const auto target = static_cast<std::size_t>(targets_of(c)[t]);
         for (std::size_t i = 0; i < n; ++i)
-          gradient[t * v + i] =
-              grad_scale * weight[t] * (std::exp(row[i]) / total - (i == target ? 1.0 : 0.0));
-        const auto loss_at = [&](const Values& z) {
+          gradient[t * v + i] = grad_scale * weight[t] *
+                                (std::exp(bent[i]) / total - (i == target ? 1.0 : 0.0)) *
+                                (cap > 0 ? 1 - bent[i] * bent[i] / (cap * cap) : 1.0);
+        const auto loss_at = [&](const Values& at) {
+          const Values z = capped(at, cap);
           double sums = 0;
           for (std::size_t i = 0; i < n; ++i) sums += std::exp(z[i]);
           return grad_scale * weight[t] * (std::log(sums) - z[target]);
@@ -135,6 +151,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
                                      .targets_T = m.ids(targets_of(c)),
                                      .first_row = 0,
                                      .vocab = c.vocab,
+                                     .softcap = static_cast<float>(cap),
                                      .max_T = m.empty(DType::f32, {c.tokens}),
                                      .sum_exp_T = m.empty(DType::f32, {c.tokens}),
                                      .target_logit_T = m.empty(DType::f32, {c.tokens})};
@@ -144,6 +161,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
                                  .loss_weight_T = m.tensor(DType::f32, {c.tokens}, weight),
                                  .first_row = 0,
                                  .vocab = c.vocab,
+                                 .softcap = stats.softcap,
                                  .max_T = stats.max_T,
                                  .sum_exp_T = stats.sum_exp_T,
                                  .target_logit_T = stats.target_logit_T,

@@ -213,8 +213,10 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
 TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the CPU world", "[oracle]") {
   struct Size {
     std::int64_t held, vocab;
+    float softcap = 0;
   };
-  for (const Size s : {Size{50257, 50257}, Size{20000, 19997}, Size{9001, 9000}, Size{3, 2}, Size{17, 17}})
+  for (const Size s : {Size{50257, 50257}, Size{20000, 19997}, Size{9001, 9000}, Size{3, 2}, Size{17, 17},
+                       Size{9001, 9000, 2.5f}, Size{17, 15, 30.0f}})
     check_against_oracle([&](const Trial& on) {
       const std::int64_t tokens = 3;
       const Tensor logits = on.normal({tokens, s.held}, 1, 3.0),
@@ -223,6 +225,7 @@ TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the
                                    .targets_T = targets,
                                    .first_row = 0,
                                    .vocab = s.vocab,
+                                   .softcap = s.softcap,
                                    .max_T = on.empty(DType::f32, {tokens}),
                                    .sum_exp_T = on.empty(DType::f32, {tokens}),
                                    .target_logit_T = on.empty(DType::f32, {tokens})};
@@ -232,6 +235,7 @@ TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the
                                      .loss_weight_T = on.tensor(DType::f32, {tokens}, {1.0, 0.0, 0.5}),
                                      .first_row = 0,
                                      .vocab = s.vocab,
+                                     .softcap = s.softcap,
                                      .max_T = stats.max_T,
                                      .sum_exp_T = stats.sum_exp_T,
                                      .target_logit_T = stats.target_logit_T,

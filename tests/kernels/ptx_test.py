@@ -20,8 +20,8 @@ VECTORS = {
     "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
     "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
 }
-# Kernels on tensor cores, and how many instances of each there are: one for each width of a head.
-MATRIX = {"mma_forward_kernel": 4, "mma_key_value_kernel": 4, "mma_query_kernel": 4}
+# Kernels on tensor cores, and how many instances of each there are: one for each width of a head, with a softcap and without.
+MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
 
 
 def entries(ptx):

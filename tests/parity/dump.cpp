@@ -8,6 +8,7 @@
 // job with adapters these are given under this program's names, as drawn ("adapter.") and with the gradients
 // of the first step. With the checkpoint of a run, the logits alone, of what that run has trained.
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -38,6 +39,9 @@ class LogitsTap final : public kernels::ObservedBackend {
     const float* values = a.logits_TV.as<float>();
     for (std::int64_t t = 0; t < rows; ++t)
       logits.insert(logits.end(), values + t * columns, values + t * columns + a.vocab);
+    if (a.softcap > 0)
+      for (auto i = logits.end() - rows * a.vocab; i != logits.end(); ++i)
+        *i = a.softcap * std::tanh(*i / a.softcap);
     kernels::ObservedBackend::ce_stats(s, a);
   }
   std::vector<float> logits;

@@ -11,8 +11,8 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config,
+                          Qwen2Config, Qwen3Config)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -31,6 +31,9 @@ FAMILIES = {
     "qwen2, window, yarn": Qwen2Config(**ROPE, use_sliding_window=True, sliding_window=5, max_window_layers=1, rope_parameters=YARN),
     "qwen3": Qwen3Config(**ROPE, head_dim=32),
     "olmo2": Olmo2Config(**ROPE, pad_token_id=None, eos_token_id=None),
+    # Caps that bend every score and logit at these sizes.
+    "gemma2": Gemma2Config(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
+                           pad_token_id=None, attn_logit_softcapping=0.7, final_logit_softcapping=2.0),
     "gemma3_text": Gemma3TextConfig(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
                                     pad_token_id=None, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                     rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},

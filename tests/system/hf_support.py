@@ -26,6 +26,11 @@ CONFIGS = {
                     "query_pre_attn_scalar": 20, "sliding_window": 8, "sliding_window_pattern": 2, "rope_local_base_freq": 10000,
                     "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "cache_implementation": "hybrid",
                     **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
+    # Every second layer slides, as is said nowhere in the older files.
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
+               "query_pre_attn_scalar": 20, "sliding_window": 8, "attention_bias": False, "attn_logit_softcapping": 0.5,
+               "final_logit_softcapping": 2.0, "cache_implementation": "hybrid",
+               **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
@@ -34,6 +39,7 @@ CONFIGS = {
 
 NORMS = {"olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
          "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")}
+NORMS["gemma2"] = NORMS["gemma3_text"]
 
 
 def shapes(config):
@@ -69,7 +75,7 @@ def shapes(config):
         if config["model_type"] == "olmo2":
             out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
     out["model.norm.weight"] = (d,)
-    if not config.get("tie_word_embeddings", config["model_type"] == "gemma3_text"):
+    if not config.get("tie_word_embeddings", config["model_type"] in ("gemma2", "gemma3_text")):
         out["lm_head.weight"] = (config["vocab_size"], d)
     return out
 

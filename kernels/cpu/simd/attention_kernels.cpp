@@ -39,6 +39,13 @@ inline Vec exp2(Vec x) {
   return scale_by_power(p, n);
 }
 
+/// Scaled scores of a row under a softcap, in place. What is past `width` stays.
+inline void cap_scores(float* scores, std::int64_t width, const AttentionBlock& b) {
+  const Vec inner = broadcast(b.scale / b.softcap), cap = broadcast(b.softcap);
+  for (std::int64_t j = 0; j < width; j += kLanes)
+    store(scores + j, cap * tanh(load(scores + j) * inner).value);
+}
+
 /// One row of a key block: online softmax of scores times `scale`, in powers of two (`scale` holds log2 e,
 /// and so does `row_max`). Writes probabilities (unnormalised) for `width` keys, zero outside [begin, end);
 /// returns what earlier sums are multiplied by.
@@ -86,6 +93,8 @@ void forward_block(const AttentionForward& a, const Unit& u, const AttentionScra
                    std::int64_t first_query, std::int64_t queries) {
   const std::int64_t stride = kKeyStride / kPerWord<T>;
   const std::int64_t end = u.end_of(first_query + queries - 1);
+  const bool capped = a.block.softcap > 0;
+  const float factor = capped ? kLog2E : a.block.scale * kLog2E;
   for (std::int64_t i = 0; i < queries; ++i) {
     s.row_max[i] = kLowest;
     s.row_sum[i] = 0;
@@ -100,10 +109,10 @@ void forward_block(const AttentionForward& a, const Unit& u, const AttentionScra
       const std::int64_t width = round_up(keys, kLanes);
       score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
       for (std::int64_t r = 0; r < rows; ++r) {
-        const float correction =
-            soften(s.scores + r * kKeyBlock, a.block.scale * kLog2E, u.begin_of(query + r) - first,
-                   smaller(keys, u.end_of(query + r) - first), width, s.row_max[i + r], s.row_sum[i + r],
-                   reinterpret_cast<T*>(s.probs + r * stride));
+        if (capped) cap_scores(s.scores + r * kKeyBlock, width, a.block);
+        const float correction = soften(s.scores + r * kKeyBlock, factor, u.begin_of(query + r) - first,
+                                        smaller(keys, u.end_of(query + r) - first), width, s.row_max[i + r],
+                                        s.row_sum[i + r], reinterpret_cast<T*>(s.probs + r * stride));
         if (!opens && correction != 1.0f) {
           float* sums = s.sums + (i + r) * u.E16;
           for (std::int64_t e = 0; e < u.E16; e += kLanes)
@@ -170,15 +179,21 @@ struct KeyRange {
 
 /// Probabilities and gradients of scores of two query rows, for `width` keys; those outside a row's `seen`
 /// are zero.
-template <class T>
+template <class T, bool kCapped>
 void differentiate(const AttentionBackward& a, const AttentionScratch& s, std::int64_t i, std::int64_t r,
                    const KeyRange seen[2], std::int64_t width) {
-  const Vec factor = broadcast(a.block.scale), power = broadcast(a.block.scale * kLog2E);
+  const Vec factor = broadcast(a.block.scale),
+            power = broadcast((kCapped ? a.block.softcap : a.block.scale) * kLog2E);
+  const Vec inner = broadcast(kCapped ? a.block.scale / a.block.softcap : 0.0f);
   const auto row = [&](std::int64_t k, std::int64_t j, Vec& p, Vec& ds) {
-    const Vec score = load(s.scores + (r + k) * kKeyBlock + j),
-              dprob = load(s.dprobs + (r + k) * kKeyBlock + j);
+    Vec score = load(s.scores + (r + k) * kKeyBlock + j), slope = factor;
+    const Vec dprob = load(s.dprobs + (r + k) * kKeyBlock + j);
+    if constexpr (kCapped) {
+      const Tanh t = tanh(score * inner);
+      score = t.value, slope = t.slope * factor;
+    }
     p = exp2(fma(score, power, broadcast(-s.row_max[i + k])));
-    ds = p * (dprob - broadcast(s.row_sum[i + k])) * factor;
+    ds = p * (dprob - broadcast(s.row_sum[i + k])) * slope;
     if (seen[k].end - j < kLanes || seen[k].begin > j) {
       p = where_seen(seen[k].begin, seen[k].end, j, p, zero());
       ds = where_seen(seen[k].begin, seen[k].end, j, ds, zero());
@@ -231,7 +246,8 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
         KeyRange seen[2];
         for (std::int64_t k = 0; k < 2 && r + k < rows; ++k)
           seen[k] = {u.begin_of(query + r + k) - first, smaller(keys, u.end_of(query + r + k) - first)};
-        differentiate<T>(a, s, i + r, r, seen, width);
+        if (a.block.softcap > 0) differentiate<T, true>(a, s, i + r, r, seen, width);
+        else differentiate<T, false>(a, s, i + r, r, seen, width);
       }
       combine<T>(u, s.dscores + i * kKeyStride / kPerWord<T>, {kKeyStride / kPerWord<T>, 1}, s.keys,
                  u.key_words, words_of<T>(first), words_of<T>(smaller(round_up(keys, kLanes), kKeyBlock)),

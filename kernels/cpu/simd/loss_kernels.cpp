@@ -20,17 +20,57 @@ float element(const T* p) {
   else return *p;
 }
 
+/// Logits as they are.
+struct Uncapped {
+  explicit Uncapped(float) {}
+  Vec of(Vec x) const { return x; }
+  float of(float x) const { return x; }
+  float sloped(float, float dx) const { return dx; }
+  Vec gradient(Vec x, Vec shift, Vec scale) const { return exp(x - shift) * scale; }
+};
+/// Logits under a softcap.
+struct Capped {
+  float cap;
+  explicit Capped(float softcap) : cap(softcap) {}
+  Tanh inner(Vec x) const { return tanh(x * broadcast(1.0f / cap)); }
+  Vec of(Vec x) const { return inner(x).value * broadcast(cap); }
+  float of(float x) const { return max_of(of(broadcast(x))); }
+  /// A gradient of the capped logit as one of the logit.
+  float sloped(float x, float dx) const { return max_of(inner(broadcast(x)).slope) * dx; }
+  /// scale e^(capped - shift), as a gradient of the logit.
+  Vec gradient(Vec x, Vec shift, Vec scale) const {
+    const Tanh t = inner(x);
+    return exp(t.value * broadcast(cap) - shift) * scale * t.slope;
+  }
+};
+
+template <class F>
+void with_cap(float softcap, const F& f) {
+  if (softcap > 0) f(Capped(softcap));
+  else f(Uncapped(softcap));
+}
+
 /// sum of exp(x - top) over n elements
 template <class T>
-float sum_exp(const T* x, std::int64_t n, float top) {
+float sum_exp(const T* x, std::int64_t n, float top, Uncapped) {
   Vec total = zero();
   for_each_vec(
       n, [&](auto get, auto) { total += exp(get(x) - broadcast(top)); }, -__builtin_inff());
   return sum(total);
 }
-
+/// Nothing that an absent lane could hold is capped to -infinity.
 template <class T>
-void stats_rows(const CeStats& a, std::int64_t begin, std::int64_t end) {
+float sum_exp(const T* x, std::int64_t n, float top, Capped cap) {
+  Vec total = zero();
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) total += exp(cap.of(load(x + i)) - broadcast(top));
+  if (i < n)
+    total += select(first_lanes(n - i), exp(cap.of(load_tail(x + i, n - i)) - broadcast(top)), zero());
+  return sum(total);
+}
+
+template <class T, class Cap>
+void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end) {
   const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
   for (std::int64_t t = begin; t < end; ++t) {
     const T* row = at<T>(a.logits_TV, t * v);
@@ -40,24 +80,24 @@ void stats_rows(const CeStats& a, std::int64_t begin, std::int64_t end) {
       Vec highest = broadcast(-__builtin_inff());
       for_each_vec(
           width, [&](auto get, auto) { highest = max(highest, get(row + c)); }, -__builtin_inff());
-      const float high = max_of(highest);
+      const float high = cap.of(max_of(highest));  // a softcap keeps the order
       if (high > top) {
         total *= __builtin_expf(top - high);
         top = high;
       }
       // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN
       // is never the maximum, and comes through here.
-      total += sum_exp(row + c, width, top == -__builtin_inff() ? 0.0f : top);
+      total += sum_exp(row + c, width, top == -__builtin_inff() ? 0.0f : top, cap);
     }
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     at<float>(a.max_T)[t] = top;
     at<float>(a.sum_exp_T)[t] = total;
-    at<float>(a.target_logit_T)[t] = target >= 0 && target < n ? element(row + target) : 0.0f;
+    at<float>(a.target_logit_T)[t] = target >= 0 && target < n ? cap.of(element(row + target)) : 0.0f;
   }
 }
 
-template <class T>
-void finish_rows(const CeFinish& a, std::int64_t begin, std::int64_t end) {
+template <class T, class Cap>
+void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t end) {
   const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
   for (std::int64_t t = begin; t < end; ++t) {
     const float weight = at<float>(a.loss_weight_T)[t];
@@ -76,10 +116,10 @@ void finish_rows(const CeFinish& a, std::int64_t begin, std::int64_t end) {
     const bool held = target >= 0 && target < n;
     const float target_logit = held ? element(row + target) : 0.0f;
     const Vec shift = broadcast(top), scale = broadcast(factor / total);
-    for_each_vec(n, [&](auto get, auto put) { put(row, exp(get(row) - shift) * scale); });
+    for_each_vec(n, [&](auto get, auto put) { put(row, cap.gradient(get(row), shift, scale)); });
     if (held) {
-      const float p = __builtin_expf(target_logit - top) / total;
-      store_tail(row + target, broadcast(factor * (p - 1.0f)), 1);
+      const float p = __builtin_expf(cap.of(target_logit) - top) / total;
+      store_tail(row + target, broadcast(cap.sloped(target_logit, factor * (p - 1.0f))), 1);
     }
     clear(row + n, v - n);
   }
@@ -88,11 +128,15 @@ void finish_rows(const CeFinish& a, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 void ce_stats(const CeStats& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.logits_TV.dtype, [&](auto t) { stats_rows<decltype(t)>(a, begin, end); });
+  with_type(a.logits_TV.dtype, [&](auto t) {
+    with_cap(a.softcap, [&](auto cap) { stats_rows<decltype(t)>(a, cap, begin, end); });
+  });
 }
 
 void ce_finish(const CeFinish& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.logits_TV.dtype, [&](auto t) { finish_rows<decltype(t)>(a, begin, end); });
+  with_type(a.logits_TV.dtype, [&](auto t) {
+    with_cap(a.softcap, [&](auto cap) { finish_rows<decltype(t)>(a, cap, begin, end); });
+  });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -71,6 +71,29 @@ inline Vec exp(Vec x) {
 /// 1 / (1 + e^-x); exact limits at both ends.
 inline Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(-x)); }
 
+struct Tanh {
+  Vec value;
+  Vec slope;  ///< 1 - tanh^2
+};
+/// tanh x = m / (m + 2) with m = e^2x - 1, whose small values are exact to the last places: e^2x = 2^n (1 +
+/// q) by the series of `exp`, and m = 2^n q + (2^n - 1). The slope is 4 e^2x / (m + 2)^2. NaN for NaN.
+inline Tanh tanh(Vec x) {
+  const Vec y = min(broadcast(40.0f), max(broadcast(-40.0f), x + x));
+  const Vec n = round_to_whole(y * broadcast(1.44269504088896341f));
+  Vec r = fnma(n, broadcast(0.693359375f), y);
+  r = fnma(n, broadcast(-2.12194440e-4f), r);
+  Vec p = broadcast(1.0f / 5040.0f);
+  p = fma(p, r, broadcast(1.0f / 720.0f));
+  p = fma(p, r, broadcast(1.0f / 120.0f));
+  p = fma(p, r, broadcast(1.0f / 24.0f));
+  p = fma(p, r, broadcast(1.0f / 6.0f));
+  p = fma(p, r, broadcast(0.5f));
+  p = fma(p, r, broadcast(1.0f));
+  const Vec q = p * r, power = scale_by_power(broadcast(1.0f), n);
+  const Vec m = fma(power, q, power - broadcast(1.0f)), inverse = broadcast(1.0f) / (m + broadcast(2.0f));
+  return {m * inverse, broadcast(4.0f) * fma(power, q, power) * inverse * inverse};
+}
+
 /// Calls `body(offset, load, store)` for each run of 16 elements of [0, n) and once for the tail, where
 /// `load(p)` reads the run's elements of the array p and `store(p, x)` writes them. Absent lanes of the tail
 /// read as `fill`.

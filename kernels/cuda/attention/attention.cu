@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 #pragma unroll
     for (int i = 0; i < (R + kPerRow - 1) / kPerRow; ++i) {
       const int j = lane + i * kPerRow;
-      scores[i] = j < R && at.sees(query, key0 + j) ? p.scale * dot_rows(queries[row], keys_or_values[j], E)
-                                                    : -INFINITY;
+      scores[i] = j < R && at.sees(query, key0 + j)
+                      ? p.capped(p.scale * dot_rows(queries[row], keys_or_values[j], E))
+                      : -INFINITY;
       tile_max = fmaxf(tile_max, scores[i]);
     }
     // Without a key so far the weights are 0, whatever they are taken to be relative to.

@@ -104,7 +104,17 @@ struct AttentionShape {
   SequencesShape sequences;
   std::int64_t tokens;  // queries of all sequences
   int heads, kv_heads, group, head_size, tiles;
-  float scale;
+  float scale, softcap;
+
+  /// A scaled score under the softcap, if there is one.
+  __device__ float capped(float score) const {
+    return softcap > 0.0f ? softcap * tanhf(score / softcap) : score;
+  }
+  /// Its derivative by the scaled score.
+  __device__ float slope(float capped) const {
+    const float t = softcap > 0.0f ? capped / softcap : 0.0f;
+    return 1.0f - t * t;
+  }
 };
 
 enum class Side : std::uint8_t { queries, keys };
@@ -120,7 +130,8 @@ AttentionShape shape_of(const Args& a, Side own, int rows) {
           .group = static_cast<int>(h.heads / h.kv_heads),
           .head_size = static_cast<int>(h.head_size),
           .tiles = static_cast<int>(ceil_div(side.max_seqlen, rows)),
-          .scale = a.block.scale};
+          .scale = a.block.scale,
+          .softcap = a.block.softcap};
 }
 
 /// How a row's out and lse over these keys, its `sum` of weights being 0 where it sees none, and the earlier

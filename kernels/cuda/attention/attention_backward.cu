@@ -50,8 +50,9 @@ __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& 
   for (int j = lane; j < R; j += kPerRow) {
     float weight = 0.0f, dscore = 0.0f;
     if (inside && at.sees(query, key0 + j)) {
-      weight = expf(p.scale * dot_rows(q[row], k[j], E) - lse);
-      dscore = weight * (dot_rows(dout[row], v[j], E) - row_sum) * p.scale;
+      const float score = p.capped(p.scale * dot_rows(q[row], k[j], E));
+      weight = expf(score - lse);
+      dscore = weight * (dot_rows(dout[row], v[j], E) - row_sum) * p.slope(score) * p.scale;
     }
     weights[row][j] = weight;
     dscores[row][j] = dscore;

@@ -11,7 +11,6 @@
 // rows, 48 KB for heads of 128, 32 KB for 64: two blocks of 4 warps on an SM, by their registers.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
-#include "kernels/cuda/kernels/math.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -57,7 +56,7 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
     }
 }
 
-template <class Tile>
+template <class Tile, bool kCapped>
 __global__ void __launch_bounds__(Tile::kThreads)
     mma_forward_kernel(AttentionShape p, Heads<const Bf16> q, Heads<const Bf16> k, Heads<const Bf16> v,
                        OutHeads out, float* lse) {
@@ -82,7 +81,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
       row_max[m][h] = -INFINITY;
       row_sum[m][h] = 0.0f;
     }
-  const float c = p.scale * kLog2e;
+  const ScoreCap<kCapped> cap(p);
+  const float c = cap.c;
   for (int key0 = start; key0 < end; key0 += N) {
     const FragmentPlace<M> fragment;
     const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1;
@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     if (seen) {
       clear(scores);
       multiply_rows<P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(), keys + P::lane());
+      cap.apply(scores);
     }
     wait_copies();
     __syncthreads();  // these values are here, and the keys have been read
@@ -140,10 +141,12 @@ bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
   with_columns(a.block.heads.head_size, [&](auto columns) {
     using Tile = ForwardTile<decltype(columns)::value>;
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kQueries);
-    launch(where, {.x = shape.tiles * a.block.sequences * shape.heads, .shared_bytes = Tile::kBytes},
-           Tile::kThreads, "mma_attention_forward", mma_forward_kernel<Tile>, shape,
-           heads_at<const Bf16>(a.q_THE), heads_at<const Bf16>(a.k_TKE), heads_at<const Bf16>(a.v_TKE),
-           out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
+    with_softcap(a.block.softcap, [&](auto capped) {
+      launch(where, {.x = shape.tiles * a.block.sequences * shape.heads, .shared_bytes = Tile::kBytes},
+             Tile::kThreads, "mma_attention_forward", mma_forward_kernel<Tile, decltype(capped)::value>,
+             shape, heads_at<const Bf16>(a.q_THE), heads_at<const Bf16>(a.k_TKE),
+             heads_at<const Bf16>(a.v_TKE), out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
+    });
   });
   return true;
 }

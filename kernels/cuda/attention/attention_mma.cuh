@@ -4,6 +4,7 @@
 // multiple of 8 elements. A block owns rows of one head of one sequence and walks the other side in tiles.
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/kernels/math.cuh"
 #include "kernels/cuda/kernels/mma_tile.cuh"
 
 namespace trainerd::kernels::cuda {
@@ -120,6 +121,36 @@ __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::k
     kept[m][0] = kept[m][1] = 1.0f;
   }
   put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
+}
+
+/// Under a softcap scores become tanh(scale score / softcap), of which a weight is 2^(c score - ..) as of
+/// plain scores, with another c. Kernels without one are compiled apart: it takes registers.
+template <bool kCapped>
+struct ScoreCap {
+  float c, inner;
+  __device__ explicit ScoreCap(const AttentionShape& p)
+      : c((kCapped ? p.softcap : p.scale) * kLog2e), inner(kCapped ? p.scale / p.softcap : 0.0f) {}
+  __device__ float of(float score) const { return kCapped ? tanh_for<Bf16>(score * inner) : score; }
+  /// The derivative of a score by the plain one, over `scale`.
+  __device__ static float slope(float score) { return kCapped ? 1.0f - score * score : 1.0f; }
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4]) const {
+    if constexpr (kCapped) {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) x[m][n][i] = of(x[m][n][i]);
+    }
+  }
+};
+
+/// Calls `f` with whether scores are capped, as a constant.
+template <class F>
+void with_softcap(float softcap, const F& f) {
+  if (softcap > 0.0f) f(std::true_type{});
+  else f(std::false_type{});
 }
 
 /// What the rows of a fragment are; its columns are the other side.

@@ -18,7 +18,6 @@
 // sm_89 and sm_120.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
-#include "kernels/cuda/kernels/math.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -95,7 +94,7 @@ __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients&
 
 // Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing.
 // Keys past it are rows that are not stored.
-template <class Tile>
+template <class Tile, bool kCapped>
 __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(AttentionShape p, MmaGradients g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
@@ -110,7 +109,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
   clear(dv);
-  const float c = p.scale * kLog2e;
+  const ScoreCap<kCapped> cap(p);
   const int start = at.first_query(at.first), end = at.end_query(at.first + Tile::kOwn - 1);
   int head = at.head * p.group;
   const int heads_end = start < end ? head + p.group : head;
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
               query_last = query0 + N - 1;
     if (query_last + at.end_shift > warp_first && query0 + at.begin_shift <= warp_last) {
       const SharedAddress q = Tile::other(stage, 0) + P::lane(), dout = Tile::other(stage, 1) + P::lane();
-      float weights[M][N / 8][4], dweights[M][N / 8][4];
+      float weights[M][N / 8][4], dweights[M][N / 8][4], slopes[M][N / 8][4];
       clear(weights);
       multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), q);
 #pragma unroll
@@ -136,8 +135,11 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            weights[m][n][i] = exp2_fast(fmaf(weights[m][n][i], c, -kLog2e * lse[i % 2]));
+          for (int i = 0; i < 4; ++i) {
+            const float score = cap.of(weights[m][n][i]);
+            slopes[m][n][i] = cap.slope(score);
+            weights[m][n][i] = exp2_fast(fmaf(score, cap.c, -kLog2e * lse[i % 2]));
+          }
       }
       if (query0 + at.end_shift <= warp_last || query_last + at.begin_shift > warp_first)
         hide<Rows::keys>(weights, warp_first + fragment.row, query0 + fragment.column, at, 0.0f);
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
         for (int m = 0; m < M; ++m)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
+            dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]) * slopes[m][n][i];
       }
       narrow_fragments(narrowed, dweights);
       multiply_fragments<P>(dk, narrowed, q);
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   put_scaled_rows<P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * E, left, E);
 }
 
-template <class Tile>
+template <class Tile, bool kCapped>
 __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShape p, MmaGradients g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
@@ -203,7 +205,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
       shift[m][h] = query < at.queries ? kLog2e * g.lse_HT[number] : 0.0f;
       row_sum[m][h] = query < at.queries ? g.row_sums_HT[number] : 0.0f;
     }
-  const float c = p.scale * kLog2e;
+  const ScoreCap<kCapped> cap(p);
   for (int stage = 0, key0 = start; key0 < end(); key0 += N, stage ^= 1) {
     wait_copies();
     __syncthreads();  // these keys are here, and the tile before has been read
@@ -223,8 +225,9 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
       for (int n = 0; n < N / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float weight = exp2_fast(fmaf(weights[m][n][i], c, -shift[m][i / 2]));
-          dweights[m][n][i] = weight * (dweights[m][n][i] - row_sum[m][i / 2]);
+          const float score = cap.of(weights[m][n][i]),
+                      weight = exp2_fast(fmaf(score, cap.c, -shift[m][i / 2]));
+          dweights[m][n][i] = weight * (dweights[m][n][i] - row_sum[m][i / 2]) * cap.slope(score);
         }
     if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
       hide<Rows::queries>(dweights, warp_first + fragment.row, key0 + fragment.column, at, 0.0f);
@@ -262,10 +265,13 @@ bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
     launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
            "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, heads_at<const Bf16>(a.out_THE), g.dout,
            a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.head_size);
-    launch(where, {.x = by_keys.tiles * sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
-           Keys::kThreads, "mma_attention_key_value", mma_key_value_kernel<Keys>, by_keys, g);
-    launch(where, {.x = by_queries.tiles * sequences * heads, .shared_bytes = Queries::kBytes},
-           Queries::kThreads, "mma_attention_query", mma_query_kernel<Queries>, by_queries, g);
+    with_softcap(a.block.softcap, [&](auto capped) {
+      constexpr bool kCapped = decltype(capped)::value;
+      launch(where, {.x = by_keys.tiles * sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
+             Keys::kThreads, "mma_attention_key_value", mma_key_value_kernel<Keys, kCapped>, by_keys, g);
+      launch(where, {.x = by_queries.tiles * sequences * heads, .shared_bytes = Queries::kBytes},
+             Queries::kThreads, "mma_attention_query", mma_query_kernel<Queries, kCapped>, by_queries, g);
+    });
   });
   return true;
 }

@@ -52,10 +52,30 @@ struct Online {
   }
 };
 
-template <class T>
+/// Logits as they are, or under a softcap.
+template <class T, bool kCapped>
+struct Cap {
+  float softcap, inverse;
+  __device__ float of(float x) const { return kCapped ? softcap * tanh_for<T>(x * inverse) : x; }
+  /// 1 - tanh^2 of a capped logit.
+  __device__ float slope(float capped) const {
+    const float t = kCapped ? capped * inverse : 0.0f;
+    return 1.0f - t * t;
+  }
+  template <int N>
+  __device__ void apply(float (&x)[N]) const {
+    if constexpr (kCapped) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) x[k] = of(x[k]);
+    }
+  }
+};
+
+template <class T, bool kCapped>
 __global__ void __launch_bounds__(kThreads)
     ce_stats_kernel(const T* logits, const std::int32_t* targets, std::int64_t held, std::int64_t real,
-                    std::int64_t first_row, float* max, float* sum_exp, float* target_logit) {
+                    std::int64_t first_row, Cap<T, kCapped> cap, float* max, float* sum_exp,
+                    float* target_logit) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
   const T* row = logits + t * held;
@@ -68,18 +88,21 @@ __global__ void __launch_bounds__(kThreads)
     const Raw<T, N> first = fetch<N>(row + i), second = fetch<N>(row + i + step);
     float x[N];
     unpack<N>(first, x);
+    cap.apply(x);
     online.take(x);
     unpack<N>(second, x);
+    cap.apply(x);
     online.take(x);
   }
   if (i < run.tail) {
     float x[N];
     load<N>(row + i, x);
+    cap.apply(x);
     online.take(x);
   }
   const std::int64_t edge = threadIdx.x, at = edge < run.head ? edge : run.tail + (edge - run.head);
   if (at < run.head || (at >= run.tail && at < real)) {
-    const float x[1] = {widen(row[at])};
+    const float x[1] = {cap.of(widen(row[at]))};
     online.take(x);
   }
 
@@ -91,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t target = targets[t] - first_row;
     max[t] = highest[0];
     sum_exp[t] = total;
-    target_logit[t] = target >= 0 && target < real ? widen(row[target]) : 0.0f;
+    target_logit[t] = target >= 0 && target < real ? cap.of(widen(row[target])) : 0.0f;
   }
 }
 
@@ -122,21 +145,31 @@ __global__ void ce_loss_kernel(Finish a) {
   if (t < a.tokens) a.loss[t] = loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.target_logit[t]);
 }
 
-/// What a row's logits become: factor (softmax - onehot), by columns.
-template <class T>
+/// What a row's logits become: factor (softmax - onehot), by columns, times the slope of a softcap.
+template <class T, bool kCapped>
 struct Gradient {
   float max, scale, factor;
   std::int64_t target, real;  ///< target -1: not among the columns held
+  Cap<T, kCapped> cap;
 
   template <int N>
   __device__ void apply(float (&x)[N], std::int64_t column) const {
+    float slope[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = exp_for<T>(x[k] - max) * scale;
+    for (int k = 0; k < N; ++k) {
+      x[k] = cap.of(x[k]);
+      slope[k] = cap.slope(x[k]);
+      x[k] = exp_for<T>(x[k] - max) * scale;
+    }
     const std::int64_t hit = target - column;
     if (hit >= 0 && hit < N) {
 #pragma unroll
       for (int k = 0; k < N; ++k)
         if (hit == k) x[k] -= factor;
+    }
+    if constexpr (kCapped) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) x[k] *= slope[k];
     }
     if (column + N > real) {
 #pragma unroll
@@ -146,8 +179,8 @@ struct Gradient {
   }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish a) {
+template <class T, bool kCapped>
+__global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
   const float weight = a.weight[t], max = a.max[t], sum_exp = a.sum_exp[t], factor = weight * a.grad_scale;
@@ -165,7 +198,8 @@ __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish
     return;
   }
   const std::int64_t target = a.targets[t] - a.first_row;
-  const Gradient<T> gradient{max, factor / sum_exp, factor, target < a.real ? target : -1, a.real};
+  const Gradient<T, kCapped> gradient{max, factor / sum_exp, factor, target < a.real ? target : -1, a.real,
+                                      cap};
   for (; i + step < run.tail; i += 2 * step) {
     const Raw<T, N> first = fetch<N>(row + i), second = fetch<N>(row + i + step);
     float x[N];
@@ -196,6 +230,13 @@ std::int64_t real_columns(const Args& a) {
   return std::clamp<std::int64_t>(a.vocab - a.first_row, 0, a.logits_TV.size(1));
 }
 
+/// Calls `f` with the cap of logits of type T.
+template <class T, class F>
+void with_cap(float softcap, const F& f) {
+  if (softcap > 0) f(Cap<T, true>{softcap, 1.0f / softcap});
+  else f(Cap<T, false>{});
+}
+
 /// At least 32 of them: each may take one element before or after the aligned run of a row.
 int threads_of_row(std::int64_t columns) { return threads_for(ceil_div(columns, 16), kThreads); }
 
@@ -208,9 +249,11 @@ void ce_stats(const Launch& where, const CeStats& a) {
               "cross-entropy: one target and one set of statistics for each row of logits");
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    launch(where, {tokens}, threads_of_row(held), "ce_stats", ce_stats_kernel<T>, at<T>(a.logits_TV),
-           a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, a.max_T.as<float>(),
-           a.sum_exp_T.as<float>(), a.target_logit_T.as<float>());
+    with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
+      launch(where, {tokens}, threads_of_row(held), "ce_stats", ce_stats_kernel<T, kCapped>,
+             at<T>(a.logits_TV), a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, cap,
+             a.max_T.as<float>(), a.sum_exp_T.as<float>(), a.target_logit_T.as<float>());
+    });
   });
 }
 
@@ -243,8 +286,10 @@ void ce_finish(const Launch& where, const CeFinish& a) {
     return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    launch(where, {tokens}, threads_of_row(held), "ce_finish", ce_gradient_kernel<T>, at<T>(a.logits_TV),
-           args);
+    with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
+      launch(where, {tokens}, threads_of_row(held), "ce_finish", ce_gradient_kernel<T, kCapped>,
+             at<T>(a.logits_TV), args, cap);
+    });
   });
 }
 

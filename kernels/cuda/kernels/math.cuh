@@ -41,4 +41,11 @@ __host__ __device__ inline float sigmoid_for(float x) {
   return 1.0f / e;
 }
 
+/// tanh x. For bf16 from its sigmoid, to 2^-21 of 1.
+template <class T>
+__host__ __device__ inline float tanh_for(float x) {
+  if constexpr (std::is_same_v<T, Bf16>) return fmaf(2.0f, sigmoid_for<T>(2.0f * x), -1.0f);
+  else return ::tanhf(x);
+}
+
 }  // namespace trainerd::kernels::cuda

@@ -16,13 +16,14 @@ namespace trainerd::kernels::cuda {
 /// Whether cuDNN can be asked of a call: bf16 throughout, whole sequences of one length, each against itself
 /// (the rows of both sides are full of sequences of `max_seqlen`, from one position on), causal or unmasked,
 /// assigned, in heads of a size its kernels know and rows of 16-byte chunks. What it then refuses, and all
-/// else (packed documents, blocks at other positions, windows, merges, outputs in fp32), our own kernels do.
+/// else (packed documents, blocks at other positions, windows, softcaps, merges, outputs in fp32), our own
+/// kernels do.
 template <class Args, class... Outputs>
 bool library_can(const Args& a, const Target& target, const Outputs&... outputs) {
   const AttentionBlock& b = a.block;
   const auto fits = [](const HeadView& x) { return x.dtype == DType::bf16 && x.row_stride % 8 == 0; };
   return !target.attention_library.empty() && fits(a.q_THE) && fits(a.k_TKE) && fits(a.v_TKE) &&
-         fits(a.out_THE) && (fits(outputs) && ...) && b.window == 0 && b.sequences > 0 &&
+         fits(a.out_THE) && (fits(outputs) && ...) && b.window == 0 && b.softcap == 0 && b.sequences > 0 &&
          b.queries.max_seqlen == b.keys.max_seqlen && b.queries.first == b.keys.first &&
          !b.queries.first_B.defined() && !b.keys.first_B.defined() &&
          a.q_THE.rows == b.sequences * b.queries.max_seqlen && a.k_TKE.rows == a.q_THE.rows &&
