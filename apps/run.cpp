@@ -116,7 +116,8 @@ int run_command(const RunArgs& args) {
        .fresh = args.fresh,
        .fresh_command = fresh_command(args),
        .metrics_listen = args.metrics_listen,
-       .invocation = invocation(args)});
+       .invocation = invocation(args),
+       .find_s3 = [] { return io::s3_settings(process_environment); }});
   return result.stop_signal == 0 ? 0 : kExitOfSignal + result.stop_signal;
 }
 

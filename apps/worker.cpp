@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/nodes.h"
 #include "core/run/worker/worker.h"
 #include "core/run/worker/worker_process.h"
 
@@ -17,7 +18,8 @@ int worker_command(const WorkerArgs& args) {
   if (args.world != 0) memory.world = base::UniqueFd(++next);
   if (args.flights != 0) memory.flights = base::UniqueFd(++next);
   for (int i = 0; i < args.held; ++i) memory.held.emplace_back(++next);
-  return core::run::run_worker(base::UniqueFd(args.control), std::move(memory));
+  return core::run::run_worker(base::UniqueFd(args.control), std::move(memory), std::nullopt,
+                               [] { return io::s3_settings(process_environment); });
 }
 
 }  // namespace trainerd::apps

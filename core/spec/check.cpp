@@ -229,6 +229,7 @@ class Checker {
       problem("data.sources", "is empty: give at least one source, or data.train");
     for (const KeyProblem& wrong : data_mask_problems(job_, [this](const char* path) { return given(path); }))
       problem(wrong.path, wrong.what);
+    for (const KeyProblem& wrong : data_scheme_problems(job_)) problem(wrong.path, wrong.what);
     for (const KeyProblem& wrong : evaluation_problems(job_, problems_)) problem(wrong.path, wrong.what);
     if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&
         good({"data.tokenizer", "model.vocab"}) && job_.model.vocab < 256)

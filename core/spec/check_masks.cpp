@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "io/s3/client.h"
+#include "kernels/base/error.h"
+
 namespace trainerd::core::spec {
 
 void derive_documents(job::JobSpec& job, const Given& given) {
@@ -40,6 +43,35 @@ std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given&
     problems.push_back({"data.max_documents", std::to_string(d.max_documents) +
                                                   " is more than a sample has tokens (nearest valid: " +
                                                   std::to_string(job.model.seq_len) + ")"});
+  return problems;
+}
+
+std::vector<KeyProblem> data_scheme_problems(const job::JobSpec& job) {
+  const io::DataOptions& d = job.data;
+  std::vector<KeyProblem> problems;
+  if (d.format == io::DataFormat::synthetic) return problems;
+  const auto check = [&](const char* key, const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      if (path.find("://") == std::string::npos) continue;
+      try {
+        io::parse_s3(path);
+      } catch (const base::SpecError& error) {
+        problems.push_back({key, error.what()});
+      }
+    }
+  };
+  check("data.train", d.train);
+  check("data.valid", d.valid);
+  check("data.mask", d.mask);
+  check("data.valid_mask", d.valid_mask);
+  for (const io::ValidationSet& set : d.valid_sets) {
+    check("data.valid_sets", set.path);
+    check("data.valid_sets", set.mask);
+  }
+  for (const io::DataSource& source : d.sources) {
+    check("data.sources", source.path);
+    check("data.sources", source.mask);
+  }
   return problems;
 }
 

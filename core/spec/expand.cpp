@@ -132,7 +132,7 @@ void anchor_paths(std::vector<std::string>& paths, const std::string& directory)
   std::error_code error;
   const std::filesystem::path here = std::filesystem::current_path(error);
   for (std::string& path : paths) {
-    if (std::filesystem::path(path).is_absolute()) continue;
+    if (std::filesystem::path(path).is_absolute() || io::is_s3(path)) continue;
     for (const std::filesystem::path& base : {here / directory, here}) {
       if (error || !is_there(base / path)) continue;
       path = (base / path).lexically_normal().string();

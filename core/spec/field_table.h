@@ -34,6 +34,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m);
 /// empty: they have one.
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
 
+/// The keys of the cache of data at s3://.
+void add_cache(FieldTable& t, io::DataOptions& d);
+
 /// The keys of validation data, and of evaluations.
 void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle);
 void add_evaluation(FieldTable& t, job::EvaluateOptions& e);

@@ -259,6 +259,7 @@ void add_data(FieldTable& t, io::DataOptions& d) {
   t.add("data.prefetch", &d.prefetch,
         "microbatches that a thread of each rank reads ahead; 0: each is read when its step asks for it")
       .between(0, kMaxPrefetch);
+  add_cache(t, d);
 }
 
 }  // namespace

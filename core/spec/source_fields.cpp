@@ -1,9 +1,10 @@
 #include "core/spec/field_table.h"
+#include "io/tokens/source_files.h"
 
 namespace trainerd::core::spec {
 namespace {
 
-constexpr double kMaxTokens = 1e18, kMaxToken = 2147483647;
+constexpr double kMaxCacheBytes = 1e18, kMaxTokens = 1e18, kMaxToken = 2147483647;
 
 std::vector<Field> fields_of_source(io::DataSource& s) {
   FieldTable t;
@@ -61,6 +62,21 @@ void add_documents(FieldTable& t, io::DataOptions& d, const std::string& idle) {
 }
 
 }  // namespace
+
+void add_cache(FieldTable& t, io::DataOptions& d) {
+  const bool none = !io::reads_objects(d);
+  const std::string idle = "no path of the data is at s3://";
+  t.add("data.cache.directory", &d.cache_directory,
+        "where each node keeps blocks of files at s3:// that it has read: a local directory, which ranks and "
+        "runs share")
+      .or_else("`/var/tmp/trainerd-cache-UID`")
+      .idle_if(none || d.cache_bytes == 0, none ? idle : "bytes: 0 keeps none");
+  t.add("data.cache.bytes", &d.cache_bytes,
+        "size of that directory at most; those blocks go first that were not read for the longest time. 0: "
+        "none are kept on disk")
+      .between(0, kMaxCacheBytes)
+      .idle_if(none, idle);
+}
 
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
   t.add("data.sources", MapList(d.sources, fields_of_source),

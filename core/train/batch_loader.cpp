@@ -30,6 +30,7 @@ struct BatchLoader::State {
   std::int64_t total = 0;  ///< microbatches of all passes
 
   HostSample sample;
+  std::int64_t told = 0;  ///< microbatches whose samples were announced
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -42,12 +43,26 @@ struct BatchLoader::State {
   const BatchRequest& request(std::int64_t i) const {
     return options.requests[static_cast<std::size_t>(i % static_cast<std::int64_t>(options.requests.size()))];
   }
+  /// Tells what will be read up to the microbatches that follow `i`.
+  void announce(std::int64_t i) {
+    if (!options.announce) return;
+    for (; told < std::min(total, i + 1 + options.announced); ++told) {
+      const BatchRequest& next = request(told);
+      if (!next.tokens && !options.shape.reads_documents()) continue;
+      const std::int64_t pass = told / static_cast<std::int64_t>(options.requests.size());
+      const std::int64_t first = options.shape.first_sample(next.microbatch);
+      const std::int64_t end = std::min(first + options.shape.micro, options.shape.global);
+      for (std::int64_t number = first; number < end; ++number)
+        options.announce(pass * options.samples_per_pass + number);
+    }
+  }
   /// Makes microbatch `i` in its slot.
   void make(std::int64_t i) {
     const std::int64_t pass = i / static_cast<std::int64_t>(options.requests.size());
     Slot& to = slot(i);
     to.error = nullptr;
     try {
+      if (options.ahead > 0) announce(i);
       make_batch(
           options.shape, request(i),
           [&](std::int64_t number, HostSample& into) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,11 @@ class BatchLoader final : public BatchSource {
     std::int64_t passes = 0;             ///< after the last one nothing is read
     std::int64_t samples_per_pass = 0;   ///< the global batch
     std::int64_t ahead = 0;  ///< microbatches; 0: each is made when it is asked for, without a thread
+    /// Told of the samples of the next `announced` microbatches before one is made, each once and in the
+    /// order of their reads; on the loader's thread. None: nobody needs to know. Without `ahead` it is not
+    /// called.
+    std::function<void(std::int64_t sample)> announce = {};
+    std::int64_t announced = 0;
   };
   /// `read` counts samples from 0 at the first pass, and may be called by the loader's thread until the
   /// loader is destroyed. What it owns must be safe to use for longer: see the destructor.

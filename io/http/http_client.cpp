@@ -6,14 +6,15 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/base/error.h"
 
 namespace trainerd::io {
 namespace {
-
-constexpr std::size_t kMaxReply = std::size_t{16} << 20;
 
 struct Curl {
   decltype(&::curl_global_init) global_init = nullptr;
@@ -59,11 +60,30 @@ const Curl& curl() {
   return library;
 }
 
+struct Reply {
+  std::size_t limit;
+  HttpResponse response;
+};
+
 std::size_t take(char* bytes, std::size_t size, std::size_t count, void* to) {
-  auto& body = *static_cast<std::string*>(to);
-  if (body.size() + size * count > kMaxReply) return 0;  // ends the transfer with an error
-  body.append(bytes, size * count);
+  Reply& reply = *static_cast<Reply*>(to);
+  if (reply.response.body.size() + size * count > reply.limit) return 0;  // ends the transfer with an error
+  reply.response.body.append(bytes, size * count);
   return size * count;
+}
+
+std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* to) {
+  std::map<std::string, std::string>& headers = static_cast<Reply*>(to)->response.headers;
+  const std::string_view line(bytes, size * count);
+  if (line.starts_with("HTTP/")) headers.clear();  // a proxy's reply, or "100 Continue", came before
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return line.size();
+  std::string name(line.substr(0, colon)), value(line.substr(colon + 1));
+  for (char& c : name)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  const std::size_t first = value.find_first_not_of(" \t"), last = value.find_last_not_of(" \t\r\n");
+  headers[name] = first == std::string::npos || last < first ? "" : value.substr(first, last - first + 1);
+  return line.size();
 }
 
 int is_aborted(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
@@ -90,7 +110,7 @@ void HttpClient::abort() { state_->aborted = true; }
 std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::string& why) {
   const Curl& c = curl();
   CURL* const handle = state_->handle;
-  HttpResponse reply;
+  Reply reply{.limit = request.max_reply, .response = {}};
   std::array<char, CURL_ERROR_SIZE> error{};
   curl_slist* headers = c.append(nullptr, "Expect:");  // the body goes at once
   for (const std::string& header : request.headers) headers = c.append(headers, header.c_str());
@@ -104,7 +124,10 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
   c.set(handle, CURLOPT_USERAGENT, "trainerd");
   c.set(handle, CURLOPT_ERRORBUFFER, error.data());
   c.set(handle, CURLOPT_WRITEFUNCTION, take);
-  c.set(handle, CURLOPT_WRITEDATA, &reply.body);
+  c.set(handle, CURLOPT_WRITEDATA, &reply);
+  c.set(handle, CURLOPT_HEADERFUNCTION, take_header);
+  c.set(handle, CURLOPT_HEADERDATA, &reply);
+  c.set(handle, CURLOPT_PATH_AS_IS, 1L);  // a signature is of the path as it is
   c.set(handle, CURLOPT_NOPROGRESS, 0L);
   c.set(handle, CURLOPT_XFERINFOFUNCTION, is_aborted);
   c.set(handle, CURLOPT_XFERINFODATA, &state_->aborted);
@@ -112,6 +135,17 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
     c.set(handle, CURLOPT_POST, 1L);
     c.set(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
     c.set(handle, CURLOPT_POSTFIELDS, request.body->data());
+  } else if (request.method == "PUT") {
+    c.set(handle, CURLOPT_POST, 1L);
+    c.set(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.upload.size()));
+    c.set(handle, CURLOPT_POSTFIELDS,
+          request.upload.empty() ? "" : reinterpret_cast<const char*>(request.upload.data()));
+  }
+  if (request.method == "HEAD") c.set(handle, CURLOPT_NOBODY, 1L);
+  else if (!request.method.empty()) c.set(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  if (request.stall_seconds > 0) {
+    c.set(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    c.set(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(std::ceil(request.stall_seconds)));
   }
   const CURLcode code = state_->aborted ? CURLE_ABORTED_BY_CALLBACK : c.perform(handle);
   long status = 0;
@@ -121,8 +155,8 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
     why = error[0] != 0 ? error.data() : c.error_text(code);
     return std::nullopt;
   }
-  reply.status = static_cast<int>(status);
-  return reply;
+  reply.response.status = static_cast<int>(status);
+  return std::move(reply.response);
 }
 
 std::string url_encoded(const std::string& text) {

@@ -22,6 +22,8 @@ class RankMetrics {
     prometheus::Gauge *step = nullptr, *step_seconds = nullptr, *used = nullptr, *planned = nullptr;
     prometheus::Counter* steps = nullptr;
     std::array<prometheus::Counter*, base::kLedgerParts.size()> time{};
+    std::array<prometheus::Counter*, 6> reads{};  ///< of an object store; none: its data is local
+    std::array<double, 6> reads_before{};
     double steps_before = 0;  ///< of the workers before a restart
     std::array<double, base::kLedgerParts.size()> time_before{};
   };
@@ -29,6 +31,7 @@ class RankMetrics {
 
   prometheus::Family<prometheus::Gauge>&step_, &step_seconds_, &used_, &planned_, &resident_;
   prometheus::Family<prometheus::Counter>&steps_, &time_;
+  std::array<prometheus::Family<prometheus::Counter>*, 6> reads_;
   std::map<std::int64_t, Rank> ranks_;
 };
 

@@ -73,7 +73,7 @@ std::string hash_of(const std::string& text) { return xxh3_hex(std::as_bytes(std
 
 std::vector<InputFile> list_inputs(const PrepareOptions& options) {
   std::vector<InputFile> inputs;
-  for (const DataFile& file : list_files(options.inputs)) {
+  for (const ListedFile& file : list_files(options.inputs)) {
     InputFile input = look_at(file.path, options);
     if (input.stamp.bytes == 0 && file.named)
       throw base::data_error(file.path +

@@ -151,6 +151,16 @@ struct RestartRecord {
 /// What happens beside the steps: a line of events.jsonl.
 using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecord>;
 
+/// What a process has read of an object store since its start.
+struct ObjectReads {
+  std::int64_t requests = 0;        ///< tries included
+  std::int64_t retries = 0;         ///< tries after one that failed
+  std::int64_t bytes = 0;           ///< that came from the store
+  std::int64_t cached_bytes = 0;    ///< that came from the node's cache
+  std::int64_t cache_failures = 0;  ///< blocks that could not be kept there, or were damaged
+  std::int64_t renewals = 0;        ///< of credentials
+};
+
 /// What one rank does, about once a second, between two steps. It counts from its worker's start.
 struct RankStatusRecord {
   std::int64_t rank = 0;
@@ -160,7 +170,8 @@ struct RankStatusRecord {
   base::TimeLedger time;               ///< of all its steps
   std::int64_t memory_used_bytes = 0;  ///< the most that its step has taken of its plan
   std::int64_t memory_planned_bytes = 0;
-  std::int64_t resident_bytes = 0;  ///< host memory of its process; 0: not known
+  std::int64_t resident_bytes = 0;        ///< host memory of its process; 0: not known
+  std::optional<ObjectReads> reads = {};  ///< of its data; none: it is local
 };
 
 /// The GPU of one rank at one moment.

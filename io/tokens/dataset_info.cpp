@@ -1,13 +1,11 @@
 #include "io/tokens/dataset_info.h"
 
-#include <cerrno>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "io/text/json.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 namespace {
@@ -18,14 +16,12 @@ std::string dataset_path(const std::string& folder) {
 
 // What `take` finds in the file's JSON; none where there is no such file.
 template <class Take>
-auto read_dataset(const std::string& path, const Take& take)
+auto read_dataset(const std::string& path, const DataFiles& from, const Take& take)
     -> std::optional<decltype(take(nlohmann::json()))> {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd && errno == ENOENT) return std::nullopt;
-  const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
-  std::string text(static_cast<std::size_t>(bytes < 0 ? 0 : bytes), '\0');
-  if (bytes < 0 || base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0) != bytes)
-    throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  const DataFile file = from.open(path);
+  if (!file) return std::nullopt;
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  text.resize(static_cast<std::size_t>(file.read(0, std::as_writable_bytes(std::span(text)))));
   try {
     return take(parse_json(text));
   } catch (const JsonError& error) {
@@ -44,13 +40,13 @@ void check_same(const DatasetTokenizer& a, const DatasetTokenizer& b) {
 }  // namespace
 
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files) {
-  std::set<std::string> folders;
+  std::map<std::string, DataFiles> folders;
   for (const SourceFile& file : files)
-    folders.insert(std::filesystem::path(file.path).parent_path().string());
+    folders.try_emplace(std::filesystem::path(file.path).parent_path().string(), file.from);
   std::optional<DatasetTokenizer> found;
-  for (const std::string& folder : folders) {
+  for (const auto& [folder, from] : folders) {
     const std::string path = dataset_path(folder);
-    auto here = read_dataset(path, [&path](const nlohmann::json& j) {
+    auto here = read_dataset(path, from, [&path](const nlohmann::json& j) {
       const nlohmann::json tokenizer = member(j, "tokenizer");
       return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab"),
                               tokenizer.contains("file") ? string_member(tokenizer, "file") : ""};
@@ -61,21 +57,22 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
   return found;
 }
 
-std::optional<bool> dataset_has_masks(const std::string& folder) {
-  const auto says = read_dataset(dataset_path(folder), [](const nlohmann::json& j) -> std::optional<bool> {
-    if (!j.contains("loss_mask")) return std::nullopt;
-    if (!j["loss_mask"].is_boolean()) throw JsonError("\"loss_mask\" is neither true nor false");
-    return j["loss_mask"].get<bool>();
-  });
+std::optional<bool> dataset_has_masks(const std::string& folder, const DataFiles& from) {
+  const auto says =
+      read_dataset(dataset_path(folder), from, [](const nlohmann::json& j) -> std::optional<bool> {
+        if (!j.contains("loss_mask")) return std::nullopt;
+        if (!j["loss_mask"].is_boolean()) throw JsonError("\"loss_mask\" is neither true nor false");
+        return j["loss_mask"].get<bool>();
+      });
   return says.value_or(std::nullopt);
 }
 
-std::optional<std::string> dataset_checksum(const std::string& path) {
+std::optional<std::string> dataset_checksum(const std::string& path, const DataFiles& from) {
   const std::filesystem::path file(path);
   const std::string stem = file.stem().string(), ending = file.extension().string();
   if (ending.size() < 2) return std::nullopt;
   const std::string key = ending.substr(1) + "_xxh3";
-  return read_dataset(dataset_path(file.parent_path().string()),
+  return read_dataset(dataset_path(file.parent_path().string()), from,
                       [&](const nlohmann::json& j) -> std::optional<std::string> {
                         if (!j.contains("files")) return std::nullopt;
                         for (const nlohmann::json& entry : member(j, "files"))
@@ -87,16 +84,16 @@ std::optional<std::string> dataset_checksum(const std::string& path) {
 }
 
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
-                                                    bool validates) {
+                                                    bool validates, const DataFiles& from) {
   if (data.format != DataFormat::tokens) return std::nullopt;
   std::vector<std::string> paths = data.train;
   for (const DataSource& source : data.sources)
     paths.insert(paths.end(), source.path.begin(), source.path.end());
-  auto train = dataset_tokenizer(open_source_files(paths, data, vocab));
+  auto train = dataset_tokenizer(open_source_files(paths, data, vocab, from));
   if (!validates) return train;
   for (const ValidationSet& set : validation_sets(data)) {
     if (set.path.empty()) continue;  // of the training data's documents
-    const auto valid = dataset_tokenizer(open_source_files(set.path, data, vocab));
+    const auto valid = dataset_tokenizer(open_source_files(set.path, data, vocab, from));
     if (train && valid) check_same(*train, *valid);
   }
   return train;

@@ -25,15 +25,15 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
 
 /// Whether the `dataset.json` in `folder` says that each of its token files has a loss mask; none where it
 /// says neither, or there is no such file. Throws DataError: it is broken.
-std::optional<bool> dataset_has_masks(const std::string& folder);
+std::optional<bool> dataset_has_masks(const std::string& folder, const DataFiles& from = {});
 
 /// The checksum (128-bit XXH3, in hex) that the `dataset.json` beside a file of tokens, its index or its mask
 /// has of it; none: it has none, or there is no such file. Throws DataError: it is broken.
-std::optional<std::string> dataset_checksum(const std::string& path);
+std::optional<std::string> dataset_checksum(const std::string& path, const DataFiles& from = {});
 
 /// That of the training data. Throws DataError when its sources, or with `validates` these and the validation
 /// data, were made by different tokenizers.
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
-                                                    bool validates);
+                                                    bool validates, const DataFiles& from = {});
 
 }  // namespace trainerd::io

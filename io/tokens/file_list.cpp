@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -82,8 +84,53 @@ std::vector<std::string> match_pattern(const std::string& pattern) {
   return files;
 }
 
+std::vector<std::string> names_of_key(const std::string& key) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= key.size();) {
+    const std::size_t slash = std::min(key.find('/', at), key.size());
+    names.push_back(key.substr(at, slash - at));
+    at = slash + 1;
+  }
+  return names;
+}
+
+// Whether names from `of` on match those of the pattern from `at` on; those that are left are of files below
+// a directory that matches.
+bool matches(const std::vector<std::string>& pattern, std::size_t at, const std::vector<std::string>& names,
+             std::size_t of) {
+  if (at == pattern.size()) return true;
+  if (of == names.size()) return false;
+  const std::string& name = pattern[at];
+  if (name == "**")
+    return matches(pattern, at + 1, names, of) ||
+           (!names[of].starts_with('.') && of + 1 < names.size() && matches(pattern, at, names, of + 1));
+  const bool here =
+      is_pattern(name) ? fnmatch(name.c_str(), names[of].c_str(), FNM_PERIOD) == 0 : name == names[of];
+  return here && matches(pattern, at + 1, names, of + 1);
+}
+
+/// Objects that an s3:// path stands for, and whether it is the name of one.
+std::pair<std::vector<std::string>, bool> objects_of(const std::string& path, const DataFiles& from) {
+  if (!path.ends_with('/') && from.exists(path)) return {{path}, true};
+  const std::size_t special = path.find_first_of("*?[");
+  if (special == std::string::npos) {
+    std::vector<std::string> below = from.list_objects(path.ends_with('/') ? path : path + "/");
+    if (below.empty())
+      throw base::data_error(path + ": there is no such object, and no key begins with \"" +
+                             parse_s3(path).key + "/\": check bucket and key");
+    return {std::move(below), false};
+  }
+  // Of all that begins as the pattern does before its first special name.
+  const std::vector<std::string> pattern = names_of_key(parse_s3(path).key);
+  std::vector<std::string> found;
+  for (std::string& uri : from.list_objects(path.substr(0, path.rfind('/', special) + 1)))
+    if (matches(pattern, 0, names_of_key(parse_s3(uri).key), 0)) found.push_back(std::move(uri));
+  return {std::move(found), false};
+}
+
 // One file by two names is one file.
 std::string identity_of(const std::string& path) {
+  if (is_s3(path)) return path;
   std::error_code error;
   const fs::path canonical = fs::canonical(path, error);
   return error ? path : canonical.string();
@@ -91,14 +138,15 @@ std::string identity_of(const std::string& path) {
 
 }  // namespace
 
-std::vector<DataFile> list_files(const std::vector<std::string>& paths) {
-  std::vector<DataFile> all;
+std::vector<ListedFile> list_files(const std::vector<std::string>& paths, const DataFiles& from) {
+  std::vector<ListedFile> all;
   std::set<std::string> seen;
   for (const std::string& path : paths) {
     std::vector<std::string> files;
     const fs::file_type type = status_of(path).type();
-    const bool named = type == fs::file_type::regular;
-    if (named) files.push_back(path);
+    bool named = type == fs::file_type::regular;
+    if (is_s3(path)) std::tie(files, named) = objects_of(path, from);
+    else if (named) files.push_back(path);
     else if (type == fs::file_type::directory) collect_below(path, files);
     else if (fs::exists(status_of(path)))
       throw base::data_error(

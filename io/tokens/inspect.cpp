@@ -16,7 +16,6 @@
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 namespace {
@@ -46,11 +45,11 @@ std::string printable(std::span<const std::byte> bytes) {
 }
 
 Description describe_file(const std::string& path, const InspectOptions& options) {
-  const std::vector<std::byte> head = head_of_file(path);
+  const std::vector<std::byte> head = head_of_file(path, options.files);
   DataOptions data;
   data.format = format_by_head(path, head, options);
   data.dtype = options.dtype;
-  Description d{.file = open_source_file(path, data, options.vocab),
+  Description d{.file = open_source_file(path, data, options.vocab, options.files),
                 .ids = {},
                 .mask = {},
                 .first_line = {},
@@ -203,13 +202,11 @@ std::string report(const std::string& path, const std::vector<Description>& file
 
 }  // namespace
 
-std::vector<std::byte> head_of_file(const std::string& path) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+std::vector<std::byte> head_of_file(const std::string& path, const DataFiles& from) {
+  const DataFile file = from.open(path);
+  if (!file) throw base::data_error(path + ": cannot be opened: " + base::errno_text(ENOENT));
   std::vector<std::byte> head(static_cast<std::size_t>(kLayoutHeadBytes));
-  const std::int64_t got = base::read_at(fd.get(), head, 0);
-  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
-  head.resize(static_cast<std::size_t>(got));
+  head.resize(static_cast<std::size_t>(file.read(0, head)));
   return head;
 }
 
@@ -226,8 +223,9 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
   Inspection inspection;
   std::vector<Description> described;
   // A Megatron index beside its data is looked at with it, whatever the other files are.
-  for (const DataFile& listed :
-       list_data({megatron_data_path(path)}, options.format.value_or(DataFormat::tokens))) {
+  const DataFiles& from = options.files;
+  for (const ListedFile& listed :
+       list_data({megatron_data_path(path, from)}, options.format.value_or(DataFormat::tokens), from)) {
     try {
       described.push_back(describe_file(listed.path, options));
     } catch (const base::DataError& error) {

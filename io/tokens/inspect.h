@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "io/files/data_files.h"
 #include "io/tokens/options.h"
 
 namespace trainerd::io {
@@ -19,6 +20,7 @@ struct InspectOptions {
   bool all = false;        ///< read the files whole, not samples of them
   int threads = 1;
   std::int64_t seq_len = 0;  ///< say how full samples of it are by DataOptions::packing; 0: do not
+  DataFiles files = {};      ///< what opens them
 };
 
 struct Inspection {
@@ -37,6 +39,6 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options);
 DataFormat format_by_head(const std::string& path, std::span<const std::byte> head,
                           const InspectOptions& options);
 /// The first kLayoutHeadBytes of a file. Throws DataError.
-std::vector<std::byte> head_of_file(const std::string& path);
+std::vector<std::byte> head_of_file(const std::string& path, const DataFiles& from = {});
 
 }  // namespace trainerd::io

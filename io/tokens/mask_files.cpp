@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <map>
 
@@ -11,18 +10,16 @@
 #include "io/tokens/dataset_info.h"
 #include "io/tokens/samples.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 namespace {
 
 void set_mask(SourceFile& file, const std::string& path) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd && errno == ENOENT)
+  const DataFile opened = file.from.open(path);
+  if (!opened)
     throw base::data_error(path + ": it is not there, and the dataset.json beside " + file.path +
                            " says that there are loss masks: copy it too, or prepare the data again");
-  const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
-  if (bytes < 0) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+  const std::int64_t bytes = opened.bytes();
   if (bytes != file.layout.tokens)
     throw base::data_error(fmt::format(
         "{}: a loss mask has a byte for each token; it has {} bytes, and {} has {} tokens: the mask "
@@ -35,7 +32,9 @@ void set_mask(SourceFile& file, const std::string& path) {
 std::vector<SourceFile> mask_files(std::span<const SourceFile> files) {
   std::vector<SourceFile> masks;
   for (const SourceFile& file : files)
-    if (!file.mask.empty()) masks.push_back({.path = file.mask, .bytes = file.layout.tokens, .layout = {}});
+    if (!file.mask.empty())
+      masks.push_back(
+          {.path = file.mask, .bytes = file.layout.tokens, .layout = {}, .mask = {}, .from = file.from});
   return masks;
 }
 
@@ -55,7 +54,8 @@ std::string mask_path_of(const std::string& data_path) {
 
 void attach_masks(std::vector<SourceFile>& files, const std::vector<std::string>& masks, DataFormat format) {
   if (!masks.empty()) {
-    const std::vector<DataFile> listed = list_files(masks);
+    const std::vector<ListedFile> listed =
+        list_files(masks, files.empty() ? DataFiles() : files.front().from);
     if (listed.size() != files.size())
       throw base::data_error(fmt::format(
           "{}{}: {} loss masks for {} files of tokens: name one for each, in the order of the files",
@@ -68,10 +68,9 @@ void attach_masks(std::vector<SourceFile>& files, const std::vector<std::string>
   for (SourceFile& file : files) {
     const std::string folder = std::filesystem::path(file.path).parent_path().string();
     const auto [at, is_new] = masked.try_emplace(folder, std::nullopt);
-    if (is_new) at->second = dataset_has_masks(folder);
+    if (is_new) at->second = dataset_has_masks(folder, file.from);
     const std::string path = mask_path_of(file.path);
-    std::error_code ignored;
-    if (!at->second && std::filesystem::is_regular_file(path, ignored))
+    if (!at->second && file.from.is_file(path))
       throw base::data_error(path +
                              ": a loss mask lies beside the tokens, and no dataset.json says whether it "
                              "counts: bring the dataset.json of `trainerd data prepare` back, name the mask "
@@ -81,11 +80,10 @@ void attach_masks(std::vector<SourceFile>& files, const std::vector<std::string>
 }
 
 void find_mask(SourceFile& file) {
-  std::error_code ignored;
   const std::string path = mask_path_of(file.path);
   const bool declared =
-      dataset_has_masks(std::filesystem::path(file.path).parent_path().string()).value_or(false);
-  if (declared || std::filesystem::is_regular_file(path, ignored)) set_mask(file, path);
+      dataset_has_masks(std::filesystem::path(file.path).parent_path().string(), file.from).value_or(false);
+  if (declared || file.from.is_file(path)) set_mask(file, path);
 }
 
 bool has_masks(std::span<const SourceFile> files) {

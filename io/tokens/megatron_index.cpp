@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 namespace {
@@ -38,23 +34,18 @@ constexpr std::array<TypeCode, 9> kTypes{{{"", TokenType::automatic},
 
 class Index {
  public:
-  explicit Index(const std::string& path) : path_(path), fd_(base::open_read(path)) {
-    if (!fd_ && errno != ENOENT)
-      throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
-  }
-  bool absent() const { return !fd_; }
-  std::int64_t bytes() const { return base::file_bytes(fd_.get()); }
+  Index(const std::string& path, const DataFiles& from) : path_(path), file_(from.open(path)) {}
+  bool absent() const { return !file_; }
+  std::int64_t bytes() const { return file_.bytes(); }
   void read_all(std::int64_t offset, std::span<std::byte> bytes) const {
-    const std::int64_t got = base::read_at(fd_.get(), bytes, offset);
-    if (got < 0) throw base::data_error(path_ + ": cannot be read: " + base::errno_text(errno));
+    const std::int64_t got = file_.read(offset, bytes);
     if (std::cmp_less(got, bytes.size()))
       throw base::data_error(path_ + ": this Megatron index was cut short; make it again");
   }
   /// False at the end of the file.
   template <class T>
   bool read(std::int64_t offset, T& value) const {
-    const std::int64_t got = base::read_at(fd_.get(), std::as_writable_bytes(std::span(&value, 1)), offset);
-    if (got < 0) throw base::data_error(path_ + ": cannot be read: " + base::errno_text(errno));
+    const std::int64_t got = file_.read(offset, std::as_writable_bytes(std::span(&value, 1)));
     return got == static_cast<std::int64_t>(sizeof(T));
   }
   template <class T>
@@ -67,7 +58,7 @@ class Index {
 
  private:
   std::string path_;
-  base::UniqueFd fd_;
+  DataFile file_;
 };
 
 /// One array of an index, read in blocks.
@@ -94,20 +85,17 @@ class Column {
   std::size_t at_ = 0;
 };
 
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 }  // namespace
 
-std::string megatron_data_path(const std::string& path) {
+std::string megatron_data_path(const std::string& path, const DataFiles& from) {
   constexpr std::string_view kIndexEnding = ".idx";
   if (path.ends_with(kIndexEnding)) {
     std::string data = path.substr(0, path.size() - kIndexEnding.size()) + ".bin";
-    return is_there(path) ? data : path;
+    return from.exists(path) ? data : path;
   }
-  return !is_there(path) && is_there(path + ".idx") ? path + ".bin" : path;
+  // Keys that end with a slash, or have special letters, name several files.
+  if (is_s3(path) && (path.ends_with('/') || path.find_first_of("*?[") != std::string::npos)) return path;
+  return !from.exists(path) && from.exists(path + ".idx") ? path + ".bin" : path;
 }
 
 std::string megatron_index_path(const std::string& data_path) {
@@ -116,8 +104,8 @@ std::string megatron_index_path(const std::string& data_path) {
   return data_path.substr(0, data_path.size() - kEnding.size()) + ".idx";
 }
 
-std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
-  const Index index(path);
+std::optional<MegatronIndex> read_megatron_index(const std::string& path, const DataFiles& from) {
+  const Index index(path, from);
   std::array<char, kIndexMagic.size()> magic{};
   if (index.absent() || !index.read(0, magic)) return std::nullopt;
   if (std::string_view(magic.data(), magic.size()).starts_with(kOldMagic))
@@ -146,7 +134,8 @@ std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
                       .type = type.type,
                       .data_bytes = 0,
                       .sequences = static_cast<std::int64_t>(sequences),
-                      .documents = static_cast<std::int64_t>(starts) - 1};
+                      .documents = static_cast<std::int64_t>(starts) - 1,
+                      .from = from};
   const std::int64_t bytes = kIndexHeaderBytes + 12 * found.sequences + 8 * (found.documents + 1);
   if (index.bytes() != bytes)
     throw base::data_error(path + ": its header says " + std::to_string(found.sequences) + " sequences and " +
@@ -166,7 +155,7 @@ std::optional<MegatronIndex> read_megatron_index(const std::string& path) {
 }
 
 void each_document(const MegatronIndex& index, const std::function<void(const Document&)>& visit) {
-  const Index file(index.path);
+  const Index file(index.path, index.from);
   const std::int64_t width = width_of(index.type), count = index.sequences;
   Column<std::int32_t> lengths(file, kIndexHeaderBytes, count);
   Column<std::int64_t> offsets(file, kIndexHeaderBytes + 4 * count, count);

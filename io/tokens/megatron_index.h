@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "io/files/data_files.h"
 #include "io/tokens/options.h"
 
 namespace trainerd::io {
@@ -16,6 +17,7 @@ struct MegatronIndex {
   std::int64_t data_bytes = 0;  ///< of `name.bin`
   std::int64_t sequences = 0;
   std::int64_t documents = 0;
+  DataFiles from = {};  ///< what opens it
 };
 
 /// Where the index of a token file lies: `name.idx` beside `name.bin`; empty for another name.
@@ -23,7 +25,7 @@ std::string megatron_index_path(const std::string& data_path);
 
 /// `c.bin` for `c`, `c.bin` or `c.idx`, by which Megatron names one data set; `path` itself where there is no
 /// index of that name.
-std::string megatron_data_path(const std::string& path);
+std::string megatron_data_path(const std::string& path, const DataFiles& from = {});
 
 /// Reads an index, all integers little-endian:
 ///   0  9 bytes  "MMIDIDX\0\0"
@@ -36,7 +38,7 @@ std::string megatron_data_path(const std::string& path);
 ///      int64    first sequence of each document, and S
 /// Empty when there is no such file or it has another magic number. Throws DataError naming it: a type that
 /// is no integer, another version, the older format TNTIDX, a file that does not have 34 + 12 S + 8 D bytes.
-std::optional<MegatronIndex> read_megatron_index(const std::string& path);
+std::optional<MegatronIndex> read_megatron_index(const std::string& path, const DataFiles& from = {});
 
 /// A document of a data set: tokens [first, first + tokens) of its file.
 struct Document {

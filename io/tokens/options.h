@@ -73,6 +73,9 @@ struct DataOptions {
   TokenType dtype = TokenType::automatic;
   DataChange on_change = DataChange::refuse;
   std::int64_t prefetch = 16;  ///< microbatches that each rank reads ahead; 0: none
+  /// Where blocks of objects at s3:// are kept on this node; empty: default_cache_directory().
+  std::string cache_directory = {};
+  std::int64_t cache_bytes = std::int64_t{8} << 30;  ///< of them at most; 0: none are kept
 
   bool operator==(const DataOptions&) const = default;
 };

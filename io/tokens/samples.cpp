@@ -14,7 +14,6 @@
 #include "io/hash/hash.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 #include "kernels/base/thread_pool.h"
 
 namespace trainerd::io {
@@ -135,16 +134,25 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
   pool.run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number, int thread) {
     const Task task = tasks[static_cast<std::size_t>(number)];
     const SourceFile& file = files[blocks[task.begin].file];
-    const base::UniqueFd fd = base::open_read(file.path);
-    if (!fd) return fail(task.begin, file.path + ": cannot be opened: " + base::errno_text(errno));
     std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(thread)];
-    for (std::size_t i = task.begin; i < task.end; ++i) {
-      buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(blocks[i].bytes)));
-      const std::span<std::byte> bytes = std::span(buffer).first(static_cast<std::size_t>(blocks[i].bytes));
-      const std::int64_t got = base::read_at(fd.get(), bytes, blocks[i].offset);
-      if (got < 0) return fail(i, file.path + ": cannot be read: " + base::errno_text(errno));
-      if (got < blocks[i].bytes) return fail(i, file.path + ": became shorter while it was read");
-      visit(i, bytes);
+    std::size_t at = task.begin;
+    try {
+      const DataFile opened = file.from.open(file.path);
+      if (!opened) return fail(at, file.path + ": cannot be opened: " + base::errno_text(ENOENT));
+      for (; at < task.end; ++at) {
+        buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(blocks[at].bytes)));
+        const std::span<std::byte> bytes =
+            std::span(buffer).first(static_cast<std::size_t>(blocks[at].bytes));
+        // Blocks of samples lie far from each other, but where they cover the file.
+        const bool once = task.end - task.begin > 1 && blocks[task.begin].offset + blocks[task.begin].bytes !=
+                                                           blocks[task.begin + 1].offset;
+        const std::int64_t got =
+            once ? opened.read_once(blocks[at].offset, bytes) : opened.read(blocks[at].offset, bytes);
+        if (got < blocks[at].bytes) return fail(at, file.path + ": became shorter while it was read");
+        visit(at, bytes);
+      }
+    } catch (const base::DataError& error) {
+      fail(at, error.what());
     }
   });
   if (!failure.empty()) throw base::data_error(failure);

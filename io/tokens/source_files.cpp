@@ -9,49 +9,61 @@
 
 #include "io/tokens/mask_files.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 
 namespace trainerd::io {
 
-std::vector<DataFile> list_data(const std::vector<std::string>& paths, DataFormat format) {
-  if (format != DataFormat::tokens) return list_files(paths);
+bool reads_objects(const DataOptions& options) {
+  if (options.format == DataFormat::synthetic) return false;
+  const auto any = [](const std::vector<std::string>& paths) {
+    return std::any_of(paths.begin(), paths.end(), is_s3);
+  };
+  return any(options.train) || any(options.valid) || any(options.mask) || any(options.valid_mask) ||
+         std::any_of(options.valid_sets.begin(), options.valid_sets.end(),
+                     [&](const ValidationSet& set) { return any(set.path) || any(set.mask); }) ||
+         std::any_of(options.sources.begin(), options.sources.end(),
+                     [&](const DataSource& source) { return any(source.path) || any(source.mask); });
+}
+
+std::vector<ListedFile> list_data(const std::vector<std::string>& paths, DataFormat format,
+                                  const DataFiles& from) {
+  if (format != DataFormat::tokens) return list_files(paths, from);
   std::vector<std::string> named = paths;
   for (std::string& path : named)
-    if (!path.ends_with(".idx")) path = megatron_data_path(path);
-  std::vector<DataFile> files = list_files(named);
+    if (!path.ends_with(".idx")) path = megatron_data_path(path, from);
+  std::vector<ListedFile> files = list_files(named, from);
   std::set<std::string> companions;
-  for (const DataFile& file : files) {
+  for (const ListedFile& file : files) {
     companions.insert(megatron_index_path(file.path));
     companions.insert(mask_path_of(file.path));
   }
-  std::erase_if(files, [&](const DataFile& file) {
+  std::erase_if(files, [&](const ListedFile& file) {
     return !file.named && (companions.contains(file.path) || file.path.ends_with("/dataset.json"));
   });
   return files;
 }
 
-SourceFile open_source_file(const std::string& path, const DataOptions& options, std::int64_t vocab) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
-  SourceFile file{.path = path, .bytes = base::file_bytes(fd.get()), .layout = {}};
+SourceFile open_source_file(const std::string& path, const DataOptions& options, std::int64_t vocab,
+                            const DataFiles& from) {
+  const DataFile opened = from.open(path);
+  if (!opened) throw base::data_error(path + ": cannot be opened: " + base::errno_text(ENOENT));
+  SourceFile file{.path = path, .bytes = opened.bytes(), .layout = {}, .mask = {}, .from = from};
   std::array<std::byte, kLayoutHeadBytes> head{};
-  const std::int64_t got = file.bytes < 0 ? -1 : base::read_at(fd.get(), head, 0);
-  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  const std::int64_t got = opened.read(0, head);
   if (file.bytes == 0) return file;
   LayoutRequest request{.format = options.format, .dtype = options.dtype, .vocab = vocab};
   if (options.format == DataFormat::tokens)
     if (const std::string index = megatron_index_path(path); !index.empty())
-      request.index = read_megatron_index(index);
+      request.index = read_megatron_index(index, from);
   file.layout =
       detect_layout(std::span(head).first(static_cast<std::size_t>(got)), file.bytes, request, path);
   return file;
 }
 
 std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
-                                          std::int64_t vocab) {
+                                          std::int64_t vocab, const DataFiles& from) {
   std::vector<SourceFile> files;
-  for (const DataFile& listed : list_data(paths, options.format)) {
-    SourceFile file = open_source_file(listed.path, options, vocab);
+  for (const ListedFile& listed : list_data(paths, options.format, from)) {
+    SourceFile file = open_source_file(listed.path, options, vocab, from);
     if (file.layout.tokens == 0 && listed.named)
       throw base::data_error(listed.path +
                              ": the file holds no tokens: name one that does, or take it off the list");

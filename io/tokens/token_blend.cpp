@@ -107,9 +107,13 @@ TokenBlend::TokenBlend(const std::vector<DataSource>& sources, const DataOptions
   start_order({});
 }
 
-TokenBlend TokenBlend::training(const DataOptions& options, const SampleShape& shape) {
+TokenBlend TokenBlend::training(const DataOptions& options, const SampleShape& shape,
+                                const DataFiles& files) {
   const bool split = options.format != DataFormat::synthetic && options.valid_fraction > 0;
-  return {training_sources(options), options, shape, {.part = split ? DataPart::training : DataPart::all}};
+  return {training_sources(options),
+          options,
+          shape,
+          {.part = split ? DataPart::training : DataPart::all, .files = files}};
 }
 
 std::vector<ValidationSet> validation_sets(const DataOptions& data) {
@@ -128,8 +132,8 @@ TokenBlend TokenBlend::validation(const DataOptions& options, const SampleShape&
 }
 
 TokenBlend TokenBlend::validation(const DataOptions& options, const SampleShape& shape,
-                                  const ValidationSet& set) {
-  TokenSource::Reading reading{.order = SampleOrder::in_order, .stream = kValidStream};
+                                  const ValidationSet& set, const DataFiles& files) {
+  TokenSource::Reading reading{.order = SampleOrder::in_order, .stream = kValidStream, .files = files};
   if (options.format == DataFormat::synthetic || !set.path.empty())
     return {{{.path = set.path, .weight = 1, .mask = set.mask}}, options, shape, reading};
   reading.part = DataPart::validation;
@@ -198,6 +202,12 @@ TokenBlend::Place TokenBlend::place_of(std::int64_t cursor) const {
     throw base::data_error("data.sources: every source has given all that its epochs and tokens allow");
   const Blend::Place place = s.blend->at(position);
   return {s.sources[place.source], s.taken[place.source] + place.sample};
+}
+
+void TokenBlend::announce(std::int64_t cursor) const {
+  if (cursor - state_->order_start >= state_->blend->length()) return;
+  const Place place = place_of(cursor);
+  place.source.announce(place.cursor);
 }
 
 void TokenBlend::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {

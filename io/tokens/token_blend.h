@@ -58,11 +58,12 @@ struct SampleShape {
 class TokenBlend {
  public:
   /// Opens every file of the training data. Throws DataError naming it, see TokenSource.
-  static TokenBlend training(const DataOptions& options, const SampleShape& shape);
+  static TokenBlend training(const DataOptions& options, const SampleShape& shape,
+                             const DataFiles& files = {});
   /// Of one of `validation_sets`, whose samples come in their order. Of a split the sources give theirs by
   /// their weights, and once.
-  static TokenBlend validation(const DataOptions& options, const SampleShape& shape,
-                               const ValidationSet& set);
+  static TokenBlend validation(const DataOptions& options, const SampleShape& shape, const ValidationSet& set,
+                               const DataFiles& files = {});
   /// Of the first.
   static TokenBlend validation(const DataOptions& options, const SampleShape& shape);
   ~TokenBlend();
@@ -78,6 +79,8 @@ class TokenBlend {
   std::vector<SourceFacts> check_samples(int threads) const;
 
   void start_order(const DataOrder& order);
+  /// The sample at `cursor` will be read soon, see TokenSource::announce. A cursor that has none is let be.
+  void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not for two threads at
   /// once.
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);

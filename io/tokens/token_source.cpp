@@ -45,8 +45,19 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   return largest;
 }
 
-void read_bytes(int fd, const std::string& path, std::int64_t offset, std::span<std::byte> bytes) {
-  const std::int64_t got = base::read_at(fd, bytes, offset);
+/// Local files are opened again and again, since they may be many; remote ones once.
+struct OpenFiles {
+  FdCache descriptors{0};
+  std::vector<DataFile> remote;  ///< by file; none: it is local
+};
+
+void read_bytes(OpenFiles& files, std::size_t file, const std::string& path, std::int64_t file_bytes,
+                std::int64_t offset, std::span<std::byte> bytes) {
+  if (files.remote[file]) {
+    files.remote[file].read(offset, bytes);
+    return;
+  }
+  const std::int64_t got = base::read_at(files.descriptors.get(file, path, file_bytes), bytes, offset);
   if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
   if (std::cmp_less(got, bytes.size()))
     throw base::data_error(
@@ -73,7 +84,7 @@ std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t voca
 struct TokenSource::State {
   std::vector<SourceFile> files;
   std::vector<Stretch> stretches;
-  FdCache descriptors{0}, mask_descriptors{0};
+  OpenFiles opened, opened_masks;
   std::optional<DocumentBoundaries> boundaries;  // where documents matter
   std::optional<PackedSequences> packed;         // its pieces are the documents then
   std::int64_t most_pieces = 0;
@@ -119,7 +130,7 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     if (s.format == DataFormat::text && options.tokenizer != "bytes")
       throw base::spec_error("data.tokenizer: " + options.tokenizer +
                              " does not exist; for text there is: bytes");
-    s.files = open_source_files(paths, options, vocab);
+    s.files = open_source_files(paths, options, vocab, reading.files);
     attach_masks(s.files, reading.masks, s.format);
     s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
     if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
@@ -133,8 +144,12 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     if (packs) s.pack(seed);
     const std::size_t kinds = has_masks(s.files) ? 2 : 1,
                       open_files = std::max<std::size_t>(1, reading.open_files / kinds);
-    s.descriptors = FdCache(s.files.size(), open_files);
-    if (kinds == 2) s.mask_descriptors = FdCache(s.files.size(), open_files);
+    s.opened.descriptors = FdCache(s.files.size(), open_files);
+    if (kinds == 2) s.opened_masks.descriptors = FdCache(s.files.size(), open_files);
+    for (const SourceFile& file : s.files) {
+      s.opened.remote.push_back(is_s3(file.path) ? reading.files.open(file.path) : DataFile());
+      s.opened_masks.remote.push_back(is_s3(file.mask) ? reading.files.open(file.mask) : DataFile());
+    }
     s.staging.resize(static_cast<std::size_t>(seq_len + 1) * sizeof(std::int64_t));
   }
   if (s.packed) {
@@ -230,6 +245,26 @@ std::int64_t TokenSource::State::sample_at(std::int64_t cursor) const {
     sample = permute_index(place, n, (std::uint64_t{bits[0]} << 32) | bits[1]);
   }
   return static_cast<std::int64_t>(sample);
+}
+
+void TokenSource::announce(std::int64_t cursor) const {
+  const State& s = *state_;
+  if (s.format == DataFormat::synthetic) return;
+  const auto announce_run = [&s](std::int64_t position, std::int64_t tokens) {
+    s.each_part(position, static_cast<std::size_t>(tokens),
+                [&s](std::size_t file, std::int64_t at, std::size_t, std::size_t count) {
+                  const TokenLayout& layout = s.files[file].layout;
+                  const auto here = static_cast<std::int64_t>(count);
+                  if (s.opened.remote[file])
+                    s.opened.remote[file].announce(layout.data_offset + at * layout.token_bytes,
+                                                   here * layout.token_bytes);
+                  if (s.opened_masks.remote[file]) s.opened_masks.remote[file].announce(at, here);
+                });
+  };
+  if (!s.packed) return announce_run(s.position_of(cursor), s.seq_len + 1);
+  std::vector<PackedPiece> pieces;
+  s.packed->pieces_of(s.sample_at(cursor), pieces);
+  for (const PackedPiece& piece : pieces) announce_run(piece.position, piece.tokens);
 }
 
 void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
@@ -340,8 +375,7 @@ void TokenSource::State::read_part(std::size_t index, std::int64_t position, std
   const SourceFile& file = files[index];
   const std::int64_t width = file.layout.token_bytes;
   const std::span<std::byte> bytes(staging.data(), out.size() * static_cast<std::size_t>(width));
-  read_bytes(descriptors.get(index, file.path, file.bytes), file.path,
-             file.layout.data_offset + position * width, bytes);
+  read_bytes(opened, index, file.path, file.bytes, file.layout.data_offset + position * width, bytes);
   std::uint32_t largest = 0;
   switch (file.layout.type) {
     case TokenType::uint8: largest = widen<std::uint8_t>(bytes.data(), out); break;
@@ -363,7 +397,7 @@ void TokenSource::State::read_mask(std::size_t index, std::int64_t position, std
   const SourceFile& file = files[index];
   if (file.mask.empty()) return std::fill(out.begin(), out.end(), 1.0f);
   const std::span<std::byte> bytes(staging.data(), out.size());
-  read_bytes(mask_descriptors.get(index, file.mask, file.layout.tokens), file.mask, position, bytes);
+  read_bytes(opened_masks, index, file.mask, file.layout.tokens, position, bytes);
   if (const std::string problem = mask_problem(file.mask, scan_mask(position, bytes)); !problem.empty())
     throw base::data_error(problem);
   std::transform(bytes.begin(), bytes.end(), out.begin(),

@@ -36,6 +36,7 @@ class TokenSource {
     DataPart part = DataPart::all;                 ///< by `options.valid_fraction`
     std::size_t open_files = FdCache::kOpenFiles;  ///< at most
     std::vector<std::string> masks = {};           ///< as DataOptions::mask
+    DataFiles files = {};                          ///< what opens them
   };
   /// Opens every file of `paths` (see DataOptions). Throws DataError naming the file: absent, empty,
   /// unreadable, shorter than its header says, without documents where only some are read, or holding fewer
@@ -67,6 +68,8 @@ class TokenSource {
   /// `stream`: a run whose data was replaced there. Before: at cursor 0, with stream 0.
   void start_order(std::int64_t cursor, std::int64_t stream);
 
+  /// The sample at `cursor` will be read soon: what it needs of remote files is fetched.
+  void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first.
   /// Throws DataError for a short read or a token >= vocab, naming file and position. Allocates nothing. Not
   /// for two threads at once.

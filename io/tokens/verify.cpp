@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "io/tokens/samples.h"
 #include "io/tokens/source_files.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
 #include "kernels/base/thread_pool.h"
 
 namespace trainerd::io {
@@ -37,14 +35,12 @@ struct VerifiedFile {
 
 // The checksum that `path` had when `xxhsum -H2 PATH >PATH.xxh128` wrote it down; none: it is not written
 // down.
-std::optional<std::string> noted_checksum(const std::string& path) {
+std::optional<std::string> noted_checksum(const std::string& path, const DataFiles& from) {
   const std::string note = path + ".xxh128";
-  const base::UniqueFd fd = base::open_read(note);
-  if (!fd && errno == ENOENT) return std::nullopt;
+  const DataFile file = from.open(note);
+  if (!file) return std::nullopt;
   std::string text(kHexDigits, '\0');
-  const std::int64_t got =
-      fd ? base::read_at(fd.get(), std::as_writable_bytes(std::span(text.data(), text.size())), 0) : -1;
-  if (got < 0) throw base::data_error(note + ": cannot be read: " + base::errno_text(errno));
+  const std::int64_t got = file.read(0, std::as_writable_bytes(std::span(text.data(), text.size())));
   text.resize(static_cast<std::size_t>(got));
   std::transform(text.begin(), text.end(), text.begin(),
                  [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
@@ -55,16 +51,16 @@ std::optional<std::string> noted_checksum(const std::string& path) {
 
 // Reads a file in order, and gives its checksum.
 template <class Visit>
-std::string read_whole(const std::string& path, std::int64_t size, const Visit& visit) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+std::string read_whole(const std::string& path, const DataFiles& from, std::int64_t size,
+                       const Visit& visit) {
+  const DataFile file = from.open(path);
+  if (!file) throw base::data_error(path + ": cannot be opened: " + base::errno_text(ENOENT));
   std::vector<std::byte> block(static_cast<std::size_t>(std::min(size, kVerifyBlockBytes)));
   Xxh3 hash;
   for (std::int64_t at = 0; at < size;) {
     const std::span<std::byte> bytes =
         std::span(block).first(static_cast<std::size_t>(std::min(kVerifyBlockBytes, size - at)));
-    const std::int64_t got = base::read_at(fd.get(), bytes, at);
-    if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+    const std::int64_t got = file.read_once(at, bytes);
     if (std::cmp_less(got, bytes.size())) throw base::data_error(path + ": became shorter while it was read");
     hash.update(bytes);
     visit(at, std::span<const std::byte>(bytes));
@@ -73,13 +69,13 @@ std::string read_whole(const std::string& path, std::int64_t size, const Visit& 
   return hash.hex();
 }
 
-void check_noted(const std::string& path, const std::string& checksum) {
-  const auto noted = noted_checksum(path);
+void check_noted(const std::string& path, const DataFiles& from, const std::string& checksum) {
+  const auto noted = noted_checksum(path, from);
   if (noted && *noted != checksum)
     throw base::data_error(path + ": its checksum is " + checksum + ", and " + path + ".xxh128 says " +
                            *noted +
                            ": the file was damaged or changed; copy it again, or write its checksum anew");
-  const auto prepared = dataset_checksum(path);
+  const auto prepared = dataset_checksum(path, from);
   if (prepared && *prepared != checksum)
     throw base::data_error(
         path + ": its checksum is " + checksum + ", and dataset.json says " + *prepared +
@@ -93,12 +89,13 @@ void verify_mask(VerifiedFile& verified) {
   find_mask(verified.file);
   const std::string& path = verified.file.mask;
   if (path.empty()) return;
+  const DataFiles& from = verified.file.from;
   verified.mask_checksum = read_whole(
-      path, verified.file.layout.tokens,
+      path, from, verified.file.layout.tokens,
       [&](std::int64_t at, std::span<const std::byte> bytes) { add(verified.mask, scan_mask(at, bytes)); });
   if (const std::string problem = mask_problem(path, verified.mask); !problem.empty())
     throw base::data_error(problem);
-  check_noted(path, verified.mask_checksum);
+  check_noted(path, from, verified.mask_checksum);
 }
 
 void verify_file(VerifiedFile& verified, const InspectOptions& options) {
@@ -111,16 +108,16 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
   };
   attempt([&] {
     DataOptions data;
-    data.format = format_by_head(verified.path, head_of_file(verified.path), options);
+    data.format = format_by_head(verified.path, head_of_file(verified.path, options.files), options);
     data.dtype = options.dtype;
-    verified.file = open_source_file(verified.path, data, options.vocab);
+    verified.file = open_source_file(verified.path, data, options.vocab, options.files);
   });
   // What cannot be read as data has no ids, and no checksum that is worth a note.
   if (!verified.problems.empty()) return;
   attempt([&] {
     const SourceFile& file = verified.file;
     verified.checksum =
-        read_whole(file.path, file.bytes, [&](std::int64_t at, std::span<const std::byte> bytes) {
+        read_whole(file.path, file.from, file.bytes, [&](std::int64_t at, std::span<const std::byte> bytes) {
           if (file.layout.tokens > 0) add(verified.ids, scan_ids(file, at, bytes, options.vocab));
         });
   });
@@ -137,13 +134,15 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
         verified.empty_documents += document.tokens == 0 ? 1 : 0;
       });
     });
-  attempt([&] { check_noted(verified.path, verified.checksum); });
+  attempt([&] { check_noted(verified.path, options.files, verified.checksum); });
   if (verified.file.layout.index)
     attempt([&] {
-      const std::string index = std::filesystem::path(verified.path).replace_extension(".idx").string();
-      if (!dataset_checksum(index)) return;
-      const auto size = static_cast<std::int64_t>(std::filesystem::file_size(index));
-      check_noted(index, read_whole(index, size, [](std::int64_t, std::span<const std::byte>) {}));
+      const std::string& index = verified.file.layout.index->path;
+      const DataFiles& from = options.files;
+      if (!dataset_checksum(index, from)) return;
+      const std::int64_t size = from.open(index).bytes();
+      check_noted(index, from,
+                  read_whole(index, from, size, [](std::int64_t, std::span<const std::byte>) {}));
     });
   attempt([&] { verify_mask(verified); });
 }
@@ -187,10 +186,11 @@ std::string verification_text(std::span<const VerifiedFile> files) {
 Verification verify_data(const std::vector<std::string>& paths, const InspectOptions& options) {
   base::check(options.format != DataFormat::synthetic, "synthetic data has no files to look at");
   std::vector<std::string> named = paths;
-  for (std::string& path : named) path = megatron_data_path(path);
+  for (std::string& path : named) path = megatron_data_path(path, options.files);
   std::vector<VerifiedFile> files;
   // Notes of checksums lie beside what they are of.
-  for (const DataFile& listed : list_data(named, options.format.value_or(DataFormat::tokens)))
+  for (const ListedFile& listed :
+       list_data(named, options.format.value_or(DataFormat::tokens), options.files))
     if (listed.named || !listed.path.ends_with(".xxh128"))
       files.push_back({.path = listed.path,
                        .checksum = {},

@@ -89,6 +89,30 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
   CHECK(samples == 8 * 2);
 }
 
+TEST_CASE("a loader says which samples it will read before it reads them, each once", "[batch]") {
+  for (const std::int64_t announced : {0, 1, 3, 100}) {
+    std::vector<std::int64_t> told, read;
+    std::size_t least_ahead = 1000;
+    core::train::BatchLoader::Options with = options(2, 4);
+    with.announce = [&](std::int64_t sample) { told.push_back(sample); };
+    with.announced = announced;
+    {
+      core::train::BatchLoader loader(with, [&](std::int64_t sample, HostSample& to) {
+        read.push_back(sample);
+        if (told.size() < 12) least_ahead = std::min(least_ahead, told.size() - read.size());
+        read_place(sample, to);
+      });
+      for (int pass = 0; pass < 2; ++pass)
+        for (const core::train::BatchRequest& request : options(1, 0).requests) loader.next(request);
+    }
+    // Two microbatches of a pass and a third without tokens: two samples each.
+    CHECK(told == read);
+    CHECK(read.size() == 12);
+    if (announced == 3) CHECK(least_ahead == 4);
+    if (announced == 100) CHECK(least_ahead == 1000);  // all were told before the first read
+  }
+}
+
 TEST_CASE("an error of reading comes when its microbatch is asked for", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
     core::train::BatchLoader loader(options(2, ahead), [](std::int64_t sample, HostSample& to) {

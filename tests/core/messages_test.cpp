@@ -122,12 +122,19 @@ TEST_CASE("a rank's status crosses the channel", "[messages]") {
                                  .time = {{base::LedgerPart::compute, 2.25}, {base::LedgerPart::other, 0.5}},
                                  .memory_used_bytes = std::int64_t{1} << 40,
                                  .memory_planned_bytes = (std::int64_t{1} << 40) + 1,
-                                 .resident_bytes = 77};
+                                 .resident_bytes = 77,
+                                 .reads = io::ObjectReads{1, 2, std::int64_t{1} << 40, 4, 5, 6}};
   const auto is = std::get<io::RankStatusRecord>(run::decode_worker_message(encode(run::WorkerMessage{was})));
   CHECK((is.rank == 3 && is.step == 70 && is.steps == 20 && is.step_seconds == 0.125));
   CHECK(
       (is.memory_used_bytes == was.memory_used_bytes && is.memory_planned_bytes == was.memory_planned_bytes));
   CHECK(is.resident_bytes == 77);
+  REQUIRE(is.reads);
+  CHECK((is.reads->requests == 1 && is.reads->retries == 2 && is.reads->bytes == std::int64_t{1} << 40));
+  CHECK((is.reads->cached_bytes == 4 && is.reads->cache_failures == 5 && is.reads->renewals == 6));
+  const auto local = io::RankStatusRecord{.rank = 1, .time = {}};
+  CHECK_FALSE(
+      std::get<io::RankStatusRecord>(run::decode_worker_message(encode(run::WorkerMessage{local}))).reads);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     CHECK(is.time[part.part] == was.time[part.part]);
 }

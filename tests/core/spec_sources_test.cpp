@@ -56,6 +56,23 @@ TEST_CASE("what is wrong with a source is told at its place, by the number of th
   CHECK(problems_with_data("{sources: [{path: a, weight: 1, tokens: 1.5}]}").size() == 1);
 }
 
+TEST_CASE("paths at s3:// have a cache, which local ones have not", "[spec][sources]") {
+  std::string text = kBlend;
+  text.replace(text.find("a.txt"), 5, "\"s3://corpus/a/**\"");
+  const job::JobSpec job =
+      spec::parse_job(text + "  cache: {directory: /scratch/c, bytes: 5000000}\n", "job.yaml");
+  CHECK(job.data.sources[0].path == std::vector<std::string>{"s3://corpus/a/**"});
+  CHECK(job.data.cache_directory == "/scratch/c");
+  CHECK(job.data.cache_bytes == 5000000);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").data == job.data);
+  CHECK_THAT(problems_with_data("{train: a, cache: {bytes: 1}}").at(0),
+             Catch::Contains("data.cache.bytes: has no effect: no path of the data is at s3://"));
+  CHECK_THAT(problems_with_data("{train: \"s3://a/b\", cache: {bytes: 0, directory: /x}}").at(0),
+             Catch::Contains("data.cache.directory: has no effect: bytes: 0 keeps none"));
+  CHECK_THAT(problems_with_data("{train: \"gs://a/b\"}").at(0),
+             Catch::Contains("data.train: 'gs://a/b': expected s3://bucket/key"));
+}
+
 TEST_CASE("a blend is in place of data.train, and of files", "[spec][sources]") {
   const Lines both = problems_with_data("{train: a.txt, sources: [{path: b, weight: 1}]}");
   REQUIRE(both.size() == 1);

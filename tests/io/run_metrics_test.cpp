@@ -40,7 +40,8 @@ io::RankStatusRecord status_of(std::int64_t rank, std::int64_t steps, double com
           .time = {{base::LedgerPart::compute, compute}, {base::LedgerPart::exposed_tp, tp}},
           .memory_used_bytes = 900,
           .memory_planned_bytes = 1000,
-          .resident_bytes = rank == 4 ? 5000 : 0};
+          .resident_bytes = rank == 4 ? 5000 : 0,
+          .reads = rank == 4 ? std::optional(io::ObjectReads{steps, 1, 2, 3, 4, 5}) : std::nullopt};
 }
 
 io::StepRecord step_of(std::int64_t step, double seconds, double checkpoint = 0) {
@@ -86,10 +87,18 @@ TEST_CASE("each rank of a node has its own series, which a restart carries on", 
   CHECK(m.at("trainerd_rank_memory_planned_bytes|rank=4") == 1000);
   CHECK(m.at("trainerd_rank_resident_bytes|rank=4") == 5000);
   CHECK_FALSE(m.contains("trainerd_rank_resident_bytes|rank=5"));  // not known is absent
+  CHECK(m.at("trainerd_data_requests_total|rank=4") == 10);
+  CHECK(m.at("trainerd_data_retries_total|rank=4") == 1);
+  CHECK(m.at("trainerd_data_fetched_bytes_total|rank=4") == 2);
+  CHECK(m.at("trainerd_data_cached_bytes_total|rank=4") == 3);
+  CHECK(m.at("trainerd_data_cache_failures_total|rank=4") == 4);
+  CHECK(m.at("trainerd_data_credentials_total|rank=4") == 5);
+  CHECK_FALSE(m.contains("trainerd_data_requests_total|rank=5"));
   metrics.on_restart({.step = 105, .tokens = 0});
   metrics.on_rank_status(status_of(4, 3, 0.5, 0.125));
   m = collected(metrics);
   CHECK(m.at("trainerd_rank_steps_total|rank=4") == 13);
+  CHECK(m.at("trainerd_data_requests_total|rank=4") == 13);
   CHECK(m.at("trainerd_rank_time_seconds_total|part=compute|rank=4") == 2.5);
   CHECK(m.at("trainerd_rank_step|rank=4") == 103);
 }

@@ -12,6 +12,7 @@
 #include "io/console/run_log.h"
 #include "io/console/screen.h"
 #include "io/metrics/sink.h"
+#include "io/s3/settings.h"
 
 namespace trainerd::core::run {
 
@@ -34,6 +35,7 @@ struct AgentOptions {
   /// Where this node serves metrics, or "off"; empty: node 0 where the job says, the others not.
   std::string metrics_listen = {};
   Invocation invocation = {};
+  io::FindS3 find_s3 = {};  ///< for data at s3://
 };
 
 struct AgentResult {

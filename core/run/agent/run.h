@@ -200,6 +200,7 @@ class Run {
   hf::Origin origin_;      ///< of the weights that training began from, now or in an earlier attempt
   std::string tokenizer_;  ///< directory of the tokenizer's files that go with them; empty: nothing to copy
   std::optional<io::Blend> blend_;             ///< of the data, where it has several sources
+  io::DataFiles files_;                        ///< what opens the data
   std::vector<io::SourceState> gone_sources_;  ///< the leader's: of the data, that the job names no more
   std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
   std::int64_t step_ = 0, tokens_ = 0;

@@ -6,6 +6,7 @@
 #include "core/hf/weight_source.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
 #include "core/train/snapshot.h"
 #include "io/lines/earlier_attempt.h"
@@ -87,7 +88,8 @@ bool Run::evaluation_missing() const {
 /// Before anything of an earlier run is touched: data that is refused leaves it as it was.
 void Run::check_data() {
   const double begin = base::monotonic_seconds();
-  data_ = look_at_data(job_);
+  files_ = data_files(job_, options_.find_s3);
+  data_ = look_at_data(job_, files_);
   log::info("data: {}; samples were checked in {}", data_text(data_.files(), data_.content()),
             io::short_duration(base::monotonic_seconds() - begin));
   start_.data_content = data_.content();
@@ -124,7 +126,7 @@ void Run::check_weights() {
 /// Files of one tokenizer may differ, as two versions of a library write them: it is for the user to know.
 void Run::warn_of_tokenizer() {
   if (tokenizer_.empty()) return;
-  const auto data = io::check_one_tokenizer(job_.data, job_.model.vocab, false);
+  const auto data = io::check_one_tokenizer(job_.data, job_.model.vocab, false, files_);
   if (data && !hf::may_be_tokenizer(tokenizer_, data->hash))
     warn_early("the data was prepared by another tokenizer file (xxh3 " + data->hash + ", see " + data->path +
                ") than the one of model.from, " + tokenizer_ +

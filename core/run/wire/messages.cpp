@@ -80,7 +80,11 @@ json body(const StepTrace& m) {
 json body(const io::RankStatusRecord& m) {
   json time = json::array();
   for (const base::LedgerPartInfo& part : base::kLedgerParts) time.push_back(m.time[part.part]);
+  json reads = json::array();
+  if (const auto& r = m.reads)
+    reads = {r->requests, r->retries, r->bytes, r->cached_bytes, r->cache_failures, r->renewals};
   return {{"type", "rank_status"},
+          {"reads", reads},
           {"rank", m.rank},
           {"step", m.step},
           {"steps", m.steps},
@@ -177,6 +181,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
                              {},           j.at("memory_used"), j.at("memory_planned"), j.at("resident")};
       for (const base::LedgerPartInfo& part : base::kLedgerParts)
         m.time[part.part] = j.at("time").at(static_cast<std::size_t>(part.part));
+      if (const json& r = j.at("reads"); !r.empty())
+        m.reads = io::ObjectReads{r.at(0), r.at(1), r.at(2), r.at(3), r.at(4), r.at(5)};
       return m;
     }
     if (type == "trace") {

@@ -1,9 +1,44 @@
 #include "core/run/worker/batches.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "io/tokens/source_files.h"
+#include "kernels/base/error.h"
+
 namespace trainerd::core::run {
+namespace {
+
+// As many as are under way at once, and as half of the reader's memory holds.
+std::int64_t microbatches_announced(const job::JobSpec& job) {
+  constexpr std::int64_t kSamples = 64, kWidestToken = 8;
+  const std::int64_t sample_bytes =
+      kWidestToken * job.model.seq_len + io::ObjectReader::kBlockBytes;  // its blocks, about
+  const std::int64_t samples =
+      std::clamp<std::int64_t>(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, 1, kSamples);
+  return std::max<std::int64_t>(1, samples / job.batch.micro);
+}
+
+}  // namespace
+
+io::DataFiles data_files(const job::JobSpec& job, const io::FindS3& find_s3) {
+  if (!io::reads_objects(job.data)) return {};
+  if (!find_s3) throw base::spec_error("files at s3:// cannot be read here: name local ones");
+  return io::DataFiles(std::make_shared<io::ObjectReader>(io::ObjectReader::Options{
+      .store = find_s3(), .cache_directory = job.data.cache_directory, .cache_bytes = job.data.cache_bytes}));
+}
+
+std::optional<io::ObjectReads> object_reads(const io::DataFiles& files) {
+  if (files.reader() == nullptr) return std::nullopt;
+  const io::ReaderCounters counters = files.reader()->counters();
+  return io::ObjectReads{.requests = counters.store.requests,
+                         .retries = counters.store.retries,
+                         .bytes = counters.store.bytes_read,
+                         .cached_bytes = counters.cached_bytes,
+                         .cache_failures = counters.cache_failures,
+                         .renewals = counters.store.renewals};
+}
 
 io::SampleShape sample_shape(const job::JobSpec& job) {
   return {.seq_len = job.model.seq_len, .vocab = job.model.vocab, .seed = job.seed};
@@ -33,16 +68,24 @@ train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<i
   };
 }
 
+std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io::DataFiles& files) {
+  return std::make_shared<io::TokenBlend>(io::TokenBlend::training(job.data, sample_shape(job), files));
+}
+
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
                                                 std::int64_t passes, std::int64_t cursor) {
-  return std::make_unique<train::BatchLoader>(
-      train::BatchLoader::Options{.shape = trainer.batch_shape(),
-                                  .requests = trainer.batch_requests(pass),
-                                  .passes = passes,
-                                  .samples_per_pass = job.batch.global,
-                                  .ahead = job.data.prefetch},
-      sample_reader(trainer, std::move(source), cursor));
+  train::BatchLoader::Options options{.shape = trainer.batch_shape(),
+                                      .requests = trainer.batch_requests(pass),
+                                      .passes = passes,
+                                      .samples_per_pass = job.batch.global,
+                                      .ahead = job.data.prefetch};
+  if (io::reads_objects(job.data)) {
+    options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };
+    options.announced = microbatches_announced(job);
+  }
+  return std::make_unique<train::BatchLoader>(std::move(options),
+                                              sample_reader(trainer, std::move(source), cursor));
 }
 
 }  // namespace trainerd::core::run

@@ -7,13 +7,23 @@
 #include "core/job/job.h"
 #include "core/train/batch_loader.h"
 #include "core/train/trainer.h"
+#include "io/files/data_files.h"
 #include "io/records/records.h"
 #include "io/tokens/token_blend.h"
 
 namespace trainerd::core::run {
 
+/// What opens the files of the job's data: at s3:// too, where it names such. Throws SpecError: the cache's
+/// directory cannot be used; settings of the store that cannot be.
+io::DataFiles data_files(const job::JobSpec& job, const io::FindS3& find_s3);
+/// What was read of an object store so far; none: the data is local.
+std::optional<io::ObjectReads> object_reads(const io::DataFiles& files);
+
 /// What the job's data is read as.
 io::SampleShape sample_shape(const job::JobSpec& job);
+
+/// Opens the job's training data.
+std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io::DataFiles& files);
 
 /// Says that many samples could hold more documents than the job lets them; none where few could.
 std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, const io::TokenBlend& data);
@@ -23,7 +33,8 @@ train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<i
                                 std::int64_t cursor);
 
 /// Makes the microbatches of `passes` passes from `source`, whose sample `cursor` is the first, and reads
-/// `data.prefetch` of them ahead. The loader shares `source`: its thread may outlive it.
+/// `data.prefetch` of them ahead; of remote files it asks for samples further ahead than that. The loader
+/// shares `source`: its thread may outlive it.
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
                                                 std::int64_t passes, std::int64_t cursor);

@@ -31,18 +31,18 @@ struct Evaluator::Pass {
   bool stopped_early() const { return stop && done < batches; }
 };
 
-Evaluator::Evaluator(const job::JobSpec& job, train::Trainer& trainer, Duty duty)
+Evaluator::Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io::DataFiles& files, Duty duty)
     : job_(job), trainer_(trainer), duty_(duty), names_sets_(!job.data.valid_sets.empty()) {
   for (const io::ValidationSet& set : io::validation_sets(job.data)) {
     Set& opened = sets_.emplace_back();
     opened.name = set.name;
     opened.data =
-        std::make_shared<io::TokenBlend>(io::TokenBlend::validation(job.data, sample_shape(job), set));
+        std::make_shared<io::TokenBlend>(io::TokenBlend::validation(job.data, sample_shape(job), set, files));
     opened.batches = evaluation_batches(job, set, opened.data->samples());
     if (auto notice = fewer_batches_notice(job, set, opened.batches)) notices_.push_back(std::move(*notice));
   }
   if (duty != Duty::record && job.evaluate.choices.empty()) return;
-  const RunTokenizer found = run_tokenizer(job);
+  const RunTokenizer found = run_tokenizer(job, files);
   // Of a text each token is a byte.
   if (duty == Duty::record && found.tokenizer && job.data.format == io::DataFormat::tokens)
     bytes_of_id_ = found.tokenizer->text_bytes();

@@ -25,7 +25,7 @@ class Evaluator {
     record  ///< this rank also makes the record
   };
   /// Opens every validation set, and reads and encodes every set of questions. Throws DataError.
-  Evaluator(const job::JobSpec& job, train::Trainer& trainer, Duty duty);
+  Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io::DataFiles& files, Duty duty);
 
   /// What an operator should know before the first evaluation.
   const std::vector<io::NoticeRecord>& notices() const { return notices_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/run/worker/batches.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/process_memory.h"
 
@@ -26,7 +27,8 @@ bool RankStatus::due() const {
   return taken_at_ < 0 || base::monotonic_seconds() - taken_at_ >= kStatusSeconds;
 }
 
-io::RankStatusRecord RankStatus::take(std::int64_t rank, rank::DeviceRank& device) {
+io::RankStatusRecord RankStatus::take(std::int64_t rank, rank::DeviceRank& device,
+                                      const io::DataFiles& files) {
   taken_at_ = base::monotonic_seconds();
   status_.rank = rank;
   if (new_steps_ > 0)
@@ -35,6 +37,7 @@ io::RankStatusRecord RankStatus::take(std::int64_t rank, rank::DeviceRank& devic
   status_.memory_used_bytes = device.memory().budget().total_bytes();
   status_.memory_planned_bytes = device.plan().memory.total_bytes();
   status_.resident_bytes = base::resident_bytes();
+  status_.reads = object_reads(files);
   return status_;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/rank/device_rank.h"
+#include "io/files/data_files.h"
 #include "io/records/records.h"
 
 namespace trainerd::core::run {
@@ -13,7 +14,7 @@ class RankStatus {
   void add(const io::StepRecord& record);
   /// After the first step, and a second after the last status that was taken.
   bool due() const;
-  io::RankStatusRecord take(std::int64_t rank, rank::DeviceRank& device);
+  io::RankStatusRecord take(std::int64_t rank, rank::DeviceRank& device, const io::DataFiles& files);
 
  private:
   io::RankStatusRecord status_;

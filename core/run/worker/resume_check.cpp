@@ -143,14 +143,14 @@ class SourceMatch {
 
 }  // namespace
 
-DataSeen look_at_data(const job::JobSpec& job) {
+DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
   DataSeen seen;
-  seen.sources = io::TokenBlend::training(job.data, sample_shape(job)).check_samples(kReadThreads);
-  io::check_one_tokenizer(job.data, job.model.vocab, job.evaluate.every > 0);
+  seen.sources = io::TokenBlend::training(job.data, sample_shape(job), files).check_samples(kReadThreads);
+  io::check_one_tokenizer(job.data, job.model.vocab, job.evaluate.every > 0, files);
   if (job.evaluate.every == 0) return seen;
   for (const io::ValidationSet& set : io::validation_sets(job.data)) {
     const auto valid =
-        io::TokenBlend::validation(job.data, sample_shape(job), set).check_samples(kReadThreads);
+        io::TokenBlend::validation(job.data, sample_shape(job), set, files).check_samples(kReadThreads);
     if (!set.name.empty()) seen.valid += (seen.valid.empty() ? "" : "; ") + set.name + ": ";
     seen.valid += data_text(io::all_files(valid), io::all_content(valid));
   }

@@ -25,7 +25,7 @@ struct DataSeen {
 
 /// Opens all files, checks samples of their ids and identifies their content. Once per node: it reads up to
 /// 256 MiB of each source of the training data and as much of validation data. Throws DataError.
-DataSeen look_at_data(const job::JobSpec& job);
+DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files = {});
 
 /// One text for what `files` and `content` say, by which ranks and nodes are compared.
 std::string data_text(const std::string& files, const std::string& content);

@@ -16,23 +16,23 @@ struct Stated {
   std::string by;          ///< that says it
 };
 
-Stated stated_by(const job::JobSpec& job) {
+Stated stated_by(const job::JobSpec& job, const io::DataFiles& files) {
   if (job.data.format == io::DataFormat::text) return {"bytes", "bytes", "data.format: text"};
-  const auto dataset = io::check_one_tokenizer(job.data, job.model.vocab, false);
+  const auto dataset = io::check_one_tokenizer(job.data, job.model.vocab, false, files);
   if (!dataset) return {};
   return {dataset->hash, dataset->file, dataset->path};
 }
 
 }  // namespace
 
-RunTokenizer run_tokenizer(const job::JobSpec& job) {
+RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) {
   RunTokenizer run;
   const std::string& asked = job.evaluate.tokenizer;
   if (job.data.format == io::DataFormat::synthetic && asked.empty()) {
     run.missing = "synthetic tokens stand for no text";
     return run;
   }
-  const Stated stated = job.data.format == io::DataFormat::synthetic ? Stated{} : stated_by(job);
+  const Stated stated = job.data.format == io::DataFormat::synthetic ? Stated{} : stated_by(job, files);
   if (asked.empty()) {
     if (stated.hash.empty()) {
       run.missing = "the data does not say which tokenizer made it";

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/job/job.h"
+#include "io/files/data_files.h"
 #include "io/tokenizer/tokenizer.h"
 
 namespace trainerd::core::run {
@@ -17,7 +18,7 @@ struct RunTokenizer {
 /// The tokenizer that the job's tokens were made by: `evaluate.tokenizer`; of texts bytes; else the file that
 /// the data's `dataset.json` names, where it is still there and the same. Throws DataError where
 /// `evaluate.tokenizer` cannot be opened, is not the one that the data was made by, or has a larger
-/// vocabulary than the model.
-RunTokenizer run_tokenizer(const job::JobSpec& job);
+/// vocabulary than the model. `files` opens the data.
+RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files);
 
 }  // namespace trainerd::core::run

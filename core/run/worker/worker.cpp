@@ -48,13 +48,15 @@ constexpr double kProgressSeconds = 1;
 
 class Worker {
  public:
-  Worker(Channel& agent, WorkerMemory memory, std::optional<std::size_t> late)
+  Worker(Channel& agent, WorkerMemory memory, std::optional<std::size_t> late, const io::FindS3& find_s3)
       : agent_(agent),
+        find_s3_(find_s3),
         segments_(std::move(memory.segments)),
         world_fd_(std::move(memory.world)),
         flights_fd_(std::move(memory.flights)),
         held_fds_(std::move(memory.held)),
         late_(late) {}
+  ~Worker() { files_.stop(); }  // its loader may wait for a store
   void run();
 
  private:
@@ -79,6 +81,7 @@ class Worker {
   Evaluator::Result evaluate(std::int64_t step);
 
   Channel& agent_;
+  const io::FindS3& find_s3_;
   SnapshotSegments segments_;
   base::UniqueFd world_fd_, flights_fd_;
   std::vector<base::UniqueFd> held_fds_;  ///< until the state is loaded
@@ -96,6 +99,7 @@ class Worker {
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
   std::unique_ptr<train::Snapshot> snapshot_;
+  io::DataFiles files_;                          ///< that open the data
   std::shared_ptr<io::TokenBlend> train_;        ///< a loader's thread may outlive the worker
   std::unique_ptr<train::BatchLoader> batches_;  ///< of training
   std::optional<Evaluator> evaluator_;
@@ -171,11 +175,13 @@ void Worker::build(const Start& start) {
   snapshot_ = std::make_unique<train::Snapshot>(trainer_->params());
   base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
 
-  train_ = std::make_shared<io::TokenBlend>(io::TokenBlend::training(job_.data, sample_shape(job_)));
+  files_ = data_files(job_, find_s3_);
+  train_ = training_data(job_, files_);
   if (const auto notice = limited_packing_notice(job_, *train_); notice && rank_number_ == 0) send(*notice);
   train_->start_order(start.order);
   if (job_.evaluate.every > 0) {
-    evaluator_.emplace(job_, *trainer_, reports_ ? Evaluator::Duty::record : Evaluator::Duty::take_part);
+    evaluator_.emplace(job_, *trainer_, files_,
+                       reports_ ? Evaluator::Duty::record : Evaluator::Duty::take_part);
     for (const io::NoticeRecord& notice : evaluator_->notices())
       if (rank_number_ == 0) send(notice);
   }
@@ -283,7 +289,7 @@ bool Worker::settle(std::size_t left) {
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
     if (reports_) send(record);
     status_.add(record);
-    if (status_.due() || record.step == job_.steps) send(status_.take(rank_number_, *rank_));
+    if (status_.due() || record.step == job_.steps) send(status_.take(rank_number_, *rank_, files_));
     if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps))
       send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);
@@ -340,8 +346,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
   constexpr std::size_t kPart = 10'000;  // slices of a message
   std::vector<io::TraceSlice> slices = trainer_->trace();
   slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
-  std::sort(slices.begin(), slices.end(),
-            [](const auto& a, const auto& b) { return a.start_seconds < b.start_seconds; });
+  std::ranges::sort(slices, {}, &io::TraceSlice::start_seconds);
   slices = train::filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
   for (std::size_t at = 0; at < slices.size(); at += kPart) {
     const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
@@ -407,7 +412,8 @@ void Worker::run() {
 
 }  // namespace
 
-int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late) {
+int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late,
+               const io::FindS3& find_s3) {
   Channel agent(std::move(control));
   const auto fail = [&](base::ErrorKind kind, const std::string& message) {
     try {
@@ -418,7 +424,7 @@ int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::s
     return 1;
   };
   try {
-    Worker worker(agent, std::move(memory), late);
+    Worker worker(agent, std::move(memory), late, find_s3);
     worker.run();
     return 0;
   } catch (const AgentGone&) {

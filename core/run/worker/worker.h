@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/run/worker/worker_memory.h"
+#include "io/s3/settings.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core::run {
@@ -12,7 +13,8 @@ namespace trainerd::core::run {
 /// has ended; an error has then been told to the agent and the status is not 0. Ends at once when the agent
 /// is gone. Where the device runs behind the host, steps are reported one step late, but for those that a
 /// checkpoint, an evaluation or a trace awaits; so a vote to stop takes effect one step later there. `late`,
-/// when given, is told instead of found from the device.
-int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late = std::nullopt);
+/// when given, is told instead of found from the device. `find_s3`: for data at s3://.
+int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late = std::nullopt,
+               const io::FindS3& find_s3 = {});
 
 }  // namespace trainerd::core::run

@@ -1,0 +1,191 @@
+#include "io/files/block_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "io/hash/hash.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kChecksumBytes = 32;
+constexpr const char* kUsageName = "usage";
+constexpr std::chrono::hours kLeftover{1};  // a file that no process is writing any more
+
+base::SpecError cache_error(const std::string& directory, const std::string& what) {
+  return base::spec_error("data.cache.directory: " + directory + ": " + what +
+                          ": name another directory, or set data.cache.bytes: 0 to have none");
+}
+
+/// Locks the file of the usage, over all processes.
+class UsageLock {
+ public:
+  explicit UsageLock(int fd) : fd_(fd) {
+    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {}
+  }
+  ~UsageLock() { ::flock(fd_, LOCK_UN); }
+  UsageLock(const UsageLock&) = delete;
+  UsageLock& operator=(const UsageLock&) = delete;
+
+  /// None: nothing that makes sense is there.
+  std::optional<std::int64_t> get() const {
+    std::array<char, 32> text{};
+    const std::int64_t got = base::read_at(fd_, std::as_writable_bytes(std::span(text)), 0);
+    std::int64_t bytes = -1;
+    if (got > 0) std::from_chars(text.data(), text.data() + got, bytes);
+    return bytes < 0 ? std::nullopt : std::optional(bytes);
+  }
+  void set(std::int64_t bytes) const {
+    std::string text = std::to_string(bytes);
+    text.resize(24, ' ');
+    if (::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+      static_cast<void>(::ftruncate(fd_, 0));  // the next one counts anew
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+std::string default_cache_directory() { return "/var/tmp/trainerd-cache-" + std::to_string(::geteuid()); }
+
+BlockCache::BlockCache(std::string directory, std::int64_t limit_bytes)
+    : directory_(std::move(directory)), limit_(limit_bytes) {
+  std::error_code error;
+  const fs::path parent = fs::path(directory_).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (::mkdir(directory_.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+    throw cache_error(directory_, "cannot be made: " + base::errno_text(errno));
+  struct stat info {};
+  if (::stat(directory_.c_str(), &info) != 0)
+    throw cache_error(directory_, "cannot be looked at: " + base::errno_text(errno));
+  if (!S_ISDIR(info.st_mode)) throw cache_error(directory_, "is no directory");
+  // What others can write there, they could make this job read.
+  if (info.st_uid != ::geteuid()) throw cache_error(directory_, "belongs to another user");
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    throw cache_error(directory_, "can be written by other users");
+  usage_ = base::UniqueFd(
+      ::open((fs::path(directory_) / kUsageName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!usage_) throw cache_error(directory_, "cannot be written: " + base::errno_text(errno));
+}
+
+std::string BlockCache::path_of(const std::string& id, std::int64_t number) const {
+  return directory_ + "/" + id + "/" + std::to_string(number);
+}
+
+bool BlockCache::load(const std::string& id, std::int64_t number, std::span<std::byte> out) {
+  const std::string path = path_of(id, number);
+  const base::UniqueFd fd = base::open_read(path);
+  if (!fd) return false;
+  std::string checksum(kChecksumBytes, '\0');
+  const auto size = static_cast<std::int64_t>(out.size());
+  const bool whole = base::file_bytes(fd.get()) == size + static_cast<std::int64_t>(kChecksumBytes) &&
+                     base::read_at(fd.get(), out, 0) == size &&
+                     base::read_at(fd.get(), std::as_writable_bytes(std::span(checksum)), size) ==
+                         static_cast<std::int64_t>(kChecksumBytes);
+  if (whole && checksum == xxh3_hex(out)) {
+    static_cast<void>(::futimens(fd.get(), nullptr));  // it was used last now
+    return true;
+  }
+  ++failures_;
+  ::unlink(path.c_str());
+  return false;
+}
+
+// Removes what was not used for the longest time, until `target` bytes are left at most. Gives what is left.
+std::int64_t BlockCache::make_room(std::int64_t target) {
+  struct Kept {
+    fs::file_time_type used;
+    std::int64_t bytes;
+    fs::path path;
+  };
+  std::vector<Kept> kept;
+  std::int64_t total = 0;
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (fs::directory_iterator folder(directory_, error), end; !error && folder != end;
+       folder.increment(error)) {
+    std::error_code ignored;
+    if (!folder->is_directory(ignored)) continue;
+    for (fs::directory_iterator file(folder->path(), ignored), last; !ignored && file != last;
+         file.increment(ignored)) {
+      std::error_code gone;
+      const auto used = file->last_write_time(gone);
+      const auto bytes = gone ? 0 : static_cast<std::int64_t>(file->file_size(gone));
+      if (gone) continue;
+      if (file->path().filename().string().starts_with('.') && now - used > kLeftover) {
+        fs::remove(file->path(), gone);
+        continue;
+      }
+      kept.push_back({used, bytes, file->path()});
+      total += bytes;
+    }
+  }
+  std::sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) { return a.used < b.used; });
+  for (const Kept& oldest : kept) {
+    if (total <= target) break;
+    std::error_code failed;
+    fs::remove(oldest.path, failed);
+    if (failed) continue;
+    total -= oldest.bytes;
+    fs::remove(oldest.path.parent_path(), failed);  // where it is empty now
+  }
+  return total;
+}
+
+// Counts `bytes` before they are written, so that all processes together stay below the limit.
+bool BlockCache::reserve(std::int64_t bytes) {
+  if (bytes > limit_) return false;
+  const std::lock_guard threads(mutex_);
+  const UsageLock lock(usage_.get());
+  const std::optional<std::int64_t> known = lock.get();
+  std::int64_t used = known.value_or(limit_);
+  // A tenth goes at once: the directory is not read for each block.
+  if (!known || used + bytes > limit_)
+    used = make_room(std::max<std::int64_t>(0, limit_ - limit_ / 10 - bytes));
+  if (used + bytes > limit_) return false;
+  lock.set(used + bytes);
+  return true;
+}
+
+void BlockCache::store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes) {
+  if (!reserve(static_cast<std::int64_t>(bytes.size() + kChecksumBytes))) {
+    ++failures_;
+    return;
+  }
+  const std::string path = path_of(id, number), folder = directory_ + "/" + id;
+  const std::string partial = folder + "/." + std::to_string(number) + "-" + std::to_string(::getpid()) +
+                              "-" + std::to_string(++stored_);
+  const std::string checksum = xxh3_hex(bytes);
+  bool written = false;
+  // The folder may go between the two when another process makes room.
+  for (int i = 0; i < 2 && !written; ++i) {
+    ::mkdir(folder.c_str(), S_IRWXU);
+    const base::UniqueFd fd(
+        ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    written = fd && base::write_all(fd.get(), bytes) == 0 &&
+              base::write_all(fd.get(), std::as_bytes(std::span(checksum))) == 0 &&
+              ::rename(partial.c_str(), path.c_str()) == 0;
+  }
+  if (written) return;
+  ::unlink(partial.c_str());
+  ++failures_;
+}
+
+}  // namespace trainerd::io

@@ -1,0 +1,233 @@
+"""Training data in an object store: the same bytes and losses as from local files, through failures, and what a user is told."""
+
+import array
+import re
+import struct
+import unittest
+
+from s3_server import Store
+from support import *
+
+JOB = """\
+name: store
+seed: 5
+output: {output}
+device: cpu
+threads: 1
+model: {{layers: 1, hidden: 32, heads: 2, ffn: 64, vocab: 256, seq_len: 64}}
+batch: {{global: 8, micro: 2}}
+optimizer: {{lr: 1.0e-3, schedule: {{kind: constant}}}}
+steps: {steps}
+data:
+  format: tokens
+  dtype: auto
+  sources:
+    - {{path: "{place}/documents", weight: 1}}
+    - {{path: "{place}/many/**/*.bin", weight: 2}}
+  valid_fraction: 0.1
+{cache}evaluate: {{every: 4, batches: 2}}
+checkpoint: {{every: 4}}
+metrics: {{listen: "{listen}"}}
+"""
+
+
+def write_indexed(path, documents, seed):
+    """A Megatron data set."""
+    rng = random.Random(seed)
+    lengths = [rng.randrange(20, 400) for _ in range(documents)]
+    offsets = [2 * sum(lengths[:i]) for i in range(documents)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".bin").write_bytes(array.array("H", iter(rng.randbytes(sum(lengths)))).tobytes())
+    path.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, documents, documents + 1)
+                                         + struct.pack(f"<{documents}i{documents}q{documents + 1}q", *lengths, *offsets, *range(documents + 1)))
+
+
+class ObjectStore(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.local = self.root / "corpus"
+        write_indexed(self.local / "documents", 2000, 1)
+        for i, name in enumerate(["many/a", "many/deep/odd name+1%", "many/deep/\u00fc"]):
+            write_indexed(self.local / name, 300, 2 + i)
+        self.store = Store()
+        self.addCleanup(self.store.server_close)
+        self.addCleanup(self.store.shutdown)
+        self.store.put_tree("corpora", self.local, "v1/")
+        self.store.objects["corpora/v1/"] = b""  # a marker of a folder
+        self.cache = self.root / "cache"
+
+    def environment(self, **more):
+        return {**{k: v for k, v in os.environ.items() if not k.startswith("AWS_")}, **self.store.environment(**more)}
+
+    def write_job(self, name, place="s3://corpora/v1", steps=8, cache=64 << 20, listen="off"):
+        path = self.root / f"{name}.yaml"
+        keys = f"  cache: {{directory: {self.cache}, bytes: {cache}}}\n" if cache else "  cache: {bytes: 0}\n"
+        path.write_text(JOB.format(output=self.root / name, place=place, steps=steps, listen=listen, cache=keys if place.startswith("s3") else ""))
+        return path
+
+    def identity(self, name):
+        return json.loads((self.checkpoints(name)[-1] / "manifest.json").read_text())["identity"]
+
+    def data_command(self, *args, status=0, **environment):
+        done = subprocess.run([BINARY, "data", *args], env=self.environment(**environment), capture_output=True, text=True, timeout=PATIENCE * 2)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def cached_bytes(self):
+        return sum(p.stat().st_size for p in self.cache.rglob("*") if p.is_file() and p.name != "usage")
+
+    def test_losses_and_identity_are_those_of_local_files_through_failures_and_from_the_cache(self):
+        self.run_job(self.write_job("local", str(self.local)))
+        seen = []
+
+        def fault(handler):
+            with self.store.lock:
+                seen.append(handler.path)
+                turn = len(seen)
+            return {0: 503, 3: "cut", 6: 500, 9: "drop"}.get(turn % 13)
+
+        self.store.fault = fault
+        output = self.run_job(self.write_job("remote"), "--set", "parallel.dp=2", env=self.environment())
+        self.assertIn("s3://corpora/v1", (self.root / "remote" / "job.yaml").read_text())
+        self.assertNotIn("secret", output)
+        self.run_job(self.write_job("local2", str(self.local)), "--set", "parallel.dp=2")
+        self.assertEqual(self.losses("remote"), self.losses("local2"))
+        self.assertEqual([e["loss"] for e in self.events("remote") if e["event"] == "evaluation"],
+                         [e["loss"] for e in self.events("local2") if e["event"] == "evaluation"])
+        for key in ("data", "data.content", "data.valid"):
+            self.assertEqual(self.identity("remote")[key], self.identity("local")[key])
+        # Local files and objects are one source: a run goes on with the other.
+        self.run_job(self.write_job("local", steps=10), env=self.environment())
+        # Another run finds all in the cache, and a damaged block is fetched again.
+        blocks = [p for p in self.cache.rglob("*") if p.is_file() and p.name != "usage"]
+        self.assertGreater(len(blocks), 4)
+        damaged = bytearray(blocks[0].read_bytes())
+        damaged[100] ^= 1
+        blocks[0].write_bytes(damaged)
+        self.store.fault = lambda handler: None
+        self.run_job(self.write_job("again"), "--set", "parallel.dp=2", env=self.environment())
+        self.assertEqual(self.losses("again"), self.losses("local2"))
+        self.assertEqual(len([p for p in blocks if p.read_bytes() == bytes(damaged)]), 0)
+
+    def test_the_cache_keeps_its_bound_and_none_is_fine(self):
+        """Of 1 MiB, when the data is larger; and blocks of 256 KiB are not kept where they do not fit."""
+        for i in range(8):
+            write_indexed(self.local / f"many/more{i}", 700, 30 + i)
+        self.store.put_tree("corpora", self.local, "v1/")
+        self.run_job(self.write_job("local", str(self.local)))
+        for cache in (1 << 20, 0):
+            self.run_job(self.write_job(f"c{cache}", cache=cache), env=self.environment())
+            self.assertEqual(self.losses(f"c{cache}"), self.losses("local"))
+            self.assertLessEqual(self.cached_bytes(), cache or 1 << 20)
+        self.assertGreater(self.cached_bytes(), 256 << 10)
+
+    def test_a_run_outlives_its_credentials_and_a_slow_store_and_counts_what_it_did(self):
+        """Each twentieth request finds its credentials expired, whatever their time says. What lies behind the first block of a file is read
+        when training asks for it: those ranges come late, and several at once, since samples are asked for ahead of their reads."""
+        for i in range(6):
+            write_indexed(self.local / f"many/more{i}", 1800, 10 + i)
+        self.store.put_tree("corpora", self.local, "v1/")
+        slow, turns, at_once, most = [], [], set(), [0]
+
+        def fault(handler):
+            turns.append(handler.path)
+            if len(turns) % 20 == 0:
+                for access, (secret, token, _) in list(self.store.keys.items()):
+                    self.store.keys[access] = (secret, token, 0)
+            if slow and handler.headers.get("Range", "bytes=0-").split("=")[1] >= "2":  # 262144 and more
+                with self.store.lock:
+                    at_once.add(handler)
+                    most.append(len(at_once))
+                time.sleep(0.3)
+                with self.store.lock:
+                    at_once.discard(handler)
+
+        self.store.fault = fault
+        env = self.environment(AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None, AWS_CONTAINER_CREDENTIALS_FULL_URI=self.store.url + "/container",
+                               AWS_CONTAINER_AUTHORIZATION_TOKEN="container-token")
+        job = self.write_job("a", steps=1_000_000, cache=0, listen="127.0.0.1:0")
+        process = self.start(job, *(f"--set={key}" for key in ("data.prefetch=1", "checkpoint.every=1000000", "evaluate.every=1000000")), env=env)
+        self.read_until(process, "samples were checked")
+        slow.append(True)
+        address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+
+        def metric(name):
+            return sum(map(float, re.findall(rf"^trainerd_data_{name}_total\{{[^}}]*\}} (\S+)$", scrape(address), re.M)))
+
+        self.wait_for(process, lambda: metric("credentials") > 0 and metric("retries") > 0, "credentials were renewed")
+        self.wait_for_step(process, 20)
+        self.assertGreater(metric("requests"), metric("retries"))
+        self.assertGreater(metric("fetched_bytes"), 256 << 10)
+        self.assertEqual(metric("cached_bytes"), 0)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 143)
+        self.assertGreater(max(most), 3)
+        self.assertGreater(sum(step["time"]["data_wait"] for step in self.steps()), 0.1)
+
+    def test_inspect_and_verify_say_of_objects_what_they_say_of_files(self):
+        for command in (["inspect"], ["inspect", "--all"], ["verify"]):
+            for place in ("documents", "many", "many/**/*.bin"):
+                with self.subTest(command=command, place=place):
+                    local = self.data_command(*command, f"{self.local}/{place}")
+                    remote = self.data_command(*command, f"s3://corpora/v1/{place}")
+                    self.assertEqual(remote.replace("s3://corpora/v1/", f"{self.local}/"), local)
+        self.store.objects["corpora/v1/documents.bin"] = self.store.objects["corpora/v1/documents.bin"][:-2]
+        self.assertIn("cut short", self.data_command("verify", "s3://corpora/v1/documents", status=4))
+
+    def test_what_is_wrong_is_said_with_what_to_do(self):
+        def told(path, status=4, **environment):
+            return self.data_command("inspect", path, status=status, **environment)
+
+        self.assertRegex(told("s3://corpora/v2"), r"s3://corpora/v2: there is no such object, and no key begins with \"v2/\"")
+        self.assertRegex(told("s3://missing/x.bin"), "there is no bucket missing at http://127")
+        self.assertRegex(told("s3://closed/x/"), r"s3://closed/.*403 AccessDenied: no right to it.*s3:ListBucket")
+        self.assertRegex(told("s3://elsewhere/x/"), "in the region mars-1.*set AWS_REGION=mars-1")
+        self.assertRegex(told("s3://corpora/v1/", AWS_SECRET_ACCESS_KEY="other"), "403 SignatureDoesNotMatch.*secret key")
+        self.assertRegex(told("s3://corpora/v1/", AWS_ACCESS_KEY_ID="AKOTHER"), "InvalidAccessKeyId.*does not know the access key")
+        self.assertRegex(told("s3://corpora/v1/", status=2, AWS_ACCESS_KEY_ID=None), "one of AWS_ACCESS_KEY_ID and")
+        self.assertRegex(told("s3://corpora/v1/", status=2, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None), "there are no credentials for s3://")
+        self.assertRegex(told("s3:///x", status=2), "expected s3://bucket/key")
+        self.assertRegex(self.run_job(self.write_job("bad", "gs://x"), status=2), r"data.sources: 'gs://x/documents': expected s3://")
+
+    def test_objects_are_written_listed_and_removed_through_failures(self):
+        """By the client alone (`test_io [.s3-store]`): what writes checkpoints will use."""
+        self.store.page = 2
+        for failing in (False, True):
+            turns = []
+
+            def fault(handler):
+                with self.store.lock:
+                    turns.append(handler.path)
+                    return {1: 503, 3: "cut", 5: "drop"}.get(len(turns) % 7) if failing else None
+
+            self.store.fault = fault
+            done = subprocess.run([os.environ["TRAINERD_TEST_IO"], "[.s3-store]"], env=self.environment(), capture_output=True, text=True,
+                                  timeout=2 * PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertGreater(len(turns), 30)
+            self.assertEqual([k for k in self.store.objects if k.startswith("written/")], [])
+            self.assertEqual(self.store.uploads, {})
+
+    def test_credentials_come_from_profiles_containers_and_roles(self):
+        files = self.root / "aws"
+        files.mkdir()
+        (files / "credentials").write_text("[default]\naws_access_key_id = AKWRONG\naws_secret_access_key = x\n\n"
+                                           "[trainer]\naws_access_key_id=AKTEST\naws_secret_access_key = secret/+key\n")
+        (files / "config").write_text(f"[profile trainer]\nregion = eu-test-1\nendpoint_url = {self.store.url}\ns3 =\n  addressing_style = path\n"
+                                      "[profile outside]\ncredential_process = /bin/true\n")
+        none = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
+        profile = {**none, "AWS_PROFILE": "trainer", "AWS_SHARED_CREDENTIALS_FILE": str(files / "credentials"), "AWS_CONFIG_FILE": str(files / "config")}
+        self.data_command("inspect", "s3://corpora/v1/documents", AWS_ENDPOINT_URL=None, AWS_REGION=None, **profile)
+        told = self.data_command("inspect", "s3://corpora/v1/documents", status=2, **{**profile, "AWS_PROFILE": "outside"})
+        self.assertIn("credential_process, which this program does not follow", told)
+        container = {**none, "AWS_CONTAINER_CREDENTIALS_FULL_URI": self.store.url + "/container"}
+        self.data_command("inspect", "s3://corpora/v1/documents", AWS_CONTAINER_AUTHORIZATION_TOKEN="container-token", **container)
+        self.assertIn("status 403", self.data_command("inspect", "s3://corpora/v1/documents", status=2, **container))
+        role = {**none, "AWS_EC2_METADATA_DISABLED": None, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.store.url}
+        self.data_command("inspect", "s3://corpora/v1/documents", **role)
+        self.assertEqual(self.store.issued, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
