@@ -29,6 +29,14 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
+/// What is minimised in training beside the cross entropy; evaluations are of that alone.
+struct LossOptions {
+  double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
+  double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
+
+  bool operator==(const LossOptions&) const = default;
+};
+
 struct OptimizerOptions {
   std::string name = "adamw";  ///< adamw | muon: Muon for the matrices of layers, AdamW for all else
   double lr = 3e-4;

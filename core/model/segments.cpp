@@ -56,7 +56,10 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.first_row = c.local.first_vocab_row;
   a.vocab = c.model.vocab;
   a.grad_scale = loss.grad_scale;
+  a.label_smoothing = loss.label_smoothing;
+  a.z_loss = loss.z_loss;
   a.loss_T = loss.loss_T;
+  a.z_loss_T = loss.z_loss_T;
   return a;
 }
 

@@ -52,6 +52,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
 void Trainer::take_persistent(Arena& persistent) {
   rope_ = model::take_rope_tables(job_.model, persistent);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
+  const bool z_loss = job_.loss.z_loss > 0;
+  if (z_loss) z_loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   first_block_.push_back(0);
   for (std::size_t i = 0; i < params_.views(); ++i)
@@ -63,7 +65,7 @@ void Trainer::take_persistent(Arena& persistent) {
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals = persistent.take(DType::f64, {3}, MemoryTerm::control);
+    slot.totals = persistent.take(DType::f64, {z_loss ? 4 : 3}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
@@ -221,6 +223,7 @@ StepReport Trainer::report() {
   const MeanLoss mean = read_loss(*reports_, slot);
   report.loss = mean.loss;
   report.loss_weight = mean.weight;
+  if (job_.loss.z_loss > 0) report.z_loss = mean.z_loss;
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
   report.time = clock_.read();
@@ -239,11 +242,13 @@ StepReport Trainer::report() {
 }
 
 Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
-  std::array<double, 2> sums{};
-  backend_.read_back(stream, slot.totals.rows(1, 2), std::as_writable_bytes(std::span(sums)));
-  const auto [loss, weight] = sums;
+  std::array<double, 3> sums{};
+  const std::int64_t count = slot.totals.numel() - 1;
+  backend_.read_back(stream, slot.totals.rows(1, count),
+                     std::as_writable_bytes(std::span(sums)).first(static_cast<std::size_t>(count) * 8));
+  const auto [loss, weight, z_loss] = sums;
   // A loss that is not finite is one, whatever counts.
-  return {weight > 0 ? loss / weight : loss, weight};
+  return {weight > 0 ? loss / weight : loss, weight, weight > 0 ? z_loss / weight : z_loss};
 }
 
 Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {

@@ -34,9 +34,12 @@ struct StepVote {
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
 /// say.
 struct StepReport {
-  double loss = 0;         ///< mean over the global batch's tokens, by their loss weights
-  double loss_weight = 0;  ///< sum of these; 0: nothing was updated on any rank, and there is no loss
-  double grad_norm = 0;    ///< before clipping
+  /// Cross entropy with the job's label smoothing: mean over the global batch's tokens, by their loss
+  /// weights.
+  double loss = 0;
+  double loss_weight = 0;        ///< sum of these; 0: nothing was updated on any rank, and there is no loss
+  std::optional<double> z_loss;  ///< with loss.z_loss: that term, which `loss` does not contain
+  double grad_norm = 0;          ///< before clipping
   double learning_rate = 0;
   bool skipped = false;  ///< not finite: nothing was updated on any rank
   std::int64_t nonfinite_rank =
@@ -119,7 +122,8 @@ class Trainer {
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights
+    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
+    /// a z-loss a fourth: that term.
     kernels::Tensor totals;
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
@@ -151,11 +155,11 @@ class Trainer {
   void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   bool adds_loss(const Chunk& chunk) const;
-  void add_loss(const Chunk& chunk);
+  void add_loss(const Chunk& chunk, const model::LossTarget& loss);
 
   void update(const ReportSlot& slot);
   struct MeanLoss {
-    double loss = 0, weight = 0;
+    double loss = 0, weight = 0, z_loss = 0;
   };
   MeanLoss read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
@@ -184,7 +188,7 @@ class Trainer {
   ObserveActions observe_;
 
   model::RopeTables rope_;
-  kernels::Tensor loss_T_, square_sums_, nonfinite_;
+  kernels::Tensor loss_T_, z_loss_T_, square_sums_, nonfinite_;
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
   /// Runs of all views that the norm is made of.

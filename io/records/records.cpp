@@ -103,6 +103,7 @@ std::string to_json_line(const StepRecord& record) {
   line["step"] = record.step;
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
+  if (record.z_loss) line["z_loss"] = *record.z_loss;
   line["grad_norm"] = record.grad_norm;
   line["learning_rate"] = record.learning_rate;
   line["step_seconds"] = record.step_seconds;
@@ -124,6 +125,7 @@ StepRecord parse_step_record(const std::string& text) {
     record.step = int_member(line, "step");
     record.tokens = int_member(line, "tokens");
     record.loss = real_member(line, "loss");
+    if (line.contains("z_loss")) record.z_loss = real_member(line, "z_loss");
     record.grad_norm = real_member(line, "grad_norm");
     record.learning_rate = real_member(line, "learning_rate");
     record.step_seconds = real_member(line, "step_seconds");

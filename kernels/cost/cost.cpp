@@ -157,7 +157,7 @@ Cost cost(const AttentionBackward& a, const Target&) {
 }
 
 Cost cost(const CeStats& a, const Target&) {
-  return {4 * numel(a.logits_TV),
+  return {(a.label_smoothing > 0 ? 5 : 4) * numel(a.logits_TV),
           sum_bytes({&a.logits_TV, &a.targets_T, &a.max_T, &a.sum_exp_T, &a.target_logit_T})};
 }
 Cost cost(const CeRescale& a, const Target&) {
@@ -165,8 +165,9 @@ Cost cost(const CeRescale& a, const Target&) {
 }
 Cost cost(const CeFinish& a, const Target&) {
   if (a.want == CeFinish::Want::loss)
-    return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.max_T, &a.sum_exp_T})};
-  return {4 * numel(a.logits_TV), 2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.targets_T})};
+    return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.z_loss_T, &a.max_T, &a.sum_exp_T})};
+  return {(a.label_smoothing > 0 ? 5 : 4) * numel(a.logits_TV),
+          2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.z_loss_T, &a.targets_T})};
 }
 
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }

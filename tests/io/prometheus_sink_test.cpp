@@ -119,7 +119,10 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
   sink.on_step(step(5));
-  sink.on_step(step(6));
+  CHECK(scrape(sink).count("trainerd_z_loss") == 0);
+  StepRecord parts = step(6);
+  parts.z_loss = 0.125;
+  sink.on_step(parts);
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint(
       {.step = 6, .bytes = 123456, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
@@ -128,6 +131,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_loss") == 2.5);
   CHECK(m.at("trainerd_validation_loss") == 2.75);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
+  CHECK(m.at("trainerd_z_loss") == 0.125);
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
   CHECK(m.at("trainerd_mfu_ratio") == 0.625);

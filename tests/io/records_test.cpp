@@ -54,6 +54,19 @@ TEST_CASE("every double in a step record comes back bit for bit") {
   }
 }
 
+TEST_CASE("a step record has the parts of what is minimised where there are some") {
+  StepRecord record;
+  record.step = 3;
+  record.loss = 0.5;
+  record.z_loss = 0.25;
+  record.grad_norm = 1.5;
+  const std::string line = to_json_line(record);
+  CHECK(line.find(R"("loss":0.5,"z_loss":0.25,"grad_norm":1.5,)") != std::string::npos);
+  const StepRecord back = parse_step_record(line);
+  CHECK(back.z_loss == 0.25);
+  CHECK_FALSE(parse_step_record(kLine).z_loss);
+}
+
 TEST_CASE("a step record is one line of the documented names") {
   const StepRecord record{.step = 3,
                           .tokens = 4096,

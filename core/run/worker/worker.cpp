@@ -253,6 +253,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   record.counted_tokens = train::counted_tokens(report, job_.tokens_per_step());
   record.loss = report.loss;
+  record.z_loss = report.z_loss;
   record.grad_norm = report.grad_norm;
   record.learning_rate = report.learning_rate;
   record.time = report.time;

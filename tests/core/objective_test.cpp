@@ -1,0 +1,198 @@
+// What training minimises and keeps beside the plain cross entropy: label smoothing
+// and z-loss. On every layout the same.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/full.h"
+#include "train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+constexpr std::int64_t kObjectiveSteps = 3;
+
+/// Four layers, so that pipelines split; two key/value heads. A vocabulary that tp pads.
+core::job::JobSpec objective_job(const std::string& model, const std::string& precision = "fp32") {
+  core::job::JobSpec job = test::small_job(precision);
+  job.model.layers = 4;
+  job.model.seq_len = 16;
+  job.model.vocab = 97;
+  job.batch = {.global = 8, .micro = 1};
+  job.optimizer.grad_clip = 0.7;
+  core::job::ModelOptions& m = job.model;
+  if (model == "gpt2") {
+    m.norm = core::job::Norm::layer;
+    m.positions = core::job::Positions::learned;
+    m.mlp = core::job::Mlp::gelu;
+    m.linear_bias = m.qkv_bias = m.tie_embeddings = true;
+    m.kv_heads = 4;
+  }
+  if (model == "gemma") {
+    m.norm_placement = core::job::NormPlacement::sandwich;
+    m.norm_weight = core::job::NormWeight::less_one;
+    m.mlp = core::job::Mlp::geglu;
+    m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
+  }
+  return job;
+}
+
+struct ObjectiveCurve {
+  std::vector<double> loss, z_loss, norm, weight, evaluated;
+  bool operator==(const ObjectiveCurve&) const = default;
+};
+
+using CountsIn = std::function<bool(std::int64_t step, std::int64_t sample, std::int64_t s)>;
+
+bool every_token(std::int64_t, std::int64_t, std::int64_t) { return true; }
+bool some_tokens(std::int64_t step, std::int64_t sample, std::int64_t s) {
+  return sample % 3 != 1 && (7 * sample + 3 * s + step) % 3 != 0;
+}
+
+ObjectiveCurve objective_run(const core::job::JobSpec& job, const CountsIn& counts = every_token) {
+  std::vector<ObjectiveCurve> curves(test::ranks_of(job));
+  test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+    ObjectiveCurve& curve = curves[static_cast<std::size_t>(rank)];
+    for (std::int64_t step = 1; step <= kObjectiveSteps; ++step) {
+      const auto samples = test::skewed_samples(job, step);
+      core::train::SampleBatches batches(
+          cpu.trainer().batch_shape(), [&](std::int64_t sample, core::train::HostSample& to) {
+            const auto count = static_cast<std::ptrdiff_t>(to.tokens_S1.size());
+            std::copy_n(samples.begin() + sample * count, count, to.tokens_S1.begin());
+            for (std::size_t s = 0; s < to.loss_weight_S.size(); ++s)
+              to.loss_weight_S[s] = counts(step, sample, static_cast<std::int64_t>(s)) ? 1.0f : 0.0f;
+          });
+      const core::train::StepReport report = cpu.trainer().step(step, batches, {});
+      CHECK(report.z_loss.has_value() == (job.loss.z_loss > 0));
+      curve.loss.push_back(report.loss);
+      curve.z_loss.push_back(report.z_loss.value_or(0));
+      curve.norm.push_back(report.grad_norm);
+      curve.weight.push_back(report.loss_weight);
+      curve.evaluated.push_back(cpu.trainer().evaluate(batches).loss);
+    }
+    test::require_as_planned(cpu);
+  });
+  for (const ObjectiveCurve& curve : curves) CHECK(curve == curves[0]);
+  return curves[0];
+}
+
+std::vector<parallel::ParallelOptions> objective_layouts() {
+  using enum parallel::ScheduleKind;
+  std::vector<parallel::ParallelOptions> all(5);
+  all[0].tp = 2, all[0].pp = 2, all[0].dp = 2, all[0].zero = 1, all[0].sequence_parallel = true;
+  all[0].schedule = zb_h1;
+  all[1].dp = 4, all[1].zero = 3;
+  all[2].pp = 2, all[2].dp = 2, all[2].zero = 2, all[2].schedule = interleaved, all[2].virtual_stages = 2;
+  all[3].tp = 4, all[3].zero = 0;
+  all[4].tp = 2, all[4].dp = 3, all[4].sequence_parallel = true;  // 8 samples: the last microbatch is padded
+  if (test::runs_full()) {
+    all.resize(7);
+    all[5].pp = 4, all[5].dp = 2, all[5].schedule = gpipe;
+    all[6].tp = 4, all[6].pp = 2, all[6].sequence_parallel = true;
+  }
+  return all;
+}
+
+void check_near(const std::vector<double>& a, const std::vector<double>& b, double bound) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= bound * std::abs(b[i]));
+}
+
+/// As tests/core/loss_weights_test.cpp: the order of sums differs between layouts.
+constexpr double kLayoutBound = 2e-5;
+
+/// Runs the job on every layout and compares with one rank.
+ObjectiveCurve check_layouts(const core::job::JobSpec& one, const CountsIn& counts) {
+  const ObjectiveCurve expected = objective_run(one, counts);
+  for (const parallel::ParallelOptions& layout : objective_layouts()) {
+    CAPTURE(layout.tp, layout.pp, layout.dp, layout.zero, parallel::to_string(layout.schedule));
+    core::job::JobSpec job = one;
+    job.parallel = layout;
+    const ObjectiveCurve curve = objective_run(job, counts);
+    CHECK(curve.weight == expected.weight);
+    check_near(curve.loss, expected.loss, kLayoutBound);
+    check_near(curve.z_loss, expected.z_loss, kLayoutBound);
+    check_near(curve.norm, expected.norm, kLayoutBound);
+    check_near(curve.evaluated, expected.evaluated, kLayoutBound);
+  }
+  return expected;
+}
+
+/// Adds `length` x (a unit vector along the gradients of `from`) to the master weights of `to`.
+void move_along(core::train::Trainer& to, const std::vector<std::vector<float>>& gradients, double norm,
+                double length) {
+  core::model::ParamStore& params = to.params();
+  for (core::model::ParamId id = 0; id < params.count(); ++id) {
+    float* w = params.master(id).as<float>();
+    const std::vector<float>& g = gradients[static_cast<std::size_t>(id)];
+    for (std::size_t i = 0; i < g.size(); ++i)
+      w[i] = static_cast<float>(static_cast<double>(w[i]) + length / norm * static_cast<double>(g[i]));
+  }
+  to.publish();
+}
+
+}  // namespace
+
+TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluation is without them",
+          "[objective][layouts]") {
+  core::job::JobSpec job = objective_job("llama");
+  job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
+  const ObjectiveCurve both = check_layouts(job, some_tokens);
+  core::job::JobSpec plain = job;
+  plain.loss = {};
+  const ObjectiveCurve without = objective_run(plain, some_tokens);
+  CHECK(both.loss[0] != without.loss[0]);
+  // A z-loss alone leaves the first step's cross entropy, and is linear in its factor. Weights are about 0 at
+  // first: logsumexp is about log 97.
+  core::job::JobSpec half = plain;
+  half.loss.z_loss = 5e-3;
+  const ObjectiveCurve z = objective_run(half, some_tokens);
+  CHECK(z.loss[0] == without.loss[0]);
+  CHECK(z.z_loss[0] == Approx(both.z_loss[0] / 2).epsilon(1e-6));
+  CHECK(z.z_loss[0] == Approx(5e-3 * std::log(97.0) * std::log(97.0)).epsilon(0.02));
+  CHECK(z.norm[0] != without.norm[0]);
+  // Before anything has moved an evaluation sees the plain loss.
+  core::job::JobSpec still = job;
+  still.optimizer.lr = still.optimizer.schedule.min_lr = 1e-30, still.optimizer.weight_decay = 0;
+  CHECK(objective_run(still, some_tokens).evaluated[0] == Approx(without.loss[0]).epsilon(1e-6));
+}
+
+TEST_CASE("what is minimised has the gradients that it is trained by", "[objective]") {
+  const std::string model = GENERATE("llama", "gpt2", "gemma");
+  CAPTURE(model);
+  core::job::JobSpec job = objective_job(model);
+  job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
+  core::rank::DeviceRank rank(job, test::cpu_topology(1));
+  rank.trainer().initialise();
+  const auto total = [&](core::train::Trainer& trainer) {
+    const core::train::StepReport report = test::step_on(trainer, job, 1);
+    return std::pair(report.loss + *report.z_loss, report.grad_norm);
+  };
+  const double norm = total(rank.trainer()).second;
+  std::vector<std::vector<float>> gradients;
+  core::model::ParamStore& params = rank.trainer().params();
+  for (core::model::ParamId id = 0; id < params.count(); ++id) {
+    const kernels::Tensor g = params.grad(id);
+    gradients.emplace_back(g.as<float>(), g.as<float>() + g.numel());
+  }
+  // The slope along the gradient is its norm. Central differences at two lengths, of which Richardson's
+  // extrapolation takes away the error of the order of length^2; what is left of rounding is 1e-7 of the loss
+  // over what it moves by, about 1e-2.
+  const auto slope = [&](double length) {
+    double ends[2] = {};
+    for (const int side : {0, 1}) {
+      core::rank::DeviceRank moved(job, test::cpu_topology(1));
+      moved.trainer().initialise();
+      move_along(moved.trainer(), gradients, norm, side == 0 ? -length : length);
+      ends[side] = total(moved.trainer()).first;
+    }
+    return (ends[1] - ends[0]) / (2 * length);
+  };
+  CHECK((4 * slope(2e-3) - slope(4e-3)) / 3 == Approx(norm).epsilon(1e-3));
+}
