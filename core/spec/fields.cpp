@@ -387,6 +387,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   t.add("metrics.otlp.every", Duration{&job.metrics.otlp.every_seconds}, "time between two posts")
       .above(0)
       .idle_if(!job.metrics.otlp.sends(), "there is no metrics.otlp.endpoint");
+  add_group_norms(t, job.metrics);
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMaxSteps)

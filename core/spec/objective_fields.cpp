@@ -3,6 +3,11 @@
 // The keys of what is minimised, and of what goes beside the optimizer.
 
 namespace trainerd::core::spec {
+namespace {
+
+constexpr double kMostSteps = 1e12;
+
+}  // namespace
 
 void add_objective(FieldTable& t, job::JobSpec& job) {
   t.add("loss.label_smoothing", &job.loss.label_smoothing,
@@ -13,6 +18,17 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
         "factor of the mean of logsumexp(logits)^2 over the tokens that count, which is minimised beside the "
         "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
       .at_least(0);
+}
+
+void add_group_norms(FieldTable& t, io::MetricsOptions& m) {
+  t.add("metrics.grad_norms.every", &m.grad_norms.every,
+        "steps between records of the gradients' norm by groups of parameters (`grad_norms`); 0: never")
+      .between(0, kMostSteps);
+  t.choice("metrics.grad_norms.by", m.grad_norms.by,
+           {{"kind", io::NormGroups::kind}, {"layer", io::NormGroups::layer}},
+           "the groups: kinds of parameters (embedding, attention, mlp, norm, head; with LoRA "
+           "adapters.attention and adapters.mlp), or layers beside embedding and head")
+      .idle_if(m.grad_norms.every == 0, "metrics.grad_norms.every is 0");
 }
 
 }  // namespace trainerd::core::spec

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
@@ -37,7 +38,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
                                           tokens_, layout.options.sequence_parallel)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
-              param_placement(layout, groups_, microbatches_), backend, memory.persistent()) {
+              param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
+      norm_groups_(job.metrics.grad_norms, job.model) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();
@@ -60,12 +62,16 @@ void Trainer::take_persistent(Arena& persistent) {
     for (const model::StateRun& run : params_.view(i).norm_runs()) {
       norm_runs_.push_back({&params_.view(i), &run});
       first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
+      if (!norm_groups().empty()) group_of_run_.push_back(norm_groups_.of(params_.info(run.id).name));
     }
   square_sums_ =
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
     slot.totals = persistent.take(DType::f64, {z_loss ? 4 : 3}, MemoryTerm::control);
+    if (!norm_groups().empty())
+      slot.group_sums =
+          persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
@@ -199,6 +205,7 @@ void Trainer::update(const ReportSlot& slot) {
       .all_reduce(s, slot.totals, parallel::ReduceOp::sum,
                   {.label = "norm_and_loss", .accumulate = DType::f64})
       ->wait(s);
+  if (norms_groups(slot.step)) sum_groups(slot);
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
@@ -210,6 +217,32 @@ void Trainer::update(const ReportSlot& slot) {
   for (const auto& optimizer : optimizers_)
     optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
   params_.updated(s);
+}
+
+bool Trainer::norms_groups(std::int64_t step) const {
+  return job_.metrics.grad_norms.every > 0 && step % job_.metrics.grad_norms.every == 0;
+}
+
+void Trainer::sum_groups(const ReportSlot& slot) {
+  Stream& s = *compute_;
+  backend_.group_square_sums(s, {.sums = square_sums_,
+                                 .first_block = first_block_,
+                                 .group_of_run = group_of_run_,
+                                 .totals = slot.group_sums});
+  groups_.world()
+      .all_reduce(s, slot.group_sums, parallel::ReduceOp::sum,
+                  {.label = "group_norms", .accumulate = DType::f64})
+      ->wait(s);
+}
+
+/// Brought to the mean over the tokens that count, as kernels::StepControl does with the norm of all.
+std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight) {
+  if (!norms_groups(slot.step)) return {};
+  std::vector<double> norms(norm_groups().size());
+  backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
+  const double to_mean = weight > 0 ? static_cast<double>(job_.tokens_per_step()) / weight : 1;
+  for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
+  return norms;
 }
 
 StepReport Trainer::report() {
@@ -224,6 +257,7 @@ StepReport Trainer::report() {
   report.loss = mean.loss;
   report.loss_weight = mean.weight;
   if (job_.loss.z_loss > 0) report.z_loss = mean.z_loss;
+  report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
   report.time = clock_.read();

@@ -15,6 +15,7 @@
 #include "core/model/parameters.h"
 #include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
+#include "core/train/norm_groups.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
@@ -40,6 +41,8 @@ struct StepReport {
   double loss_weight = 0;        ///< sum of these; 0: nothing was updated on any rank, and there is no loss
   std::optional<double> z_loss;  ///< with loss.z_loss: that term, which `loss` does not contain
   double grad_norm = 0;          ///< before clipping
+  /// The same of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
+  std::vector<double> group_norms;
   double learning_rate = 0;
   bool skipped = false;  ///< not finite: nothing was updated on any rank
   std::int64_t nonfinite_rank =
@@ -106,6 +109,9 @@ class Trainer {
   BatchShape batch_shape() const;
   std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
 
+  /// Of the norms by group; empty: none are made.
+  const std::vector<std::string>& norm_groups() const { return norm_groups_.names(); }
+
   model::ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *compute_; }
@@ -125,6 +131,7 @@ class Trainer {
     /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
     /// a z-loss a fourth: that term.
     kernels::Tensor totals;
+    kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
                             ///< ranks - its number
@@ -158,6 +165,9 @@ class Trainer {
   void add_loss(const Chunk& chunk, const model::LossTarget& loss);
 
   void update(const ReportSlot& slot);
+  void sum_groups(const ReportSlot& slot);
+  bool norms_groups(std::int64_t step) const;
+  std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
   struct MeanLoss {
     double loss = 0, weight = 0, z_loss = 0;
   };
@@ -198,7 +208,9 @@ class Trainer {
   };
   std::vector<NormRun> norm_runs_;
   std::vector<std::int64_t> first_block_;  ///< by norm run
-  std::vector<std::byte> staging_;         ///< a microbatch's values, one array after the other
+  NormGroups norm_groups_;
+  std::vector<std::int32_t> group_of_run_;  ///< of those; empty without groups
+  std::vector<std::byte> staging_;          ///< a microbatch's values, one array after the other
 };
 
 }  // namespace trainerd::core::train

@@ -25,6 +25,8 @@ struct StepRecord {
   double loss = 0;
   std::optional<double> z_loss = {};  ///< with loss.z_loss: that term
   double grad_norm = 0;               ///< before clipping
+  /// With metrics.grad_norms, at its steps: the same of groups of parameters, by name.
+  std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;

@@ -178,6 +178,9 @@ Cost cost(const SumParts& a, const Target&) {
 }
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
+Cost cost(const GroupSquareSums& a, const Target&) {
+  return {numel(a.sums), sum_bytes({&a.sums, &a.totals})};
+}
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const TensorHash& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const StepControl& a, const Target&) {

@@ -1,11 +1,12 @@
-// What training minimises and keeps beside the plain cross entropy: label smoothing
-// and z-loss. On every layout the same.
+// What training minimises and keeps beside the plain cross entropy: label smoothing,
+// z-loss, and norms of the gradients by group. On every layout the same.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ core::job::JobSpec objective_job(const std::string& model, const std::string& pr
 
 struct ObjectiveCurve {
   std::vector<double> loss, z_loss, norm, weight, evaluated;
+  std::vector<std::vector<double>> groups;
   bool operator==(const ObjectiveCurve&) const = default;
 };
 
@@ -74,6 +76,7 @@ ObjectiveCurve objective_run(const core::job::JobSpec& job, const CountsIn& coun
       curve.z_loss.push_back(report.z_loss.value_or(0));
       curve.norm.push_back(report.grad_norm);
       curve.weight.push_back(report.loss_weight);
+      curve.groups.push_back(report.group_norms);
       curve.evaluated.push_back(cpu.trainer().evaluate(batches).loss);
     }
     test::require_as_planned(cpu);
@@ -120,6 +123,9 @@ ObjectiveCurve check_layouts(const core::job::JobSpec& one, const CountsIn& coun
     check_near(curve.z_loss, expected.z_loss, kLayoutBound);
     check_near(curve.norm, expected.norm, kLayoutBound);
     check_near(curve.evaluated, expected.evaluated, kLayoutBound);
+    REQUIRE(curve.groups.size() == expected.groups.size());
+    for (std::size_t i = 0; i < curve.groups.size(); ++i)
+      check_near(curve.groups[i], expected.groups[i], 10 * kLayoutBound);
   }
   return expected;
 }
@@ -195,4 +201,28 @@ TEST_CASE("what is minimised has the gradients that it is trained by", "[objecti
     return (ends[1] - ends[0]) / (2 * length);
   };
   CHECK((4 * slope(2e-3) - slope(4e-3)) / 3 == Approx(norm).epsilon(1e-3));
+}
+
+TEST_CASE("norms by group are those of one rank, and their squares add up to the norm's",
+          "[objective][layouts]") {
+  const auto [model, by, count] =
+      GENERATE(std::tuple("llama", io::NormGroups::kind, 5), std::tuple("gpt2", io::NormGroups::kind, 4),
+               std::tuple("llama", io::NormGroups::layer, 6));
+  CAPTURE(model, count);
+  core::job::JobSpec job = objective_job(model);
+  job.metrics.grad_norms = {.every = 2, .by = by};
+  const ObjectiveCurve curve = check_layouts(job, some_tokens);
+  CHECK(curve.groups[0].empty());
+  CHECK(curve.groups[2].empty());
+  REQUIRE(curve.groups[1].size() == static_cast<std::size_t>(count));
+  double squares = 0;
+  for (const double norm : curve.groups[1]) {
+    CHECK(norm > 0);
+    squares += norm * norm;
+  }
+  CHECK(std::sqrt(squares) == Approx(curve.norm[1]).epsilon(1e-12));
+  job.metrics.grad_norms = {};
+  const ObjectiveCurve without = objective_run(job, some_tokens);
+  CHECK(without.norm == curve.norm);
+  CHECK(without.loss == curve.loss);
 }

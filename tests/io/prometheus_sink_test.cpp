@@ -122,6 +122,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(scrape(sink).count("trainerd_z_loss") == 0);
   StepRecord parts = step(6);
   parts.z_loss = 0.125;
+  parts.grad_norms = {{"attention", 0.5}, {"mlp", 0.25}};
   sink.on_step(parts);
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint(
@@ -132,6 +133,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_validation_loss") == 2.75);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
   CHECK(m.at("trainerd_z_loss") == 0.125);
+  CHECK(m.at(R"(trainerd_group_grad_norm{group="attention"})") == 0.5);
+  CHECK(m.at(R"(trainerd_group_grad_norm{group="mlp"})") == 0.25);
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
   CHECK(m.at("trainerd_mfu_ratio") == 0.625);

@@ -44,6 +44,31 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
 }
 
+TEST_CASE("square sums by group are those of the group's runs, and of all runs together", "[update]") {
+  // More runs than go into one launch, some of them empty, in three groups, one of which has none.
+  std::vector<std::int64_t> first_block{0};
+  std::vector<std::int32_t> group;
+  for (std::int64_t run = 0; run < 2600; ++run) {
+    first_block.push_back(first_block.back() + run % 3);
+    group.push_back(run % 7 < 3 ? 2 : 0);
+  }
+  Values sums(static_cast<std::size_t>(first_block.back())), expected(3, 0.0);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / static_cast<double>(i + 1);
+  for (std::size_t run = 0; run < group.size(); ++run)
+    for (std::int64_t b = first_block[run]; b < first_block[run + 1]; ++b)
+      expected[static_cast<std::size_t>(group[run])] += sums[static_cast<std::size_t>(b)];
+  check_operator([&](Machine& m) {
+    const Tensor totals = m.empty(DType::f64, {3});
+    m.backend().group_square_sums(
+        m.stream(), {.sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
+                     .first_block = first_block,
+                     .group_of_run = group,
+                     .totals = totals});
+    CHECK(Machine::read(totals)[1] == 0);
+    return std::vector<Output>{{"totals", totals, expected, 2600}};
+  });
+}
+
 TEST_CASE("step control brings gradients to the mean over the weights before it clips", "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const std::vector<std::int64_t> tensors{0, 2, 3};

@@ -255,6 +255,8 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.loss = report.loss;
   record.z_loss = report.z_loss;
   record.grad_norm = report.grad_norm;
+  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
+    record.grad_norms.emplace_back(trainer_->norm_groups()[i], report.group_norms[i]);
   record.learning_rate = report.learning_rate;
   record.time = report.time;
   record.time[base::LedgerPart::checkpoint] = launched.carried_stall;
