@@ -37,6 +37,15 @@ struct LossOptions {
   bool operator==(const LossOptions&) const = default;
 };
 
+/// An exponential moving average of the weights that are trained (Polyak and Juditsky, 1992), beside them.
+struct AverageOptions {
+  double decay = 0;        ///< 0: none is kept
+  std::int64_t every = 1;  ///< steps between its updates
+
+  bool on() const { return decay > 0; }
+  bool operator==(const AverageOptions&) const = default;
+};
+
 struct OptimizerOptions {
   std::string name = "adamw";  ///< adamw | muon: Muon for the matrices of layers, AdamW for all else
   double lr = 3e-4;
@@ -49,6 +58,7 @@ struct OptimizerOptions {
   double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none
   double grad_clip = 1.0;     ///< global norm; 0 turns clipping off
   LrSchedule schedule;
+  AverageOptions average;  ///< key `ema`, a section of its own
 
   bool operator==(const OptimizerOptions&) const = default;
 };

@@ -18,6 +18,17 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
         "factor of the mean of logsumexp(logits)^2 over the tokens that count, which is minimised beside the "
         "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
       .at_least(0);
+  job::AverageOptions& average = job.optimizer.average;
+  t.add(
+       "ema.decay", &average.decay,
+       "keep an exponential moving average of the trained weights, in fp32 beside the optimizer's states: at "
+       "each update `decay` of it and the rest of the new weights; it begins as the first weights, is in "
+       "checkpoints, and `trainerd export --ema` takes it; 0: none. A run keeps one from its start or not at "
+       "all")
+      .from_below(0, 1);
+  t.add("ema.every", &average.every, "steps between its updates")
+      .between(1, kMostSteps)
+      .idle_if(!average.on(), "ema.decay is 0");
 }
 
 void add_group_norms(FieldTable& t, io::MetricsOptions& m) {

@@ -76,6 +76,8 @@ class Trainer {
   void initialise_adapters();
   /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
   void initialise_tables();
+  /// Averages of weights begin as the weights that were loaded, where these come without averages.
+  void begin_averages() { params_.begin_averages(*compute_); }
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 

@@ -193,6 +193,10 @@ Cost cost(const AdamwUpdate& a, const Target&) {
           sum_bytes({&a.grads, &a.params}) + 2 * sum_bytes({&a.master, &a.moment1, &a.moment2})};
 }
 
+Cost cost(const AverageUpdate& a, const Target&) {
+  return {3 * numel(a.average), sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average})};
+}
+
 Cost cost(const MomentumUpdate& a, const Target&) {
   return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + 2 * sum_bytes({&a.momentum})};
 }

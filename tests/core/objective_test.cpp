@@ -1,5 +1,5 @@
-// What training minimises and keeps beside the plain cross entropy: label smoothing,
-// z-loss, and norms of the gradients by group. On every layout the same.
+// What training minimises and keeps beside the plain cross entropy: label smoothing, z-loss, an
+// average of the weights, and norms of the gradients by group. On every layout the same.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -225,4 +225,70 @@ TEST_CASE("norms by group are those of one rank, and their squares add up to the
   const ObjectiveCurve without = objective_run(job, some_tokens);
   CHECK(without.norm == curve.norm);
   CHECK(without.loss == curve.loss);
+}
+
+TEST_CASE("an average of the weights follows them, wherever they lie", "[objective]") {
+  struct Place {
+    std::string precision, optimizer;
+    std::int64_t dp, zero, every;
+  };
+  const std::vector<Place> places{
+      {"fp32", "adamw", 1, 0, 1},
+      {"bf16", "adamw", 2, 1, 1},
+      {"fp32", "muon", 2, 3, 2},
+      {"{compute: bf16, grads: bf16, master: bf16, moments: bf16}", "adamw", 2, 2, 1}};
+  for (const Place& place : places) {
+    CAPTURE(place.precision, place.optimizer, place.dp, place.zero);
+    core::job::JobSpec job = test::small_job(place.precision);
+    job.optimizer.name = place.optimizer;
+    job.parallel.dp = place.dp, job.parallel.zero = place.zero;
+    core::job::JobSpec plain = job;
+    job.optimizer.average = {.decay = 0.9, .every = place.every};
+    std::vector<std::vector<double>> losses(test::ranks_of(job)), plain_losses = losses;
+    test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+      // Of every part the average as it should be.
+      std::vector<std::vector<double>> averages;
+      const auto each_part = [&](const auto& act) {
+        std::size_t i = 0;
+        for (std::size_t v = 0; v < cpu.trainer().params().views(); ++v)
+          for (const core::model::StatePart& part : cpu.trainer().params().view(v).state_parts()) {
+            act(i++, part);
+          }
+      };
+      const auto weight = [](const core::model::StatePart& part, std::int64_t i) {
+        return part.master.dtype == kernels::DType::f32
+                   ? static_cast<double>(part.master.as<float>()[i])
+                   : static_cast<double>(kernels::to_float(part.master.as<kernels::Bf16>()[i]));
+      };
+      bool begins_as_weights = true;
+      each_part([&](std::size_t, const core::model::StatePart& part) {
+        std::vector<double>& average = averages.emplace_back();
+        begins_as_weights = begins_as_weights && part.states.back().dtype == kernels::DType::f32;
+        for (std::int64_t i = 0; i < part.master.numel(); ++i) {
+          average.push_back(weight(part, i));
+          begins_as_weights =
+              begins_as_weights && static_cast<double>(part.states.back().as<float>()[i]) == average.back();
+        }
+      });
+      CHECK(begins_as_weights);
+      for (std::int64_t step = 1; step <= 4; ++step) {
+        losses[static_cast<std::size_t>(rank)].push_back(test::step_on(cpu.trainer(), job, step).loss);
+        double worst = 0;
+        each_part([&](std::size_t n, const core::model::StatePart& part) {
+          for (std::int64_t i = 0; i < part.master.numel(); ++i) {
+            double& average = averages[n][static_cast<std::size_t>(i)];
+            if (step % place.every == 0) average = 0.9 * average + 0.1 * weight(part, i);
+            worst =
+                std::max(worst, std::abs(average - static_cast<double>(part.states.back().as<float>()[i])));
+          }
+        });
+        CHECK(worst < 4 * 2 * 0x1p-24);  // weights are below 2; a rounding or two each step
+      }
+      test::require_as_planned(cpu);
+    });
+    test::on_every_rank(plain, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+      plain_losses[static_cast<std::size_t>(rank)] = test::losses(cpu.trainer(), plain, 1, 4);
+    });
+    CHECK(losses == plain_losses);
+  }
 }

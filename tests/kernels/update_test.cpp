@@ -69,6 +69,33 @@ TEST_CASE("square sums by group are those of the group's runs, and of all runs t
   });
 }
 
+TEST_CASE("an average of weights moves by its decay, and not at a step that is skipped", "[update]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : {1, 37, 2 * 16384 + 5}) {
+      const float decay = 0.99f;
+      const Values weights = normal_values(n, 1, dtype), before = normal_values(n, 2, DType::f32);
+      Values expected;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        expected.push_back(double{decay} * before[i] + (1 - double{decay}) * weights[i]);
+      check_operator([&](Machine& m) {
+        const auto averaged = [&](std::int32_t skip) {
+          StepControlValues control;
+          control.skip = skip;
+          const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))}),
+                       average = m.tensor(DType::f32, {n}, before);
+          m.backend().write(m.stream(), std::as_bytes(std::span(&control, 1)), values);
+          m.backend().average_update(m.stream(), {.weights = m.tensor(dtype, {n}, weights),
+                                                  .average = average,
+                                                  .control = values,
+                                                  .decay = decay});
+          return average;
+        };
+        CHECK(Machine::read(averaged(StepControlValues::kSkipNonfinite)) == before);
+        return std::vector<Output>{{"average", averaged(0), expected}};
+      });
+    }
+}
+
 TEST_CASE("step control brings gradients to the mean over the weights before it clips", "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const std::vector<std::int64_t> tensors{0, 2, 3};

@@ -132,6 +132,15 @@ void adamw(const AdamwRun& run) {
   });
 }
 
+void average(DType dtype, const std::byte* weights, float* average, float decay, std::int64_t n) {
+  const Vec kept = broadcast(decay), rest = broadcast(1.0f - decay);
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(
+        n, [&](auto get, auto put) { put(average, fma(kept, get(average), rest * get(as<T>(weights)))); });
+  });
+}
+
 void momentum(const MomentumRun& a) {
   const Vec factor = broadcast(a.grad_factor), mu = broadcast(a.mu), rest = broadcast(1.0f - a.mu);
   with_type(a.grad_dtype, [&](auto g_tag) {

@@ -98,6 +98,8 @@ struct VectorKernels {
   /// reduce.cpp).
   void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
   void (*adamw)(const AdamwRun&);
+  /// average[i] = decay average[i] + (1 - decay) weights[i]
+  void (*average)(DType, const std::byte* weights, float* average, float decay, std::int64_t n);
   void (*momentum)(const MomentumRun&);
   void (*direction)(const DirectionRun&);
 };
@@ -124,6 +126,7 @@ struct VectorKernels {
   X(square_sum)                    \
   X(hash_words)                    \
   X(adamw)                         \
+  X(average)                       \
   X(momentum)                      \
   X(direction)
 
