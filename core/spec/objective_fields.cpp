@@ -29,6 +29,15 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
   t.add("ema.every", &average.every, "steps between its updates")
       .between(1, kMostSteps)
       .idle_if(!average.on(), "ema.decay is 0");
+  job::DropoutOptions& dropout = job.model.dropout;
+  t.add("dropout.embedding", &dropout.embedding,
+        "part of the embeddings' elements that training drops (GPT-2's embd_pdrop), drawn by seed, step, "
+        "sample and place, so that every layout drops the same; evaluation drops none")
+      .from_below(0, 1);
+  t.add("dropout.residual", &dropout.residual,
+        "the same of what attention and MLP add to the residual stream (resid_pdrop)")
+      .from_below(0, 1);
+  t.add("dropout.attention", FixedWord{"0"}, "the same of attention's probabilities (attn_pdrop)");
 }
 
 void add_group_norms(FieldTable& t, io::MetricsOptions& m) {

@@ -65,6 +65,8 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   batch.sequences = batch_shape().sequences();
   batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
   batch.max_seqlen = job_.model.seq_len;
+  batch.first_token = batch_shape().first_sample(action.microbatch) * job_.model.seq_len;
+  batch.dropout_key = dropout_key_;
 
   const BatchRequest request = request_of(action);
   const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.tokens_T,

@@ -6,6 +6,7 @@
 
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core::train {
 namespace {
@@ -175,7 +176,10 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
   clock_.enter(s, base::LedgerPart::compute);
   params_.begin_step(s);
+  if (job_.model.dropout.on())
+    dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(step));
   run(parallel::ParamGatherer::Pass::train, batches);
+  dropout_key_.reset();
 
   params_.finish_grads();
 

@@ -186,7 +186,8 @@ class Trainer {
   std::int64_t tokens_;     ///< of one microbatch
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
   float grad_scale_;        ///< 1 / tokens of the global batch, until `update` knows how many of them count
-  double loss_weight_ = 0;  ///< of the pass's microbatches whose loss this rank adds
+  std::optional<std::uint64_t> dropout_key_;  ///< of the step that is being put on the device
+  double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
   std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
   model::DeclaredParams declared_;

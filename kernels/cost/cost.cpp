@@ -173,6 +173,7 @@ Cost cost(const CeFinish& a, const Target&) {
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
+Cost cost(const Dropout& a, const Target&) { return {8 * numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const SumParts& a, const Target&) {
   return {numel(a.x), sum_bytes({&a.x}) + written(a.out, a.mode)};
 }

@@ -1,4 +1,4 @@
-// What training minimises and keeps beside the plain cross entropy: label smoothing, z-loss, an
+// What training minimises and keeps beside the plain cross entropy: label smoothing, z-loss, dropout, an
 // average of the weights, and norms of the gradients by group. On every layout the same.
 
 #include <algorithm>
@@ -174,6 +174,7 @@ TEST_CASE("what is minimised has the gradients that it is trained by", "[objecti
   CAPTURE(model);
   core::job::JobSpec job = objective_job(model);
   job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
+  job.model.dropout = {.embedding = 0.2, .residual = 0.3};
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   const auto total = [&](core::train::Trainer& trainer) {
@@ -201,6 +202,47 @@ TEST_CASE("what is minimised has the gradients that it is trained by", "[objecti
     return (ends[1] - ends[0]) / (2 * length);
   };
   CHECK((4 * slope(2e-3) - slope(4e-3)) / 3 == Approx(norm).epsilon(1e-3));
+}
+
+TEST_CASE("dropout draws the same on every layout, and none in evaluation", "[objective][layouts]") {
+  const std::string model = GENERATE("llama", "gpt2");
+  CAPTURE(model);
+  core::job::JobSpec job = objective_job(model);
+  job.model.dropout = {.embedding = 0.1, .residual = 0.2};
+  const ObjectiveCurve dropped = check_layouts(job, every_token);
+  core::job::JobSpec plain = job;
+  plain.model.dropout = {};
+  CHECK(std::abs(dropped.loss[0] - objective_run(plain).loss[0]) > 1e-4);
+  // Another step drops otherwise, of the same samples and weights.
+  core::rank::DeviceRank rank(job, test::cpu_topology(1)), again(job, test::cpu_topology(1));
+  rank.trainer().initialise();
+  again.trainer().initialise();
+  const auto samples = test::skewed_samples(job, 1);
+  const double evaluated = rank.trainer().evaluate(*test::batches(rank.trainer(), samples)).loss;
+  CHECK(evaluated == Approx(objective_run(plain).loss[0]).epsilon(1e-6));
+  const double first = rank.trainer().step(1, *test::batches(rank.trainer(), samples), {}).loss,
+               second = again.trainer().step(2, *test::batches(again.trainer(), samples), {}).loss;
+  CHECK(std::abs(first - second) > 1e-5);
+}
+
+TEST_CASE("dropout is the same when activations are made again", "[objective][recompute]") {
+  const std::string model = GENERATE("llama", "gemma"), precision = GENERATE("fp32", "bf16");
+  CAPTURE(model, precision);
+  core::job::JobSpec job = objective_job(model, precision);
+  job.model.dropout = {.embedding = 0.1, .residual = 0.2};
+  for (const std::int64_t pp : {1, 2}) {
+    job.parallel.pp = pp;
+    if (pp == 2) job.parallel.schedule = parallel::ScheduleKind::zb_h1;
+    job.recompute = {};
+    const ObjectiveCurve kept = objective_run(job);
+    for (const core::job::RecomputeOptions& recompute :
+         {core::job::RecomputeOptions{core::job::RecomputeKind::selective, 1},
+          core::job::RecomputeOptions{core::job::RecomputeKind::full, 1},
+          core::job::RecomputeOptions{core::job::RecomputeKind::full, 3}}) {
+      job.recompute = recompute;
+      CHECK(objective_run(job) == kept);
+    }
+  }
 }
 
 TEST_CASE("norms by group are those of one rank, and their squares add up to the norm's",

@@ -66,6 +66,13 @@ void scale(DType dtype, const std::byte* x, float factor, std::byte* out, std::i
   });
 }
 
+void multiply(DType dtype, const std::byte* x, const float* factors, std::byte* out, std::int64_t n) {
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(n, [&](auto get, auto put) { put(as<T>(out), get(as<T>(x)) * get(factors)); });
+  });
+}
+
 void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n) {
   with_type(from, [&](auto source) {
     with_type(to, [&](auto target) {

@@ -87,6 +87,7 @@ struct VectorKernels {
 
   void (*add)(DType, const std::byte* a, const std::byte* b, std::byte* out, std::int64_t n);
   void (*scale)(DType, const std::byte* x, float factor, std::byte* out, std::int64_t n);
+  void (*multiply)(DType, const std::byte* x, const float* factors, std::byte* out, std::int64_t n);
   void (*cast)(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
   /// out[i] (+)= part[0][i] + part[1][i] + ..., for i < n, in that order; parts begin `stride` elements
   /// apart.
@@ -121,6 +122,7 @@ struct VectorKernels {
   X(ce_finish)                     \
   X(add)                           \
   X(scale)                         \
+  X(multiply)                      \
   X(cast)                          \
   X(sum_parts)                     \
   X(square_sum)                    \
