@@ -195,6 +195,7 @@ struct ExportArgs {
   std::string dtype;           ///< "fp32" or "bf16"; empty: as the checkpoint has it
   std::string max_shard_size;  ///< "5GB"; empty: that
   bool no_tokenizer = false;
+  bool ema = false;  ///< the average of the weights in their place
   // Of a checkpoint of adapters.
   bool adapter = false;
   bool merge = false;

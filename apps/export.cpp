@@ -36,6 +36,7 @@ int export_command(const ExportArgs& args) {
   if (args.adapter) options.form = core::hf::AdapterForm::adapter;
   if (args.merge) options.form = core::hf::AdapterForm::merged;
   options.base = args.base;
+  options.average = args.ema;
   if (!args.dtype.empty()) options.dtype = kernels::parse_dtype(args.dtype);
   if (!args.max_shard_size.empty()) options.most_shard_bytes = shard_bytes(args.max_shard_size);
   const core::hf::Exported exported = core::hf::export_weights(options);

@@ -20,6 +20,8 @@ CLI::App* add_export(CLI::App& app, ExportArgs& args) {
       ->add_option("--max-shard-size", args.max_shard_size, "Of a file; default 5GB; adapters are one file")
       ->type_name("SIZE");
   command->add_flag("--no-tokenizer", args.no_tokenizer, "Leave the tokenizer's files out");
+  command->add_flag("--ema", args.ema,
+                    "Of a run with ema.decay: the average of the weights in place of the last ones");
   CLI::Option* adapter =
       command->add_flag("--adapter", args.adapter,
                         "Of a LoRA run: a directory that PEFT loads (what is made without a flag too)");

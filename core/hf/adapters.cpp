@@ -22,8 +22,9 @@ model::DeclaredParams whole_model(const job::ModelOptions& options) {
 }  // namespace
 
 struct AdapterCheckpoint::Reader {
-  explicit Reader(const std::string& path) : checkpoint(path) {}
+  Reader(const std::string& path, Weights weights) : checkpoint(path), prefix(name_prefix(weights)) {}
   io::CheckpointReader checkpoint;
+  std::string prefix;
   model::DeclaredParams declared;
 
   std::vector<float> read(const std::string& path, model::ParamId id, kernels::DType dtype) {
@@ -31,7 +32,7 @@ struct AdapterCheckpoint::Reader {
     const kernels::Shape& logical = info.shard.logical;
     const std::vector<std::int64_t> shape(logical.sizes.begin(), logical.sizes.begin() + logical.ndim);
     std::vector<std::byte> raw(static_cast<std::size_t>(io::tensor_bytes(dtype, shape)));
-    checkpoint.read({.name = info.name,
+    checkpoint.read({.name = prefix + info.name,
                      .dtype = dtype,
                      .logical_shape = shape,
                      .begin = std::vector<std::int64_t>(shape.size(), 0),
@@ -47,16 +48,19 @@ struct AdapterCheckpoint::Reader {
   }
 };
 
-AdapterCheckpoint::AdapterCheckpoint(const std::string& path)
-    : path_(path), reader_(std::make_unique<Reader>(path)) {
+AdapterCheckpoint::AdapterCheckpoint(const std::string& path, Weights weights)
+    : path_(path), reader_(std::make_unique<Reader>(path, weights)) {
   const io::Manifest& manifest = reader_->checkpoint.manifest();
   model_ = model::model_of(manifest.state.identity, path_);
   model_.lora = model::lora_of(manifest.state.identity, path_);
   origin_ = parse_origin(manifest.state.origin, path_);
   if (!origin_.tokenizer.empty()) tokenizer_ = tokenizer_of(path_);
   reader_->declared = whole_model(model_);
+  bool found = false;
   for (const auto& [shard, slice] : manifest.slices)
-    if (slice.name.ends_with(".lora_a")) dtype_ = slice.dtype;
+    if (slice.name.starts_with(reader_->prefix + "layers.") && slice.name.ends_with(".lora_a"))
+      dtype_ = slice.dtype, found = true;
+  if (!found && model_.lora.on() && weights == Weights::average) no_average(path_);
   for (const model::LayerParams& layer : reader_->declared.chunks.front().layers)
     for (const model::LinearParams* linear : {&layer.qkv, &layer.attn_out, &layer.up, &layer.down})
       if (linear->adapter.present())
@@ -89,10 +93,10 @@ WeightAdapters AdapterCheckpoint::read(const std::string& weight) const {
 
 void AdapterCheckpoint::verify() const { io::verify_checkpoint(path_); }
 
-std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path) {
+std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path, Weights weights) {
   const io::CheckpointsAt found = io::checkpoints_at(path);
   if (found.complete.empty()) return nullptr;
-  auto adapters = std::make_unique<AdapterCheckpoint>(found.complete.front().path);
+  auto adapters = std::make_unique<AdapterCheckpoint>(found.complete.front().path, weights);
   return adapters->model().lora.on() ? std::move(adapters) : nullptr;
 }
 

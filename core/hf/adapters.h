@@ -22,7 +22,7 @@ struct WeightAdapters {
 /// A checkpoint of a run that trained adapters (LoRA). Reads no weights but those.
 class AdapterCheckpoint {
  public:
-  explicit AdapterCheckpoint(const std::string& path);
+  AdapterCheckpoint(const std::string& path, Weights weights);
   ~AdapterCheckpoint();
 
   const std::string& path() const { return path_; }
@@ -50,7 +50,7 @@ class AdapterCheckpoint {
 
 /// The checkpoint at `path` (or the newest there), where it is of adapters; null: it is not, or there is
 /// none.
-std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path);
+std::unique_ptr<AdapterCheckpoint> open_adapters(const std::string& path, Weights weights = Weights::of_step);
 
 /// The model that the adapters and their base make: W + alpha / rank B A, in fp32, rounded once. `moved`:
 /// where the base lies now; empty: where it was. Throws CheckpointError where it is not the base that they

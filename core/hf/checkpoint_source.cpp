@@ -20,16 +20,18 @@ namespace {
 
 class Checkpoint final : public WeightSource {
  public:
-  explicit Checkpoint(const std::string& path);
+  Checkpoint(const std::string& path, Weights weights);
   std::string outline() const override;
   std::string verify() const override;
   void read(const io::TensorSlice& box, std::span<std::byte> out) const override;
 
  private:
   mutable io::CheckpointReader reader_;
+  std::string prefix_;  ///< of the tensors' names in the checkpoint
 };
 
-Checkpoint::Checkpoint(const std::string& path) : reader_(path) {
+Checkpoint::Checkpoint(const std::string& path, Weights weights)
+    : reader_(path), prefix_(name_prefix(weights)) {
   path_ = path;
   const io::TrainingState& state = reader_.manifest().state;
   model_ = model::model_of(state.identity, path_);
@@ -48,7 +50,8 @@ Checkpoint::Checkpoint(const std::string& path) : reader_(path) {
   for (const auto& [shard, slice] : reader_.manifest().slices) held[slice.name] = &slice;
   // Which family's names go with them does not matter: the names and shapes are this program's.
   for (const io::TensorSlice& tensor : model_tensors(model_)) {
-    const auto found = held.find(tensor.name);
+    const auto found = held.find(prefix_ + tensor.name);
+    if (found == held.end() && weights == Weights::average) no_average(path_);
     if (found == held.end())
       throw base::checkpoint_error(path_ + ": holds no tensor " + tensor.name +
                                    ", which the model that it says has: it is damaged; take another");
@@ -74,6 +77,7 @@ std::string Checkpoint::verify() const {
 void Checkpoint::read(const io::TensorSlice& box, std::span<std::byte> out) const {
   const SourceTensor& tensor = tensors_[index_of(box)];
   io::TensorSlice stored = box;
+  stored.name = prefix_ + tensor.name;
   stored.dtype = tensor.dtype;
   stored.logical_shape = tensor.shape;
   std::vector<std::byte> raw(static_cast<std::size_t>(io::tensor_bytes(tensor.dtype, box.shape)));
@@ -92,9 +96,9 @@ std::string tokenizer_of(const std::string& checkpoint) {
   return "";
 }
 
-std::unique_ptr<WeightSource> open_checkpoint(const std::string& path) {
+std::unique_ptr<WeightSource> open_checkpoint(const std::string& path, Weights weights) {
   const io::CheckpointsAt found = io::checkpoints_at(path);
-  if (!found.complete.empty()) return std::make_unique<Checkpoint>(found.complete.front().path);
+  if (!found.complete.empty()) return std::make_unique<Checkpoint>(found.complete.front().path, weights);
   std::string text = path +
                      " is neither a Hugging Face directory (it has no config.json) nor a checkpoint, nor a "
                      "run's output with one that is complete";

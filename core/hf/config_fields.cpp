@@ -141,13 +141,15 @@ Field token_field(const std::string& name) {
   });
 }
 
-Field dropout_field(const std::string& name) {
+Field dropout_field(const std::string& name, const std::string& key) {
   return {name,
-          [name](Reading& r, const json* value) {
+          [name, key](Reading& r, const json* value) {
             if (absent(value)) return;
             if (!value->is_number()) r.problem(name, "expected a number, found " + shown(*value));
             else if (*value != 0)
-              r.notes.push_back(name + " is " + shown(*value) + ": training here has no dropout");
+              r.notes.push_back(name + " is " + shown(*value) +
+                                (key.empty() ? ": training here has none of it"
+                                             : ": training here has none of it but by " + key));
           },
           [name](Writing& w) { keep(w, name); }};
 }

@@ -57,8 +57,9 @@ Field kept_field(const std::string& name);
 /// A token id, copied from the source; without a source it is written as null. If the field were absent,
 /// transformers would use its default, an id of another vocabulary.
 Field token_field(const std::string& name);
-/// A rate of dropout, which training here does not have: noted when it is not 0, and kept.
-Field dropout_field(const std::string& name);
+/// A rate of dropout, which training takes from the job alone: noted when it is not 0, and kept. `key`: of
+/// the job, that has such a rate; empty: none has.
+Field dropout_field(const std::string& name, const std::string& key = {});
 
 /// The base of the rotary angles, at the top or in `rope_parameters`, and how they are scaled.
 std::vector<Field> rope_fields();

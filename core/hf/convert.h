@@ -41,6 +41,7 @@ struct ExportOptions {
   std::optional<AdapterForm> form =
       {};                 ///< none: the weights, or the adapters where the checkpoint holds these
   std::string base = {};  ///< merged: where the base's weights are now; empty: where they were
+  bool average = false;   ///< in place of the last weights, or adapters, their average (key `ema`), in fp32
 };
 struct Exported {
   std::string from;  ///< the checkpoint's directory

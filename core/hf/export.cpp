@@ -193,14 +193,15 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
 }  // namespace
 
 Exported export_weights(const ExportOptions& options) {
-  std::unique_ptr<AdapterCheckpoint> adapters = open_adapters(options.from);
+  const Weights weights = options.average ? Weights::average : Weights::of_step;
+  std::unique_ptr<AdapterCheckpoint> adapters = open_adapters(options.from, weights);
   if (options.form && !adapters)
     throw base::checkpoint_error(options.from +
                                  ": holds no adapters (LoRA): leave --adapter, --merge and --base out");
   if (adapters && options.form != AdapterForm::merged) return export_adapters(*adapters, options);
   const bool merged = adapters != nullptr;
   const std::unique_ptr<WeightSource> source =
-      merged ? merged_weights(std::move(adapters), options.base) : open_checkpoint(options.from);
+      merged ? merged_weights(std::move(adapters), options.base) : open_checkpoint(options.from, weights);
   const Origin& origin = source->origin();
   const std::string family = family_of(source->model(), origin.config);
   const bool tokenizer = options.tokenizer && !origin.tokenizer.empty();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/model/param_view.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
 
@@ -27,6 +28,15 @@ void WeightSource::not_finite(const std::string& tensor, std::int64_t element) c
       fmt::format("{}: {} has a value that is not finite (NaN or infinite), element {} of what was read: the "
                   "weights are damaged or training diverged; take others",
                   path_, tensor, element));
+}
+
+std::string name_prefix(Weights weights) {
+  return weights == Weights::average ? "optimizer." + std::string(model::kAverageState) + "." : "";
+}
+
+void no_average(const std::string& path) {
+  throw base::checkpoint_error(
+      path + ": holds no average of the weights: its job has no ema.decay; leave --ema out");
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {

@@ -63,6 +63,12 @@ class WeightSource {
   std::vector<SourceTensor> tensors_;
 };
 
+/// Which weights of a checkpoint are meant: those of its step, or their average (key `ema`).
+enum class Weights : std::uint8_t { of_step, average };
+/// What is before the names of such tensors in a checkpoint.
+std::string name_prefix(Weights weights);
+[[noreturn]] void no_average(const std::string& path);
+
 /// The directory of the tokenizer's files that belong to a checkpoint: in it, or in the output of its run.
 /// Empty: there are none.
 std::string tokenizer_of(const std::string& checkpoint);
@@ -74,6 +80,6 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path);
 /// The first alone.
 std::unique_ptr<WeightSource> open_directory(const std::string& path);
 /// The others.
-std::unique_ptr<WeightSource> open_checkpoint(const std::string& path);
+std::unique_ptr<WeightSource> open_checkpoint(const std::string& path, Weights weights = Weights::of_step);
 
 }  // namespace trainerd::core::hf

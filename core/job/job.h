@@ -44,6 +44,7 @@ struct JobSpec {
   BatchOptions batch;
   PrecisionRecipe precision;
   OptimizerOptions optimizer;
+  LossOptions loss;
   std::int64_t steps = 0;
   io::DataOptions data;
   io::CheckpointOptions checkpoint;

@@ -23,6 +23,15 @@ enum class QkNormSpan : std::uint8_t { head, all };
 
 inline bool gated(Mlp mlp) { return mlp != Mlp::gelu; }
 
+/// Parts of elements that are dropped in training: kernels::Dropout. Never in evaluation.
+struct DropoutOptions {
+  double embedding = 0;  ///< of the embeddings' sum (GPT-2's embd_pdrop)
+  double residual = 0;   ///< of what attention and MLP add to the residual stream (resid_pdrop)
+
+  bool on() const { return embedding > 0 || residual > 0; }
+  bool operator==(const DropoutOptions&) const = default;
+};
+
 /// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
 struct ModelOptions {
   std::string preset;  ///< name under configs/models/, or empty
@@ -51,8 +60,9 @@ struct ModelOptions {
   bool scale_embeddings = false;  ///< by sqrt(hidden), rounded to the activations' dtype
   double logit_softcap = 0.0;     ///< logits x become logit_softcap tanh(x / logit_softcap); 0: they stay
   double norm_eps = 1e-5;
-  double init = 0.02;  ///< standard deviation; output projections get init / sqrt(2 layers)
-  LoraOptions lora;    ///< key `lora`, a section of its own: what is trained of the model
+  double init = 0.02;      ///< standard deviation; output projections get init / sqrt(2 layers)
+  LoraOptions lora;        ///< key `lora`, a section of its own: what is trained of the model
+  DropoutOptions dropout;  ///< key `dropout`, a section of its own
 
   bool operator==(const ModelOptions&) const = default;
 };

@@ -29,6 +29,23 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
+/// What is minimised in training beside the cross entropy; evaluations are of that alone.
+struct LossOptions {
+  double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
+  double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
+
+  bool operator==(const LossOptions&) const = default;
+};
+
+/// An exponential moving average of the weights that are trained (Polyak and Juditsky, 1992), beside them.
+struct AverageOptions {
+  double decay = 0;        ///< 0: none is kept
+  std::int64_t every = 1;  ///< steps between its updates
+
+  bool on() const { return decay > 0; }
+  bool operator==(const AverageOptions&) const = default;
+};
+
 struct OptimizerOptions {
   std::string name = "adamw";  ///< adamw | muon: Muon for the matrices of layers, AdamW for all else
   double lr = 3e-4;
@@ -41,6 +58,7 @@ struct OptimizerOptions {
   double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none
   double grad_clip = 1.0;     ///< global norm; 0 turns clipping off
   LrSchedule schedule;
+  AverageOptions average;  ///< key `ema`, a section of its own
 
   bool operator==(const OptimizerOptions&) const = default;
 };

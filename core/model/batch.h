@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "kernels/tensor/tensor.h"
 
 namespace trainerd::core::model {
@@ -14,6 +17,8 @@ struct Batch {
   kernels::Tensor cu_seqlens;     ///< i32 [sequences + 1]
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
+  std::int64_t first_token = 0;              ///< place of its first token in the global batch
+  std::optional<std::uint64_t> dropout_key;  ///< of the step; none: nothing is dropped
   std::int64_t tokens() const { return tokens_T.size(0); }
 };
 

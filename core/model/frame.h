@@ -39,7 +39,8 @@ struct SegmentState {
   kernels::Tensor act;  ///< [T, F]
   // From the input gradient's walk to the weight gradient's.
   kernels::Tensor dflow_TD;  ///< the gradient that reached the segment's output
-  kernels::Tensor dout_TD;   ///< the same behind the norm that closes the segment; undefined without one
+  /// The same behind the norm that closes the segment and behind dropout; undefined without both.
+  kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
 };
 

@@ -45,8 +45,11 @@ struct WalkContext {
 
 /// Loss of a microbatch: where it goes, and what one token's loss counts for in the gradient.
 struct LossTarget {
-  kernels::Tensor loss_T;  ///< f32, written by the head
-  float grad_scale = 0;    ///< 1 / tokens of the global batch
+  kernels::Tensor loss_T;         ///< f32, written by the head
+  float grad_scale = 0;           ///< 1 / tokens of the global batch
+  float label_smoothing = 0;      ///< as in parallel::HeadLoss
+  float z_loss = 0;               ///< as in parallel::HeadLoss
+  kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
 };
 
 /// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its

@@ -69,6 +69,10 @@ void ParamStore::initialise_trainable(Stream& stream, std::uint64_t seed) {
     if (view->trainable()) view->initialise(stream, seed);
 }
 
+void ParamStore::begin_averages(Stream& stream) {
+  for (const auto& view : views_) view->begin_average(stream);
+}
+
 void ParamStore::publish(Stream& stream) {
   for (const auto& view : views_) view->publish(stream);
 }

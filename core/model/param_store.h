@@ -48,6 +48,8 @@ class ParamStore {
   void initialise(kernels::Stream& stream, std::uint64_t seed);
   /// The same for the trainable ones, and publishes nothing: the others are loaded.
   void initialise_trainable(kernels::Stream& stream, std::uint64_t seed);
+  /// Averages of weights, where the views keep them, begin as the master weights: after these were loaded.
+  void begin_averages(kernels::Stream& stream);
   /// Makes what the forward pass reads from the master weights, and gathers it where each rank has its part.
   void publish(kernels::Stream& stream);
   /// The gathering alone: after an update, which writes the parameters of its own part.

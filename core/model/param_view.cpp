@@ -31,6 +31,10 @@ GemmRole role_of(WeightForm form) { return form == WeightForm::fprop ? GemmRole:
 
 }  // namespace
 
+DType state_dtype(const std::string& state, const job::PrecisionRecipe& recipe) {
+  return state == kAverageState ? DType::f32 : recipe.moments;
+}
+
 ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
                      const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
                      Arena& persistent)
@@ -143,8 +147,8 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   // A master weight of the parameters' own dtype is the parameter: with a sharded state, this rank's part of
   // them.
   if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
-  for (std::size_t s = 0; s < states_.size(); ++s)
-    flat_states_.push_back(persistent.take(recipe.moments, {kept}, MemoryTerm::moments));
+  for (const std::string& state : states_)
+    flat_states_.push_back(persistent.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
   if (trainable_) make_reducer(recipe, persistent);
   make_gatherer(recipe, persistent);
 
@@ -312,6 +316,13 @@ void ParamView::initialise(Stream& stream, std::uint64_t seed) {
                                   .logical_rows = matrix ? info.shard.logical[0] : 1,
                                   .logical_columns = logical_columns});
   }
+  begin_average(stream);
+}
+
+void ParamView::begin_average(Stream& stream) {
+  for (std::size_t s = 0; s < states_.size(); ++s)
+    if (states_[s] == kAverageState)
+      for (const StatePart& part : parts_) backend_.cast(stream, {part.master, part.states[s]});
 }
 
 void ParamView::publish(Stream& stream) {

@@ -61,6 +61,12 @@ struct StateRun {
   bool owned = true;  ///< false: another rank saves it and counts it in the norm
 };
 
+/// A state that is an average of the weights: in fp32 whatever the moments are, and at first the weights
+/// themselves.
+inline constexpr const char* kAverageState = "ema";
+/// What a view keeps a state in.
+kernels::DType state_dtype(const std::string& state, const job::PrecisionRecipe& recipe);
+
 /// Parameters that are placed and updated alike.
 struct ViewSpec {
   std::vector<ParamId> ids;
@@ -101,6 +107,7 @@ class ParamView {
   void reduce_complete_grads();
   void finish_grads();
   void initialise(kernels::Stream& stream, std::uint64_t seed);
+  void begin_average(kernels::Stream& stream);
   void publish(kernels::Stream& stream);
   void updated(kernels::Stream& stream);
 

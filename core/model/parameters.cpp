@@ -139,6 +139,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   // section 2.3).
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
+  layer.index = index;
   layer.options = job::layer_options(m, index);
   const bool before = m.norm_placement != job::NormPlacement::post,
              after = m.norm_placement != job::NormPlacement::pre;

@@ -26,6 +26,7 @@ struct LinearParams {
 };
 
 struct LayerParams {
+  std::int64_t index = 0;     ///< in the model
   job::LayerOptions options;  ///< what the layer is
   LinearParams attn_norm;     ///< none where norms come after alone
   LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads

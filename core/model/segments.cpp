@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/model/linear.h"
+#include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
 
 namespace trainerd::core::model {
@@ -58,7 +59,10 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.vocab = c.model.vocab;
   a.softcap = static_cast<float>(c.model.logit_softcap);
   a.grad_scale = loss.grad_scale;
+  a.label_smoothing = loss.label_smoothing;
+  a.z_loss = loss.z_loss;
   a.loss_T = loss.loss_T;
+  a.z_loss_T = loss.z_loss_T;
   return a;
 }
 
@@ -86,11 +90,13 @@ Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, Seg
                                       .out_TD = state.sum_TD});
   if (c.model.scale_embeddings)
     c.backend().scale(c.stream, {.x = state.sum_TD, .factor = embedding_scale(c), .out = state.sum_TD});
+  drop_embedding(c, state.sum_TD);
   return {state.sum_TD, {}};
 }
 
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
   if (!trainable(c, c.ids.embedding)) return;
+  drop_embedding(c, dflow_TD);
   if (c.model.scale_embeddings)
     c.backend().scale(c.stream, {.x = dflow_TD, .factor = embedding_scale(c), .out = dflow_TD});
   parallel::vocab_parallel_embedding_backward(c.tp, c.stream,
@@ -152,6 +158,7 @@ void attention_output(const WalkContext& c, const LayerParams& ids, const Activa
                       SegmentState& state, const Tensor& delta_TD) {
   attn_out_of(c, ids).forward(state.attended, output_place(c, ids.attn_post_norm, arenas, state, delta_TD));
   post_norm_forward(c, ids.attn_post_norm, state, delta_TD);
+  drop_contribution(c, ids, Segment::Kind::attention, delta_TD);
 }
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
@@ -164,7 +171,9 @@ Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Activ
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                               const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   const HeadGeometry heads = heads_of(c);
-  const Tensor dout_TD = output_gradient(c, ids.attn_post_norm, frame, state, dflow_TD);
+  const Tensor dout_TD =
+      output_gradient(c, ids.attn_post_norm, frame, state,
+                      contribution_gradient(c, ids, Segment::Kind::attention, frame, state, dflow_TD));
   state.dqkv = activation(c, *frame.grads, heads.columns());
   {
     const ArenaScope scope(c.stream.scratch());
@@ -240,6 +249,7 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationA
   mlp_up(c, ids, arenas, state);
   down_of(c, ids).forward(state.act, output_place(c, ids.mlp_post_norm, arenas, state, delta_TD));
   post_norm_forward(c, ids.mlp_post_norm, state, delta_TD);
+  drop_contribution(c, ids, Segment::Kind::mlp, delta_TD);
   return {state.sum_TD, delta_TD};
 }
 
@@ -260,7 +270,9 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Activatio
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                         const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
-  const Tensor dout_TD = output_gradient(c, ids.mlp_post_norm, frame, state, dflow_TD);
+  const Tensor dout_TD =
+      output_gradient(c, ids.mlp_post_norm, frame, state,
+                      contribution_gradient(c, ids, Segment::Kind::mlp, frame, state, dflow_TD));
   if (job::gated(c.model.mlp)) {
     state.act = activation(c, *frame.grads, c.local.ffn);
     down_of(c, ids).backward_input_gated(gate_of(c.model), dout_TD, state.up, state.up, state.act, backward);

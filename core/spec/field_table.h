@@ -30,6 +30,12 @@ class FieldTable {
 /// The keys of scaled rotary angles, and of how layers differ.
 void add_layers(FieldTable& t, job::ModelOptions& m);
 
+/// The keys of what is minimised beside the cross entropy.
+void add_objective(FieldTable& t, job::JobSpec& job);
+
+/// The keys of gradient norms by group.
+void add_group_norms(FieldTable& t, io::MetricsOptions& m);
+
 /// The keys of a blend of sources and of a split by documents. `idle`: why they have no effect in this job;
 /// empty: they have one.
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);

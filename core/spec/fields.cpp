@@ -283,8 +283,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   FieldTable t;
   t.add("extends", BaseFile{},
         "another job file, by its path from this one; its keys go below this file's, map by map, and `~` "
-        "takes "
-        "one of them away")
+        "takes one of them away")
       .or_else("none");
   t.add("name", &job.name, "name of the run: letters, digits, `.`, `_`, `-`");
   t.add("seed", &job.seed, "of initial weights and data order");
@@ -339,6 +338,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .needed();
   add_precision(t, job.precision);
   add_optimizer(t, job.optimizer);
+  add_objective(t, job);
   add_data(t, job.data);
   t.add("checkpoint.every", StepsOrDuration{&job.checkpoint.every},
         "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and "
@@ -383,6 +383,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   t.add("metrics.otlp.every", Duration{&job.metrics.otlp.every_seconds}, "time between two posts")
       .above(0)
       .idle_if(!job.metrics.otlp.sends(), "there is no metrics.otlp.endpoint");
+  add_group_norms(t, job.metrics);
   t.add("trace.steps", &job.trace.steps,
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMaxSteps)

@@ -65,6 +65,8 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   batch.sequences = batch_shape().sequences();
   batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
   batch.max_seqlen = job_.model.seq_len;
+  batch.first_token = batch_shape().first_sample(action.microbatch) * job_.model.seq_len;
+  batch.dropout_key = dropout_key_;
 
   const BatchRequest request = request_of(action);
   const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.tokens_T,
@@ -117,11 +119,14 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
 /// Every rank of the tp group has the same loss: the first counts it.
 bool Trainer::adds_loss(const Chunk& chunk) const { return chunk.model.last() && params_.tp_rank() == 0; }
 
-void Trainer::add_loss(const Chunk& chunk) {
-  if (adds_loss(chunk))
-    backend_.ordered_sum(*compute_, {.x = loss_T_,
-                                     .out = slots_[static_cast<std::size_t>(slot_)].totals.rows(1, 1),
-                                     .mode = WriteMode::accumulate});
+void Trainer::add_loss(const Chunk& chunk, const model::LossTarget& loss) {
+  if (!adds_loss(chunk)) return;
+  const Tensor totals = slots_[static_cast<std::size_t>(slot_)].totals;
+  const auto add = [&](const Tensor& x, std::int64_t to) {
+    backend_.ordered_sum(*compute_, {.x = x, .out = totals.rows(to, 1), .mode = WriteMode::accumulate});
+  };
+  add(loss_T_, 1);
+  if (loss.z_loss > 0) add(loss.z_loss_T, 3);
 }
 
 /// Of the microbatch whose losses are in `loss_T_`, on the rank that adds them. An evaluation is no step: its
@@ -178,7 +183,9 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
   if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
-  const model::LossTarget loss{loss_T_, grad_scale_};
+  const model::LossTarget evaluated{loss_T_, grad_scale_},
+      loss{loss_T_, grad_scale_, static_cast<float>(job_.loss.label_smoothing),
+           static_cast<float>(job_.loss.z_loss), z_loss_T_};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.
@@ -200,8 +207,8 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, batches), chunk.out); break;
     case ActionKind::forward_only: {
       model::Frame& frame = open_frame(schedule, action, batches);
-      chunk.model.forward_only(s, frame, chunk.out, loss);
-      add_loss(chunk);
+      chunk.model.forward_only(s, frame, chunk.out, evaluated);
+      add_loss(chunk, evaluated);
       if (!sample_losses_.empty() && adds_loss(chunk)) add_sample_losses(action.microbatch);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
@@ -210,7 +217,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     case ActionKind::backward: {
       model::Frame& frame = frame_of(schedule, action);
       chunk.model.backward(s, frame, dout(), chunk.din, loss);
-      add_loss(chunk);
+      add_loss(chunk, loss);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
       break;
@@ -218,7 +225,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     case ActionKind::backward_input: {
       model::Frame& frame = frame_of(schedule, action);
       chunk.model.backward_input(s, frame, dout(), chunk.din, loss);
-      add_loss(chunk);
+      add_loss(chunk, loss);
       frame.to_backward->release(0);
       break;
     }

@@ -1,9 +1,11 @@
 #include "core/train/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/train/adamw.h"
 #include "core/train/muon.h"
+#include "core/train/weight_average.h"
 
 namespace trainerd::core::train {
 
@@ -14,7 +16,10 @@ parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const 
 std::vector<std::string> optimizer_states(const job::OptimizerOptions& options,
                                           const model::ParamInfo& info) {
   if (!info.trainable) return {};
-  return optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
+  std::vector<std::string> states =
+      optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
+  if (options.average.on()) states.emplace_back(model::kAverageState);
+  return states;
 }
 
 std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& options,
@@ -33,8 +38,11 @@ std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& option
 
 std::unique_ptr<Optimizer> make_optimizer(const job::JobSpec& job, model::ParamView& view,
                                           parallel::Communicator& tp, kernels::Backend& backend) {
-  if (view.states() == Muon::states()) return std::make_unique<Muon>(job, view, tp, backend);
-  return std::make_unique<AdamW>(job, view, backend);
+  std::unique_ptr<Optimizer> rule;
+  if (view.states().front() == Muon::states().front()) rule = std::make_unique<Muon>(job, view, tp, backend);
+  else rule = std::make_unique<AdamW>(job, view, backend);
+  if (!job.optimizer.average.on()) return rule;
+  return std::make_unique<WeightAverage>(job.optimizer.average, std::move(rule), view, backend);
 }
 
 }  // namespace trainerd::core::train

@@ -108,6 +108,7 @@ std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job) 
   identity["optimizer.name"] = job.optimizer.name;
   identity["precision.master"] = name_of(job.precision.master);
   identity["precision.moments"] = name_of(job.precision.moments);
+  if (job.optimizer.average.on()) identity["ema"] = "true";
   identity.merge(model::lora_identity(job.model.lora));
   return identity;
 }

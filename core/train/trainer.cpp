@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core::train {
 namespace {
@@ -42,7 +44,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
                                           tokens_, layout.options.sequence_parallel)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
-              param_placement(layout, groups_, microbatches_), backend, memory.persistent()) {
+              param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
+      norm_groups_(job.metrics.grad_norms, job.model) {
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();
@@ -57,6 +60,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
 void Trainer::take_persistent(Arena& persistent) {
   rope_ = model::take_rope_tables(job_.model, persistent);
   loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
+  const bool z_loss = job_.loss.z_loss > 0;
+  if (z_loss) z_loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
   if (!job_.evaluate.choices.empty())
     sample_sums_ =
@@ -67,12 +72,16 @@ void Trainer::take_persistent(Arena& persistent) {
     for (const model::StateRun& run : params_.view(i).norm_runs()) {
       norm_runs_.push_back({&params_.view(i), &run});
       first_block_.push_back(first_block_.back() + (run.owned ? norm_blocks(run.count) : 0));
+      if (!norm_groups().empty()) group_of_run_.push_back(norm_groups_.of(params_.info(run.id).name));
     }
   square_sums_ =
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals = persistent.take(DType::f64, {3}, MemoryTerm::control);
+    slot.totals = persistent.take(DType::f64, {z_loss ? 4 : 3}, MemoryTerm::control);
+    if (!norm_groups().empty())
+      slot.group_sums =
+          persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
@@ -176,7 +185,10 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
   clock_.enter(s, base::LedgerPart::compute);
   params_.begin_step(s);
+  if (job_.model.dropout.on())
+    dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(step));
   run(parallel::ParamGatherer::Pass::train, batches);
+  dropout_key_.reset();
 
   params_.finish_grads();
 
@@ -206,6 +218,7 @@ void Trainer::update(const ReportSlot& slot) {
       .all_reduce(s, slot.totals, parallel::ReduceOp::sum,
                   {.label = "norm_and_loss", .accumulate = DType::f64})
       ->wait(s);
+  if (norms_groups(slot.step)) sum_groups(slot);
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
@@ -219,6 +232,32 @@ void Trainer::update(const ReportSlot& slot) {
   params_.updated(s);
 }
 
+bool Trainer::norms_groups(std::int64_t step) const {
+  return job_.metrics.grad_norms.every > 0 && step % job_.metrics.grad_norms.every == 0;
+}
+
+void Trainer::sum_groups(const ReportSlot& slot) {
+  Stream& s = *compute_;
+  backend_.group_square_sums(s, {.sums = square_sums_,
+                                 .first_block = first_block_,
+                                 .group_of_run = group_of_run_,
+                                 .totals = slot.group_sums});
+  groups_.world()
+      .all_reduce(s, slot.group_sums, parallel::ReduceOp::sum,
+                  {.label = "group_norms", .accumulate = DType::f64})
+      ->wait(s);
+}
+
+/// Brought to the mean over the tokens that count, as kernels::StepControl does with the norm of all.
+std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight) {
+  if (!norms_groups(slot.step)) return {};
+  std::vector<double> norms(norm_groups().size());
+  backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
+  const double to_mean = weight > 0 ? static_cast<double>(job_.tokens_per_step()) / weight : 1;
+  for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
+  return norms;
+}
+
 StepReport Trainer::report() {
   // What is behind the step on the compute stream goes on meanwhile.
   backend_.wait(*reports_, clock_.over());
@@ -230,6 +269,8 @@ StepReport Trainer::report() {
   const MeanLoss mean = read_loss(*reports_, slot);
   report.loss = mean.loss;
   report.loss_weight = mean.weight;
+  if (job_.loss.z_loss > 0) report.z_loss = mean.z_loss;
+  report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
   report.time = clock_.read();
@@ -248,11 +289,13 @@ StepReport Trainer::report() {
 }
 
 Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
-  std::array<double, 2> sums{};
-  backend_.read_back(stream, slot.totals.rows(1, 2), std::as_writable_bytes(std::span(sums)));
-  const auto [loss, weight] = sums;
+  std::array<double, 3> sums{};
+  const std::int64_t count = slot.totals.numel() - 1;
+  backend_.read_back(stream, slot.totals.rows(1, count),
+                     std::as_writable_bytes(std::span(sums)).first(static_cast<std::size_t>(count) * 8));
+  const auto [loss, weight, z_loss] = sums;
   // A loss that is not finite is one, whatever counts.
-  return {weight > 0 ? loss / weight : loss, weight};
+  return {weight > 0 ? loss / weight : loss, weight, weight > 0 ? z_loss / weight : z_loss};
 }
 
 Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {

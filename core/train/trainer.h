@@ -15,6 +15,7 @@
 #include "core/model/parameters.h"
 #include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
+#include "core/train/norm_groups.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
@@ -34,9 +35,14 @@ struct StepVote {
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
 /// say.
 struct StepReport {
-  double loss = 0;         ///< mean over the global batch's tokens, by their loss weights
-  double loss_weight = 0;  ///< sum of these; 0: nothing was updated on any rank, and there is no loss
-  double grad_norm = 0;    ///< before clipping
+  /// Cross entropy with the job's label smoothing: mean over the global batch's tokens, by their loss
+  /// weights.
+  double loss = 0;
+  double loss_weight = 0;        ///< sum of these; 0: nothing was updated on any rank, and there is no loss
+  std::optional<double> z_loss;  ///< with loss.z_loss: that term, which `loss` does not contain
+  double grad_norm = 0;          ///< before clipping
+  /// The same of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
+  std::vector<double> group_norms;
   double learning_rate = 0;
   bool skipped = false;  ///< not finite: nothing was updated on any rank
   std::int64_t nonfinite_rank =
@@ -70,6 +76,8 @@ class Trainer {
   void initialise_adapters();
   /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
   void initialise_tables();
+  /// Averages of weights begin as the weights that were loaded, where these come without averages.
+  void begin_averages() { params_.begin_averages(*compute_); }
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 
@@ -110,6 +118,9 @@ class Trainer {
   BatchShape batch_shape() const;
   std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
 
+  /// Of the norms by group; empty: none are made.
+  const std::vector<std::string>& norm_groups() const { return norm_groups_.names(); }
+
   model::ParamStore& params() { return params_; }
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *compute_; }
@@ -126,8 +137,10 @@ class Trainer {
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights
+    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
+    /// a z-loss a fourth: that term.
     kernels::Tensor totals;
+    kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
                             ///< ranks - its number
@@ -158,12 +171,15 @@ class Trainer {
   void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   bool adds_loss(const Chunk& chunk) const;
-  void add_loss(const Chunk& chunk);
+  void add_loss(const Chunk& chunk, const model::LossTarget& loss);
   void add_sample_losses(std::int64_t microbatch);
 
   void update(const ReportSlot& slot);
+  void sum_groups(const ReportSlot& slot);
+  bool norms_groups(std::int64_t step) const;
+  std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
   struct MeanLoss {
-    double loss = 0, weight = 0;
+    double loss = 0, weight = 0, z_loss = 0;
   };
   MeanLoss read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
@@ -178,7 +194,8 @@ class Trainer {
   std::int64_t tokens_;     ///< of one microbatch
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
   float grad_scale_;        ///< 1 / tokens of the global batch, until `update` knows how many of them count
-  double loss_weight_ = 0;  ///< of the pass's microbatches whose loss this rank adds
+  std::optional<std::uint64_t> dropout_key_;  ///< of the step that is being put on the device
+  double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
   std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
   model::DeclaredParams declared_;
@@ -192,7 +209,7 @@ class Trainer {
   ObserveActions observe_;
 
   model::RopeTables rope_;
-  kernels::Tensor loss_T_, square_sums_, nonfinite_;
+  kernels::Tensor loss_T_, z_loss_T_, square_sums_, nonfinite_;
   kernels::Tensor sample_sums_;        ///< f64: losses of some samples at a time; of a job with choices
   std::vector<double> sample_losses_;  ///< of the pass under way; empty: they are not asked for
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
@@ -204,7 +221,9 @@ class Trainer {
   };
   std::vector<NormRun> norm_runs_;
   std::vector<std::int64_t> first_block_;  ///< by norm run
-  std::vector<std::byte> staging_;         ///< a microbatch's values, one array after the other
+  NormGroups norm_groups_;
+  std::vector<std::int32_t> group_of_run_;  ///< of those; empty without groups
+  std::vector<std::byte> staging_;          ///< a microbatch's values, one array after the other
 };
 
 }  // namespace trainerd::core::train

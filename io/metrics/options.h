@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace trainerd::io {
@@ -24,6 +25,16 @@ struct MlflowOptions {
   bool operator==(const MlflowOptions&) const = default;
 };
 
+/// What the norm of the gradients is told apart by.
+enum class NormGroups : std::uint8_t { kind, layer };
+
+struct GroupNormOptions {
+  std::int64_t every = 0;  ///< steps; 0: never
+  NormGroups by = NormGroups::kind;
+
+  bool operator==(const GroupNormOptions&) const = default;
+};
+
 struct MetricsOptions {
   /// host:port: a port that is taken stands for the next free one, port 0 for any; or "off".
   std::string listen = "127.0.0.1:9464";
@@ -34,6 +45,7 @@ struct MetricsOptions {
   MlflowOptions mlflow = {};
 
   OtlpOptions otlp = {};
+  GroupNormOptions grad_norms = {};
   /// The kernel's tree of energy counters.
   std::string powercap = "/sys/class/powercap";
 

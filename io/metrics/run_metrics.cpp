@@ -75,6 +75,12 @@ struct RunMetrics::State {
       gauge(r, "trainerd_choice_accuracy_norm_ratio", "The same by likelihood per character of the choice.");
   Single<Gauge> grad_norm{
       gauge(r, "trainerd_grad_norm", "Global gradient norm of the latest step, before clipping.")};
+  Single<Gauge> z_loss{gauge(
+      r, "trainerd_z_loss",
+      "Term of the latest step that loss.z_loss adds to what is minimised; trainerd_loss is without it.")};
+  Family<Gauge>& group_norms =
+      gauge(r, "trainerd_group_grad_norm",
+            "Gradient norm by group of parameters, before clipping, of the latest step that took it.");
   Single<Gauge> learning_rate{gauge(r, "trainerd_learning_rate", "Learning rate of the latest step.")};
   Single<Gauge> tokens_per_second{
       gauge(r, "trainerd_tokens_per_second", "Tokens trained on per second in the latest step.")};
@@ -204,6 +210,8 @@ void RunMetrics::on_step(const StepRecord& record) {
   s.step.get().Set(static_cast<double>(record.step));
   s.loss.get().Set(record.loss);
   s.grad_norm.get().Set(record.grad_norm);
+  if (record.z_loss) s.z_loss.get().Set(*record.z_loss);
+  for (const auto& [group, norm] : record.grad_norms) s.group_norms.Add({{"group", group}}).Set(norm);
   s.learning_rate.get().Set(record.learning_rate);
   s.tokens_per_second.get().Set(record.tokens_per_second);
   if (record.mfu) s.mfu.get().Set(*record.mfu);

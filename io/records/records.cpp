@@ -153,7 +153,9 @@ std::string to_json_line(const StepRecord& record) {
   line["step"] = record.step;
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
+  if (record.z_loss) line["z_loss"] = *record.z_loss;
   line["grad_norm"] = record.grad_norm;
+  for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
   line["learning_rate"] = record.learning_rate;
   line["step_seconds"] = record.step_seconds;
   line["tokens_per_second"] = record.tokens_per_second;
@@ -174,7 +176,14 @@ StepRecord parse_step_record(const std::string& text) {
     record.step = int_member(line, "step");
     record.tokens = int_member(line, "tokens");
     record.loss = real_member(line, "loss");
+    if (line.contains("z_loss")) record.z_loss = real_member(line, "z_loss");
     record.grad_norm = real_member(line, "grad_norm");
+    if (line.contains("grad_norms")) {
+      const nlohmann::json& norms = member(line, "grad_norms");
+      if (!norms.is_object()) throw JsonError("\"grad_norms\" is not an object");
+      for (const auto& [group, norm] : norms.items())
+        record.grad_norms.emplace_back(group, real_member(norms, group.c_str()));
+    }
     record.learning_rate = real_member(line, "learning_rate");
     record.step_seconds = real_member(line, "step_seconds");
     record.tokens_per_second = real_member(line, "tokens_per_second");

@@ -20,8 +20,13 @@ namespace trainerd::io {
 struct StepRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;  ///< trained on so far, this step included
-  double loss = 0;          ///< mean over the global batch's tokens, natural log
-  double grad_norm = 0;     ///< before clipping
+  /// Cross entropy, with label smoothing where the job has it and without z-loss: mean over the global
+  /// batch's tokens, natural log.
+  double loss = 0;
+  std::optional<double> z_loss = {};  ///< with loss.z_loss: that term
+  double grad_norm = 0;               ///< before clipping
+  /// With metrics.grad_norms, at its steps: the same of groups of parameters, by name.
+  std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;

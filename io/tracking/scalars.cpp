@@ -11,6 +11,8 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
       {"tokens", static_cast<double>(record.tokens)},
       {"tokens_per_second", record.tokens_per_second},
   };
+  if (record.z_loss) scalars.emplace_back("z_loss", *record.z_loss);
+  for (const auto& [group, norm] : record.grad_norms) scalars.emplace_back("grad_norms/" + group, norm);
   if (record.mfu) scalars.emplace_back("mfu", *record.mfu);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     scalars.emplace_back(std::string("time/") + part.name, record.time[part.part]);

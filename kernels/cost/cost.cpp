@@ -157,7 +157,7 @@ Cost cost(const AttentionBackward& a, const Target&) {
 }
 
 Cost cost(const CeStats& a, const Target&) {
-  return {4 * numel(a.logits_TV),
+  return {(a.label_smoothing > 0 ? 5 : 4) * numel(a.logits_TV),
           sum_bytes({&a.logits_TV, &a.targets_T, &a.max_T, &a.sum_exp_T, &a.target_logit_T})};
 }
 Cost cost(const CeRescale& a, const Target&) {
@@ -165,18 +165,23 @@ Cost cost(const CeRescale& a, const Target&) {
 }
 Cost cost(const CeFinish& a, const Target&) {
   if (a.want == CeFinish::Want::loss)
-    return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.max_T, &a.sum_exp_T})};
-  return {4 * numel(a.logits_TV), 2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.targets_T})};
+    return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.z_loss_T, &a.max_T, &a.sum_exp_T})};
+  return {(a.label_smoothing > 0 ? 5 : 4) * numel(a.logits_TV),
+          2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.z_loss_T, &a.targets_T})};
 }
 
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
+Cost cost(const Dropout& a, const Target&) { return {8 * numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const SumParts& a, const Target&) {
   return {numel(a.x), sum_bytes({&a.x}) + written(a.out, a.mode)};
 }
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
+Cost cost(const GroupSquareSums& a, const Target&) {
+  return {numel(a.sums), sum_bytes({&a.sums, &a.totals})};
+}
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const TensorHash& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const StepControl& a, const Target&) {
@@ -187,6 +192,10 @@ Cost cost(const AdamwUpdate& a, const Target&) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.
   return {14 * numel(a.master),
           sum_bytes({&a.grads, &a.params}) + 2 * sum_bytes({&a.master, &a.moment1, &a.moment2})};
+}
+
+Cost cost(const AverageUpdate& a, const Target&) {
+  return {3 * numel(a.average), sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average})};
 }
 
 Cost cost(const MomentumUpdate& a, const Target&) {

@@ -66,6 +66,28 @@ void CpuBackend::scale(Stream&, const Scale& a) {
   });
 }
 
+void CpuBackend::dropout(Stream&, const Dropout& a) {
+  const std::int64_t size = size_of(a.x.dtype);
+  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == a.x.dtype &&
+                  a.out.numel() == a.x.numel() && a.rate >= 0 && a.rate < 1,
+              "dropout: fp32 or bf16, out alike, a rate of 0 to 1");
+  const std::uint32_t threshold = dropout_threshold(a.rate);
+  const float scale = dropout_scale(a.rate);
+  for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    std::array<float, kDrawn> factors;
+    for (std::int64_t i = begin; i < end; i += kDrawn) {
+      const std::int64_t count = std::min(kDrawn, end - i);
+      const std::uint64_t first = a.first + static_cast<std::uint64_t>(i);
+      std::array<std::uint32_t, 4> shared = dropout_call(a.key, first);
+      for (std::uint64_t k = 0; k < static_cast<std::uint64_t>(count); ++k) {
+        if (((first + k) & 7u) == 0) shared = dropout_call(a.key, first + k);
+        factors[k] = dropout_bits(shared, first + k) < threshold ? 0.0f : scale;
+      }
+      vector_.multiply(a.x.dtype, a.x.data + i * size, factors.data(), a.out.data + i * size, count);
+    }
+  });
+}
+
 void CpuBackend::cast(Stream& stream, const Cast& a) {
   base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
   if (a.in.dtype == a.out.dtype) return copy(stream, a.in, a.out);

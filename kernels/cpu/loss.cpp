@@ -27,6 +27,7 @@ void CpuBackend::ce_finish(Stream&, const CeFinish& a) {
   base::check(
       a.targets_T.numel() == tokens && a.loss_weight_T.numel() == tokens && a.loss_T.numel() == tokens,
       "cross-entropy: one target, weight and loss for each row of logits");
+  base::check(a.z_loss == 0 || a.z_loss_T.numel() == tokens, "cross-entropy: one z-loss for each row");
   for_each_block(pool_, tokens, rows_per_block(a.logits_TV.size(1)),
                  [&](std::int64_t begin, std::int64_t end) { vector_.ce_finish(a, begin, end); });
 }

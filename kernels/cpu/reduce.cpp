@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -33,6 +34,20 @@ void CpuBackend::total_square_sum(Stream&, const TotalSquareSum& a) {
   *a.total.as<double>() = total;
   *a.nonfinite.as<std::int32_t>() = nonfinite;
   if (a.flag.defined()) *a.flag.as<float>() = nonfinite >= 0 ? a.flag_value : 0.0f;
+}
+
+void CpuBackend::group_square_sums(Stream&, const GroupSquareSums& a) {
+  base::check(a.first_block.size() == a.group_of_run.size() + 1 && a.first_block.back() <= a.sums.numel(),
+              "group square sums: a group for each run");
+  const double* sums = a.sums.as<double>();
+  double* totals = a.totals.as<double>();
+  std::fill_n(totals, a.totals.numel(), 0.0);
+  for (std::size_t run = 0; run < a.group_of_run.size(); ++run) {
+    base::check(a.group_of_run[run] >= 0 && a.group_of_run[run] < a.totals.numel(),
+                "group square sums: groups are those of the totals");
+    for (std::int64_t b = a.first_block[run]; b < a.first_block[run + 1]; ++b)
+      totals[a.group_of_run[run]] += sums[b];
+  }
 }
 
 void CpuBackend::ordered_sum(Stream& stream, const OrderedSum& a) {

@@ -160,6 +160,17 @@ void CpuBackend::momentum_update(Stream&, const MomentumUpdate& a) {
   });
 }
 
+void CpuBackend::average_update(Stream&, const AverageUpdate& a) {
+  base::check(a.average.dtype == DType::f32 && a.weights.numel() == a.average.numel() &&
+                  (a.weights.dtype == DType::f32 || a.weights.dtype == DType::bf16),
+              "average: fp32 of as many weights in fp32 or bf16");
+  if (control_of(a.control).skip != 0) return;
+  for_each_block(pool_, a.average.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
+    vector_.average(a.weights.dtype, a.weights.data + begin * size_of(a.weights.dtype),
+                    a.average.as<float>() + begin, a.decay, end - begin);
+  });
+}
+
 void CpuBackend::direction_update(Stream&, const DirectionUpdate& a) {
   check_ranges(a);
   if (control_of(a.control).skip != 0) return;

@@ -26,6 +26,17 @@ struct Cast {
   Tensor out;
 };
 
+/// out[i] = x[i] / (1 - rate), or 0 where the element is dropped (Srivastava et al., JMLR 15, 2014, in its
+/// inverted form): where `dropout_bits` (kernels/tensor/rng.h) of `key` and `first` + i are below
+/// `dropout_threshold(rate)`. `out` may be `x`. The same call on a gradient is its backward.
+struct Dropout {
+  Tensor x;  ///< f32 or bf16
+  Tensor out;
+  float rate = 0;  ///< below 1; counts in 1 / 65536
+  std::uint64_t key = 0;
+  std::uint64_t first = 0;  ///< place of element 0 among those that the key is for
+};
+
 /// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. What was in `out` is added last.
 struct SumParts {
   Tensor x;            ///< fp32 or bf16: parts of the size of `out`, one after the other
@@ -37,6 +48,7 @@ struct SumParts {
 inline OpClass op_class(const Add& a) { return memory_class(a.out); }
 inline OpClass op_class(const Scale& a) { return memory_class(a.x); }
 inline OpClass op_class(const Cast& a) { return memory_class(a.out); }
+inline OpClass op_class(const Dropout& a) { return memory_class(a.x); }
 inline OpClass op_class(const SumParts& a) { return memory_class(a.out); }
 
 }  // namespace trainerd::kernels

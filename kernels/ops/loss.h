@@ -13,13 +13,16 @@ namespace trainerd::kernels {
 ///
 /// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0
 /// when the target is held elsewhere). Columns at or after `vocab` - `first_row` are padding and do not
-/// count.
+/// count. With label smoothing s the target is a distribution, 1 - s on the target and s / vocab on every
+/// column (Szegedy et al., arXiv 1512.00567, section 7), and in place of the target's logit comes the mean
+/// logit under it, of the columns held: so parts of a vocabulary are summed as they are without it.
 struct CeStats {
   Tensor logits_TV;
   Tensor targets_T;  ///< i32
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
   float softcap = 0.0f;
+  float label_smoothing = 0.0f;  ///< s
   Tensor max_T;
   Tensor sum_exp_T;
   Tensor target_logit_T;
@@ -31,8 +34,11 @@ struct CeRescale {
   Tensor max_T;
   Tensor sum_exp_T;
 };
-/// loss[t] = weight[t] (max + log sum_exp - target_logit). dlogits = weight[t] grad_scale (softmax - onehot),
-/// in place, times 1 - tanh^2 with a softcap.
+/// loss[t] = weight[t] (lse - target_logit), lse = max + log sum_exp. dlogits = weight[t] grad_scale (softmax
+/// - onehot), in place, times 1 - tanh^2 with a softcap; with label smoothing the target's distribution
+/// (CeStats) is in place of onehot. With z_loss, dlogits are those of loss[t] + z_loss[t], z_loss[t] =
+/// weight[t] z_loss lse^2 (Chowdhery et al., PaLM, arXiv 2204.02311, section 5): + weight[t] grad_scale 2
+/// z_loss lse softmax.
 struct CeFinish {
   Tensor logits_TV;
   Tensor targets_T;
@@ -44,7 +50,10 @@ struct CeFinish {
   Tensor sum_exp_T;
   Tensor target_logit_T;
   float grad_scale = 0.0f;
-  Tensor loss_T;  ///< f32
+  float label_smoothing = 0.0f;  ///< that of the statistics
+  float z_loss = 0.0f;
+  Tensor loss_T;         ///< f32
+  Tensor z_loss_T = {};  ///< f32; undefined without z_loss
   enum class Want : std::uint8_t { loss, loss_and_gradient } want = Want::loss_and_gradient;
 };
 

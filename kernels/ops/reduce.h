@@ -30,6 +30,14 @@ struct TotalSquareSum {
   Tensor flag = {};  ///< f32 [1], optional
   float flag_value = 1;
 };
+/// Square sums by groups of the same runs: totals[g] = the sums of the blocks of g's runs. Leaves what
+/// TotalSquareSum makes as it is.
+struct GroupSquareSums {
+  Tensor sums;  ///< f64
+  std::span<const std::int64_t> first_block;
+  std::span<const std::int32_t> group_of_run;  ///< below the number of totals
+  Tensor totals;                               ///< f64 [groups]
+};
 /// out[0] (+)= x[0] + x[1] + ... in double: blocks of 1024, then the blocks in order.
 struct OrderedSum {
   Tensor x;    ///< f32

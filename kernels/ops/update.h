@@ -97,6 +97,15 @@ inline void check_ranges(const AdamwUpdate& a) {
     base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
 }
 
+/// An exponential moving average of weights, in fp32: average = decay average + (1 - decay) weights. Does
+/// nothing when `control.skip` is set.
+struct AverageUpdate {
+  Tensor weights;  ///< f32 or bf16
+  Tensor average;  ///< f32
+  Tensor control;  ///< of `StepControl`
+  float decay = 0;
+};
+
 /// Standard normal values, or uniform ones on (-1, 1] (`normal_at`, `uniform_at` of kernels/tensor/rng.h).
 enum class Draw : std::uint8_t { normal, uniform };
 
@@ -113,5 +122,6 @@ struct InitNormal {
 };
 
 inline OpClass op_class(const AdamwUpdate& a) { return memory_class(a.params); }
+inline OpClass op_class(const AverageUpdate& a) { return memory_class(a.average); }
 
 }  // namespace trainerd::kernels

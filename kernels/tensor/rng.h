@@ -46,6 +46,24 @@ constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index, st
                            : ((index & 1u) != 0 ? bits[1] : bits[0]);
 }
 
+/// 16 bits of element `index` under `key`, for dropout. Eight elements share one Philox call.
+constexpr std::uint32_t dropout_bits(const std::array<std::uint32_t, 4>& shared, std::uint64_t index) {
+  const std::uint32_t word = (index & 4u) != 0 ? ((index & 2u) != 0 ? shared[3] : shared[2])
+                                               : ((index & 2u) != 0 ? shared[1] : shared[0]);
+  return (index & 1u) != 0 ? word >> 16 : word & 0xffffu;
+}
+constexpr std::array<std::uint32_t, 4> dropout_call(std::uint64_t key, std::uint64_t index) {
+  return philox(key, index >> 3, 0);
+}
+/// Elements whose bits are below it are dropped, of a rate below 1: not all. What the others are multiplied
+/// by makes up for them.
+constexpr std::uint32_t dropout_threshold(float rate) {
+  return rate < 65535.0f / 65536.0f ? static_cast<std::uint32_t>(rate * 65536.0f + 0.5f) : 65535u;
+}
+constexpr float dropout_scale(float rate) {
+  return 65536.0f / static_cast<float>(65536u - dropout_threshold(rate));
+}
+
 /// A uniform number in (0, 1].
 constexpr float unit_float(std::uint32_t bits) { return static_cast<float>((bits >> 8) + 1) * 0x1p-24f; }
 

@@ -283,6 +283,7 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
                           .first_row = a.first_row,
                           .vocab = a.vocab,
                           .softcap = a.softcap,
+                          .label_smoothing = a.label_smoothing,
                           .max_T = max,
                           .sum_exp_T = sum_exp,
                           .target_logit_T = target});
@@ -297,7 +298,10 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
                            .sum_exp_T = sum_exp,
                            .target_logit_T = target,
                            .grad_scale = a.grad_scale,
+                           .label_smoothing = a.label_smoothing,
+                           .z_loss = a.z_loss,
                            .loss_T = a.loss_T.rows(begin, count),
+                           .z_loss_T = a.z_loss > 0 ? a.z_loss_T.rows(begin, count) : Tensor{},
                            .want = train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss});
   if (!train) return;
   const Tensor dy = a.dy_TD.rows(begin, count);

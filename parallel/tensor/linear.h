@@ -91,9 +91,12 @@ struct HeadLoss {
   std::int64_t vocab = 0;
   float softcap = 0;  ///< of the logits; 0: none
   float grad_scale = 0;
-  kernels::Tensor loss_T;      ///< f32
-  kernels::Tensor dy_TD;       ///< optional; a flow
-  kernels::Tensor dweight_VD;  ///< optional: none of a weight that stays as it is
+  float label_smoothing = 0;      ///< as in kernels::CeStats
+  float z_loss = 0;               ///< as in kernels::CeFinish
+  kernels::Tensor loss_T;         ///< f32
+  kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
+  kernels::Tensor dy_TD;          ///< optional; a flow
+  kernels::Tensor dweight_VD;     ///< optional: none of a weight that stays as it is
   kernels::WriteMode mode = kernels::WriteMode::accumulate;
 };
 void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const HeadLoss&);

@@ -37,7 +37,7 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
         Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
   CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
         Lines{"job.yaml:6:11: metrics.qqqqqqqq: unknown key; the keys of metrics are listen, discovery, "
-              "tensorboard, powercap, mlflow or otlp"});
+              "tensorboard, powercap, mlflow, otlp or grad_norms"});
   CHECK(with_line("optimizer.lr: 1e-3").size() == 1);  // a dotted key is a key with a dot, not a path
   CHECK(with_line("<<: {seed: 1}") ==
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});

@@ -119,7 +119,11 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
   sink.on_step(step(5));
-  sink.on_step(step(6));
+  CHECK(scrape(sink).count("trainerd_z_loss") == 0);
+  StepRecord parts = step(6);
+  parts.z_loss = 0.125;
+  parts.grad_norms = {{"attention", 0.5}, {"mlp", 0.25}};
+  sink.on_step(parts);
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint(
       {.step = 6, .bytes = 123456, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
@@ -130,6 +134,9 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_validation_perplexity") == Approx(15.6426));  // e^2.75
   CHECK(m.count("trainerd_validation_bits_per_byte") == 0);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
+  CHECK(m.at("trainerd_z_loss") == 0.125);
+  CHECK(m.at(R"(trainerd_group_grad_norm{group="attention"})") == 0.5);
+  CHECK(m.at(R"(trainerd_group_grad_norm{group="mlp"})") == 0.25);
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
   CHECK(m.at("trainerd_mfu_ratio") == 0.625);

@@ -54,6 +54,26 @@ TEST_CASE("every double in a step record comes back bit for bit") {
   }
 }
 
+TEST_CASE("a step record has the parts of what is minimised and the norms by group where there are some") {
+  StepRecord record;
+  record.step = 3;
+  record.loss = 0.5;
+  record.z_loss = 0.25;
+  record.grad_norm = 1.5;
+  record.grad_norms = {{"attention", 0.75}, {"mlp", std::nan("")}};
+  const std::string line = to_json_line(record);
+  CHECK(
+      line.find(R"("loss":0.5,"z_loss":0.25,"grad_norm":1.5,"grad_norms":{"attention":0.75,"mlp":null},)") !=
+      std::string::npos);
+  const StepRecord back = parse_step_record(line);
+  CHECK(back.z_loss == 0.25);
+  REQUIRE(back.grad_norms.size() == 2);
+  CHECK(back.grad_norms[0] == record.grad_norms[0]);
+  CHECK(std::isnan(back.grad_norms[1].second));
+  CHECK_FALSE(parse_step_record(kLine).z_loss);
+  CHECK(parse_step_record(kLine).grad_norms.empty());
+}
+
 TEST_CASE("a step record is one line of the documented names") {
   const StepRecord record{.step = 3,
                           .tokens = 4096,

@@ -58,6 +58,46 @@ TEST_CASE("add and scale match float64, in place too", "[flat]") {
     }
 }
 
+TEST_CASE("dropout keeps by the key and the place alone, and makes up for what it drops", "[flat]") {
+  const std::uint64_t key = 0x1234567890abcdefull, first = 1'000'000'007;
+  const double rate = 0.3, scale = 65536.0 / (65536 - 19661);  // 0.3 x 65536 = 19660.8
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : kLengths) {
+      const Values x = normal_values(n, 1, dtype);
+      Values expected = x;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        // Eight elements share the four words of a call, low halves first.
+        const std::uint64_t place = first + i;
+        const auto words = kernels::philox(key, place / 8, 0);
+        const std::uint32_t bits = words[place % 8 / 2] >> (16 * (place % 2)) & 0xffffu;
+        expected[i] = bits < 19661 ? 0.0 : x[i] * scale;
+      }
+      if (n > 10'000) {  // four standard deviations of a binomial share
+        const auto dropped = static_cast<double>(std::count(expected.begin(), expected.end(), 0.0));
+        CHECK(std::abs(dropped / static_cast<double>(n) - rate) <
+              4 * std::sqrt(rate * (1 - rate) / static_cast<double>(n)));
+      }
+      check_operator([&](Machine& m) {
+        const Tensor in = m.tensor(dtype, {n}, x), out = m.empty(dtype, {n}), parts = m.empty(dtype, {n});
+        kernels::Dropout args{
+            .x = in, .out = out, .rate = static_cast<float>(rate), .key = key, .first = first};
+        m.backend().dropout(m.stream(), args);
+        // A part by itself drops what it does as a part of the whole.
+        const std::int64_t cut = n / 3;
+        for (const auto& [begin, count] : {std::pair{std::int64_t{0}, cut}, std::pair{cut, n - cut}}) {
+          if (count == 0) continue;
+          args.x = in.rows(begin, count), args.out = parts.rows(begin, count);
+          args.first = first + static_cast<std::uint64_t>(begin);
+          m.backend().dropout(m.stream(), args);
+        }
+        args = {.x = in, .out = in, .rate = static_cast<float>(rate), .key = key, .first = first};
+        m.backend().dropout(m.stream(), args);
+        return std::vector<Output>{
+            {"dropped", out, expected}, {"by parts", parts, expected}, {"in place", in, expected}};
+      });
+    }
+}
+
 TEST_CASE("cast rounds to nearest even and keeps infinities and NaNs", "[flat]") {
   // bf16 keeps 7 bits of fraction: 1 + 2^-8 lies between two values and goes to the even one, below; 1 + 3 *
   // 2^-8 goes up; a little more than half goes up.

@@ -246,6 +246,150 @@ TEST_CASE("statistics of two shards, joined, give the loss and gradient of the w
   });
 }
 
+namespace {
+
+/// What is minimised beside a cross entropy with one target, as PyTorch and PaLM define it.
+struct ObjectiveCase {
+  double smoothing, z_loss, cap;
+};
+
+struct ObjectiveRow {
+  double loss = 0, z_loss = 0;
+};
+
+/// (1 - s) nll(target) + s / V (sum over v of nll(v)), and z lse^2, of one row of logits.
+ObjectiveRow objective_of(const ObjectiveCase& c, const Values& logits, std::size_t target) {
+  const Values row = capped(logits, c.cap);
+  double sums = 0;
+  for (const double x : row) sums += std::exp(x);
+  const double lse = std::log(sums);
+  ObjectiveRow out;
+  for (const double x : row) out.loss += c.smoothing / static_cast<double>(row.size()) * (lse - x);
+  out.loss += (1 - c.smoothing) * (lse - row[target]);
+  out.z_loss = c.z_loss * lse * lse;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("label smoothing and z-loss match float64 and its finite differences, by shards too", "[loss]") {
+  // One shard, and two of which the second ends in padding.
+  struct Split {
+    std::int64_t vocab;
+    std::vector<std::int64_t> columns;
+  };
+  const std::int64_t tokens = 4;
+  const Values weight = rounded(Values{1.0, 0.0, 0.1, 3.0}, DType::f32);
+  const double grad_scale = 0.125, difference = 1e-4;
+  for (const DType dtype : kActivationDtypes)
+    for (const ObjectiveCase& c : {ObjectiveCase{0.1, 0, 0}, ObjectiveCase{0, 1e-2, 0},
+                                   ObjectiveCase{0.25, 1e-2, 0}, ObjectiveCase{0.25, 1e-2, 4}})
+      for (const Split& split : {Split{37, {37}}, Split{50, {28, 28}}, Split{4100, {4100}}}) {
+        CAPTURE(c.smoothing, c.z_loss, split.vocab);
+        const auto v = static_cast<std::size_t>(split.vocab);
+        const Values logits = normal_values(tokens * split.vocab, 7, dtype, 3.0);
+        const std::vector<std::int32_t> targets{2, 5, static_cast<std::int32_t>(split.vocab) - 1, 28};
+        Values losses, z_losses, gradient(logits.size());
+        for (std::size_t t = 0; t < weight.size(); ++t) {
+          Values row(logits.begin() + static_cast<std::ptrdiff_t>(t * v),
+                     logits.begin() + static_cast<std::ptrdiff_t>((t + 1) * v));
+          const auto target = static_cast<std::size_t>(targets[t]);
+          const ObjectiveRow at = objective_of(c, row, target);
+          losses.push_back(weight[t] * at.loss);
+          z_losses.push_back(weight[t] * at.z_loss);
+          double sums = 0;
+          const Values bent = capped(row, c.cap);
+          for (const double x : bent) sums += std::exp(x);
+          for (std::size_t i = 0; i < v; ++i) {
+            const double p = std::exp(bent[i]) / sums;
+            gradient[t * v + i] =
+                grad_scale * weight[t] * (c.cap > 0 ? 1 - bent[i] * bent[i] / (c.cap * c.cap) : 1.0) *
+                (p * (1 + 2 * c.z_loss * std::log(sums)) - c.smoothing / static_cast<double>(v) -
+                 (i == target ? 1 - c.smoothing : 0));
+          }
+          for (const std::size_t i : {std::size_t{0}, target, v - 1}) {
+            const double x = row[i];
+            const auto sum_at = [&](double to) {
+              row[i] = to;
+              const ObjectiveRow moved = objective_of(c, row, target);
+              return grad_scale * weight[t] * (moved.loss + moved.z_loss);
+            };
+            const double slope = (sum_at(x + difference) - sum_at(x - difference)) / (2 * difference);
+            row[i] = x;
+            REQUIRE(std::abs(slope - gradient[t * v + i]) < 1e-7);
+          }
+        }
+        check_operator([&](Machine& m) {
+          struct Shard {
+            kernels::CeStats stats;
+            Values max, sum, target;
+          };
+          std::vector<Shard> shards;
+          std::int64_t first = 0;
+          for (const std::int64_t columns : split.columns) {
+            Values held;
+            for (std::int64_t t = 0; t < tokens; ++t)
+              for (std::int64_t i = first; i < first + columns; ++i)
+                held.push_back(i < split.vocab ? logits[static_cast<std::size_t>(t * split.vocab + i)] : 1e6);
+            Shard& shard = shards.emplace_back();
+            shard.stats = {.logits_TV = m.tensor(dtype, {tokens, columns}, held),
+                           .targets_T = m.ids(targets),
+                           .first_row = first,
+                           .vocab = split.vocab,
+                           .softcap = static_cast<float>(c.cap),
+                           .label_smoothing = static_cast<float>(c.smoothing),
+                           .max_T = m.empty(DType::f32, {tokens}),
+                           .sum_exp_T = m.empty(DType::f32, {tokens}),
+                           .target_logit_T = m.empty(DType::f32, {tokens})};
+            m.backend().ce_stats(m.stream(), shard.stats);
+            shard.max = Machine::read(shard.stats.max_T);
+            shard.sum = Machine::read(shard.stats.sum_exp_T);
+            shard.target = Machine::read(shard.stats.target_logit_T);
+            first += columns;
+          }
+          // As parallel::vocab_parallel_head_loss joins them.
+          Values top(weight.size(), -std::numeric_limits<double>::infinity()), total(weight.size(), 0.0),
+              target(weight.size(), 0.0);
+          for (std::size_t t = 0; t < weight.size(); ++t) {
+            for (const Shard& shard : shards) top[t] = std::max(top[t], shard.max[t]);
+            for (const Shard& shard : shards) {
+              total[t] += shard.sum[t] * std::exp(shard.max[t] - top[t]);
+              target[t] += shard.target[t];
+            }
+          }
+          std::vector<Output> outputs;
+          for (const Shard& shard : shards) {
+            const std::int64_t columns = shard.stats.logits_TV.size(1);
+            const kernels::CeFinish finish{.logits_TV = shard.stats.logits_TV,
+                                           .targets_T = shard.stats.targets_T,
+                                           .loss_weight_T = m.tensor(DType::f32, {tokens}, weight),
+                                           .first_row = shard.stats.first_row,
+                                           .vocab = split.vocab,
+                                           .softcap = static_cast<float>(c.cap),
+                                           .max_T = m.tensor(DType::f32, {tokens}, top),
+                                           .sum_exp_T = m.tensor(DType::f32, {tokens}, total),
+                                           .target_logit_T = m.tensor(DType::f32, {tokens}, target),
+                                           .grad_scale = static_cast<float>(grad_scale),
+                                           .label_smoothing = static_cast<float>(c.smoothing),
+                                           .z_loss = static_cast<float>(c.z_loss),
+                                           .loss_T = m.empty(DType::f32, {tokens}),
+                                           .z_loss_T = m.empty(DType::f32, {tokens}),
+                                           .want = Want::loss_and_gradient};
+            m.backend().ce_finish(m.stream(), finish);
+            Values held;
+            for (std::int64_t t = 0; t < tokens; ++t)
+              for (std::int64_t i = finish.first_row; i < finish.first_row + columns; ++i)
+                held.push_back(i < split.vocab ? gradient[static_cast<std::size_t>(t * split.vocab + i)]
+                                               : 0.0);
+            outputs.push_back({"loss", finish.loss_T, losses, split.vocab});
+            if (c.z_loss > 0) outputs.push_back({"z-loss", finish.z_loss_T, z_losses, split.vocab});
+            outputs.push_back({"dlogits", finish.logits_TV, held, split.vocab});
+          }
+          return outputs;
+        });
+      }
+}
+
 TEST_CASE("a logit that is not finite makes the loss not finite", "[loss]") {
   for (const kernels::Isa isa : instruction_sets())
     for (const double bad :

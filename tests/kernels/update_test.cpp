@@ -44,6 +44,58 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
 }
 
+TEST_CASE("square sums by group are those of the group's runs, and of all runs together", "[update]") {
+  // More runs than go into one launch, some of them empty, in three groups, one of which has none.
+  std::vector<std::int64_t> first_block{0};
+  std::vector<std::int32_t> group;
+  for (std::int64_t run = 0; run < 2600; ++run) {
+    first_block.push_back(first_block.back() + run % 3);
+    group.push_back(run % 7 < 3 ? 2 : 0);
+  }
+  Values sums(static_cast<std::size_t>(first_block.back())), expected(3, 0.0);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / static_cast<double>(i + 1);
+  for (std::size_t run = 0; run < group.size(); ++run)
+    for (std::int64_t b = first_block[run]; b < first_block[run + 1]; ++b)
+      expected[static_cast<std::size_t>(group[run])] += sums[static_cast<std::size_t>(b)];
+  check_operator([&](Machine& m) {
+    const Tensor totals = m.empty(DType::f64, {3});
+    m.backend().group_square_sums(
+        m.stream(), {.sums = m.tensor(DType::f64, {static_cast<std::int64_t>(sums.size())}, sums),
+                     .first_block = first_block,
+                     .group_of_run = group,
+                     .totals = totals});
+    CHECK(Machine::read(totals)[1] == 0);
+    return std::vector<Output>{{"totals", totals, expected, 2600}};
+  });
+}
+
+TEST_CASE("an average of weights moves by its decay, and not at a step that is skipped", "[update]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t n : {1, 37, 2 * 16384 + 5}) {
+      const float decay = 0.99f;
+      const Values weights = normal_values(n, 1, dtype), before = normal_values(n, 2, DType::f32);
+      Values expected;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        expected.push_back(double{decay} * before[i] + (1 - double{decay}) * weights[i]);
+      check_operator([&](Machine& m) {
+        const auto averaged = [&](std::int32_t skip) {
+          StepControlValues control;
+          control.skip = skip;
+          const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))}),
+                       average = m.tensor(DType::f32, {n}, before);
+          m.backend().write(m.stream(), std::as_bytes(std::span(&control, 1)), values);
+          m.backend().average_update(m.stream(), {.weights = m.tensor(dtype, {n}, weights),
+                                                  .average = average,
+                                                  .control = values,
+                                                  .decay = decay});
+          return average;
+        };
+        CHECK(Machine::read(averaged(StepControlValues::kSkipNonfinite)) == before);
+        return std::vector<Output>{{"average", averaged(0), expected}};
+      });
+    }
+}
+
 TEST_CASE("step control brings gradients to the mean over the weights before it clips", "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const std::vector<std::int64_t> tensors{0, 2, 3};

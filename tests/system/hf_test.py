@@ -134,6 +134,43 @@ class HuggingFace(RunTest):
         self.command("export", self.root / "e", "--out", self.root / "e.out")
         self.assertTrue((self.root / "e.out" / "tokenizer.json").exists(), "the tokenizer goes on from run to run")
 
+    def test_the_average_of_the_weights_is_saved_goes_on_and_is_exported(self):
+        directory, tensors = self.source("llama")
+        ema = ("--set", "ema.decay=0.5", "--set", "checkpoint.every=1", "--set", "checkpoint.keep=9", "--set", "parallel.dp=2")
+        self.run_job(self.from_job(directory, "plain", lr=1e-2, steps=4), *ema[2:])
+        self.run_job(self.from_job(directory, "whole", lr=1e-2, steps=4), *ema)
+        self.assertEqual(self.losses("whole"), self.losses("plain"))
+        # Of the weights after each step, from those that it began with.
+        average = {name: struct.unpack(f"<{len(raw) // 4}f", raw) for name, (_, _, raw) in tensors.items()}
+        for i, checkpoint in enumerate(self.checkpoints("whole")):
+            out = self.root / f"step{i}"
+            self.command("export", checkpoint, "--out", out)
+            for name, (_, _, raw) in read_directory(out).items():
+                weights = struct.unpack(f"<{len(raw) // 4}f", raw)
+                average[name] = [0.5 * a + 0.5 * w for a, w in zip(average[name], weights)]
+        self.command("export", self.root / "whole", "--ema", "--out", self.root / "average")
+        found = read_directory(self.root / "average")
+        self.assertEqual(set(found), set(average))
+        for name, (dtype, shape, raw) in found.items():
+            self.assertEqual((dtype, shape), ("F32", tensors[name][1]))
+            for a, b in zip(struct.unpack(f"<{len(raw) // 4}f", raw), average[name]):
+                self.assertAlmostEqual(a, b, delta=1e-6)
+        # In two parts it is the same, bit for bit; on another layout, to rounding.
+        for name, flags in (("parts", ()), ("moved", ("--set", "parallel.dp=1", "--set", "parallel.tp=2"))):
+            self.run_job(self.from_job(directory, name, lr=1e-2, steps=4), *ema, "--set", "steps=2")
+            self.run_job(self.from_job(directory, name, lr=1e-2, steps=4), *ema, *flags)
+            self.command("export", self.root / name, "--ema", "--out", self.root / (name + ".average"))
+            again = read_directory(self.root / (name + ".average"))
+            if name == "parts":
+                self.assertEqual(again, found)
+            for tensor, (_, _, raw) in again.items():
+                for a, b in zip(struct.unpack(f"<{len(raw) // 4}f", raw), average[tensor]):
+                    self.assertAlmostEqual(a, b, delta=1e-3)
+        self.assertIn("holds no average of the weights", self.command("export", self.root / "plain", "--ema", "--out", self.root / "none", status=5))
+        self.assertIn("ema: the checkpoint has absent, the job true",
+                      self.run_job(self.from_job(directory, "plain", lr=1e-2, steps=5), *ema, status=5))
+        self.run_job(self.from_job(directory, "whole", lr=1e-2, steps=5), *ema[2:])
+
     def test_fresh_does_not_move_the_weights_away_that_it_begins_from(self):
         directory, _ = self.source("llama")
         self.run_job(self.from_job(directory))

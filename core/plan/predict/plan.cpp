@@ -162,12 +162,12 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const parallel::ChunkSpan whole{
       .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
   for (const model::ParamInfo& info : model::declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
-    if (info.trainable)
-      plan.checkpoint.bytes +=
-          info.shard.logical.numel() *
-          (kernels::size_of(p.master) +
-           static_cast<std::int64_t>(train::optimizer_states(plan.job.optimizer, info).size()) *
-               kernels::size_of(p.moments));
+    if (info.trainable) {
+      std::int64_t bytes = kernels::size_of(p.master);
+      for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))
+        bytes += kernels::size_of(model::state_dtype(state, p));
+      plan.checkpoint.bytes += info.shard.logical.numel() * bytes;
+    }
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)

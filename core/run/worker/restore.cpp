@@ -25,7 +25,7 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
         [&](const io::TensorSlice& box, std::span<std::byte> out) { weights->read(box, out); });
   }
   if (begins) {
-    // Nothing was trained yet.
+    trainer.begin_averages();  // nothing was trained yet
   } else if (start.held.empty()) {
     io::CheckpointReader reader(start.resume_path);
     load(reader);

@@ -254,7 +254,10 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   record.counted_tokens = train::counted_tokens(report, job_.tokens_per_step());
   record.loss = report.loss;
+  record.z_loss = report.z_loss;
   record.grad_norm = report.grad_norm;
+  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
+    record.grad_norms.emplace_back(trainer_->norm_groups()[i], report.group_norms[i]);
   record.learning_rate = report.learning_rate;
   record.time = report.time;
   record.time[base::LedgerPart::checkpoint] = launched.carried_stall;

@@ -66,6 +66,13 @@ void scale(DType dtype, const std::byte* x, float factor, std::byte* out, std::i
   });
 }
 
+void multiply(DType dtype, const std::byte* x, const float* factors, std::byte* out, std::int64_t n) {
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(n, [&](auto get, auto put) { put(as<T>(out), get(as<T>(x)) * get(factors)); });
+  });
+}
+
 void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n) {
   with_type(from, [&](auto source) {
     with_type(to, [&](auto target) {
@@ -129,6 +136,15 @@ void adamw(const AdamwRun& run) {
       with_type(run.param_dtype,
                 [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
     });
+  });
+}
+
+void average(DType dtype, const std::byte* weights, float* average, float decay, std::int64_t n) {
+  const Vec kept = broadcast(decay), rest = broadcast(1.0f - decay);
+  with_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_vec(
+        n, [&](auto get, auto put) { put(average, fma(kept, get(average), rest * get(as<T>(weights)))); });
   });
 }
 

@@ -27,6 +27,7 @@ struct Uncapped {
   float of(float x) const { return x; }
   float sloped(float, float dx) const { return dx; }
   Vec gradient(Vec x, Vec shift, Vec scale) const { return exp(x - shift) * scale; }
+  Vec gradient(Vec x, Vec shift, Vec scale, Vec less) const { return exp(x - shift) * scale - less; }
 };
 /// Logits under a softcap.
 struct Capped {
@@ -37,10 +38,10 @@ struct Capped {
   float of(float x) const { return max_of(of(broadcast(x))); }
   /// A gradient of the capped logit as one of the logit.
   float sloped(float x, float dx) const { return max_of(inner(broadcast(x)).slope) * dx; }
-  /// scale e^(capped - shift), as a gradient of the logit.
-  Vec gradient(Vec x, Vec shift, Vec scale) const {
+  /// scale e^(capped - shift) - less, as a gradient of the logit.
+  Vec gradient(Vec x, Vec shift, Vec scale, Vec less = zero()) const {
     const Tanh t = inner(x);
-    return exp(t.value * broadcast(cap) - shift) * scale * t.slope;
+    return (exp(t.value * broadcast(cap) - shift) * scale - less) * t.slope;
   }
 };
 
@@ -58,6 +59,16 @@ float sum_exp(const T* x, std::int64_t n, float top, Uncapped) {
       n, [&](auto get, auto) { total += exp(get(x) - broadcast(top)); }, -__builtin_inff());
   return sum(total);
 }
+
+/// sum of the capped x over n elements
+template <class T, class Cap>
+float sum_of(const T* x, std::int64_t n, Cap cap) {
+  Vec total = zero();
+  for_each_vec(
+      n, [&](auto get, auto) { total += cap.of(get(x)); }, 0.0f);
+  return sum(total);
+}
+
 /// Nothing that an absent lane could hold is capped to -infinity.
 template <class T>
 float sum_exp(const T* x, std::int64_t n, float top, Capped cap) {
@@ -74,7 +85,7 @@ void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end)
   const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
   for (std::int64_t t = begin; t < end; ++t) {
     const T* row = at<T>(a.logits_TV, t * v);
-    float top = -__builtin_inff(), total = 0.0f;
+    float top = -__builtin_inff(), total = 0.0f, logits = 0.0f;
     for (std::int64_t c = 0; c < n; c += kChunk) {
       const std::int64_t width = n - c < kChunk ? n - c : kChunk;
       Vec highest = broadcast(-__builtin_inff());
@@ -88,11 +99,16 @@ void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end)
       // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN
       // is never the maximum, and comes through here.
       total += sum_exp(row + c, width, top == -__builtin_inff() ? 0.0f : top, cap);
+      if (a.label_smoothing > 0.0f) logits += sum_of(row + c, width, cap);
     }
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     at<float>(a.max_T)[t] = top;
     at<float>(a.sum_exp_T)[t] = total;
-    at<float>(a.target_logit_T)[t] = target >= 0 && target < n ? cap.of(element(row + target)) : 0.0f;
+    float expected = target >= 0 && target < n ? cap.of(element(row + target)) : 0.0f;
+    if (a.label_smoothing > 0.0f)
+      expected =
+          (1.0f - a.label_smoothing) * expected + a.label_smoothing / static_cast<float>(a.vocab) * logits;
+    at<float>(a.target_logit_T)[t] = expected;
   }
 }
 
@@ -101,10 +117,11 @@ void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t en
   const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
   for (std::int64_t t = begin; t < end; ++t) {
     const float weight = at<float>(a.loss_weight_T)[t];
-    const float top = at<float>(a.max_T)[t], total = at<float>(a.sum_exp_T)[t];
+    const float top = at<float>(a.max_T)[t], total = at<float>(a.sum_exp_T)[t],
+                lse = top + __builtin_logf(total);
     // A token without weight is padding: whatever its logits are, it adds nothing.
-    at<float>(a.loss_T)[t] =
-        weight == 0.0f ? 0.0f : weight * (top + __builtin_logf(total) - at<float>(a.target_logit_T)[t]);
+    at<float>(a.loss_T)[t] = weight == 0.0f ? 0.0f : weight * (lse - at<float>(a.target_logit_T)[t]);
+    if (a.z_loss > 0.0f) at<float>(a.z_loss_T)[t] = weight == 0.0f ? 0.0f : weight * a.z_loss * lse * lse;
     if (a.want == CeFinish::Want::loss) continue;
     T* row = at<T>(a.logits_TV, t * v);
     const float factor = weight * a.grad_scale;
@@ -115,11 +132,20 @@ void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t en
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     const bool held = target >= 0 && target < n;
     const float target_logit = held ? element(row + target) : 0.0f;
-    const Vec shift = broadcast(top), scale = broadcast(factor / total);
-    for_each_vec(n, [&](auto get, auto put) { put(row, cap.gradient(get(row), shift, scale)); });
+    // What a column's probability, and the target, count for; and what every column loses to smoothing.
+    const float pull = a.z_loss > 0.0f ? 1.0f + 2.0f * a.z_loss * lse : 1.0f,
+                every = a.label_smoothing / static_cast<float>(a.vocab),
+                on_target = 1.0f - a.label_smoothing + every;
+    const Vec shift = broadcast(top), scale = broadcast(factor * pull / total);
+    if (a.label_smoothing > 0.0f) {
+      const Vec less = broadcast(factor * every);
+      for_each_vec(n, [&](auto get, auto put) { put(row, cap.gradient(get(row), shift, scale, less)); });
+    } else {
+      for_each_vec(n, [&](auto get, auto put) { put(row, cap.gradient(get(row), shift, scale)); });
+    }
     if (held) {
       const float p = __builtin_expf(cap.of(target_logit) - top) / total;
-      store_tail(row + target, broadcast(cap.sloped(target_logit, factor * (p - 1.0f))), 1);
+      store_tail(row + target, broadcast(cap.sloped(target_logit, factor * (pull * p - on_target))), 1);
     }
     clear(row + n, v - n);
   }

@@ -87,6 +87,7 @@ struct VectorKernels {
 
   void (*add)(DType, const std::byte* a, const std::byte* b, std::byte* out, std::int64_t n);
   void (*scale)(DType, const std::byte* x, float factor, std::byte* out, std::int64_t n);
+  void (*multiply)(DType, const std::byte* x, const float* factors, std::byte* out, std::int64_t n);
   void (*cast)(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
   /// out[i] (+)= part[0][i] + part[1][i] + ..., for i < n, in that order; parts begin `stride` elements
   /// apart.
@@ -98,6 +99,8 @@ struct VectorKernels {
   /// reduce.cpp).
   void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
   void (*adamw)(const AdamwRun&);
+  /// average[i] = decay average[i] + (1 - decay) weights[i]
+  void (*average)(DType, const std::byte* weights, float* average, float decay, std::int64_t n);
   void (*momentum)(const MomentumRun&);
   void (*direction)(const DirectionRun&);
 };
@@ -119,11 +122,13 @@ struct VectorKernels {
   X(ce_finish)                     \
   X(add)                           \
   X(scale)                         \
+  X(multiply)                      \
   X(cast)                          \
   X(sum_parts)                     \
   X(square_sum)                    \
   X(hash_words)                    \
   X(adamw)                         \
+  X(average)                       \
   X(momentum)                      \
   X(direction)
 

@@ -1,9 +1,10 @@
 // Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a
 // bytes of
-//   add 3 n, scale 2 n elements; cast n elements of each dtype; sum_parts n elements of each part and 4 n (8
-//   n where it adds); accumulate 4 n + 4 n.
+//   add 3 n, scale and dropout 2 n elements (dropout with a Philox call for eight of them); cast n elements
+//   of each dtype; sum_parts n elements of each part and 4 n (8 n where it adds); accumulate 4 n + 4 n.
 
 #include "kernels/cuda/kernels/flat.cuh"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -35,6 +36,28 @@ struct ScaleBody {
     load<N>(x + i, v);
 #pragma unroll
     for (int k = 0; k < N; ++k) v[k] *= factor;
+    store<N>(out + i, v);
+  }
+};
+
+template <class T>
+struct DropoutBody {
+  const T* x;
+  T* out;
+  std::uint64_t key, first;
+  std::uint32_t threshold;
+  float scale;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(x + i, v);
+    const std::uint64_t index = first + static_cast<std::uint64_t>(i);
+    auto shared = dropout_call(key, index);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k > 0 && ((index + k) & 7u) == 0) shared = dropout_call(key, index + k);
+      v[k] = dropout_bits(shared, index + k) < threshold ? v[k] * 0.0f : v[k] * scale;
+    }
     store<N>(out + i, v);
   }
 };
@@ -111,6 +134,17 @@ void scale(const Launch& where, const Scale& a) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x, a.out), "scale",
                          ScaleBody<T>{at<T>(a.x), at<T>(a.out), a.factor});
+  });
+}
+
+void dropout(const Launch& where, const Dropout& a) {
+  base::check(a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel() && a.rate >= 0 && a.rate < 1,
+              "dropout: out is like x, a rate of 0 to 1");
+  with_type(a.x.dtype, "dropout: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x, a.out), "dropout",
+                         DropoutBody<T>{at<T>(a.x), at<T>(a.out), a.key, a.first, dropout_threshold(a.rate),
+                                        dropout_scale(a.rate)});
   });
 }
 

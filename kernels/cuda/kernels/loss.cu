@@ -30,10 +30,10 @@ struct AlignedRun {
   }
 };
 
-/// Running maximum and sum of exp(x - max) of the elements a thread has seen.
-template <class T>
+/// Running maximum and sum of exp(x - max) of the elements a thread has seen; with kSmooth their sum too.
+template <class T, bool kSmooth>
 struct Online {
-  float max = -INFINITY, sum = 0.0f;
+  float max = -INFINITY, sum = 0.0f, logits = 0.0f;
 
   template <int N>
   __device__ void take(const float (&x)[N]) {
@@ -49,6 +49,10 @@ struct Online {
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) sum += exp_for<T>(x[k] - reference);
+    if constexpr (kSmooth) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) logits += x[k];
+    }
   }
 };
 
@@ -71,16 +75,24 @@ struct Cap {
   }
 };
 
-template <class T, bool kCapped>
+/// The target's distribution: what is on the target itself, and on every column.
+struct Smoothing {
+  float on_target = 1.0f, every = 0.0f;
+};
+Smoothing smoothing_of(float label_smoothing, std::int64_t vocab) {
+  return {1.0f - label_smoothing, label_smoothing / static_cast<float>(vocab)};
+}
+
+template <class T, bool kCapped, bool kSmooth>
 __global__ void __launch_bounds__(kThreads)
     ce_stats_kernel(const T* logits, const std::int32_t* targets, std::int64_t held, std::int64_t real,
-                    std::int64_t first_row, Cap<T, kCapped> cap, float* max, float* sum_exp,
-                    float* target_logit) {
+                    std::int64_t first_row, Cap<T, kCapped> cap, Smoothing smoothing, float* max,
+                    float* sum_exp, float* target_logit) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
   const T* row = logits + t * held;
   const AlignedRun<N> run(row, real);
-  Online<T> online;
+  Online<T, kSmooth> online;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
   // Two vectors are on their way at once.
   std::int64_t i = run.head + static_cast<std::int64_t>(threadIdx.x) * N;
@@ -110,11 +122,15 @@ __global__ void __launch_bounds__(kThreads)
   block_reduce(highest, -INFINITY, Max{});
   const float total =
       block_sum(highest[0] == -INFINITY ? online.sum : online.sum * exp_for<T>(online.max - highest[0]));
+  float all_logits = 0.0f;
+  if constexpr (kSmooth) all_logits = block_sum(online.logits);
   if (threadIdx.x == 0) {
     const std::int64_t target = targets[t] - first_row;
     max[t] = highest[0];
     sum_exp[t] = total;
-    target_logit[t] = target >= 0 && target < real ? cap.of(widen(row[target])) : 0.0f;
+    float expected = target >= 0 && target < real ? cap.of(widen(row[target])) : 0.0f;
+    if constexpr (kSmooth) expected = smoothing.on_target * expected + smoothing.every * all_logits;
+    target_logit[t] = expected;
   }
 }
 
@@ -129,6 +145,11 @@ __host__ __device__ inline float loss_of(float weight, float max, float sum_exp,
   return weight == 0.0f ? 0.0f : weight * (max + logf(sum_exp) - target_logit);
 }
 
+__host__ __device__ inline float z_loss_of(float weight, float max, float sum_exp, float z_loss) {
+  const float lse = max + logf(sum_exp);
+  return weight == 0.0f ? 0.0f : weight * z_loss * lse * lse;
+}
+
 struct Finish {
   const std::int32_t* targets;
   const float* weight;
@@ -136,19 +157,24 @@ struct Finish {
   const float* sum_exp;
   const float* target_logit;
   float* loss;
+  float* z_losses;  ///< where z_loss > 0
   std::int64_t tokens, held, real, first_row;
-  float grad_scale;
+  float grad_scale, z_loss;
+  Smoothing smoothing;
 };
 
 __global__ void ce_loss_kernel(Finish a) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (t < a.tokens) a.loss[t] = loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.target_logit[t]);
+  if (t >= a.tokens) return;
+  a.loss[t] = loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.target_logit[t]);
+  if (a.z_loss > 0.0f) a.z_losses[t] = z_loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.z_loss);
 }
 
-/// What a row's logits become: factor (softmax - onehot), by columns, times the slope of a softcap.
-template <class T, bool kCapped>
+/// What a row's logits become: exp(x - max) scale, less `factor` at the target; with kSmooth less `every` at
+/// every column; times the slope of a softcap.
+template <class T, bool kCapped, bool kSmooth>
 struct Gradient {
-  float max, scale, factor;
+  float max, scale, factor, every;
   std::int64_t target, real;  ///< target -1: not among the columns held
   Cap<T, kCapped> cap;
 
@@ -160,6 +186,10 @@ struct Gradient {
       x[k] = cap.of(x[k]);
       slope[k] = cap.slope(x[k]);
       x[k] = exp_for<T>(x[k] - max) * scale;
+    }
+    if constexpr (kSmooth) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) x[k] -= every;
     }
     const std::int64_t hit = target - column;
     if (hit >= 0 && hit < N) {
@@ -179,12 +209,15 @@ struct Gradient {
   }
 };
 
-template <class T, bool kCapped>
+template <class T, bool kCapped, bool kSmooth>
 __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
   const float weight = a.weight[t], max = a.max[t], sum_exp = a.sum_exp[t], factor = weight * a.grad_scale;
-  if (threadIdx.x == 0) a.loss[t] = loss_of(weight, max, sum_exp, a.target_logit[t]);
+  if (threadIdx.x == 0) {
+    a.loss[t] = loss_of(weight, max, sum_exp, a.target_logit[t]);
+    if (a.z_loss > 0.0f) a.z_losses[t] = z_loss_of(weight, max, sum_exp, a.z_loss);
+  }
   T* row = logits + t * a.held;
   const AlignedRun<N> run(row, a.held);
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
@@ -198,8 +231,15 @@ __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish
     return;
   }
   const std::int64_t target = a.targets[t] - a.first_row;
-  const Gradient<T, kCapped> gradient{max, factor / sum_exp, factor, target < a.real ? target : -1, a.real,
-                                      cap};
+  // With a z-loss the probabilities count for more by its derivative with respect to lse.
+  const float pulled = a.z_loss > 0.0f ? factor * (1.0f + 2.0f * a.z_loss * (max + logf(sum_exp))) : factor;
+  const Gradient<T, kCapped, kSmooth> gradient{max,
+                                               pulled / sum_exp,
+                                               kSmooth ? factor * a.smoothing.on_target : factor,
+                                               factor * a.smoothing.every,
+                                               target < a.real ? target : -1,
+                                               a.real,
+                                               cap};
   for (; i + step < run.tail; i += 2 * step) {
     const Raw<T, N> first = fetch<N>(row + i), second = fetch<N>(row + i + step);
     float x[N];
@@ -250,9 +290,12 @@ void ce_stats(const Launch& where, const CeStats& a) {
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
-      launch(where, {tokens}, threads_of_row(held), "ce_stats", ce_stats_kernel<T, kCapped>,
-             at<T>(a.logits_TV), a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, cap,
-             a.max_T.as<float>(), a.sum_exp_T.as<float>(), a.target_logit_T.as<float>());
+      launch(
+          where, {tokens}, threads_of_row(held), "ce_stats",
+          a.label_smoothing > 0.0f ? ce_stats_kernel<T, kCapped, true> : ce_stats_kernel<T, kCapped, false>,
+          at<T>(a.logits_TV), a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, cap,
+          smoothing_of(a.label_smoothing, a.vocab), a.max_T.as<float>(), a.sum_exp_T.as<float>(),
+          a.target_logit_T.as<float>());
     });
   });
 }
@@ -271,23 +314,29 @@ void ce_finish(const Launch& where, const CeFinish& a) {
                   a.loss_T.numel() == tokens && a.max_T.numel() == tokens && a.sum_exp_T.numel() == tokens &&
                   a.target_logit_T.numel() == tokens,
               "cross-entropy: one target, weight and loss for each row of logits");
+  base::check(a.z_loss == 0 || a.z_loss_T.numel() == tokens, "cross-entropy: one z-loss for each row");
   const Finish args{.targets = a.targets_T.as<std::int32_t>(),
                     .weight = a.loss_weight_T.as<float>(),
                     .max = a.max_T.as<float>(),
                     .sum_exp = a.sum_exp_T.as<float>(),
                     .target_logit = a.target_logit_T.as<float>(),
                     .loss = a.loss_T.as<float>(),
+                    .z_losses = at<float>(a.z_loss_T),
                     .tokens = tokens,
                     .held = held,
                     .real = real_columns(a),
                     .first_row = a.first_row,
-                    .grad_scale = a.grad_scale};
+                    .grad_scale = a.grad_scale,
+                    .z_loss = a.z_loss,
+                    .smoothing = smoothing_of(a.label_smoothing, a.vocab)};
   if (a.want == CeFinish::Want::loss)
     return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
-      launch(where, {tokens}, threads_of_row(held), "ce_finish", ce_gradient_kernel<T, kCapped>,
+      launch(where, {tokens}, threads_of_row(held), "ce_finish",
+             a.label_smoothing > 0.0f ? ce_gradient_kernel<T, kCapped, true>
+                                      : ce_gradient_kernel<T, kCapped, false>,
              at<T>(a.logits_TV), args, cap);
     });
   });

@@ -1,6 +1,7 @@
 // Reductions to a few values. Each reads its input once: floor = bytes / memory bandwidth. Orders are fixed
 // by the shape.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -77,6 +78,29 @@ __global__ void __launch_bounds__(kTotalThreads)
   *total = add ? *total + sum : sum;
   if (!add || *nonfinite < 0) *nonfinite = run;
   if (flag != nullptr) *flag = *nonfinite >= 0 ? flag_value : 0.0f;
+}
+
+constexpr int kGroupThreads = 256;
+
+struct GroupRuns {
+  int count;
+  std::int64_t first_block[kRunsOfLaunch + 1];  ///< kernel parameters: 12 kB
+  std::int32_t group[kRunsOfLaunch];
+};
+
+/// One block for each group: it adds the sums of the group's runs, in their order.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_square_sums_kernel(const double* sums, const __grid_constant__ GroupRuns runs, bool add,
+                             double* totals) {
+  double sum = 0.0;
+  for (int run = 0; run < runs.count; ++run) {
+    if (runs.group[run] != static_cast<std::int32_t>(blockIdx.x)) continue;
+    for (std::int64_t b = runs.first_block[run] + threadIdx.x; b < runs.first_block[run + 1];
+         b += kGroupThreads)
+      sum += sums[b];
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) totals[blockIdx.x] = add ? totals[blockIdx.x] + sum : sum;
 }
 
 constexpr int kOrderedBlock = 1024;  ///< elements added one after another, by the definition of ordered_sum
@@ -190,6 +214,22 @@ void total_square_sum(const Launch& where, const TotalSquareSum& a) {
            static_cast<std::int32_t>(first), a.total.as<double>(), a.nonfinite.as<std::int32_t>(),
            a.flag.defined() ? a.flag.as<float>() : nullptr, a.flag_value);
     first += runs.count;
+  } while (first < count);
+}
+
+void group_square_sums(const Launch& where, const GroupSquareSums& a) {
+  base::check(a.first_block.size() == a.group_of_run.size() + 1 && a.first_block.back() <= a.sums.numel(),
+              "group square sums: a group for each run");
+  const std::size_t count = a.group_of_run.size();
+  std::size_t first = 0;
+  do {  // once at least, so that the totals are written
+    GroupRuns runs{};
+    runs.count = static_cast<int>(std::min<std::size_t>(count - first, kRunsOfLaunch));
+    std::memcpy(runs.first_block, a.first_block.data() + first, sizeof(std::int64_t) * (runs.count + 1));
+    std::copy_n(a.group_of_run.data() + first, runs.count, runs.group);
+    launch(where, {a.totals.numel()}, kGroupThreads, "group_square_sums", group_square_sums_kernel,
+           a.sums.as<double>(), runs, first > 0, a.totals.as<double>());
+    first += static_cast<std::size_t>(runs.count);
   } while (first < count);
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/kernels/flat.cuh"
 #include "kernels/cuda/kernels/rounding.cuh"
 
 namespace trainerd::kernels::cuda {
@@ -118,7 +118,38 @@ __global__ void step_control_kernel(const double* square_sum, const double* loss
   *values = v;
 }
 
+template <class W>
+struct AverageBody {
+  const W* weights;
+  float* average;
+  const StepControlValues* control;
+  float decay;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    if (control->skip != 0) return;
+    float w[N], kept[N];
+    load<N>(weights + i, w);
+    load<N>(average + i, kept);
+#pragma unroll
+    for (int k = 0; k < N; ++k) kept[k] = fmaf(decay, kept[k], (1.0f - decay) * w[k]);
+    store<N>(average + i, kept);
+  }
+};
+
 }  // namespace
+
+void average_update(const Launch& where, const AverageUpdate& a) {
+  base::check(a.control.bytes() == sizeof(StepControlValues),
+              "average: the control is one StepControlValues");
+  base::check(a.average.dtype == DType::f32 && a.weights.numel() == a.average.numel(),
+              "average: fp32 of as many weights");
+  with_type(a.weights.dtype, "average: of fp32 or bf16 weights", [&](auto w) {
+    using W = decltype(w);
+    launch_flat<4>(where, a.average.numel(), aligned(a.weights, a.average), "average_update",
+                   AverageBody<W>{at<W>(a.weights), at<float>(a.average),
+                                  reinterpret_cast<const StepControlValues*>(a.control.data), a.decay});
+  });
+}
 
 void step_control(const Launch& where, const StepControl& a) {
   base::check(a.values.bytes() == sizeof(StepControlValues),

@@ -1,0 +1,55 @@
+#include "core/model/segment_dropout.h"
+
+#include "core/model/segment_norms.h"
+#include "kernels/tensor/rng.h"
+
+namespace trainerd::core::model {
+
+using namespace kernels;
+
+namespace {
+
+// Places of a layer, and of the model, that a step's key is split over.
+constexpr std::uint64_t kEmbeddingPlace = 0, kFirstLayerPlace = 1, kPlacesOfLayer = 2;
+
+std::uint64_t place_of(const LayerParams& ids, Segment::Kind half) {
+  return kFirstLayerPlace + kPlacesOfLayer * static_cast<std::uint64_t>(ids.index) +
+         (half == Segment::Kind::mlp ? 1 : 0);
+}
+
+bool drops(const WalkContext& c, double rate) { return rate > 0 && c.batch.dropout_key.has_value(); }
+
+void drop(const WalkContext& c, double rate, std::uint64_t place, const Tensor& x_TD, const Tensor& out_TD) {
+  // With sequence parallelism the flow is this rank's rows of the microbatch.
+  const std::int64_t row = c.tp.sequence_parallel ? c.tp.group.rank() * x_TD.size(0) : 0;
+  c.backend().dropout(c.stream,
+                      {.x = x_TD,
+                       .out = out_TD,
+                       .rate = static_cast<float>(rate),
+                       .key = mix_keys(*c.batch.dropout_key, place),
+                       .first = static_cast<std::uint64_t>((c.batch.first_token + row) * c.model.hidden)});
+}
+
+}  // namespace
+
+void drop_embedding(const WalkContext& c, const Tensor& flow_TD) {
+  const double rate = c.model.dropout.embedding;
+  if (drops(c, rate)) drop(c, rate, kEmbeddingPlace, flow_TD, flow_TD);
+}
+
+void drop_contribution(const WalkContext& c, const LayerParams& ids, Segment::Kind half,
+                       const Tensor& delta_TD) {
+  const double rate = c.model.dropout.residual;
+  if (drops(c, rate)) drop(c, rate, place_of(ids, half), delta_TD, delta_TD);
+}
+
+Tensor contribution_gradient(const WalkContext& c, const LayerParams& ids, Segment::Kind half, Frame& frame,
+                             SegmentState& state, const Tensor& dflow_TD) {
+  const double rate = c.model.dropout.residual;
+  if (!drops(c, rate)) return dflow_TD;
+  state.dout_TD = flow(c, *frame.grads);
+  drop(c, rate, place_of(ids, half), dflow_TD, state.dout_TD);
+  return state.dout_TD;
+}
+
+}  // namespace trainerd::core::model

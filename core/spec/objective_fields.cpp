@@ -1,0 +1,54 @@
+#include "core/spec/field_table.h"
+
+// The keys of what is minimised, and of what goes beside the optimizer.
+
+namespace trainerd::core::spec {
+namespace {
+
+constexpr double kMostSteps = 1e12;
+
+}  // namespace
+
+void add_objective(FieldTable& t, job::JobSpec& job) {
+  t.add("loss.label_smoothing", &job.loss.label_smoothing,
+        "part of the target that is spread evenly over the vocabulary, as in PyTorch's cross entropy; the "
+        "training loss is that cross entropy")
+      .from_below(0, 1);
+  t.add("loss.z_loss", &job.loss.z_loss,
+        "factor of the mean of logsumexp(logits)^2 over the tokens that count, which is minimised beside the "
+        "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
+      .at_least(0);
+  job::AverageOptions& average = job.optimizer.average;
+  t.add(
+       "ema.decay", &average.decay,
+       "keep an exponential moving average of the trained weights, in fp32 beside the optimizer's states: at "
+       "each update `decay` of it and the rest of the new weights; it begins as the first weights, is in "
+       "checkpoints, and `trainerd export --ema` takes it; 0: none. A run keeps one from its start or not at "
+       "all")
+      .from_below(0, 1);
+  t.add("ema.every", &average.every, "steps between its updates")
+      .between(1, kMostSteps)
+      .idle_if(!average.on(), "ema.decay is 0");
+  job::DropoutOptions& dropout = job.model.dropout;
+  t.add("dropout.embedding", &dropout.embedding,
+        "part of the embeddings' elements that training drops (GPT-2's embd_pdrop), drawn by seed, step, "
+        "sample and place, so that every layout drops the same; evaluation drops none")
+      .from_below(0, 1);
+  t.add("dropout.residual", &dropout.residual,
+        "the same of what attention and MLP add to the residual stream (resid_pdrop)")
+      .from_below(0, 1);
+  t.add("dropout.attention", FixedWord{"0"}, "the same of attention's probabilities (attn_pdrop)");
+}
+
+void add_group_norms(FieldTable& t, io::MetricsOptions& m) {
+  t.add("metrics.grad_norms.every", &m.grad_norms.every,
+        "steps between records of the gradients' norm by groups of parameters (`grad_norms`); 0: never")
+      .between(0, kMostSteps);
+  t.choice("metrics.grad_norms.by", m.grad_norms.by,
+           {{"kind", io::NormGroups::kind}, {"layer", io::NormGroups::layer}},
+           "the groups: kinds of parameters (embedding, attention, mlp, norm, head; with LoRA "
+           "adapters.attention and adapters.mlp), or layers beside embedding and head")
+      .idle_if(m.grad_norms.every == 0, "metrics.grad_norms.every is 0");
+}
+
+}  // namespace trainerd::core::spec
