@@ -61,8 +61,9 @@ Field token_field(const std::string& name);
 /// the job, that has such a rate; empty: none has.
 Field dropout_field(const std::string& name, const std::string& key = {});
 
-/// The base of the rotary angles, at the top or in `rope_parameters`, and how they are scaled.
-std::vector<Field> rope_fields();
+/// The base of the rotary angles, at the top or in `rope_parameters`, how they are scaled, and which part of
+/// a head is rotated: `rotary_fraction` where it is not said, and with 1 never another.
+std::vector<Field> rope_fields(double rotary_fraction = 1);
 /// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 /// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.

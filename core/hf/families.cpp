@@ -52,6 +52,24 @@ std::vector<Field> gemma_fields(double softcap, double logit_softcap) {
        common_fields()});
 }
 
+std::vector<Field> stablelm_fields() {
+  return joined(
+      {{size_field("num_key_value_heads", &ModelOptions::kv_heads),
+        size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
+        size_field("intermediate_size", &ModelOptions::ffn),
+        size_field("num_hidden_layers", &ModelOptions::layers),
+        size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
+        real_field("layer_norm_eps", &ModelOptions::norm_eps, 1e-5),
+        flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
+        flag_field("use_qkv_bias", &ModelOptions::qkv_bias, false),
+        fixed_field("hidden_act", {"silu", "swish"}, "the MLP's activation is SiLU"),
+        fixed_field("qk_layernorm", {false}, "queries and keys have no LayerNorm of their own"),
+        fixed_field("use_parallel_residual", {false}, "the MLP follows attention"),
+        dropout_field("hidden_dropout"), dropout_field("attention_dropout")},
+       rope_fields(0.25),
+       common_fields()});
+}
+
 std::vector<Field> gpt2_fields() {
   const std::string scores = "scores are scaled by 1 / sqrt(head size)";
   Field inner = optional_size_field("n_inner", &ModelOptions::ffn);
@@ -96,6 +114,8 @@ std::vector<Family> make_families() {
   gemma2.scale_embeddings = true;
   ModelOptions gemma3 = gemma2;
   gemma3.qk_norm = true;
+  ModelOptions stablelm = rotary;
+  stablelm.norm = job::Norm::layer;
   gpt2.norm = job::Norm::layer;
   gpt2.positions = job::Positions::learned;
   gpt2.mlp = job::Mlp::gelu;
@@ -155,6 +175,12 @@ std::vector<Family> make_families() {
        .common = gemma3,
        .tensors = gemma_tensors(),
        .fields = joined({gemma_fields(0, 0), two_rope_fields(1e6, 1e4), layer_type_fields(4096, 6)}),
+       .tables = rotary_tables},
+      {.model_type = "stablelm",
+       .architecture = "StableLmForCausalLM",
+       .common = stablelm,
+       .tensors = llama_tensors(),
+       .fields = stablelm_fields(),
        .tables = rotary_tables},
       {.model_type = "gpt2",
        .architecture = "GPT2LMHeadModel",

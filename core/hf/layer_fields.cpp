@@ -26,9 +26,12 @@ const char* word_of(RopeScalingKind kind) {
 class RopeReader {
  public:
   /// `top`: the field at the top of the file that says the base too; where both are read into is given.
+  /// `heads`: whether parts of heads may be rotated, which `partial_rotary_factor` says here or at the top.
+  enum class Heads : std::uint8_t { whole, parts };
   RopeReader(Reading& r, std::string name, const json& rope, std::string top, double& theta,
-             job::RopeScaling& scaling)
-      : r_(r),
+             job::RopeScaling& scaling, Heads heads = Heads::whole)
+      : heads_(heads),
+        r_(r),
         name_(std::move(name)),
         rope_(rope),
         top_(std::move(top)),
@@ -78,12 +81,7 @@ class RopeReader {
     const bool llama3 = s_.kind == RopeScalingKind::llama3, yarn = s_.kind == RopeScalingKind::yarn;
     if (key == "rope_type" || key == "type") return true;
     if (key == "rope_theta") return theta(value), true;
-    if (key == "partial_rotary_factor") {
-      if (value != 1.0)
-        r_.problem(name_, "partial_rotary_factor " + shown(value) +
-                              " is not available yet: the whole of each head is rotated");
-      return true;
-    }
+    if (key == "partial_rotary_factor") return fraction(value), true;
     if (key == "factor" && s_.kind != RopeScalingKind::none) return real(key, value, s_.factor), true;
     if (key == "original_max_position_embeddings" && (llama3 || yarn)) {
       if (const auto size = read_size(r_, name_ + "." + key, value)) s_.original_max_position = *size;
@@ -102,6 +100,18 @@ class RopeReader {
     return true;
   }
 
+  void fraction(const json& value) {
+    const json* top = find(r_.json, "partial_rotary_factor");
+    if (heads_ == Heads::whole && value != 1.0)
+      r_.problem(name_, "partial_rotary_factor " + shown(value) +
+                            " is not available: the family rotates the whole of each head");
+    else if (heads_ == Heads::parts && !absent(top) && *top != value)
+      r_.problem(name_, "partial_rotary_factor is " + shown(value) + " here and " + shown(*top) +
+                            " at the top: remove one of them");
+    else if (heads_ == Heads::parts)
+      r_.model.rotary_fraction = read_real(r_, name_ + ".partial_rotary_factor", value).value_or(1);
+  }
+
   void theta(const json& value) {
     const auto theta = read_real(r_, name_ + ".rope_theta", value);
     const json* top = find(r_.json, top_);
@@ -111,6 +121,7 @@ class RopeReader {
     else if (theta) theta_to_ = *theta;
   }
 
+  const Heads heads_;
   Reading& r_;
   const std::string name_;
   const json& rope_;
@@ -184,21 +195,27 @@ void read_qwen_windows(Reading& r, const json* use) {
 
 }  // namespace
 
-std::vector<Field> rope_fields() {
-  const auto scaling = [](const std::string& name) {
-    return [name](Reading& r, const json* value) {
+std::vector<Field> rope_fields(double rotary_fraction) {
+  const std::string part = "partial_rotary_factor";
+  const bool parts = rotary_fraction < 1;
+  const auto scaling = [parts](const std::string& name) {
+    return [name, parts](Reading& r, const json* value) {
       if (absent(value)) return;
-      if (!value->is_object()) r.problem(name, "expected an object or null, found " + shown(*value));
-      else RopeReader(r, name, *value, "rope_theta", r.model.rope_theta, r.model.rope_scaling).read();
+      if (!value->is_object()) return r.problem(name, "expected an object or null, found " + shown(*value));
+      RopeReader(r, name, *value, "rope_theta", r.model.rope_theta, r.model.rope_scaling,
+                 parts ? RopeReader::Heads::parts : RopeReader::Heads::whole)
+          .read();
     };
   };
   // transformers 5 reads the spelling of 4, and not the other way round.
   return {
       real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
+      // Before the other two, which may say it as well.
+      parts ? real_field(part, &job::ModelOptions::rotary_fraction, rotary_fraction)
+            : fixed_field(part, {nullptr, 1.0}, "the family rotates the whole of each head"),
       {"rope_scaling", scaling("rope_scaling"),
        [](Writing& w) { w.out["rope_scaling"] = scaling_json(w.model.rope_scaling); }},
       {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
-      fixed_field("partial_rotary_factor", {nullptr, 1.0}, "the whole of each head is rotated"),
   };
 }
 
@@ -207,7 +224,7 @@ std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
   fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
   const std::string local = "rope_local_base_freq";
   // transformers 5: an object for each kind of layer.
-  fields[2].read = [local](Reading& r, const json* value) {
+  fields.back().read = [local](Reading& r, const json* value) {
     if (absent(value)) return;
     if (!value->is_object())
       return r.problem("rope_parameters", "expected an object or null, found " + shown(*value));
@@ -342,6 +359,11 @@ std::vector<Field> window_fields() {
 
 void complete_layers(Reading& r) {
   job::ModelOptions& m = r.model;
+  if (const std::int64_t rotated = job::rotated_elements(m);
+      m.positions == job::Positions::rope &&
+      (m.rotary_fraction > 1 || (m.rotary_fraction < 1 && (rotated < 2 || rotated % 2 != 0))))
+    r.problem("partial_rotary_factor", "rotates " + std::to_string(rotated) + " elements of a head of " +
+                                           std::to_string(m.head_dim) + ": they turn in pairs");
   job::RopeScaling& s = m.rope_scaling;
   const bool relative = s.kind == RopeScalingKind::llama3 || s.kind == RopeScalingKind::yarn;
   if (relative && s.original_max_position == 0) s.original_max_position = m.seq_len;

@@ -40,6 +40,7 @@ struct AttentionOptions {
   std::vector<std::string> pattern = {};
   double sliding_theta =
       0.0;               ///< base of the rotary angles of sliding layers, never scaled; 0: as the others
+  bool sinks = false;    ///< a learned logit for each head joins the softmax and carries no value
   double softcap = 0.0;  ///< scaled scores s become softcap tanh(s / softcap); 0: they stay
 
   bool operator==(const AttentionOptions&) const = default;

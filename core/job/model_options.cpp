@@ -41,6 +41,7 @@ ParameterCount count_parameters(const ModelOptions& m) {
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias) small += m.hidden + up + m.hidden;
+  if (m.attention.sinks) small += m.heads;
   if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
 
   const std::int64_t table = m.vocab * m.hidden;

@@ -49,6 +49,7 @@ struct ModelOptions {
   NormWeight norm_weight = NormWeight::factor;
   Positions positions = Positions::rope;
   double rope_theta = 10000.0;
+  double rotary_fraction = 1.0;  ///< of each head, its first elements: what is rotated
   RopeScaling rope_scaling;
   AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
@@ -76,6 +77,11 @@ struct RecomputeOptions {
 
   bool operator==(const RecomputeOptions&) const = default;
 };
+
+/// Elements of a head that are rotated.
+inline std::int64_t rotated_elements(const ModelOptions& m) {
+  return static_cast<std::int64_t>(m.rotary_fraction * static_cast<double>(m.head_dim));
+}
 
 /// Parameters of the logical model, and those that take part in a matrix multiplication (output head
 /// included, input embedding and position table not; a tied table counts once in both).

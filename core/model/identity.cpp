@@ -82,7 +82,9 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.attention.window", m.attention.window, plain.attention.window);
   visit_later("model.attention.pattern", m.attention.pattern, plain.attention.pattern);
   visit_later("model.attention.sliding_theta", m.attention.sliding_theta, plain.attention.sliding_theta);
+  visit_later("model.attention.sinks", m.attention.sinks, plain.attention.sinks);
   visit_later("model.attention.softcap", m.attention.softcap, plain.attention.softcap);
+  visit_later("model.rotary_fraction", m.rotary_fraction, plain.rotary_fraction);
   visit_later("model.logit_softcap", m.logit_softcap, plain.logit_softcap);
 }
 

@@ -155,6 +155,9 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
     layer.k_norm =
         declare.vector(prefix + "k_norm.weight", all ? kv : m.head_dim, declare.first_norm_weight(), summand);
   }
+  if (m.attention.sinks)
+    layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
+                                 {TensorPlacement::shard, 0, {{m.heads, 1}}, false});
   layer.attn_out =
       declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
                      {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias, {"o_proj"});

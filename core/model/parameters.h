@@ -32,6 +32,7 @@ struct LayerParams {
   LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads
   ParamId q_norm = kNoParam;
   ParamId k_norm = kNoParam;
+  ParamId sinks = kNoParam;     ///< [H]
   LinearParams attn_out;        ///< [D, H E]
   LinearParams attn_post_norm;  ///< none where norms come before alone
   LinearParams mlp_norm;
@@ -62,7 +63,7 @@ struct DeclaredParams {
 
 /// Declares the parameters of a rank's chunks in the order of the model. Names are those of checkpoints:
 /// embed.weight, positions.weight,
-/// layers.N.{attn_norm,qkv,q_norm,k_norm,attn_out,attn_post_norm,mlp_norm,gate_up|up,down,mlp_post_norm}.
+/// layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,gate_up|up,down,mlp_post_norm}.
 /// {weight,bias}, final_norm.{weight,bias}, head.weight; of adapters, where the model has them,
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}. With adapters nothing else is trainable.
 /// `microbatch_tokens`: rows of the activations that the GEMM weights will meet; with `sequence_parallel`

@@ -7,12 +7,12 @@
 namespace trainerd::core::model {
 namespace {
 
-std::vector<double> plain(double theta, std::int64_t head_dim) {
+std::vector<double> plain(double theta, std::int64_t rotated) {
   // The base as fp32 has it: what runs have been made with.
   const auto base = static_cast<double>(static_cast<float>(theta));
   std::vector<double> frequencies;
-  for (std::int64_t i = 0; i < head_dim / 2; ++i)
-    frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+  for (std::int64_t i = 0; i < rotated / 2; ++i)
+    frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)));
   return frequencies;
 }
 
@@ -52,7 +52,7 @@ void scale_yarn(const job::RopeScaling& s, double theta, std::vector<double>& fr
 
 RopeFrequencies rope_frequencies(const job::ModelOptions& model) {
   const job::RopeScaling& s = model.rope_scaling;
-  RopeFrequencies r{plain(model.rope_theta, model.head_dim)};
+  RopeFrequencies r{plain(model.rope_theta, job::rotated_elements(model))};
   switch (s.kind) {
     case job::RopeScalingKind::none: break;
     case job::RopeScalingKind::linear:
@@ -70,27 +70,28 @@ RopeFrequencies rope_frequencies(const job::ModelOptions& model) {
 }
 
 RopeFrequencies sliding_rope_frequencies(const job::ModelOptions& model) {
-  return {plain(model.attention.sliding_theta, model.head_dim)};
+  return {plain(model.attention.sliding_theta, job::rotated_elements(model))};
 }
 
 RopeTables take_rope_tables(const job::ModelOptions& model, kernels::Arena& arena) {
   if (model.positions != job::Positions::rope) return {};
   const auto table = [&] {
-    return arena.take(kernels::DType::f32, {model.seq_len, model.head_dim}, kernels::MemoryTerm::parameters);
+    return arena.take(kernels::DType::f32, {model.seq_len, job::rotated_elements(model)},
+                      kernels::MemoryTerm::parameters);
   };
   RopeTables tables;
-  tables.full_SE = table();
-  tables.sliding_SE = model.attention.sliding_theta > 0 ? table() : tables.full_SE;
+  tables.full_SR = table();
+  tables.sliding_SR = model.attention.sliding_theta > 0 ? table() : tables.full_SR;
   return tables;
 }
 
 void fill_rope_tables(const job::ModelOptions& model, const RopeTables& tables, kernels::Backend& backend,
                       kernels::Stream& stream) {
-  const auto fill = [&](const RopeFrequencies& rope, const kernels::Tensor& table_SE) {
-    backend.rope_table(stream, {.frequencies = rope.of_pair, .factor = rope.factor, .table_SE = table_SE});
+  const auto fill = [&](const RopeFrequencies& rope, const kernels::Tensor& table_SR) {
+    backend.rope_table(stream, {.frequencies = rope.of_pair, .factor = rope.factor, .table_SR = table_SR});
   };
-  if (tables.full_SE.defined()) fill(rope_frequencies(model), tables.full_SE);
-  if (tables.sliding_SE.data != tables.full_SE.data) fill(sliding_rope_frequencies(model), tables.sliding_SE);
+  if (tables.full_SR.defined()) fill(rope_frequencies(model), tables.full_SR);
+  if (tables.sliding_SR.data != tables.full_SR.data) fill(sliding_rope_frequencies(model), tables.sliding_SR);
 }
 
 }  // namespace trainerd::core::model

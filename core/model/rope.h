@@ -10,11 +10,11 @@ namespace trainerd::core::model {
 /// The angles of rotary positions: pair i of a head turns by frequency_i for each position, and cos and sin
 /// are multiplied by `factor`.
 struct RopeFrequencies {
-  std::vector<double> of_pair;  ///< E/2
+  std::vector<double> of_pair;  ///< R/2, R being the rotated elements of a head
   double factor = 1.0;
 };
 
-/// theta^(-2i/E), scaled:
+/// theta^(-2i/R), scaled:
 ///   linear  divided by the factor (Chen et al., arXiv 2306.15595)
 ///   llama3  divided by it where a wave is longer than original / low_freq_factor, kept where it is shorter
 ///   than
@@ -30,8 +30,8 @@ RopeFrequencies sliding_rope_frequencies(const job::ModelOptions& model);
 
 /// cos and sin of every position, for each kind of layer.
 struct RopeTables {
-  kernels::Tensor full_SE;     ///< undefined without rotary positions
-  kernels::Tensor sliding_SE;  ///< that of the others where sliding layers have no base of their own
+  kernels::Tensor full_SR;     ///< undefined without rotary positions
+  kernels::Tensor sliding_SR;  ///< that of the others where sliding layers have no base of their own
 };
 RopeTables take_rope_tables(const job::ModelOptions& model, kernels::Arena& arena);
 void fill_rope_tables(const job::ModelOptions& model, const RopeTables& tables, kernels::Backend& backend,

@@ -41,7 +41,7 @@ AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
 
 /// Undefined without rotary positions.
 const Tensor& rope_table(const WalkContext& c, const LayerParams& ids) {
-  return ids.options.slides ? c.rope.sliding_SE : c.rope.full_SE;
+  return ids.options.slides ? c.rope.sliding_SR : c.rope.full_SR;
 }
 
 Tensor activation(const WalkContext& c, Arena& arena, std::int64_t columns) {
@@ -134,7 +134,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
                                                   .qkv_in = state.projected,
                                                   .qkv_out = state.qkv,
                                                   .positions_T = c.batch.positions_T,
-                                                  .rope_table_SE = rope_table(c, ids),
+                                                  .rope_table_SR = rope_table(c, ids),
                                                   .span = qk_norm_span(c.model),
                                                   .q_weight_E = q.tensor(),
                                                   .k_weight_E = k.tensor(),
@@ -152,6 +152,11 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
                                            .v_TKE = heads.values_of(state.qkv),
                                            .out_THE = heads.outputs_of(state.attended),
                                            .lse_HT = state.lse_HT});
+  if (ids.sinks == kNoParam) return;
+  const Lease sinks = c.params.use(ids.sinks, WeightForm::plain, c.stream);
+  c.backend().attention_sink_forward(
+      c.stream,
+      {.out_THE = heads.outputs_of(state.attended), .lse_HT = state.lse_HT, .sinks_H = sinks.tensor()});
 }
 
 void attention_output(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
@@ -190,6 +195,15 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                               .dq_THE = heads.queries_of(state.dqkv),
                                               .dk_TKE = heads.keys_of(state.dqkv),
                                               .dv_TKE = heads.values_of(state.dqkv)});
+    if (ids.sinks != kNoParam && trainable(c, ids.sinks)) {
+      const Lease sinks = c.params.use(ids.sinks, WeightForm::plain, c.stream);
+      c.backend().attention_sink_backward(c.stream, {.out_THE = heads.outputs_of(state.attended),
+                                                     .dout_THE = heads.outputs_of(dattended),
+                                                     .lse_HT = state.lse_HT,
+                                                     .sinks_H = sinks.tensor(),
+                                                     .dsinks_H = c.params.grad(ids.sinks),
+                                                     .mode = c.params.grad_mode(ids.sinks)});
+    }
   }
   if (rope_table(c, ids).defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
@@ -200,7 +214,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
                                                  .qkv_in = state.projected,
                                                  .dqkv = state.dqkv,
                                                  .positions_T = c.batch.positions_T,
-                                                 .rope_table_SE = rope_table(c, ids),
+                                                 .rope_table_SR = rope_table(c, ids),
                                                  .span = qk_norm_span(c.model),
                                                  .q_weight_E = q.tensor(),
                                                  .k_weight_E = k.tensor(),

@@ -1,6 +1,8 @@
 #include "core/spec/check_layers.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
 #include "core/spec/problems.h"
@@ -11,11 +13,17 @@ namespace {
 using job::RopeScalingKind;
 using std::to_string;
 
+std::string plain(double x) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr};
+}
+
 class LayerChecker {
  public:
   explicit LayerChecker(const job::ModelOptions& model) : m_(model) {}
 
   std::vector<KeyProblem> run() {
+    rotary();
     rope_scaling();
     windows();
     return std::move(problems_);
@@ -23,6 +31,17 @@ class LayerChecker {
 
  private:
   void problem(const char* path, const std::string& what) { problems_.push_back({path, what}); }
+
+  void rotary() {
+    const std::int64_t rotated = job::rotated_elements(m_);
+    if (m_.positions != job::Positions::rope || m_.head_dim < 2 || m_.head_dim % 2 != 0) return;
+    if (rotated >= 2 && rotated % 2 == 0) return;
+    const std::int64_t near = std::max<std::int64_t>(2, rotated - rotated % 2);
+    problem("model.rotary_fraction",
+            "rotates " + to_string(rotated) + " elements of a head of " + to_string(m_.head_dim) +
+                ", and they turn in pairs (nearest valid: " +
+                plain(static_cast<double>(near) / static_cast<double>(m_.head_dim)) + ")");
+  }
 
   void rope_scaling() {
     const job::RopeScaling& s = m_.rope_scaling;
@@ -68,7 +87,7 @@ std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return 
 
 void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
-  if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta;
+  if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;
   if (m.linear_bias) m.qkv_bias = true;
   // What the kind does not use has no say.
   job::RopeScaling settled;

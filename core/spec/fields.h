@@ -134,8 +134,8 @@ struct Field {
   Field& at_least(double low) {
     return limits = {low, std::numeric_limits<double>::infinity(), false, false}, *this;
   }
-  Field& above(double low) {
-    return limits = {low, std::numeric_limits<double>::infinity(), true, false}, *this;
+  Field& above(double low, double high = std::numeric_limits<double>::infinity()) {
+    return limits = {low, high, true, false}, *this;
   }
   Field& from_below(double low, double high) { return limits = {low, high, false, true}, *this; }
   Field& needed() { return required = true, *this; }

@@ -71,6 +71,10 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.add("model.logit_softcap", &m.logit_softcap,
         "logits x become c tanh(x / c), c being this (Gemma 2: 30); 0: they stay")
       .between(0, kMaxSoftcap);
+  t.add("model.rotary_fraction", &m.rotary_fraction,
+        "which part of each head is rotated, its first elements (StableLM: 0.25); the rest has no positions")
+      .above(0, 1)
+      .idle_if(m.positions != job::Positions::rope, "positions: learned has no rotary angles");
   add_rope_scaling(t, m);
   job::AttentionOptions& a = m.attention;
   const std::string no_window = "no layer slides without attention.window";
@@ -93,6 +97,8 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .at_least(0)
       .idle_if(a.window == 0 || m.positions != job::Positions::rope,
                a.window == 0 ? no_window : "positions: learned has no rotary angles");
+  t.add("model.attention.sinks", &a.sinks,
+        "a learned logit for each head joins the softmax of its scores and carries no value (gpt-oss)");
   t.add("model.attention.softcap", &a.softcap,
         "scaled scores s become c tanh(s / c), c being this (Gemma 2: 50); 0: they stay. On GPUs own kernels "
         "compute it, not cuDNN")

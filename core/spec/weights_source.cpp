@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/model/identity.h"
+#include "core/spec/check_layers.h"
 #include "core/spec/compose.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
@@ -62,7 +63,12 @@ void check_weights_source(const job::ModelOptions& model, const hf::WeightSource
     const auto place = places.find(key);
     problems.add(place == places.end() ? Place{} : place->second, key, what);
   };
-  const auto ours = model::model_identity(model), theirs = model::model_identity(weights.model());
+  // As they will be settled: a key may say what is the default of a model without it.
+  const auto settled = [](job::ModelOptions options) {
+    settle_model(options);
+    return model::model_identity(options);
+  };
+  const auto ours = settled(model), theirs = settled(weights.model());
   const auto of = [](const std::map<std::string, std::string>& identity, const std::string& key) {
     const auto found = identity.find(key);
     return found == identity.end() ? std::string("default") : found->second;

@@ -133,7 +133,7 @@ Cost cost(const AddNormBackward& a, const Target&) {
 }
 
 Cost cost(const RopeTable& a, const Target&) {
-  return {numel(a.table_SE), static_cast<double>(a.table_SE.bytes())};
+  return {numel(a.table_SR), static_cast<double>(a.table_SR.bytes())};
 }
 
 Cost cost(const QkNormRopeForward& a, const Target&) {
@@ -154,6 +154,15 @@ Cost cost(const AttentionBackward& a, const Target&) {
                                      static_cast<double>(a.out_THE.bytes() + a.dout_THE.bytes()) +
                                      written(a.dq_THE, a.dq_mode) + written(a.dk_TKE, a.dkv_mode) +
                                      written(a.dv_TKE, a.dkv_mode)};
+}
+
+Cost cost(const AttentionSinkForward& a, const Target&) {
+  const auto out = static_cast<double>(a.out_THE.bytes());
+  return {out / static_cast<double>(size_of(a.out_THE.dtype)), 2 * out + 2 * sum_bytes({&a.lse_HT})};
+}
+Cost cost(const AttentionSinkBackward& a, const Target&) {
+  const auto out = static_cast<double>(a.out_THE.bytes());
+  return {2 * out / static_cast<double>(size_of(a.out_THE.dtype)), 2 * out + sum_bytes({&a.lse_HT})};
 }
 
 Cost cost(const CeStats& a, const Target&) {

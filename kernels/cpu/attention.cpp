@@ -2,6 +2,8 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/plan/attention_plan.h"
+#include "kernels/cpu/plan/blocks.h"
+#include "kernels/cpu/simd/vector_kernels.h"
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
@@ -74,6 +76,22 @@ void CpuBackend::attention_backward(Stream& stream, const AttentionBackward& arg
   const ArenaScope scope(stream.scratch());
   std::byte* memory = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
   for_each_unit(pool_, args, AttentionPass::backward, memory, attention_.backward);
+}
+
+void CpuBackend::attention_sink_forward(Stream&, const AttentionSinkForward& a) {
+  check_args(a);
+  for_each_block(
+      pool_, a.out_THE.rows, rows_per_block(a.out_THE.heads * a.out_THE.head_size),
+      [&](std::int64_t begin, std::int64_t end) { vector_.attention_sink_forward(a, begin, end); });
+}
+
+void CpuBackend::attention_sink_backward(Stream&, const AttentionSinkBackward& a) {
+  check_args(a);
+  pool_.run(a.out_THE.heads, [&](std::int64_t head, int) {
+    const float sum = vector_.attention_sink_backward(a, head);
+    vector_.sum_partials(&sum, 1, 1, 1, a.dsinks_H.dtype, a.dsinks_H.data + head * size_of(a.dsinks_H.dtype),
+                         a.mode);
+  });
 }
 
 }  // namespace trainerd::kernels

@@ -9,12 +9,10 @@
 namespace trainerd::kernels {
 namespace {
 
-void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rope_table_SE,
+void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rope_table_SR,
                  const Tensor& q_weight_E, const Tensor& k_weight_E) {
   base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
-  base::check(
-      !rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size),
-      "rope: the head size must be even and the table as wide as a head");
+  rotated_elements(rope_table_SR, heads);
   base::check(q_weight_E.defined() == k_weight_E.defined() &&
                   (!q_weight_E.defined() || q_weight_E.dtype == k_weight_E.dtype),
               "qk norm: both weights or none, of one dtype");
@@ -23,27 +21,27 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rop
 }  // namespace
 
 void CpuBackend::rope_table(Stream&, const RopeTable& a) {
-  const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
-  base::check(std::cmp_equal(2 * a.frequencies.size(), e), "rope: a frequency for each pair of a head");
-  float* table = a.table_SE.as<float>();
-  pool_.run(e / 2, [&](std::int64_t i, int) {
+  const std::int64_t positions = a.table_SR.size(0), r = a.table_SR.size(1);
+  base::check(std::cmp_equal(2 * a.frequencies.size(), r), "rope: a frequency for each pair that is rotated");
+  float* table = a.table_SR.as<float>();
+  pool_.run(r / 2, [&](std::int64_t i, int) {
     const double frequency = a.frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t s = 0; s < positions; ++s) {
       const double angle = static_cast<double>(s) * frequency;
-      table[s * e + i] = static_cast<float>(a.factor * std::cos(angle));
-      table[s * e + e / 2 + i] = static_cast<float>(a.factor * std::sin(angle));
+      table[s * r + i] = static_cast<float>(a.factor * std::cos(angle));
+      table[s * r + r / 2 + i] = static_cast<float>(a.factor * std::sin(angle));
     }
   });
 }
 
 void CpuBackend::qk_norm_rope_forward(Stream&, const QkNormRopeForward& a) {
-  check_heads(a.heads, a.qkv_in, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  check_heads(a.heads, a.qkv_in, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   for_each_block(pool_, a.qkv_in.size(0), rows_per_block(a.heads.columns()),
                  [&](std::int64_t begin, std::int64_t end) { vector_.qk_norm_rope_forward(a, begin, end); });
 }
 
 void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward& a) {
-  check_heads(a.heads, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  check_heads(a.heads, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size;
   if (!a.q_weight_E.defined()) {
     for_each_block(pool_, tokens, rows_per_block(a.heads.columns()),

@@ -24,6 +24,14 @@ void check_view(const HeadView& x, std::int64_t rows, std::int64_t heads, std::i
 
 }  // namespace
 
+std::int64_t rotated_elements(const Tensor& rope_table_SR, const HeadGeometry& heads) {
+  if (!rope_table_SR.defined()) return 0;
+  const std::int64_t width = rope_table_SR.size(1);
+  check(rope_table_SR.dtype == DType::f32 && width % 2 == 0 && width > 0 && width <= heads.head_size,
+        "rope: an fp32 table of an even width, no wider than a head");
+  return width;
+}
+
 void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v) {
   const HeadGeometry& h = b.heads;
   check(h.kv_heads > 0 && h.head_size > 0 && h.heads > 0 && h.heads % h.kv_heads == 0,
@@ -50,6 +58,12 @@ void check_like(const HeadView& x, const HeadView& like, DTypes dtypes) {
 void check_sums(const Tensor& lse_HT, const HeadView& q) {
   check(lse_HT.dtype == DType::f32 && lse_HT.shape == Shape{q.heads, q.rows},
         "attention: a log-sum-exp for each head and query");
+}
+
+void check_sinks(const Tensor& sinks_H, const HeadView& out) {
+  check(out.dtype == DType::f32 || out.dtype == DType::bf16, "attention: fp32 or bf16");
+  check(sinks_H.dtype == DType::f32 || sinks_H.dtype == DType::bf16, "attention: sinks are fp32 or bf16");
+  check(sinks_H.numel() == out.heads, "attention: a sink for each head");
 }
 
 }  // namespace trainerd::kernels

@@ -11,26 +11,27 @@
 
 namespace trainerd::kernels {
 
-/// Writes `factor` times cos and sin of position * frequency_i for i < E/2: table[s] = (cos_0 .. cos_{E/2-1},
-/// sin_0 ..).
+/// Writes `factor` times cos and sin of position * frequency_i for i < R/2: table[s] = (cos_0 .. cos_{R/2-1},
+/// sin_0 ..). R is the elements of a head that are rotated, its first ones; mostly all, E.
 struct RopeTable {
-  std::span<const double> frequencies;  ///< E/2 of them, radians for each position
+  std::span<const double> frequencies;  ///< R/2 of them, radians for each position
   double factor = 1.0;                  ///< of both: YaRN's attention factor
-  Tensor table_SE;                      ///< f32
+  Tensor table_SR;                      ///< f32
 };
 
 /// What an RMS norm of queries and keys goes over: each head by itself, or all query heads together, and all
 /// key heads (OLMo 2).
 enum class QkNormSpan : std::uint8_t { head, all };
 
-/// RMS norm of queries and keys with weights (optional), then rotation of each head's pairs (i, i + E/2) (Su
-/// et al., RoFormer, in the half-split order of Llama's published weights). Values pass through.
+/// RMS norm of queries and keys with weights (optional), then rotation of each head's pairs (i, i + R/2) of
+/// its first R elements, R being the table's width (Su et al., RoFormer, in the half-split order of Llama's
+/// published weights). Values pass through, and so does what of a head is not rotated.
 struct QkNormRopeForward {
   HeadGeometry heads;
   Tensor qkv_in;         ///< [T, columns]
   Tensor qkv_out;        ///< may be `qkv_in` when there are no norm weights
   Tensor positions_T;    ///< i32
-  Tensor rope_table_SE;  ///< optional: no rotation without it
+  Tensor rope_table_SR;  ///< optional: no rotation without it
   QkNormSpan span = QkNormSpan::head;
   Tensor q_weight_E;  ///< optional, with `k_weight_E`; of span `all` [H E], and the keys' [K E]
   Tensor k_weight_E;
@@ -42,7 +43,7 @@ struct QkNormRopeBackward {
   Tensor qkv_in;  ///< the forward's input; read only when there are norm weights
   Tensor dqkv;    ///< in: gradient of the output; out: gradient of the input
   Tensor positions_T;
-  Tensor rope_table_SE;  ///< optional
+  Tensor rope_table_SR;  ///< optional
   QkNormSpan span = QkNormSpan::head;
   Tensor q_weight_E;  ///< optional
   Tensor k_weight_E;
@@ -52,6 +53,10 @@ struct QkNormRopeBackward {
   Tensor dk_weight_E;
   WriteMode mode = WriteMode::accumulate;
 };
+
+/// Elements of a head that an operator with this table rotates; 0 without one. Throws std::logic_error where
+/// the table does not fit.
+std::int64_t rotated_elements(const Tensor& rope_table_SR, const HeadGeometry& heads);
 
 /// Elements that the norm of queries, or of keys, has a weight for.
 inline std::int64_t norm_elements(QkNormSpan span, std::int64_t heads, std::int64_t head_size) {
@@ -122,6 +127,26 @@ struct AttentionBackward {
   WriteMode dkv_mode = WriteMode::assign;
 };
 
+/// A logit for each head that joins the softmax of its rows and carries no value: `out` and `lse`, of all
+/// keys of the queries, become those of keys and sink, out' = out e^(lse - lse') with lse' = log(e^lse +
+/// e^sink), in place. The backward of attention then needs no more than these two. (Xiao et al., arXiv
+/// 2309.17453; learned, as in gpt-oss.)
+struct AttentionSinkForward {
+  HeadView out_THE;
+  Tensor lse_HT;   ///< f32
+  Tensor sinks_H;  ///< f32 or bf16
+};
+/// dsinks_h (+)= - sum over t of e^(sink_h - lse_ht) (out_th . dout_th); `out` and `lse` are those with the
+/// sink.
+struct AttentionSinkBackward {
+  HeadView out_THE;
+  HeadView dout_THE;
+  Tensor lse_HT;
+  Tensor sinks_H;
+  Tensor dsinks_H;  ///< f32 or bf16
+  WriteMode mode = WriteMode::accumulate;
+};
+
 /// Whole sequences of `max_seqlen` rows at most, each against itself, causal.
 inline AttentionBlock whole_sequences(const HeadGeometry& heads, float scale, const Tensor& cu_seqlens,
                                       std::int64_t max_seqlen) {
@@ -134,6 +159,7 @@ enum class DTypes : std::uint8_t { its_own, its_own_or_f32 };
 void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v);
 void check_like(const HeadView& x, const HeadView& like, DTypes dtypes);
 void check_sums(const Tensor& lse_HT, const HeadView& q);
+void check_sinks(const Tensor& sinks_H, const HeadView& out);
 
 /// Every world calls it, the meta world too.
 inline void check_args(const AttentionForward& a) {
@@ -151,8 +177,22 @@ inline void check_args(const AttentionBackward& a) {
   check_sums(a.lse_HT, a.q_THE);
 }
 
+inline void check_args(const AttentionSinkForward& a) {
+  check_sums(a.lse_HT, a.out_THE);
+  check_sinks(a.sinks_H, a.out_THE);
+}
+inline void check_args(const AttentionSinkBackward& a) {
+  check_sums(a.lse_HT, a.out_THE);
+  check_sinks(a.sinks_H, a.out_THE);
+  check_like(a.dout_THE, a.out_THE, DTypes::its_own);
+  check_sinks(a.dsinks_H, a.out_THE);
+}
+
 inline OpClass op_class(const QkNormRopeForward& a) { return memory_class(a.qkv_out); }
 inline OpClass op_class(const QkNormRopeBackward& a) { return memory_class(a.dqkv); }
+
+inline OpClass op_class(const AttentionSinkForward& a) { return {.dtype = a.out_THE.dtype}; }
+inline OpClass op_class(const AttentionSinkBackward& a) { return {.dtype = a.out_THE.dtype}; }
 
 /// Sequences are counted as if all were of the longest's length.
 inline OpClass attention_class(OpClass::Kind kind, const AttentionBlock& b, const HeadView& q_THE) {

@@ -9,6 +9,7 @@
 #include "core/generate/sampling.h"
 #include "core/generate/token_scorer.h"
 #include "kernels/base/error.h"
+#include "tests/core/layer_models.h"
 #include "tests/core/train_support.h"
 
 using namespace trainerd;
@@ -77,6 +78,8 @@ TEST_CASE("scores of the next token make the evaluation's loss") {
     job.model.qk_norm = true;
     job.model.vocab = 91;
   }
+  SECTION("softcaps, scaled embeddings, a tied head") { test::set_layers("gemma2", job.model); }
+  SECTION("sinks, rotated parts of heads") { test::set_layers("sinks", job.model); }
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   for (std::int64_t step = 1; step <= 8; ++step) test::step_on(rank.trainer(), job, step);

@@ -223,6 +223,17 @@ core::job::ModelOptions tiny_gemma2() {
   return m;
 }
 
+core::job::ModelOptions tiny_stablelm() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.qk_norm = false;
+  m.qkv_bias = true;
+  m.norm = core::job::Norm::layer;
+  m.hidden = 16;
+  m.head_dim = m.hidden / m.heads;
+  m.rotary_fraction = 0.5;
+  return m;
+}
+
 core::job::ModelOptions tiny_olmo() {
   core::job::ModelOptions m = tiny_qwen();
   m.norm_placement = core::job::NormPlacement::post;
@@ -232,7 +243,7 @@ core::job::ModelOptions tiny_olmo() {
 
 }  // namespace
 
-TEST_CASE("models of Gemma 2, Gemma 3 and OLMo 2 come back from a config.json", "[hf]") {
+TEST_CASE("models of Gemma 2 and 3, StableLM and OLMo 2 come back from a config.json", "[hf]") {
   core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
   uncapped.attention.softcap = uncapped.logit_softcap = 0;
   capped.attention.softcap = 7, capped.logit_softcap = 8;
@@ -240,6 +251,7 @@ TEST_CASE("models of Gemma 2, Gemma 3 and OLMo 2 come back from a config.json", 
                                       {"gemma3_text", capped},
                                       {"gemma2", tiny_gemma2()},
                                       {"gemma2", uncapped},
+                                      {"stablelm", tiny_stablelm()},
                                       {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
     CAPTURE(text);
@@ -259,14 +271,34 @@ TEST_CASE("models of Gemma 2, Gemma 3 and OLMo 2 come back from a config.json", 
             .query_pre_attn_scalar = 256, .window = 4096, .pattern = {"sliding", "full"}, .softcap = 50});
   CHECK(told.logit_softcap == 30);
   CHECK(told.tie_embeddings);
+  // Both spellings of rotated parts, and what no family has.
+  const auto stablelm = [](const std::string& rope) {
+    return core::hf::read_config(R"({"model_type": "stablelm", "num_key_value_heads": 2, "vocab_size": 9,
+                                     "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 1,
+                                     "num_attention_heads": 2, "max_position_embeddings": 8)" +
+                                     rope + "}",
+                                 "config.json")
+        .model.rotary_fraction;
+  };
+  CHECK(stablelm("") == 0.25);
+  CHECK(stablelm(R"(, "partial_rotary_factor": 0.5)") == 0.5);
+  CHECK(stablelm(R"(, "rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.75})") == 0.75);
+  CHECK_THROWS_WITH(
+      stablelm(R"(, "partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 1.0})"),
+      Catch::Contains("partial_rotary_factor is 1.0 here and 0.5 at the top"));
+  CHECK_THROWS_WITH(stablelm(R"(, "partial_rotary_factor": 0.2)"),
+                    Catch::Contains("rotates 3 elements of a head of 16"));
+  core::job::ModelOptions sinks = tiny_qwen();
+  sinks.attention.sinks = true;
+  CHECK_THROWS_WITH(core::hf::family_of(sinks, ""), Catch::Contains("model.attention.sinks: true"));
   core::job::ModelOptions m = tiny_gemma();
   m.norm_weight = core::job::NormWeight::factor;
   CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));
 }
 
 TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
-  for (const core::job::ModelOptions& model :
-       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_gemma2(), tiny_olmo()}) {
+  for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(),
+                                               tiny_gemma2(), tiny_stablelm(), tiny_olmo()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

@@ -7,7 +7,8 @@
 namespace trainerd::test {
 
 /// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, Gemma 2's with
-/// caps that bite at these sizes, norms after alone, OLMo 2's layers. Other names change nothing.
+/// caps that bite at these sizes, sinks with heads that are rotated in part, norms after alone, OLMo 2's
+/// layers. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -31,6 +32,10 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
     m.norm_weight = NormWeight::less_one;
     m.mlp = Mlp::geglu;
     m.tie_embeddings = m.scale_embeddings = true;
+  }
+  if (name == "sinks") {
+    m.attention = {.window = 5, .pattern = {"sliding", "full"}, .sinks = true};
+    m.rotary_fraction = 0.5;
   }
   if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;
   if (name == "olmo") {

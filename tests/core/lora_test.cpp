@@ -11,6 +11,7 @@
 #include "core/spec/write.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
+#include "layer_models.h"
 #include "tests/full.h"
 #include "train_support.h"
 
@@ -321,6 +322,12 @@ TEST_CASE("adapters train alike on every layout", "[lora][layouts]") {
     if (layout.zero != 1 || test::runs_full()) check_lora_layout("qwen", qwen, layout);
   }
   check_lora_layout("qwen", qwen, {.tp = 4, .sequence_parallel = true});
+  // Norms after the adapted layers, and vectors of the heads, that stay as they are.
+  core::job::JobSpec gemma = llama;
+  test::set_layers("gemma2", gemma.model);
+  gemma.model.attention.sinks = true;
+  check_lora_layout("gemma", gemma,
+                    {.tp = 2, .pp = 2, .dp = 2, .zero = 3, .sequence_parallel = true, .schedule = zb_h1});
 }
 
 TEST_CASE("collectives behind the GEMMs of adapted layers change no bit", "[lora][layouts]") {

@@ -51,6 +51,10 @@ TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default
   const job::ModelOptions capped = layers_model("logit_softcap: 30, attention: {softcap: 50}");
   CHECK(capped.logit_softcap == 30);
   CHECK(capped.attention == job::AttentionOptions{.softcap = 50});
+  const job::ModelOptions sinks = layers_model("rotary_fraction: 0.25, attention: {sinks: true}");
+  CHECK(sinks.rotary_fraction == 0.25);
+  CHECK(sinks.attention == job::AttentionOptions{.sinks = true});
+  CHECK(job::count_parameters(sinks).total - job::count_parameters(layers_model("")).total == 4 * 4);
   const job::ModelOptions olmo = layers_model("norm_placement: post, qk_norm: true, qk_norm_span: all");
   CHECK(olmo.norm_placement == job::NormPlacement::post);
   CHECK(olmo.qk_norm_span == job::QkNormSpan::all);
@@ -77,6 +81,13 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   CHECK(said("attention: {window: 8, sliding_theta: 100}, positions: learned") ==
         "model.attention.sliding_theta: has no effect: positions: learned has no rotary angles; leave it "
         "out");
+  // Heads have 16 elements.
+  CHECK(said("rotary_fraction: 0.2") ==
+        "model.rotary_fraction: rotates 3 elements of a head of 16, and they turn in pairs (nearest valid: "
+        "0.125)");
+  CHECK(said("rotary_fraction: 0") == "model.rotary_fraction: must be greater than 0, got '0'");
+  CHECK(said("positions: learned, rotary_fraction: 0.5") ==
+        "model.rotary_fraction: has no effect: positions: learned has no rotary angles; leave it out");
   CHECK(said("attention: {softcap: -1}") ==
         "model.attention.softcap: must be at least 0, got '-1' (nearest valid: 0)");
   CHECK(said("qk_norm_span: all") == "model.qk_norm_span: has no effect: there is no qk_norm; leave it out");

@@ -53,6 +53,8 @@ class Config:
     query_scalar: float = 0.0  # scores are divided by its root; 0: the head's size
     softcap: float = 0.0  # of scores: they become softcap tanh(score / softcap)
     logit_softcap: float = 0.0
+    sinks: bool = False  # a logit of each head beside those of the keys
+    rotary_fraction: float = 1.0  # of each head, its first elements
 
 
 CONFIGS = [
@@ -66,6 +68,7 @@ CONFIGS = [
     Config("olmo", 16, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qk_norm=True, placement="post", span="all"),
     Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
            placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
+    Config("sinks", 18, "rms", "rope", "swiglu", kv_heads=2, ffn=48, window=7, pattern=("sliding", "full"), sinks=True, rotary_fraction=0.5),
 ]
 
 
@@ -94,6 +97,8 @@ def parameter_shapes(c):
         if c.qk_norm:
             shapes[layer + "q_norm.weight"] = (h * e if c.span == "all" else e,)
             shapes[layer + "k_norm.weight"] = (k * e if c.span == "all" else e,)
+        if c.sinks:
+            shapes[layer + "sinks.weight"] = (h,)
         linear(layer + "attn_out", d, h * e, c.bias)
         if c.placement != "pre":
             norm(layer + "attn_post_norm")
@@ -120,6 +125,8 @@ def initial_parameters(c):
         z = torch.randn(shape, generator=generator, dtype=torch.float64)
         if name.endswith(".bias"):
             z = 0.05 * z
+        elif name.endswith("sinks.weight"):
+            pass
         elif name.endswith("norm.weight"):
             z = (0 if c.less_one else 1) + 0.1 * z
         else:
@@ -209,14 +216,18 @@ def forward(c, p, tokens_BS):
         if c.positions == "rope":
             local = slides and c.sliding_theta > 0
             turn = (c.sliding_theta,) if local else (c.rope_theta, c.yarn)
-            q, key = rope(q, *turn), rope(key, *turn)
+            turned = int(c.rotary_fraction * e)
+            q, key = (torch.cat((rope(t[..., :turned], *turn), t[..., turned:]), -1) for t in (q, key))
         # Query head j reads key and value head j / (H / K).
         key, value = (t.repeat_interleave(h // k, dim=1) for t in (key, value))
         scores = capped(widen(q @ key.transpose(-1, -2)) / math.sqrt(c.query_scalar or e), c.softcap)
         hidden = torch.ones(s, s, dtype=torch.bool).triu(1)
         if slides:
             hidden |= torch.ones(s, s, dtype=torch.bool).tril(-c.window)
-        weights = scores.masked_fill(hidden, -math.inf).softmax(-1).to(x.dtype)
+        scores = scores.masked_fill(hidden, -math.inf)
+        if c.sinks:
+            scores = torch.cat((scores, widen(p[layer + "sinks.weight"]).view(1, h, 1, 1).expand(b, h, s, 1)), -1)
+        weights = scores.softmax(-1)[..., :s].to(x.dtype)
         return linear((weights @ value).transpose(1, 2).reshape(b, s, h * e), layer + "attn_out")
 
     def mlp(x, layer):

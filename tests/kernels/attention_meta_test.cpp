@@ -78,6 +78,14 @@ class Meta {
     backend_.attention_backward(*stream_, a);
     return seen_;
   }
+  kernels::MetaCall operator()(const kernels::AttentionSinkForward& a) {
+    backend_.attention_sink_forward(*stream_, a);
+    return seen_;
+  }
+  kernels::MetaCall operator()(const kernels::AttentionSinkBackward& a) {
+    backend_.attention_sink_backward(*stream_, a);
+    return seen_;
+  }
 
  private:
   static constexpr std::int64_t kBytes = std::int64_t{4} << 30;
@@ -158,6 +166,26 @@ TEST_CASE("attention reads what it merges into or adds to", "[attention][meta]")
   const double gradients = meta(b).cost.bytes;
   b.dkv_mode = WriteMode::accumulate;
   CHECK(meta(b).cost.bytes == gradients + 2.0 * static_cast<double>(b.dk_TKE.bytes()));
+}
+
+TEST_CASE("a sink costs what it moves, and keeps the library", "[attention][meta]") {
+  Meta meta(cuda_target());
+  const AttentionForward f = Call{}.forward();
+  const auto out = static_cast<double>(f.out_THE.bytes()), lse = static_cast<double>(f.lse_HT.bytes());
+  kernels::AttentionSinkForward forward{
+      .out_THE = f.out_THE, .lse_HT = f.lse_HT, .sinks_H = {nullptr, DType::bf16, {kHeads.heads}}};
+  CHECK(meta(forward).cost.bytes == 2 * out + 2 * lse);
+  CHECK(meta(forward).scratch_bytes == 0);
+  kernels::AttentionSinkBackward backward{.out_THE = f.out_THE,
+                                          .dout_THE = f.out_THE,
+                                          .lse_HT = f.lse_HT,
+                                          .sinks_H = forward.sinks_H,
+                                          .dsinks_H = {nullptr, DType::f32, {kHeads.heads}}};
+  CHECK(meta(backward).cost.bytes == 2 * out + lse);
+  backward.dsinks_H.shape = {kHeads.heads + 1};
+  CHECK_THROWS_AS(meta(backward), std::logic_error);
+  forward.sinks_H.dtype = DType::i32;
+  CHECK_THROWS_AS(meta(forward), std::logic_error);
 }
 
 TEST_CASE("the scratch of the library is planned for what the library is asked, and for no more",

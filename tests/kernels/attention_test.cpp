@@ -134,6 +134,126 @@ TEST_CASE("attention over several blocks of keys matches float64", "[attention]"
       check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {530, 257}, mask}, dtype);
 }
 
+namespace {
+
+/// out [T, H E] of attention with a sink beside each head's keys, from its definition.
+Values attend_with_sinks(const Problem& p, const Values& qkv, const Values& sinks) {
+  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
+  Values out(static_cast<std::size_t>(T * H * E), 0.0), sum(static_cast<std::size_t>(H * T));
+  for (std::int64_t i = 0; i < H * T; ++i) at(sum, i) = std::exp(at(sinks, i / T));
+  for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
+    at(sum, head * T + q) += std::exp(score(p, qkv, q, k, head, kv).value);
+  });
+  for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
+    const double prob = std::exp(score(p, qkv, q, k, head, kv).value) / at(sum, head * T + q);
+    for (std::int64_t e = 0; e < E; ++e)
+      at(out, (q * H + head) * E + e) += prob * at(qkv, k * W + v_column(p, kv) + e);
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("attention with sinks matches its definition and its finite differences", "[attention]") {
+  const Problem p{{.heads = 4, .kv_heads = 2, .head_size = 3}, {4, 1, 6}, MaskKind::causal, 4};
+  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
+  const Values qkv = normal_values(T * W, 21, DType::f32), dout = normal_values(T * H * E, 22, DType::f32),
+               before = normal_values(H, 24, DType::f32);
+  // One that takes nearly all, and one that takes nearly nothing.
+  const Values sinks = rounded({0.3, -1.2, 9.0, -30.0}, DType::f32);
+  const auto loss = [&](const Values& x, const Values& s) { return dot(attend_with_sinks(p, x, s), dout); };
+  const Values out = attend_with_sinks(p, qkv, sinks),
+               dqkv = numeric_gradient([&](const Values&x) { return loss(x, sinks); }, qkv),
+               dsinks = numeric_gradient([&](const Values&s) { return loss(qkv, s); }, sinks);
+  check_operator([&](Machine& m) {
+    const Tensor x = m.tensor(DType::f32, {T, W}, qkv), y = m.empty(DType::f32, {T, H * E}),
+                 lse = m.empty(DType::f32, {H, T}), of_out = m.tensor(DType::f32, {T, H * E}, dout),
+                 dx = m.empty(DType::f32, {T, W}), s = m.tensor(DType::f32, {H}, sinks),
+                 ds = m.empty(DType::f32, {H}), added = m.tensor(DType::f32, {H}, before);
+    const kernels::AttentionBlock block = block_of(p, m.ids(p.cu_seqlens()));
+    m.backend().attention_forward(m.stream(), {.block = block,
+                                               .q_THE = p.heads.queries_of(x),
+                                               .k_TKE = p.heads.keys_of(x),
+                                               .v_TKE = p.heads.values_of(x),
+                                               .out_THE = p.heads.outputs_of(y),
+                                               .lse_HT = lse});
+    m.backend().attention_sink_forward(m.stream(),
+                                       {.out_THE = p.heads.outputs_of(y), .lse_HT = lse, .sinks_H = s});
+    m.backend().attention_backward(m.stream(), {.block = block,
+                                                .q_THE = p.heads.queries_of(x),
+                                                .k_TKE = p.heads.keys_of(x),
+                                                .v_TKE = p.heads.values_of(x),
+                                                .out_THE = p.heads.outputs_of(y),
+                                                .lse_HT = lse,
+                                                .dout_THE = p.heads.outputs_of(of_out),
+                                                .dq_THE = p.heads.queries_of(dx),
+                                                .dk_TKE = p.heads.keys_of(dx),
+                                                .dv_TKE = p.heads.values_of(dx)});
+    kernels::AttentionSinkBackward sink{.out_THE = p.heads.outputs_of(y),
+                                        .dout_THE = p.heads.outputs_of(of_out),
+                                        .lse_HT = lse,
+                                        .sinks_H = s,
+                                        .dsinks_H = ds,
+                                        .mode = kernels::WriteMode::assign};
+    m.backend().attention_sink_backward(m.stream(), sink);
+    sink.dsinks_H = added, sink.mode = kernels::WriteMode::accumulate;
+    m.backend().attention_sink_backward(m.stream(), sink);
+    return std::vector<Output>{{"out", y, out, E + p.longest()},
+                               {"dqkv", dx, dqkv, E + p.longest()},
+                               {"dsinks", ds, dsinks, T},
+                               {"dsinks added to", added, sum(before, dsinks), T}};
+  });
+}
+
+TEST_CASE("sinks of rows of bf16, and of rows without a key", "[attention]") {
+  const std::int64_t T = 5, H = 2, E = 40;
+  const Values out = normal_values(T * H * E, 31, DType::bf16),
+               dout = normal_values(T * H * E, 32, DType::bf16), sinks = rounded({0.7, -2.0}, DType::bf16),
+               lse = normal_values(H * T, 33, DType::f32);
+  Values scaled = out, sums = lse, dsinks(2, 0.0);
+  for (std::int64_t h = 0; h < H; ++h)
+    for (std::int64_t t = 0; t < T; ++t) {
+      at(sums, h * T + t) = std::log(std::exp(at(lse, h * T + t)) + std::exp(at(sinks, h)));
+      for (std::int64_t e = 0; e < E; ++e) {
+        const std::int64_t i = (t * H + h) * E + e;
+        at(scaled, i) *= std::exp(at(lse, h * T + t) - at(sums, h * T + t));
+      }
+    }
+  // The backward pass is given what the forward stores.
+  const Values stored = rounded(scaled, DType::bf16), stored_lse = rounded(sums, DType::f32);
+  for (std::int64_t i = 0; i < T * H * E; ++i) {
+    const std::int64_t h = i / E % H, t = i / (H * E);
+    at(dsinks, h) -= std::exp(at(sinks, h) - at(stored_lse, h * T + t)) * at(stored, i) * at(dout, i);
+  }
+  const kernels::HeadGeometry heads{.heads = H, .kv_heads = H, .head_size = E};
+  check_operator([&](Machine& m) {
+    const Tensor y = m.tensor(DType::bf16, {T, H * E}, out), l = m.tensor(DType::f32, {H, T}, lse),
+                 s = m.tensor(DType::bf16, {H}, sinks), ds = m.empty(DType::bf16, {H}),
+                 none = m.tensor(DType::bf16, {T, H * E}, Values(static_cast<std::size_t>(T * H * E), 0.0)),
+                 unseen = m.tensor(
+                     DType::f32, {H, T},
+                     Values(static_cast<std::size_t>(H * T), -std::numeric_limits<double>::infinity()));
+    m.backend().attention_sink_forward(m.stream(),
+                                       {.out_THE = heads.outputs_of(y), .lse_HT = l, .sinks_H = s});
+    m.backend().attention_sink_backward(
+        m.stream(), {.out_THE = heads.outputs_of(m.tensor(DType::bf16, {T, H * E}, stored)),
+                     .dout_THE = heads.outputs_of(m.tensor(DType::bf16, {T, H * E}, dout)),
+                     .lse_HT = m.tensor(DType::f32, {H, T}, stored_lse),
+                     .sinks_H = s,
+                     .dsinks_H = ds,
+                     .mode = kernels::WriteMode::assign});
+    m.backend().attention_sink_forward(m.stream(),
+                                       {.out_THE = heads.outputs_of(none), .lse_HT = unseen, .sinks_H = s});
+    Values of_sinks;
+    for (std::int64_t i = 0; i < H * T; ++i) of_sinks.push_back(at(sinks, i / T));
+    return std::vector<Output>{{"out", y, scaled},
+                               {"lse", l, sums},
+                               {"dsinks", ds, dsinks, T * E},
+                               {"out of none", none, Values(static_cast<std::size_t>(T * H * E), 0.0)},
+                               {"lse of none", unseen, of_sinks}};
+  });
+}
+
 TEST_CASE("large scores neither overflow nor lose the largest", "[attention]") {
   const Problem p{{.heads = 1, .kv_heads = 1, .head_size = 8}, {300}, MaskKind::causal};
   for (const kernels::Isa isa : instruction_sets()) {

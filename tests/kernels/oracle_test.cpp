@@ -179,13 +179,13 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
         std::vector<double> frequencies;
         for (std::int64_t i = 0; i < e / 2; ++i)
           frequencies.push_back(std::pow(1000.0, -2.0 * static_cast<double>(i) / static_cast<double>(e)));
-        if (rope) on.m.backend().rope_table(on.m.stream(), {.frequencies = frequencies, .table_SE = table});
+        if (rope) on.m.backend().rope_table(on.m.stream(), {.frequencies = frequencies, .table_SR = table});
         const Tensor positions = on.m.ids(cycle(tokens, 7, 50));
         const kernels::QkNormRopeForward forward{.heads = heads,
                                                  .qkv_in = on.normal(shape, 1),
                                                  .qkv_out = on.empty(on.dtype, shape),
                                                  .positions_T = positions,
-                                                 .rope_table_SE = table,
+                                                 .rope_table_SR = table,
                                                  .q_weight_E = norm ? on.parameters({e}, 2, 1.0) : Tensor{},
                                                  .k_weight_E = norm ? on.parameters({e}, 3, 1.0) : Tensor{}};
         on.m.backend().qk_norm_rope_forward(on.m.stream(), forward);
@@ -193,7 +193,7 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
                                                    .qkv_in = forward.qkv_in,
                                                    .dqkv = on.normal(shape, 4),
                                                    .positions_T = positions,
-                                                   .rope_table_SE = table,
+                                                   .rope_table_SR = table,
                                                    .q_weight_E = forward.q_weight_E,
                                                    .k_weight_E = forward.k_weight_E,
                                                    .dq_weight_E = norm ? on.parameters({e}, 5) : Tensor{},

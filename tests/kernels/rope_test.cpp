@@ -14,7 +14,9 @@ struct Case {
   std::int64_t tokens;
   bool norm, rope;
   kernels::QkNormSpan span = kernels::QkNormSpan::head;
-  double offset = 0;  ///< of the norms' weights
+  double offset = 0;      ///< of the norms' weights
+  std::int64_t part = 0;  ///< elements of a head that are rotated; 0: all
+  std::int64_t rotated() const { return part > 0 ? part : heads.head_size; }
 
   std::int64_t q_weights() const { return norm_elements(span, heads.heads, heads.head_size); }
   std::int64_t k_weights() const { return norm_elements(span, heads.kv_heads, heads.head_size); }
@@ -28,7 +30,12 @@ std::vector<Case> cases() {
         all.push_back({{2, 1, 6}, dtype, 5, norm, rope});
         all.push_back({{1, 1, 2}, dtype, 37, norm, rope});
         all.push_back({{4, 2, 32}, dtype, 2, norm, rope});
+        if (rope) {
+          all.push_back({{2, 1, 6}, dtype, 3, norm, rope, kernels::QkNormSpan::head, 0, 2});
+          all.push_back({{2, 1, 32}, dtype, 2, norm, rope, kernels::QkNormSpan::head, 0, 16});
+        }
         if (!norm) continue;
+        if (rope) all.push_back({{2, 1, 12}, dtype, 3, norm, rope, kernels::QkNormSpan::all, 1.0, 8});
         // More tokens than one part of the sums has; more heads than a block's groups.
         all.push_back({{2, 1, 6}, dtype, 37, norm, rope, kernels::QkNormSpan::all});
         all.push_back({{36, 2, 32}, dtype, 3, norm, rope, kernels::QkNormSpan::all, 1.0});
@@ -68,11 +75,12 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
                   std::sqrt(squares / static_cast<double>((end - begin) * e) + kEps);
       }
       if (!c.rope) continue;
-      const double* cs = table.data() + static_cast<std::size_t>(positions[t]) * e;
-      for (std::size_t i = 0; i < e / 2; ++i) {
-        const double low = x[i], high = x[i + e / 2];
-        x[i] = low * cs[i] - high * cs[i + e / 2];
-        x[i + e / 2] = low * cs[i + e / 2] + high * cs[i];
+      const auto r = static_cast<std::size_t>(c.rotated());
+      const double* cs = table.data() + static_cast<std::size_t>(positions[t]) * r;
+      for (std::size_t i = 0; i < r / 2; ++i) {
+        const double low = x[i], high = x[i + r / 2];
+        x[i] = low * cs[i] - high * cs[i + r / 2];
+        x[i + r / 2] = low * cs[i + r / 2] + high * cs[i];
       }
     }
   return out;
@@ -105,7 +113,7 @@ TEST_CASE("the rope table holds cosines and sines right to one fp32 rounding", "
     const std::vector<double> frequencies = rope_frequencies(8, 500.0);
     for (const double factor : {1.0, 0.75}) {
       const Tensor table = m.empty(DType::f32, {3000, 8});
-      m.backend().rope_table(m.stream(), {.frequencies = frequencies, .factor = factor, .table_SE = table});
+      m.backend().rope_table(m.stream(), {.frequencies = frequencies, .factor = factor, .table_SR = table});
       const Values expected = rope_values(3000, 8, 500.0, factor);
       const Values actual = Machine::read(table);
       double worst = 0;
@@ -125,7 +133,7 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
     const Values qkv = normal_values(shape.numel(), 1, c.dtype);
     const Values q_weight = normal_values(c.q_weights(), 2, DType::f32, 0.3, 1.0 - c.offset),
                  k_weight = normal_values(c.k_weights(), 3, DType::f32, 0.3, 1.0 - c.offset);
-    const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
+    const Values table = rounded(rope_values(11, c.rotated(), 100.0), DType::f32);
     const Values expected = reference(c, qkv, q_weight, k_weight, table);
     check_operator([&](Machine& m) {
       kernels::QkNormRopeForward args{
@@ -133,7 +141,7 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
           .qkv_in = m.tensor(c.dtype, shape, qkv),
           .qkv_out = m.empty(c.dtype, shape),
           .positions_T = m.ids(positions_of(c)),
-          .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
+          .rope_table_SR = c.rope ? m.tensor(DType::f32, {11, c.rotated()}, table) : Tensor{},
           .span = c.span,
           .q_weight_E = c.norm ? m.tensor(DType::f32, {c.q_weights()}, q_weight) : Tensor{},
           .k_weight_E = c.norm ? m.tensor(DType::f32, {c.k_weights()}, k_weight) : Tensor{},
@@ -161,7 +169,7 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
                  k_weight = normal_values(c.k_weights(), 7, c.dtype, 0.3, 1.0 - c.offset);
     const Values q_before = normal_values(c.q_weights(), 8, DType::f32),
                  k_before = normal_values(c.k_weights(), 9, DType::f32);
-    const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
+    const Values table = rounded(rope_values(11, c.rotated(), 100.0), DType::f32);
     const auto loss = [&](const Values& x, const Values& q, const Values& k) {
       return dot(reference(c, x, q, k, table), dout);
     };
@@ -174,7 +182,7 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
           .qkv_in = c.norm ? m.tensor(c.dtype, shape, qkv) : Tensor{},
           .dqkv = m.tensor(c.dtype, shape, dout),
           .positions_T = m.ids(positions_of(c)),
-          .rope_table_SE = c.rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{},
+          .rope_table_SR = c.rope ? m.tensor(DType::f32, {11, c.rotated()}, table) : Tensor{},
           .span = c.span,
           .q_weight_E = {},
           .k_weight_E = {},

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config,
-                          Qwen2Config, Qwen3Config)
+                          Qwen2Config, Qwen3Config, StableLmConfig)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -38,6 +38,8 @@ FAMILIES = {
                                     pad_token_id=None, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                     rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                                                      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
+    "stablelm": StableLmConfig(**{k: v for k, v in ROPE.items() if k != "rms_norm_eps"}, use_qkv_bias=True, bos_token_id=None,
+                               eos_token_id=None),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
 }

@@ -31,6 +31,9 @@ CONFIGS = {
                "query_pre_attn_scalar": 20, "sliding_window": 8, "attention_bias": False, "attn_logit_softcapping": 0.5,
                "final_logit_softcapping": 2.0, "cache_implementation": "hybrid",
                **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
+    "stablelm": {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "use_qkv_bias": True, "qk_layernorm": False,
+                 "use_parallel_residual": False, "hidden_dropout": 0.0, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25,
+                 **{k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
@@ -65,16 +68,20 @@ def shapes(config):
                   "self_attn.o_proj": (d, h * e), "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
-            qkv = config["model_type"] == "qwen2" and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            qkv = config["model_type"] in ("qwen2", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
             if qkv or config.get("mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
         for name in NORMS.get(config["model_type"], ("input_layernorm", "post_attention_layernorm")):
             out[layer + name + ".weight"] = (d,)
+            if config["model_type"] == "stablelm":
+                out[layer + name + ".bias"] = (d,)
         if config["model_type"] in ("qwen3", "gemma3_text"):
             out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
         if config["model_type"] == "olmo2":
             out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
     out["model.norm.weight"] = (d,)
+    if config["model_type"] == "stablelm":
+        out["model.norm.bias"] = (d,)
     if not config.get("tie_word_embeddings", config["model_type"] in ("gemma2", "gemma3_text")):
         out["lm_head.weight"] = (config["vocab_size"], d)
     return out

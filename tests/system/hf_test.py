@@ -237,6 +237,12 @@ class HuggingFace(RunTest):
         ):
             self.assertIn(said, self.command("validate", self.from_job(directory, model=model), status=2))
         self.assertIn("seq_len: 16", self.command("validate", self.from_job(directory, model=", seq_len: 16")))
+        # What a key's absence means may be said: here it is the size of a head.
+        gemma, _ = self.source("gemma3_text", "gemma", query_pre_attn_scalar=16)
+        scores = ", attention: {{query_pre_attn_scalar: {}}}"
+        self.command("validate", self.from_job(gemma, model=scores.format(16)))
+        self.assertIn("model.attention.query_pre_attn_scalar: 24 is not the default of model.from",
+                      self.command("validate", self.from_job(gemma, model=scores.format(24)), status=2))
         self.run_job(self.from_job(directory, "short", ", seq_len: 16"))
         self.command("export", self.root / "short", "--out", self.root / "out")
         self.assertEqual(json.loads((self.root / "out" / "config.json").read_text())["n_positions"], 16)

@@ -3,18 +3,27 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-/// cos and sin of one position's angles, E/2 each; null pointers mean no rotation.
+/// cos and sin of one position's angles, R/2 each; null pointers mean no rotation.
 struct Rotation {
   const float* cos = nullptr;
   const float* sin = nullptr;
+  std::int64_t width = 0;  ///< R
 };
 
 template <class Args>
 Rotation rotation_of(const Args& a, std::int64_t t) {
-  if (!a.rope_table_SE.defined()) return {};
-  const std::int64_t e = a.heads.head_size;
-  const float* row = at<float>(a.rope_table_SE, at<std::int32_t>(a.positions_T)[t] * e);
-  return {row, row + e / 2};
+  if (!a.rope_table_SR.defined()) return {};
+  const std::int64_t r = a.rope_table_SR.size(1);
+  const float* row = at<float>(a.rope_table_SR, at<std::int32_t>(a.positions_T)[t] * r);
+  return {row, row + r / 2, r};
+}
+
+/// Calls `body(first, count, rotation)` for the elements of a head that are rotated, and for the rest.
+template <class Body>
+void each_part(std::int64_t e, const Rotation& rotation, const Body& body) {
+  if (rotation.cos == nullptr || rotation.width == e) return body(std::int64_t{0}, e, rotation);
+  body(std::int64_t{0}, rotation.width, rotation);
+  body(rotation.width, e - rotation.width, Rotation{});
 }
 
 template <class T>
@@ -27,9 +36,10 @@ float rms_rstd(const T* x, std::int64_t e, float eps) {
   return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(e) + eps);
 }
 
-/// One head: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y may be x.
+/// A part of a head, all rotated or none: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y may
+/// be x.
 template <class T, class W>
-void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
+void part_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
                   Rotation rotation) {
   const Vec offset = broadcast(weight_offset);
   const Vec scale = broadcast(rstd);
@@ -47,6 +57,15 @@ void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weigh
     const Vec c = get(rotation.cos), s = get(rotation.sin);
     put(y, fnma(high, s, low * c));
     put(y + half, fma(high, c, low * s));
+  });
+}
+
+template <class T, class W>
+void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
+                  Rotation rotation) {
+  each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
+    part_forward(x + first, y + first, count, weight == nullptr ? weight : weight + first, weight_offset,
+                 rstd, of_part);
   });
 }
 
@@ -73,9 +92,9 @@ HeadGradient<T> head_gradient(const T* dy, std::int64_t e, Rotation rotation) {
   return {dy, rotation.cos != nullptr ? e / 2 : e, rotation};
 }
 
-/// Sum over a head of g w x, where w is the weight with its offset.
+/// Sum over a part of a head of g w x, where w is the weight with its offset.
 template <class T, class W>
-float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
+float part_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
                     Rotation rotation) {
   const HeadGradient<T> gradient = head_gradient(dy, e, rotation);
   const Vec offset = broadcast(weight_offset);
@@ -90,10 +109,20 @@ float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, fl
   return sum(products);
 }
 
-/// One head without a norm, in place.
+template <class T, class W>
+float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
+                    Rotation rotation) {
+  float total = 0;
+  each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
+    total += part_products(x + first, dy + first, count, weight + first, weight_offset, of_part);
+  });
+  return total;
+}
+
+/// One head without a norm, in place: what is not rotated stays.
 template <class T>
-void rotate_back(T* dy, std::int64_t e, Rotation rotation) {
-  const HeadGradient<T> gradient = head_gradient(dy, e, rotation);
+void rotate_back(T* dy, Rotation rotation) {
+  const HeadGradient<T> gradient = head_gradient(dy, rotation.width, rotation);
   if (!gradient.rotates()) return;
   for_each_vec(gradient.half, [&](auto get, auto put) {
     Vec low, high;
@@ -109,9 +138,9 @@ struct NormSums {
   float mean = 0;  ///< rstd^2 times the mean of g w x
 };
 
-/// One head, in place: dy becomes dx = rstd (g w - x mean), and dweight += g x rstd.
+/// A part of a head, in place: dy becomes dx = rstd (g w - x mean), and dweight += g x rstd.
 template <class T, class W>
-void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
+void part_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
                    const NormSums& sums, Rotation rotation, float* dweight) {
   const HeadGradient<T> gradient = head_gradient<T>(dy, e, rotation);
   const Vec offset = broadcast(weight_offset), scale = broadcast(sums.rstd), mean = broadcast(sums.mean);
@@ -125,6 +154,15 @@ void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float wei
     };
     write(low, 0);
     if (gradient.rotates()) write(high, gradient.half);
+  });
+}
+
+template <class T, class W>
+void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
+                   const NormSums& sums, Rotation rotation, float* dweight) {
+  each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
+    part_backward(x + first, dy + first, count, weight + first, weight_offset, sums, of_part,
+                  dweight + first);
   });
 }
 
@@ -202,7 +240,7 @@ void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t
     T* dy = at<T>(a.dqkv, t * columns);
     const Rotation rotation = rotation_of(a, t);
     if (dq == nullptr) {
-      for (std::int64_t h = 0; h < queries.count + keys.count; ++h) rotate_back(dy + h * e, e, rotation);
+      for (std::int64_t h = 0; h < queries.count + keys.count; ++h) rotate_back(dy + h * e, rotation);
       continue;
     }
     const T* x = at<T>(a.qkv_in, t * columns);

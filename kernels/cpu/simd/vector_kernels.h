@@ -77,6 +77,10 @@ struct VectorKernels {
   void (*sum_partials)(const float* partial, std::int64_t rows, std::int64_t stride, std::int64_t n, DType,
                        std::byte* out, WriteMode);
 
+  /// Of rows [begin, end); and the whole gradient of one head's sink.
+  void (*attention_sink_forward)(const AttentionSinkForward&, std::int64_t begin, std::int64_t end);
+  float (*attention_sink_backward)(const AttentionSinkBackward&, std::int64_t head);
+
   void (*embedding_forward)(const EmbeddingForward&, std::int64_t begin, std::int64_t end);
   /// Writes table row `row`: the sum of the `count` rows of dout named by `order`, in that order.
   void (*embedding_row)(const EmbeddingBackward&, std::int64_t row, const std::int32_t* order,
@@ -116,6 +120,8 @@ struct VectorKernels {
   X(qk_norm_rope_forward)          \
   X(qk_norm_rope_backward)         \
   X(sum_partials)                  \
+  X(attention_sink_forward)        \
+  X(attention_sink_backward)       \
   X(embedding_forward)             \
   X(embedding_row)                 \
   X(ce_stats)                      \

@@ -13,10 +13,10 @@ namespace {
 /// One block for each token.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
-  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   float cosine[V][N], sine[V][N];
-  if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+  if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
   const std::int64_t rotated = a.heads + a.kv_heads, all = a.in == a.out ? rotated : rotated + a.kv_heads;
   // All groups make as many rounds, since the sums need whole warps.
   for (std::int64_t first = 0; first < all; first += at.groups) {
@@ -73,9 +73,9 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
     for (int v = 0; v < V; ++v)
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const std::int64_t column = at.column(v) + k;
-        if (at.has_low(v)) sums[column] = (warp == 0 ? 0.0f : sums[column]) + low[v][k];
-        if (at.has_high(v)) sums[at.half + column] = (warp == 0 ? 0.0f : sums[at.half + column]) + high[v][k];
+        const std::int64_t to_low = at.low_place(v) + k, to_high = at.high_place(v) + k;
+        if (at.has_low(v)) sums[to_low] = (warp == 0 ? 0.0f : sums[to_low]) + low[v][k];
+        if (at.has_high(v)) sums[to_high] = (warp == 0 ? 0.0f : sums[to_high]) + high[v][k];
       }
   }
   __syncthreads();
@@ -86,7 +86,7 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
 /// A block takes the tokens of its part: one token where there is no norm.
 template <class T, class W, int N, int V, bool kNorm>
 __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
-  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
   const std::int64_t begin = blockIdx.x * a.tokens_of_part,
                      end = begin + a.tokens_of_part < a.tokens ? begin + a.tokens_of_part : a.tokens;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(Rop
                            dk_high[kNorm ? V : 1][N] = {};
   for (std::int64_t token = begin; token < end; ++token) {
     float cosine[V][N], sine[V][N];
-    if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+    if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
     for (std::int64_t first = 0; first < rotated; first += at.groups) {
       const std::int64_t head = first + at.group, place = token * columns + head * a.head_size;
       const bool on = head < rotated;
@@ -172,17 +172,14 @@ __global__ void rope_table_kernel(float* table, std::int64_t positions, std::int
 }
 
 void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& positions_T,
-                 const Tensor& rope_table_SE, QkNormSpan span, const Tensor& q_weight_E,
+                 const Tensor& rope_table_SR, QkNormSpan span, const Tensor& q_weight_E,
                  const Tensor& k_weight_E) {
   base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead,
               "qk norm: a head is larger than kLargestCudaHead");
   base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
-  base::check(
-      !rope_table_SE.defined() || (heads.head_size % 2 == 0 && rope_table_SE.size(1) == heads.head_size &&
-                                   rope_table_SE.dtype == DType::f32 && positions_T.dtype == DType::i32 &&
-                                   positions_T.numel() == qkv.size(0)),
-      "rope: the head size must be even, the table fp32 and as wide as a head, and each token has a "
-      "position");
+  base::check(rotated_elements(rope_table_SR, heads) == 0 ||
+                  (positions_T.dtype == DType::i32 && positions_T.numel() == qkv.size(0)),
+              "rope: each token has a position");
   base::check(q_weight_E.defined() == k_weight_E.defined() &&
                   (!q_weight_E.defined() ||
                    (q_weight_E.dtype == k_weight_E.dtype &&
@@ -194,40 +191,42 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& pos
 }  // namespace
 
 void rope_table(const Launch& where, const RopeTable& a) {
-  const std::int64_t positions = a.table_SE.size(0), e = a.table_SE.size(1);
+  const std::int64_t positions = a.table_SR.size(0), e = a.table_SR.size(1);
   base::check(e <= kLargestCudaHead && 2 * a.frequencies.size() == static_cast<std::size_t>(e),
-              "rope: a frequency for each pair of a head, which is no larger than kLargestCudaHead");
+              "rope: a frequency for each pair that is rotated, of a head no larger than kLargestCudaHead");
   Frequencies frequencies{};
   std::copy(a.frequencies.begin(), a.frequencies.end(), frequencies.of_pair);
   launch(where, {ceil_div(positions * (e / 2), 128)}, 128, "rope_table", rope_table_kernel,
-         a.table_SE.as<float>(), positions, e, frequencies, a.factor);
+         a.table_SR.as<float>(), positions, e, frequencies, a.factor);
 }
 
 void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
-  check_heads(a.heads, a.qkv_in, a.positions_T, a.rope_table_SE, a.span, a.q_weight_E, a.k_weight_E);
+  check_heads(a.heads, a.qkv_in, a.positions_T, a.rope_table_SR, a.span, a.q_weight_E, a.k_weight_E);
   base::check(a.qkv_out.dtype == a.qkv_in.dtype && a.qkv_out.numel() == a.qkv_in.numel(),
               "qk norm: out must be as in");
   const bool in_place = a.qkv_in.data == a.qkv_out.data;
-  if (in_place && !a.rope_table_SE.defined() && !a.q_weight_E.defined()) return;
+  if (in_place && !a.rope_table_SR.defined() && !a.q_weight_E.defined()) return;
   if (a.q_weight_E.defined() && a.span == QkNormSpan::all) return wide_qk_norm_rope_forward(where, a);
   const std::int64_t heads = a.heads.heads + (in_place ? 1 : 2) * a.heads.kv_heads;
-  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
+  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   with_type(a.qkv_in.dtype, "qk norm: fp32 or bf16", [&](auto t) {
     with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
-      with_head_shape<T>(vectors, a.heads.head_size, [&](auto n, auto v, int lanes) {
+      with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
         launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
                qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
                RopeForward<T, W>{.in = at<T>(a.qkv_in),
                                  .out = at<T>(a.qkv_out),
                                  .positions = at<std::int32_t>(a.positions_T),
-                                 .table = at<float>(a.rope_table_SE),
+                                 .table = at<float>(a.rope_table_SR),
                                  .q_weight = at<W>(a.q_weight_E),
                                  .k_weight = at<W>(a.k_weight_E),
                                  .heads = a.heads.heads,
                                  .kv_heads = a.heads.kv_heads,
                                  .head_size = a.heads.head_size,
+                                 .rotated = rotated,
                                  .lanes = lanes,
                                  .eps = a.eps,
                                  .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
@@ -238,9 +237,9 @@ void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
 }
 
 void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
-  check_heads(a.heads, a.dqkv, a.positions_T, a.rope_table_SE, a.span, a.q_weight_E, a.k_weight_E);
+  check_heads(a.heads, a.dqkv, a.positions_T, a.rope_table_SR, a.span, a.q_weight_E, a.k_weight_E);
   const bool norm = a.q_weight_E.defined();
-  if (!norm && !a.rope_table_SE.defined()) return;
+  if (!norm && !a.rope_table_SR.defined()) return;
   const std::int64_t tokens = a.dqkv.size(0), e = a.heads.head_size;
   base::check(!norm || (a.dq_weight_E.numel() == a.q_weight_E.numel() &&
                         a.dk_weight_E.numel() == a.k_weight_E.numel() && a.qkv_in.dtype == a.dqkv.dtype &&
@@ -250,12 +249,13 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
   const RowParts parts = norm ? row_parts(tokens) : RowParts{1, tokens};
   auto* q_partial = reinterpret_cast<float*>(where.scratch);
   float* k_partial = norm ? q_partial + parts.count * partial_stride(e) : nullptr;
-  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
+  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   with_type(a.dqkv.dtype, "qk norm: fp32 or bf16", [&](auto t) {
     with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
-      with_head_shape<T>(vectors, e, [&](auto n, auto v, int lanes) {
+      with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
         constexpr int N = decltype(n)::value, V = decltype(v)::value;
         launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
                "qk_norm_rope_backward",
@@ -264,7 +264,7 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
                RopeBackward<T, W>{.in = at<T>(a.qkv_in),
                                   .dqkv = at<T>(a.dqkv),
                                   .positions = at<std::int32_t>(a.positions_T),
-                                  .table = at<float>(a.rope_table_SE),
+                                  .table = at<float>(a.rope_table_SR),
                                   .q_weight = at<W>(a.q_weight_E),
                                   .k_weight = at<W>(a.k_weight_E),
                                   .q_partial = q_partial,
@@ -275,6 +275,7 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
                                   .heads = a.heads.heads,
                                   .kv_heads = a.heads.kv_heads,
                                   .head_size = e,
+                                  .rotated = rotated,
                                   .lanes = lanes,
                                   .eps = a.eps,
                                   .inverse_size = 1.0f / static_cast<float>(e),

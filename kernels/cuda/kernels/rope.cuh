@@ -14,24 +14,33 @@ namespace trainerd::kernels::cuda {
 constexpr int kRopeThreads = 256;
 
 /// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs
-/// of N elements of the lower half of the head, lanes * N apart, and on their partners in the upper half.
-/// Element i of `low` is rotated with element i of `high`. A head of odd size (which is never rotated) has
-/// one partner less.
+/// of N of its pairs, lanes * N apart. Element i of `low` is rotated with element i of `high`: the first
+/// `turning` pairs are the halves of what is rotated, the others those of the rest. A head of odd size (which
+/// is never rotated) has one partner less.
 template <int N, int V>
 struct HeadLanes {
-  std::int64_t half, size;  ///< half: elements of the lower half
+  std::int64_t half, size, turning;  ///< half: pairs of a head
   int lanes, lane, group, groups;
 
-  __device__ HeadLanes(std::int64_t head_size, int lanes_of_head)
+  /// `rotated`: elements of a head that are; 0 for none.
+  __device__ HeadLanes(std::int64_t head_size, std::int64_t rotated, int lanes_of_head)
       : half((head_size + 1) / 2),
         size(head_size),
+        turning(rotated > 0 ? rotated / 2 : half),
         lanes(lanes_of_head),
         lane(static_cast<int>(threadIdx.x) % lanes_of_head),
         group(static_cast<int>(threadIdx.x) / lanes_of_head),
         groups(static_cast<int>(blockDim.x) / lanes_of_head) {}
   __device__ std::int64_t column(int v) const { return (static_cast<std::int64_t>(v) * lanes + lane) * N; }
+  /// Where the run's elements lie in the head.
+  __device__ std::int64_t low_place(int v) const {
+    return column(v) < turning ? column(v) : column(v) + turning;
+  }
+  __device__ std::int64_t high_place(int v) const {
+    return column(v) + (column(v) < turning ? turning : half);
+  }
   __device__ bool has_low(int v) const { return column(v) < half; }
-  __device__ bool has_high(int v) const { return half + column(v) < size; }
+  __device__ bool has_high(int v) const { return has_low(v) && high_place(v) < size; }
 
   template <class T>
   __device__ void load_head(const T* head, float (&low)[V][N], float (&high)[V][N]) const {
@@ -39,16 +48,27 @@ struct HeadLanes {
     for (int v = 0; v < V; ++v) {
 #pragma unroll
       for (int k = 0; k < N; ++k) low[v][k] = high[v][k] = 0.0f;
-      if (has_low(v)) load<N>(head + column(v), low[v]);
-      if (has_high(v)) load<N>(head + half + column(v), high[v]);
+      if (has_low(v)) load<N>(head + low_place(v), low[v]);
+      if (has_high(v)) load<N>(head + high_place(v), high[v]);
     }
   }
   template <class T>
   __device__ void store_head(T* head, const float (&low)[V][N], const float (&high)[V][N]) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if (has_low(v)) store<N>(head + column(v), low[v]);
-      if (has_high(v)) store<N>(head + half + column(v), high[v]);
+      if (has_low(v)) store<N>(head + low_place(v), low[v]);
+      if (has_high(v)) store<N>(head + high_place(v), high[v]);
+    }
+  }
+  /// A row of the table. Pairs that are not rotated turn by nothing.
+  __device__ void load_angles(const float* row, float (&cosine)[V][N], float (&sine)[V][N]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) cosine[v][k] = 1.0f, sine[v][k] = 0.0f;
+      if (column(v) >= turning) continue;
+      load<N>(row + column(v), cosine[v]);
+      load<N>(row + turning + column(v), sine[v]);
     }
   }
   /// Sum over the group's lanes; every lane of the warp takes part.
@@ -76,7 +96,7 @@ struct RopeForward {
   const float* table;  ///< null: no rotation
   const W* q_weight;   ///< null: no norm
   const W* k_weight;
-  std::int64_t heads, kv_heads, head_size;
+  std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
 };
@@ -92,7 +112,7 @@ struct RopeBackward {
   float* q_partial;
   float* k_partial;
   std::int64_t tokens, tokens_of_part, stride;
-  std::int64_t heads, kv_heads, head_size;
+  std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
 };
@@ -100,8 +120,8 @@ struct RopeBackward {
 /// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The
 /// largest head is one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
 template <class T, class F>
-inline void with_head_shape(bool vectors, std::int64_t head_size, const F& f) {
-  const bool wide = vectors && head_size % (2 * kVec<T>) == 0;
+inline void with_head_shape(bool vectors, std::int64_t head_size, std::int64_t rotated, const F& f) {
+  const bool wide = vectors && head_size % (2 * kVec<T>) == 0 && rotated % (2 * kVec<T>) == 0;
   const std::int64_t runs = ceil_div((head_size + 1) / 2, wide ? kVec<T> : 1);
   int lanes = 1;
   while (lanes < 32 && lanes < runs) lanes *= 2;

@@ -10,7 +10,7 @@ namespace {
 /// One block for each token. `out` is not `in`.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<T, W> a) {
-  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   const std::int64_t rotated = a.heads + a.kv_heads, all = rotated + a.kv_heads;
   float low[V][N], high[V][N], squares[2] = {0.0f, 0.0f};
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<
   const float q_rstd = rsqrtf(squares[0] * a.inverse_size / static_cast<float>(a.heads) + a.eps),
               k_rstd = rsqrtf(squares[1] * a.inverse_size / static_cast<float>(a.kv_heads) + a.eps);
   float cosine[V][N], sine[V][N];
-  if (a.table != nullptr) at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+  if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
   for (std::int64_t head = at.group; head < all; head += at.groups) {
     at.load_head(a.in + row + head * a.head_size, low, high);
     if (head < rotated) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads)
     wide_backward_kernel(RopeBackward<T, W> a, std::int64_t k_stride) {
-  const HeadLanes<N, V> at(a.head_size, a.lanes);
+  const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
   const std::int64_t begin = blockIdx.x * a.tokens_of_part,
                      end = begin + a.tokens_of_part < a.tokens ? begin + a.tokens_of_part : a.tokens;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kRopeThreads)
       at.load_head(a.dqkv + place, low, high);
       if (a.table != nullptr) {
         float cosine[V][N], sine[V][N];
-        at.load_head(a.table + a.positions[token] * a.head_size, cosine, sine);
+        at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
 #pragma unroll
         for (int v = 0; v < V; ++v)
 #pragma unroll
@@ -137,23 +137,25 @@ __global__ void __launch_bounds__(kRopeThreads)
 void wide_qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
   base::check(a.qkv_in.data != a.qkv_out.data, "qk norm: a norm is not made in place");
   const std::int64_t heads = a.heads.heads + 2 * a.heads.kv_heads;
-  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
+  const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   with_type(a.qkv_in.dtype, "qk norm: fp32 or bf16", [&](auto t) {
     with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
-      with_head_shape<T>(vectors, a.heads.head_size, [&](auto n, auto v, int lanes) {
+      with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
         launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
                wide_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
                RopeForward<T, W>{.in = at<T>(a.qkv_in),
                                  .out = at<T>(a.qkv_out),
                                  .positions = at<std::int32_t>(a.positions_T),
-                                 .table = at<float>(a.rope_table_SE),
+                                 .table = at<float>(a.rope_table_SR),
                                  .q_weight = at<W>(a.q_weight_E),
                                  .k_weight = at<W>(a.k_weight_E),
                                  .heads = a.heads.heads,
                                  .kv_heads = a.heads.kv_heads,
                                  .head_size = a.heads.head_size,
+                                 .rotated = rotated,
                                  .lanes = lanes,
                                  .eps = a.eps,
                                  .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
@@ -169,18 +171,19 @@ void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a
   const RowParts parts = row_parts(tokens);
   auto* q_partial = reinterpret_cast<float*>(where.scratch);
   float* k_partial = q_partial + parts.count * partial_stride(q);
-  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SE, a.q_weight_E, a.k_weight_E);
+  const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
+  const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
   with_type(a.dqkv.dtype, "qk norm: fp32 or bf16", [&](auto t) {
     with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
-      with_head_shape<T>(vectors, e, [&](auto n, auto v, int lanes) {
+      with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
         launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
                "qk_norm_rope_backward", wide_backward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
                RopeBackward<T, W>{.in = at<T>(a.qkv_in),
                                   .dqkv = at<T>(a.dqkv),
                                   .positions = at<std::int32_t>(a.positions_T),
-                                  .table = at<float>(a.rope_table_SE),
+                                  .table = at<float>(a.rope_table_SR),
                                   .q_weight = at<W>(a.q_weight_E),
                                   .k_weight = at<W>(a.k_weight_E),
                                   .q_partial = q_partial,
@@ -191,6 +194,7 @@ void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a
                                   .heads = a.heads.heads,
                                   .kv_heads = a.heads.kv_heads,
                                   .head_size = e,
+                                  .rotated = rotated,
                                   .lanes = lanes,
                                   .eps = a.eps,
                                   .inverse_size = 1.0f / static_cast<float>(e),

@@ -344,14 +344,14 @@ class JobShapes {
     const Tensor positions = b.ids(T, [&](std::int64_t t) { return t % m.seq_len; });
     const core::model::RopeFrequencies rope = core::model::rope_frequencies(m);
     b.backend().rope_table(b.stream(),
-                           {.frequencies = rope.of_pair, .factor = rope.factor, .table_SE = table});
+                           {.frequencies = rope.of_pair, .factor = rope.factor, .table_SR = table});
     const std::string shape = by({T, heads.columns()});
     b.measure("memory", "qk_norm_rope_forward", shape,
               QkNormRopeForward{.heads = heads,
                                 .qkv_in = qkv,
                                 .qkv_out = qkv,
                                 .positions_T = positions,
-                                .rope_table_SE = table,
+                                .rope_table_SR = table,
                                 .q_weight_E = {},
                                 .k_weight_E = {}},
               &Backend::qk_norm_rope_forward);
@@ -360,7 +360,7 @@ class JobShapes {
                                  .qkv_in = {},
                                  .dqkv = qkv,
                                  .positions_T = positions,
-                                 .rope_table_SE = table,
+                                 .rope_table_SR = table,
                                  .q_weight_E = {},
                                  .k_weight_E = {},
                                  .dq_weight_E = {},

@@ -308,8 +308,8 @@ def check_supported(s):
     for key, value in (("norm", "rms"), ("positions", "rope"), ("mlp", "swiglu")):
         if s[key] != value:
             sys.exit(f"pytorch_train.py: {key}: {s[key]} is not written here, only {value}")
-    if s["rope_scaled"] or s["window"] or s["scaled"] or not s["plain_norms"]:
-        sys.exit("pytorch_train.py: scaled rotary positions, embeddings and scores, sliding windows, and norms of other kinds are not written here")
+    if s["rope_scaled"] or s["window"] or s["scaled"] or not s["plain_norms"] or not s["plain_attention"]:
+        sys.exit("pytorch_train.py: scaled or partial rotary positions, scaled embeddings and scores, softcaps, sinks, sliding windows, and norms of other kinds are not written here")
     if s["qk_norm"] or s["linear_bias"]:
         sys.exit("pytorch_train.py: qk_norm and biases on every layer are not written here")
     if s["moments"] != s["master"]:

@@ -81,6 +81,8 @@ Json describe(const core::job::JobSpec& job) {
           {"plain_norms", m.norm_placement == core::job::NormPlacement::pre &&
                               m.norm_weight == core::job::NormWeight::factor},
           {"scaled", m.scale_embeddings || m.attention.query_pre_attn_scalar > 0},
+          {"plain_attention",
+           m.attention.softcap == 0 && m.logit_softcap == 0 && !m.attention.sinks && m.rotary_fraction == 1},
           {"linear_bias", m.linear_bias},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
