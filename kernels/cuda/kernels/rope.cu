@@ -73,13 +73,14 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
     for (int v = 0; v < V; ++v)
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const std::int64_t to_low = at.low_place(v) + k, to_high = at.high_place(v) + k;
+        const int to_low = at.low_place(v) + k, to_high = at.high_place(v) + k;
         if (at.has_low(v)) sums[to_low] = (warp == 0 ? 0.0f : sums[to_low]) + low[v][k];
         if (at.has_high(v)) sums[to_high] = (warp == 0 ? 0.0f : sums[to_high]) + high[v][k];
       }
   }
   __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < at.size; i += blockDim.x) part[i] = sums[i];
+  for (int i = static_cast<int>(threadIdx.x); i < at.size; i += static_cast<int>(blockDim.x))
+    part[i] = sums[i];
 }
 
 /// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.

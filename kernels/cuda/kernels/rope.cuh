@@ -19,26 +19,23 @@ constexpr int kRopeThreads = 256;
 /// is never rotated) has one partner less.
 template <int N, int V>
 struct HeadLanes {
-  std::int64_t half, size, turning;  ///< half: pairs of a head
+  // 32 bits, which every place in a head fits: 64 take registers that the backward kernel lacks.
+  int half, size, turning;  ///< half: pairs of a head
   int lanes, lane, group, groups;
 
   /// `rotated`: elements of a head that are; 0 for none.
   __device__ HeadLanes(std::int64_t head_size, std::int64_t rotated, int lanes_of_head)
-      : half((head_size + 1) / 2),
-        size(head_size),
-        turning(rotated > 0 ? rotated / 2 : half),
+      : half(static_cast<int>(head_size + 1) / 2),
+        size(static_cast<int>(head_size)),
+        turning(rotated > 0 ? static_cast<int>(rotated) / 2 : half),
         lanes(lanes_of_head),
         lane(static_cast<int>(threadIdx.x) % lanes_of_head),
         group(static_cast<int>(threadIdx.x) / lanes_of_head),
         groups(static_cast<int>(blockDim.x) / lanes_of_head) {}
-  __device__ std::int64_t column(int v) const { return (static_cast<std::int64_t>(v) * lanes + lane) * N; }
+  __device__ int column(int v) const { return (v * lanes + lane) * N; }
   /// Where the run's elements lie in the head.
-  __device__ std::int64_t low_place(int v) const {
-    return column(v) < turning ? column(v) : column(v) + turning;
-  }
-  __device__ std::int64_t high_place(int v) const {
-    return column(v) + (column(v) < turning ? turning : half);
-  }
+  __device__ int low_place(int v) const { return column(v) < turning ? column(v) : column(v) + turning; }
+  __device__ int high_place(int v) const { return column(v) + (column(v) < turning ? turning : half); }
   __device__ bool has_low(int v) const { return column(v) < half; }
   __device__ bool has_high(int v) const { return has_low(v) && high_place(v) < size; }
 
