@@ -149,43 +149,40 @@ std::int64_t BlockCache::make_room(std::int64_t target) {
   return total;
 }
 
-// Counts `bytes` before they are written, so that all processes together stay below the limit.
-bool BlockCache::reserve(std::int64_t bytes) {
-  if (bytes > limit_) return false;
+bool BlockCache::write(const std::string& id, std::int64_t number, std::span<const std::byte> bytes) {
+  const std::string path = path_of(id, number), folder = directory_ + "/" + id;
+  const std::string partial = folder + "/." + std::to_string(number) + "-" + std::to_string(::getpid()) +
+                              "-" + std::to_string(++stored_);
+  const std::string checksum = xxh3_hex(bytes);
+  ::mkdir(folder.c_str(), S_IRWXU);
+  const base::UniqueFd fd(
+      ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (fd && base::write_all(fd.get(), bytes) == 0 &&
+      base::write_all(fd.get(), std::as_bytes(std::span(checksum))) == 0 &&
+      ::rename(partial.c_str(), path.c_str()) == 0)
+    return true;
+  ::unlink(partial.c_str());
+  return false;
+}
+
+// Locked to its end: what one process has counted and not written yet, another that looks at the directory
+// would not see, and all together would pass the limit.
+void BlockCache::store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes) {
+  const auto size = static_cast<std::int64_t>(bytes.size() + kChecksumBytes);
+  if (size > limit_) {
+    ++failures_;
+    return;
+  }
   const std::lock_guard threads(mutex_);
   const UsageLock lock(usage_.get());
   const std::optional<std::int64_t> known = lock.get();
   std::int64_t used = known.value_or(limit_);
   // A tenth goes at once: the directory is not read for each block.
-  if (!known || used + bytes > limit_)
-    used = make_room(std::max<std::int64_t>(0, limit_ - limit_ / 10 - bytes));
-  if (used + bytes > limit_) return false;
-  lock.set(used + bytes);
-  return true;
-}
-
-void BlockCache::store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes) {
-  if (!reserve(static_cast<std::int64_t>(bytes.size() + kChecksumBytes))) {
-    ++failures_;
-    return;
-  }
-  const std::string path = path_of(id, number), folder = directory_ + "/" + id;
-  const std::string partial = folder + "/." + std::to_string(number) + "-" + std::to_string(::getpid()) +
-                              "-" + std::to_string(++stored_);
-  const std::string checksum = xxh3_hex(bytes);
-  bool written = false;
-  // The folder may go between the two when another process makes room.
-  for (int i = 0; i < 2 && !written; ++i) {
-    ::mkdir(folder.c_str(), S_IRWXU);
-    const base::UniqueFd fd(
-        ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    written = fd && base::write_all(fd.get(), bytes) == 0 &&
-              base::write_all(fd.get(), std::as_bytes(std::span(checksum))) == 0 &&
-              ::rename(partial.c_str(), path.c_str()) == 0;
-  }
-  if (written) return;
-  ::unlink(partial.c_str());
-  ++failures_;
+  if (!known || used + size > limit_)
+    used = make_room(std::max<std::int64_t>(0, limit_ - limit_ / 10 - size));
+  const bool written = used + size <= limit_ && write(id, number, bytes);
+  if (!written) ++failures_;
+  lock.set(used + (written ? size : 0));
 }
 
 }  // namespace trainerd::io

@@ -30,7 +30,7 @@ class BlockCache {
   std::int64_t failures() const { return failures_; }  ///< blocks that could not be written, or were damaged
 
  private:
-  bool reserve(std::int64_t bytes);
+  bool write(const std::string& id, std::int64_t number, std::span<const std::byte> bytes);
   std::int64_t make_room(std::int64_t target);
   std::string path_of(const std::string& id, std::int64_t number) const;
 
