@@ -168,7 +168,9 @@ std::vector<Family> make_families() {
        .common = gemma2,
        .tensors = gemma_tensors(),
        // In the files of older versions every second layer is full, and nothing says so.
-       .fields = joined({gemma_fields(50, 30), rope_fields(), layer_type_fields(4096, 2)}),
+       // transformers computes by `hidden_activation`, whatever `hidden_act` says beside it.
+       .fields = joined(
+           {gemma_fields(50, 30), rope_fields(), layer_type_fields(4096, 2), {kept_field("hidden_act")}}),
        .tables = rotary_tables},
       {.model_type = "gemma3_text",
        .architecture = "Gemma3ForCausalLM",

@@ -123,9 +123,13 @@ void require_alike(const Source& a, const Source& b) {
   const auto& here = a.manifest().state.identity;
   const auto& there = b.manifest().state.identity;
   for (const auto& [key, value] : here)
-    if (const auto found = there.find(key); key != "data" && (found == there.end() || found->second != value))
+    if (const auto found = there.find(key); key != "seed" && key != "data" && !key.starts_with("data.") &&
+                                            (found == there.end() || found->second != value))
       throw base::checkpoint_error(a.path + " and " + b.path + " were made with another " + key + ": " +
                                    value + ", and " + (found == there.end() ? "none" : found->second));
+  // Adapters have no mean but beside one base.
+  if (here.contains("lora.rank") && a.manifest().state.origin != b.manifest().state.origin)
+    throw base::checkpoint_error(a.path + " and " + b.path + " hold adapters of different base weights");
   const std::vector<io::TensorSlice> of_a = io::whole_tensors(a.manifest()),
                                      of_b = io::whole_tensors(b.manifest());
   for (std::size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i) {

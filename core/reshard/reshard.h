@@ -28,7 +28,8 @@ Made reshard(const std::string& from, const std::string& out, const std::vector<
 
 /// Writes to `out` the mean of checkpoints of one model: of every weight and every state of the optimizer, in
 /// float64, rounded to nearest. Shards, step and position in the data are those of the newest. Throws
-/// CheckpointError when they do not hold the same tensors, or were trained with other options.
+/// CheckpointError when they do not hold the same tensors, or differ in what a resumed run must share but
+/// data and seed, or hold adapters of different base weights.
 Made merge(const std::vector<std::string>& from, const std::string& out);
 
 }  // namespace trainerd::core::reshard

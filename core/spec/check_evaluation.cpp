@@ -26,9 +26,13 @@ class EvaluationChecks {
     if (files && good("evaluate.every") && good("data.valid") && good("data.valid_sets") &&
         job_.evaluate.every > 0 && io::validation_sets(d).empty())
       add("evaluate.every",
-          "there is nothing to evaluate on: give data.valid, data.valid_sets or data.valid_fraction, or set "
-          "it "
-          "to 0");
+          std::string("there is nothing to evaluate on: give data.valid, data.valid_sets or "
+                      "data.valid_fraction, or set it to 0") +
+              (job_.evaluate.choices.empty() ? ""
+                                             : "; evaluate.choices are answered beside validation data"));
+    if (good("evaluate.every") && good("evaluate.choices") && job_.evaluate.every == 0 &&
+        !job_.evaluate.choices.empty())
+      add("evaluate.choices", "has no effect without evaluations: set evaluate.every");
     if (files && d.valid_fraction > 0 && !d.valid.empty())
       add("data.valid_fraction", "data.valid is given too: leave one of them out");
     if (d.format == io::DataFormat::text && d.valid_fraction > 0)

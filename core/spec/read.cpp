@@ -12,6 +12,18 @@
 namespace trainerd::core::spec {
 namespace {
 
+/// "0.0" and "0".
+bool is_same_number(const std::string& a, const std::string& b) {
+  const auto value = [](const std::string& text) -> std::optional<double> {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return number;
+  };
+  const auto x = value(a);
+  return x && x == value(b);
+}
+
 bool is_true(const std::string& t) { return t == "true" || t == "True" || t == "TRUE"; }
 bool is_false(const std::string& t) { return t == "false" || t == "False" || t == "FALSE"; }
 
@@ -137,7 +149,9 @@ class Reader {
                        recipe_by_name(words[*index], *name.recipe);
                    },
                    [&](const FixedWord& fixed) {
-                     if (node.kind == Node::Kind::scalar && node.text == fixed.word) return;
+                     if (node.kind == Node::Kind::scalar &&
+                         (node.text == fixed.word || is_same_number(node.text, fixed.word)))
+                       return;
                      problems_.add(node.place, field.path,
                                    describe(node) + " is not available yet: set it to " + fixed.word);
                    },

@@ -20,7 +20,8 @@ std::string kind_of(std::string_view parameter) {
   if (parameter.starts_with("head.")) return "head";
   if (parameter.find("norm.") != std::string_view::npos) return "norm";
   const bool attention = parameter.find(".qkv.") != std::string_view::npos ||
-                         parameter.find(".attn_out.") != std::string_view::npos;
+                         parameter.find(".attn_out.") != std::string_view::npos ||
+                         parameter.find(".sinks.") != std::string_view::npos;
   const std::string half = attention ? "attention" : "mlp";
   return parameter.find(".lora_") != std::string_view::npos ? "adapters." + half : half;
 }

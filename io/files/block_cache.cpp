@@ -32,6 +32,19 @@ base::SpecError cache_error(const std::string& directory, const std::string& wha
                           ": name another directory, or set data.cache.bytes: 0 to have none");
 }
 
+/// Of what `store` makes: a folder, named by its file's checksum, of blocks, named by their numbers, and of
+/// blocks that are being written.
+bool is_folder_name(const std::string& name) {
+  return name.size() == kChecksumBytes && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+bool is_block_name(const std::string& name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+}
+bool is_partial_name(const std::string& name) {
+  return name.size() > 1 && name.front() == '.' &&
+         name.find_first_not_of("0123456789-", 1) == std::string::npos;
+}
+
 /// Locks the file of the usage, over all processes.
 class UsageLock {
  public:
@@ -73,7 +86,9 @@ BlockCache::BlockCache(std::string directory, std::int64_t limit_bytes)
   if (::mkdir(directory_.c_str(), S_IRWXU) != 0 && errno != EEXIST)
     throw cache_error(directory_, "cannot be made: " + base::errno_text(errno));
   struct stat info {};
-  if (::stat(directory_.c_str(), &info) != 0)
+  // In a directory that all may write to, another user's link would lead away.
+  const auto look = directory_ == default_cache_directory() ? ::lstat : ::stat;
+  if (look(directory_.c_str(), &info) != 0)
     throw cache_error(directory_, "cannot be looked at: " + base::errno_text(errno));
   if (!S_ISDIR(info.st_mode)) throw cache_error(directory_, "is no directory");
   // What others can write there, they could make this job read.
@@ -122,14 +137,19 @@ std::int64_t BlockCache::make_room(std::int64_t target) {
   for (fs::directory_iterator folder(directory_, error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code ignored;
-    if (!folder->is_directory(ignored)) continue;
+    // What else lies in the directory is not the cache's.
+    if (!is_folder_name(folder->path().filename().string()) || folder->is_symlink(ignored) ||
+        !folder->is_directory(ignored))
+      continue;
     for (fs::directory_iterator file(folder->path(), ignored), last; !ignored && file != last;
          file.increment(ignored)) {
+      const std::string name = file->path().filename().string();
+      if (!is_block_name(name) && !is_partial_name(name)) continue;
       std::error_code gone;
       const auto used = file->last_write_time(gone);
       const auto bytes = gone ? 0 : static_cast<std::int64_t>(file->file_size(gone));
       if (gone) continue;
-      if (file->path().filename().string().starts_with('.') && now - used > kLeftover) {
+      if (is_partial_name(name) && now - used > kLeftover) {
         fs::remove(file->path(), gone);
         continue;
       }

@@ -22,7 +22,7 @@ class BlockCache {
   /// is another user's.
   BlockCache(std::string directory, std::int64_t limit_bytes);
 
-  /// Fills `out` with block `number` of the file `id` (letters and digits). False: it is not there.
+  /// Fills `out` with block `number` of the file `id` (32 hex digits). False: it is not there.
   bool load(const std::string& id, std::int64_t number, std::span<std::byte> out);
   /// Keeps a block. One that cannot be written is counted.
   void store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes);

@@ -66,7 +66,7 @@ struct RunMetrics::State {
                                     "tokens that count, natural log; of a named set with its name.");
   Family<Gauge>& perplexity = gauge(r, "trainerd_validation_perplexity", "exp(trainerd_validation_loss).");
   Family<Gauge>& bits_per_byte =
-      gauge(r, "trainerd_validation_bits_per_byte",
+      gauge(r, "trainerd_validation_bpb",
             "The same loss in bits, over the bytes of text that its tokens stand for; absent where the "
             "tokenizer is not known.");
   Family<Gauge>& accuracy = gauge(r, "trainerd_choice_accuracy_ratio",

@@ -334,11 +334,16 @@ void S3Client::complete_upload(const S3Path& path, const std::string& upload,
   body += "</CompleteMultipartUpload>";
   const std::int64_t retries = state_->retries;
   try {
-    state_->send({.doing = "write",
-                  .method = "POST",
-                  .path = path,
-                  .query = {{"uploadId", upload}},
-                  .payload = std::as_bytes(std::span(body))});
+    const HttpResponse reply = state_->send({.doing = "write",
+                                             .method = "POST",
+                                             .path = path,
+                                             .query = {{"uploadId", upload}},
+                                             .payload = std::as_bytes(std::span(body))});
+    // A store that fails after it has begun to answer says so inside a reply of status 200.
+    if (reply.body.find("CompleteMultipartUploadResult") == std::string::npos)
+      throw S3Error(
+          S3Error::Kind::unavailable,
+          path.text() + ": cannot write: the store did not complete the upload: " + status_text(reply));
   } catch (const S3Error& error) {
     // A try whose reply was cut off may have completed it; the next one finds no such upload.
     if (error.kind != S3Error::Kind::absent || state_->retries == retries || !head(path)) throw;

@@ -98,6 +98,11 @@ S3Settings s3_settings(const Variable& variable) {
     if (c.instance_url.empty()) c.instance_url = "http://169.254.169.254";
     while (c.instance_url.ends_with('/')) c.instance_url.pop_back();
   }
+  if (!value("AWS_PROFILE").empty() && !c.environment &&
+      !profile_values(text_if_there(c.credentials_file), c.profile) &&
+      !profile_values(text_if_there(c.config_file), c.profile))
+    throw base::spec_error("AWS_PROFILE: there is no profile " + c.profile + " in " + c.credentials_file +
+                           " or " + c.config_file);
   const auto profile =
       profile_values(text_if_there(c.config_file), c.profile).value_or(std::map<std::string, std::string>{});
   const auto first = [&](std::initializer_list<const char*> names, const char* key) {

@@ -111,22 +111,33 @@ bool means_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-/// Of the first address of this machine that the host is; EADDRNOTAVAIL: it is none.
+/// Of the one address of this machine that the host is; EADDRNOTAVAIL: it is none, or several, of which other
+/// nodes may know each.
 UniqueFd bound_to_own(const Endpoint& at) {
-  UniqueFd fd;
-  errno = EADDRNOTAVAIL;
+  UniqueFd own;
+  int error = EADDRNOTAVAIL;
+  std::string address;
   try {
     std::string why;
     const Addresses addresses = look_up(at, why);
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      if (means_loopback(a->ai_addr)) continue;
-      fd = bound_to(a->ai_addr, a->ai_addrlen);
-      if (fd || (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)) return fd;
+      const std::string text = numeric(a->ai_addr, a->ai_addrlen);
+      if (means_loopback(a->ai_addr) || text == address) continue;
+      UniqueFd fd = bound_to(a->ai_addr, a->ai_addrlen);
+      if (!fd && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT)) continue;
+      if (!address.empty()) {
+        own = UniqueFd();
+        error = EADDRNOTAVAIL;
+        break;
+      }
+      error = fd ? 0 : errno;
+      address = text;
+      own = std::move(fd);
     }
   } catch (const CommError&) {  // a name that others know
   }
-  errno = EADDRNOTAVAIL;
-  return fd;
+  errno = error;
+  return own;
 }
 
 /// Whether the connection was made; otherwise errno.

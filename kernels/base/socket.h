@@ -23,8 +23,8 @@ std::optional<Endpoint> parse_endpoint(const std::string& text);
 /// A non-blocking socket that listens on `at.port` of the address of this machine that `at.host` is or names:
 /// of loopback for a loopback address. Of every interface where `at.host` is none of this machine's
 /// addresses, by which other nodes know it all the same (a container, a translated address), or is a name
-/// that means loopback here and must mean another address elsewhere. Port 0: any free one (see `local_port`).
-/// Throws CommError.
+/// that means several of them, or loopback, which must mean another address elsewhere. Port 0: any free one
+/// (see `local_port`). Throws CommError.
 UniqueFd listen_at(const Endpoint& at);
 std::uint16_t local_port(int fd);
 /// The address by which this machine's own processes reach a socket that listens.

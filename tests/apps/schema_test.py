@@ -26,7 +26,7 @@ SCHEMA = json.loads(subprocess.run([BINARY, "schema"], capture_output=True, chec
 VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
 
 # Known to the parser so that it can say what to do instead; not in the reference.
-RESERVED = {"parallel.cp", "parallel.ep", "precision.loss_scale", "data.tokenizer"}
+RESERVED = {"dropout.attention", "parallel.cp", "parallel.ep", "precision.loss_scale", "data.tokenizer"}
 NOT_YET = {"faults", "precision.gemm"}
 
 # What the parser says of one value by itself. Other messages are of several keys, or of a name's form.

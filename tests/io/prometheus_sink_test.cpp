@@ -132,7 +132,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_loss") == 2.5);
   CHECK(m.at("trainerd_validation_loss") == 2.75);
   CHECK(m.at("trainerd_validation_perplexity") == Approx(15.6426));  // e^2.75
-  CHECK(m.count("trainerd_validation_bits_per_byte") == 0);
+  CHECK(m.count("trainerd_validation_bpb") == 0);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
   CHECK(m.at("trainerd_z_loss") == 0.125);
   CHECK(m.at(R"(trainerd_group_grad_norm{group="attention"})") == 0.5);
@@ -285,9 +285,9 @@ TEST_CASE("each validation set and each set of questions has series with its nam
   CHECK(m.count("trainerd_validation_loss") == 0);
   CHECK(m.at(R"(trainerd_validation_loss{set="web"})") == 0);
   CHECK(m.at(R"(trainerd_validation_perplexity{set="web"})") == 1);
-  CHECK(m.at(R"(trainerd_validation_bits_per_byte{set="web"})") == 0.75);
+  CHECK(m.at(R"(trainerd_validation_bpb{set="web"})") == 0.75);
   CHECK(m.at(R"(trainerd_validation_loss{set="code"})") == 2);
-  CHECK(m.count(R"(trainerd_validation_bits_per_byte{set="code"})") == 0);
+  CHECK(m.count(R"(trainerd_validation_bpb{set="code"})") == 0);
   CHECK(m.at(R"(trainerd_choice_accuracy_ratio{set="quiz"})") == 0.25);
   CHECK(m.at(R"(trainerd_choice_accuracy_norm_ratio{set="quiz"})") == 0.5);
 }

@@ -131,6 +131,8 @@ TEST_CASE("settings are found where AWS's tools find them", "[s3]") {
   CHECK(plain.endpoint.empty());
   CHECK(plain.credentials.instance_url == "http://169.254.169.254");
   CHECK(Credentials(plain.credentials).get() == AwsCredentials{"A", "B=C"});
+  CHECK_THROWS_AS(s3_settings(variables({{"HOME", home.path()}, {"AWS_PROFILE", "r"}})),
+                  trainerd::base::SpecError);
   const S3Settings profile = s3_settings(variables({{"HOME", home.path()}, {"AWS_PROFILE", "p q"}}));
   CHECK(profile.region == "r2");
   CHECK(profile.endpoint == "https://store:443");
@@ -163,39 +165,48 @@ TEST_CASE("a cache of blocks keeps its bound, forgets what was read longest ago,
   std::string back(1000, '\0');
   const auto out = std::as_writable_bytes(std::span(back));
   const auto began = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2);
+  const std::string id(32, 'a');
+  // Of somebody else, in the same directory, and older than any block.
+  const std::vector<std::string> others{dir / "cache/corpus/1", dir / "cache/corpus/.env",
+                                        dir / ("cache/" + id + "/notes")};
+  for (const std::string& file : others) {
+    write_file(file, std::string(5000, 'x'));
+    std::filesystem::last_write_time(file, began - std::chrono::hours(2));
+  }
   BlockCache cache(dir / "cache", 10'500), other(dir / "cache", 10'500);
   const auto kept = [&] {
     int count = 0;
     for (int i = 0; i < 40; ++i)
-      count += std::filesystem::exists(dir / ("cache/id/" + std::to_string(i))) ? 1 : 0;
+      count += std::filesystem::exists(dir / ("cache/" + id + "/" + std::to_string(i))) ? 1 : 0;
     return count;
   };
-  CHECK_FALSE(cache.load("id", 0, out));
+  CHECK_FALSE(cache.load(id, 0, out));
   for (int i = 0; i < 40; ++i) {
-    (i % 2 == 0 ? cache : other).store("id", i, bytes);  // as two processes do
+    (i % 2 == 0 ? cache : other).store(id, i, bytes);  // as two processes do
     CHECK(kept() <= 10);
-    CHECK(cache.load("id", i, out));
+    CHECK(cache.load(id, i, out));
     // The clock of a file system may stand still in between.
-    std::filesystem::last_write_time(dir / ("cache/id/" + std::to_string(i)),
+    std::filesystem::last_write_time(dir / ("cache/" + id + "/" + std::to_string(i)),
                                      began + std::chrono::seconds(i));
   }
   CHECK(back == block);
+  for (const std::string& file : others) CHECK(std::filesystem::exists(file));
   CHECK(kept() >= 8);
-  CHECK_FALSE(cache.load("id", 0, out));
-  const std::string path = dir / "cache/id/39";
+  CHECK_FALSE(cache.load(id, 0, out));
+  const std::string path = dir / ("cache/" + id + "/39");
   std::string damaged = read_file(path);
   damaged[500] ^= 1;
   write_file(path, damaged);
-  CHECK_FALSE(cache.load("id", 39, out));
+  CHECK_FALSE(cache.load(id, 39, out));
   CHECK_FALSE(std::filesystem::exists(path));
-  write_file(dir / "cache/id/38", "short");
-  CHECK_FALSE(other.load("id", 38, out));
+  write_file(dir / ("cache/" + id + "/38"), "short");
+  CHECK_FALSE(other.load(id, 38, out));
   CHECK(cache.failures() == 1);
   CHECK(other.failures() == 1);
-  other.store("id", 38, bytes);
-  CHECK(cache.load("id", 38, out));
+  other.store(id, 38, bytes);
+  CHECK(cache.load(id, 38, out));
   const std::string large(20'000, 'x');  // more than the cache is for
-  cache.store("id", 41, std::as_bytes(std::span(large)));
+  cache.store(id, 41, std::as_bytes(std::span(large)));
   CHECK(cache.failures() == 2);
   write_file(dir / "file", "");
   CHECK_THAT(message_of<base::SpecError>([&] { BlockCache(dir / "file", 1); }),

@@ -27,8 +27,8 @@ CONFIGS = {
                     "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "cache_implementation": "hybrid",
                     **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
     # Every second layer slides, as is said nowhere in the older files.
-    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
-               "query_pre_attn_scalar": 20, "sliding_window": 8, "attention_bias": False, "attn_logit_softcapping": 0.5,
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "head_dim": 16, "hidden_act": "gelu_pytorch_tanh",
+               "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 20, "sliding_window": 8, "attention_bias": False, "attn_logit_softcapping": 0.5,
                "final_logit_softcapping": 2.0, "cache_implementation": "hybrid",
                **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
     "stablelm": {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "use_qkv_bias": True, "qk_layernorm": False,

@@ -268,12 +268,12 @@ class HuggingFace(RunTest):
             ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
             ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
             ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
-            ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not available yet"),
+            ("gemma2", {"hidden_act": "silu", "hidden_activation": "silu"}, 'hidden_activation: "silu" is not available yet'),
             ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
             ("olmo2", {"attention_bias": True}, "attention_bias: true is not available yet"),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
-            ("llama", {"model_type": "gemma2"}, 'model_type "gemma2" is not available: the families are llama, mistral'),
+            ("llama", {"model_type": "gemma"}, 'model_type "gemma" is not available: the families are llama, mistral'),
             ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
             ("llama", {"hidden_size": None}, "hidden_size: is missing"),
             ("llama", {"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide the 4 query heads"),
@@ -392,7 +392,7 @@ class HuggingFace(RunTest):
         self.assertEqual(read_directory(self.root / "out")["model.embed_tokens.weight"][1], (257, 64))
         self.command("import", self.root / "out", "--out", self.root / "ckpt")
         self.run_job(self.job(), *short, "--set", "model={layers: 1, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq_len: 64, "
-                     "norm: layer}", "--set", f"output={self.root / 'odd'}")
+                     "norm: layer, mlp: gelu}", "--set", f"output={self.root / 'odd'}")
         self.assertIn("no Hugging Face family", self.command("export", self.root / "odd", "--out", self.root / "x", status=5))
 
 

@@ -74,6 +74,10 @@ std::string shared_job(job::JobSpec job) {
   job.data.valid.clear();
   job.data.mask.clear();
   job.data.valid_mask.clear();
+  for (io::ValidationSet& set : job.data.valid_sets) set.path.clear(), set.mask.clear();
+  job.data.cache_directory.clear();
+  for (job::ChoiceSet& set : job.evaluate.choices) set.path.clear();
+  job.evaluate.tokenizer.clear();
   return spec::to_yaml(job);
 }
 
@@ -300,7 +304,7 @@ void Membership::begin(Go go) {
   go.run = go_.run;
   go.isa = go_.isa;
   go_ = std::move(go);
-  if (leaves_token_) token_file_.emplace(output_, *options_.token);
+  if (leaves_token_ && !token_file_) token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 

@@ -20,13 +20,16 @@ constexpr std::int64_t kLongest = 4096;
 
 /// The file's text; empty where there is none or it is not whole.
 std::string text_at(const std::string& path) {
+  const auto unusable = [&](const std::string& problem) {
+    return base::spec_error(path + ", the job's token, " + problem +
+                            "; give all agents one token in the environment variable TRAINERD_TOKEN instead");
+  };
   const base::UniqueFd fd = base::open_read(path);
-  if (!fd) return "";
+  if (!fd && !io::is_absence(errno)) throw unusable("cannot be read: " + base::errno_text(errno));
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0 || info.st_size > kLongest) return "";
+  if (!fd || ::fstat(fd.get(), &info) != 0 || info.st_size > kLongest) return "";
   if ((info.st_mode & 077) != 0)
-    throw base::spec_error(
-        path + " holds the job's token, and others than its owner may use it: `chmod 600` it, or remove it");
+    throw unusable("can be used by others than its owner, or its file system does not say by whom");
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   const std::int64_t bytes = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
   text.resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
@@ -40,19 +43,22 @@ std::string TokenFile::path(const std::string& output) { return output + "/.toke
 TokenFile::TokenFile(std::string output, const parallel::JobToken& token)
     : output_(std::move(output)), text_(token.text()) {
   std::error_code made;
-  std::filesystem::create_directories(output_, made);
+  made_output_ = std::filesystem::create_directories(output_, made);
   const std::string line = text_ + "\n";
   const int error =
       made ? made.value() : base::write_file_atomically(path(output_), std::as_bytes(std::span(line)), 0600);
-  if (error == 0) return;
+  if (error == 0) {
+    text_at(path(output_));  // what the others could not take shows here first
+    return;
+  }
   const std::string text =
       "the job's token cannot be written: " + path(output_) + ": " + base::errno_text(error);
   if (io::is_full_disk(error)) throw base::checkpoint_error(text + io::remedy_of(error, true));
   throw base::spec_error(text + "; set `output` to a directory that can be written");
 }
 
-// Another run of the same output may have left its own since. A directory that holds nothing else was made
-// for this.
+// Another run of the same output may have left its own since. A directory that was made for this goes with it
+// where it holds nothing else.
 TokenFile::~TokenFile() {
   try {
     if (text_at(path(output_)) != text_) return;
@@ -60,7 +66,7 @@ TokenFile::~TokenFile() {
     return;
   }
   ::unlink(path(output_).c_str());
-  ::rmdir(output_.c_str());
+  if (made_output_) ::rmdir(output_.c_str());
 }
 
 std::optional<parallel::JobToken> TokenFile::read(const std::string& output) {

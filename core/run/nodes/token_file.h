@@ -12,7 +12,7 @@ namespace trainerd::core::run {
 class TokenFile {
  public:
   /// In `output`, which is made where it is not there; a file of an earlier run is replaced. Throws SpecError
-  /// when it cannot be written, CheckpointError when the disk is full.
+  /// when it cannot be written, or not for its owner alone; CheckpointError when the disk is full.
   TokenFile(std::string output, const parallel::JobToken& token);
   ~TokenFile();
   TokenFile(const TokenFile&) = delete;
@@ -25,6 +25,7 @@ class TokenFile {
 
  private:
   std::string output_, text_;
+  bool made_output_ = false;
 };
 
 }  // namespace trainerd::core::run

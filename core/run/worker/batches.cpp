@@ -48,14 +48,14 @@ std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, 
   constexpr std::int64_t kMany = 100;  // one in so many
   const std::int64_t limited = data.limited_samples(), samples = data.samples();
   if (limited <= samples / kMany) return std::nullopt;
-  return io::NoticeRecord{io::NoticeKind::warning,
-                          0,
-                          "data.max_documents: " + std::to_string(limited) + " of " +
-                              std::to_string(samples) + " packed samples hold " +
-                              std::to_string(job.data.max_documents) +
-                              " documents, the most that it allows, and have room for more: set it larger to "
-                              "fill them",
-                          {}};
+  return io::NoticeRecord{
+      io::NoticeKind::warning,
+      0,
+      "data.max_documents: " + std::to_string(limited) + " of " + std::to_string(samples) +
+          " packed samples hold " + std::to_string(job.data.max_documents) +
+          " documents, the most that it allows, and have room for more: a new run can set it "
+          "larger to fill them",
+      {}};
 }
 
 train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,

@@ -45,8 +45,9 @@ void raise(int event) {
 constexpr std::size_t kStrangerBytes = 5 + frames::kGreeting.size() + JobToken::kNonceBytes;
 // Refusals in a row that are told one by one; then each that doubles their count.
 constexpr std::int64_t kToldOneByOne = 32;
-// A stranger this old makes room for who comes when there are no descriptors left.
+// A stranger this old makes room for who comes when there are so many of them, or no descriptors left.
 constexpr double kPatienceWithStrangers = 1;
+constexpr std::ptrdiff_t kManyStrangers = 1024;
 
 struct Connection {
   base::UniqueFd socket;
@@ -112,6 +113,9 @@ void StoreServer::State::make_room() {
 }
 
 void StoreServer::State::accept_all() {
+  if (std::count_if(connections.begin(), connections.end(), [](const Connection& c) { return !c.admitted; }) >
+      kManyStrangers)
+    make_room();
   for (;;) {
     base::UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
