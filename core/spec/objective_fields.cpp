@@ -6,7 +6,6 @@ namespace trainerd::core::spec {
 namespace {
 
 constexpr double kMostSteps = 1e12;
-constexpr double kMostRate = 0.9999999;  // fp32 tells it from 1
 
 }  // namespace
 
@@ -26,7 +25,7 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
        "each update `decay` of it and the rest of the new weights; it begins as the first weights, is in "
        "checkpoints, and `trainerd export --ema` takes it; 0: none. A run keeps one from its start or not at "
        "all")
-      .between(0, kMostRate);
+      .from_below(0, 1);
   t.add("ema.every", &average.every, "steps between its updates")
       .between(1, kMostSteps)
       .idle_if(!average.on(), "ema.decay is 0");
@@ -34,10 +33,10 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
   t.add("dropout.embedding", &dropout.embedding,
         "part of the embeddings' elements that training drops (GPT-2's embd_pdrop), drawn by seed, step, "
         "sample and place, so that every layout drops the same; evaluation drops none")
-      .between(0, kMostRate);
+      .from_below(0, 1);
   t.add("dropout.residual", &dropout.residual,
         "the same of what attention and MLP add to the residual stream (resid_pdrop)")
-      .between(0, kMostRate);
+      .from_below(0, 1);
   t.add("dropout.attention", FixedWord{"0"}, "the same of attention's probabilities (attn_pdrop)");
 }
 

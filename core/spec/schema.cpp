@@ -1,6 +1,7 @@
 // What JSON Schema cannot say stays with the parser: conditions between keys, spellings of numbers (0x10, 1e3
 // for an integer, .inf), forms of names and addresses. The schema is never the stricter of the two. It uses
 // keywords that mean the same since draft 7, because editors read no newer ones.
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -104,7 +105,15 @@ Json type_json(const Field& field) {
           [&](const Duration&) { return duration_json(limits); },
           [&](const StepsOrDuration&) { return any_of(integer_json(limits), duration_json({})); },
           [&](const RecipeName&) { return one_of(recipe_names()); },
-          [&](const FixedWord& fixed) { return one_of({fixed.word}); },
+          [&](const FixedWord& fixed) {
+            const std::string_view word = fixed.word;
+            double number = 0;
+            const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+            const bool is_number = error == std::errc() && end == word.data() + word.size();
+            if (!is_number) return one_of({fixed.word});
+            return any_of({{"type", "number"}, {"enum", Json::array({number_json(number)})}},
+                          one_of({fixed.word}));
+          },
           [&](const BaseFile&) { return some_text(); },
           [&](const Subtree&) {
             return Json{{"type", "object"}};

@@ -1,5 +1,7 @@
 #include "core/train/weight_average.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -15,11 +17,12 @@ WeightAverage::WeightAverage(const job::AverageOptions& options, std::unique_ptr
 void WeightAverage::update(kernels::Stream& stream, const UpdateStep& step) {
   rule_->update(stream, step);
   if (step.step % options_.every != 0) return;
+  // What fp32 rounds to 1 would keep the first weights for ever.
+  const float decay = std::min(static_cast<float>(options_.decay), std::nextafter(1.0f, 0.0f));
   for (const model::StatePart& part : view_.state_parts())
-    backend_.average_update(stream, {.weights = part.master,
-                                     .average = part.states.back(),
-                                     .control = step.control,
-                                     .decay = static_cast<float>(options_.decay)});
+    backend_.average_update(
+        stream,
+        {.weights = part.master, .average = part.states.back(), .control = step.control, .decay = decay});
 }
 
 }  // namespace trainerd::core::train
