@@ -49,11 +49,12 @@ inline double sum(Wide a) {
   return d[0];
 }
 
-/// e^x to within 2 units in the last place; 0 at -infinity, infinity above 88.73, NaN for NaN.
-/// Range reduction x = n ln 2 + r with ln 2 in two parts (Cody and Waite), then e^r for |r| <= ln 2 / 2 by
-/// the Taylor series to r^7, whose remainder is below 6e-9 relative, a tenth of a unit in the last place.
-inline Vec exp(Vec x) {
-  x = min(broadcast(89.0f), max(broadcast(-104.0f), x));
+/// x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts (Cody and Waite), and (e^r - 1) / r by the Taylor
+/// series of e^r to r^7, whose remainder is below 6e-9 relative, a tenth of a unit in the last place.
+struct ReducedExp {
+  Vec n, r, series;
+};
+inline ReducedExp reduced_exp(Vec x) {
   const Vec n = round_to_whole(x * broadcast(1.44269504088896341f));
   Vec r = fnma(n, broadcast(0.693359375f), x);
   r = fnma(n, broadcast(-2.12194440e-4f), r);
@@ -63,9 +64,13 @@ inline Vec exp(Vec x) {
   p = fma(p, r, broadcast(1.0f / 24.0f));
   p = fma(p, r, broadcast(1.0f / 6.0f));
   p = fma(p, r, broadcast(0.5f));
-  p = fma(p, r, broadcast(1.0f));
-  p = fma(p, r, broadcast(1.0f));
-  return scale_by_power(p, n);
+  return {n, r, fma(p, r, broadcast(1.0f))};
+}
+
+/// e^x to within 2 units in the last place; 0 at -infinity, infinity above 88.73, NaN for NaN.
+inline Vec exp(Vec x) {
+  const ReducedExp e = reduced_exp(min(broadcast(89.0f), max(broadcast(-104.0f), x)));
+  return scale_by_power(fma(e.series, e.r, broadcast(1.0f)), e.n);
 }
 
 /// 1 / (1 + e^-x); exact limits at both ends.
@@ -78,18 +83,8 @@ struct Tanh {
 /// tanh x = m / (m + 2) with m = e^2x - 1, whose small values are exact to the last places: e^2x = 2^n (1 +
 /// q) by the series of `exp`, and m = 2^n q + (2^n - 1). The slope is 4 e^2x / (m + 2)^2. NaN for NaN.
 inline Tanh tanh(Vec x) {
-  const Vec y = min(broadcast(40.0f), max(broadcast(-40.0f), x + x));
-  const Vec n = round_to_whole(y * broadcast(1.44269504088896341f));
-  Vec r = fnma(n, broadcast(0.693359375f), y);
-  r = fnma(n, broadcast(-2.12194440e-4f), r);
-  Vec p = broadcast(1.0f / 5040.0f);
-  p = fma(p, r, broadcast(1.0f / 720.0f));
-  p = fma(p, r, broadcast(1.0f / 120.0f));
-  p = fma(p, r, broadcast(1.0f / 24.0f));
-  p = fma(p, r, broadcast(1.0f / 6.0f));
-  p = fma(p, r, broadcast(0.5f));
-  p = fma(p, r, broadcast(1.0f));
-  const Vec q = p * r, power = scale_by_power(broadcast(1.0f), n);
+  const ReducedExp e = reduced_exp(min(broadcast(40.0f), max(broadcast(-40.0f), x + x)));
+  const Vec q = e.series * e.r, power = scale_by_power(broadcast(1.0f), e.n);
   const Vec m = fma(power, q, power - broadcast(1.0f)), inverse = broadcast(1.0f) / (m + broadcast(2.0f));
   return {m * inverse, broadcast(4.0f) * fma(power, q, power) * inverse * inverse};
 }
