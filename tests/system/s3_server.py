@@ -226,7 +226,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if f"<PartNumber>{number}</PartNumber><ETag>\"{hashlib.md5(part).hexdigest()}\"</ETag>" not in body.decode():
                     raise Denied(400, "InvalidPart")
             server.objects[path] = b"".join(part for _, part in sorted(parts.items()))
-            self.reply(200, b"<R/>", fault=fault)
+            self.reply(200, b"<CompleteMultipartUploadResult/>", fault=fault)
         elif self.command == "DELETE" and "uploadId" in query:
             if server.uploads.pop(query["uploadId"], None) is None:
                 raise Denied(404, "NoSuchUpload")
