@@ -9,7 +9,7 @@ using namespace kernels;
 
 namespace {
 
-// Places of a layer, and of the model, that a step's key is split over.
+// Each place of the model that drops elements has a number of its own: its random numbers are keyed by it.
 constexpr std::uint64_t kEmbeddingPlace = 0, kFirstLayerPlace = 1, kPlacesOfLayer = 2;
 
 std::uint64_t place_of(const LayerParams& ids, Segment::Kind half) {

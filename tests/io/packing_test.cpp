@@ -13,6 +13,7 @@
 #include "io/tokens/token_blend.h"
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
+#include "tests/full.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd::io;
@@ -193,16 +194,22 @@ TEST_CASE("packing is of files that say where documents begin, and inspect says 
              Contains("no file says where its documents begin"));
 }
 
-TEST_CASE("packing ten million documents takes some seconds and 24 bytes for each", "[.][packing-speed]") {
+// The time is told, not judged: machines differ. Full runs pack ten million documents.
+TEST_CASE("many documents leave next to no room in their sequences", "[packing-speed]") {
   std::mt19937 random(1);
-  std::vector<std::int64_t> lengths(10'000'000);
-  for (std::int64_t& length : lengths)
+  std::vector<std::int64_t> lengths(runs_full() ? 10'000'000 : 100'000);
+  std::int64_t predicted = 0;
+  for (std::int64_t& length : lengths) {
     length = static_cast<std::int64_t>(std::exp(6 + 1.2 * std::normal_distribution<double>()(random))) + 2;
+    predicted += length - 1;
+  }
   const auto begin = std::chrono::steady_clock::now();
   const PackedSequences packed = packed_lengths(lengths, {.seq_len = 2048, .key = 1});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  WARN(seconds.count() << " s, " << packed.count() << " sequences, "
-                       << 100.0 * static_cast<double>(packed.predicted()) /
-                              (2048.0 * static_cast<double>(packed.count()))
-                       << "% predict, " << packed.cut_documents() << " documents cut");
+  CHECK(packed.predicted() == predicted);
+  const double filled = static_cast<double>(predicted) / (2048.0 * static_cast<double>(packed.count()));
+  CHECK(filled > 0.99);
+  CHECK(filled <= 1);
+  if (runs_full())
+    WARN(seconds.count() << " s, " << packed.count() << " sequences, " << 100 * filled << "% predict");
 }

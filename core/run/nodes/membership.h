@@ -61,8 +61,8 @@ class Membership {
   kernels::Isa isa() const { return go_.isa; }
   /// The leader's.
   const Go& go() const { return go_; }
-  /// The leader's word to the others, once the output directory is its own: an agent that comes later is told
-  /// that it is late.
+  /// Sends the others `Go`. The leader calls it when it holds the output directory. Agents that come later
+  /// are told that the job runs already.
   void begin(Go go);
 
   /// What this node's workers need to meet those of other nodes.
@@ -105,7 +105,7 @@ class Membership {
 
   MembershipOptions options_;
   std::string output_;                             ///< of the job
-  bool leaves_token_ = false;                      ///< the leader's: nobody gave one
+  bool leaves_token_ = false;                      ///< the leader made the token, and writes the token file
   std::optional<TokenFile> token_file_;            ///< of the leader, while others may come
   std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
