@@ -24,6 +24,9 @@ struct TensorSlice {
   std::vector<std::int64_t> shape;
   /// Its name in the shard's file when that is not `name`: a shard may hold several boxes of one tensor.
   std::string stored = {};
+  /// 64-bit XXH3 of its bytes in that file; absent of what no file holds, and in checkpoints of older
+  /// versions.
+  std::optional<std::uint64_t> xxh3 = {};
 
   const std::string& stored_name() const { return stored.empty() ? name : stored; }
 };

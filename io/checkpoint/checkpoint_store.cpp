@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -87,6 +88,18 @@ void require_there(const Storage& storage, const std::string& folder, std::span<
   }
 }
 
+std::vector<TensorSlice> with_checksums(const ShardContent& shard, const SafetensorsHeader& header) {
+  std::map<std::string, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
+  std::vector<TensorSlice> slices = shard.slices;
+  for (TensorSlice& slice : slices) {
+    const StoredTensor& tensor = *stored.at(slice.stored_name());
+    slice.xxh3 = xxh3_64(shard.bytes.subspan(static_cast<std::size_t>(header.data_offset + tensor.begin),
+                                             static_cast<std::size_t>(tensor.end - tensor.begin)));
+  }
+  return slices;
+}
+
 std::string manifest_text(const TrainingState& state, std::span<const WrittenShard> shards) {
   std::string text = to_json(state, shards);
   parse_manifest(text);  // what could not be read back must not be called a checkpoint
@@ -151,11 +164,12 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
     for (const ShardContent& shard : shards) {
       const std::string file = shard_file(first + static_cast<std::int64_t>(written.size()));
       const auto bytes = static_cast<std::int64_t>(shard.bytes.size());
-      check_shard(parse_safetensors(shard.bytes, bytes), shard.slices, file);
+      const SafetensorsHeader header = parse_safetensors(shard.bytes, bytes);
+      check_shard(header, shard.slices, file);
       name = folder + "/" + file;
       storage->remove(name);  // of a try that failed
       storage->write(name, shard.bytes);
-      written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, shard.slices});
+      written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, with_checksums(shard, header)});
     }
     storage->sync_folder(folder);
   } catch (...) {
