@@ -63,13 +63,14 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
     for (const io::ShardContent& shard : job.shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
     for (const io::WrittenShard& shard : job.written) bytes += shard.info.bytes;
     if (job.part == Part::discard) {
-      store.discard(job.state.step);
+      store.discard(job.state.step, job.folder);
     } else if (job.part == Part::shards) {
-      result.written = store.write_shards(job.state.step, job.first_rank, job.shards);
+      result.written = store.write_shards(job.state.step, job.folder, job.first_rank, job.shards);
       result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
     } else {
-      io::StoredCheckpoint stored =
-          job.part == Part::all ? store.write(job.state, job.shards) : store.complete(job.state, job.written);
+      io::StoredCheckpoint stored = job.part == Part::all
+                                        ? store.write(job.state, job.shards)
+                                        : store.complete(job.state, job.folder, job.written);
       result.record = {stored.step, bytes, job.snapshot_seconds, seconds(), stored.path};
       result.left_over = std::move(stored.left_over);
     }

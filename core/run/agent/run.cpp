@@ -56,7 +56,7 @@ Run::Run(const AgentOptions& options, Membership& membership)
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),
-      store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
+      store_(output_.checkpoints(), options.job.checkpoint.keep),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
       restarts_(job_.restarts),
@@ -91,7 +91,8 @@ void Run::begin() {
                      .tokens = start_.tokens,
                      .order = start_.order,
                      .evaluate_first = start_.evaluate_first,
-                     .resume_path = start_.resume_path});
+                     .resume_path = start_.resume_path,
+                     .folders = folders_});
 }
 
 AgentResult Run::run() {

@@ -142,6 +142,7 @@ class Run {
     return attempt < attempt_->number() && step > start_.step;
   }
   std::vector<std::int64_t> busy_segments() const;
+  std::int64_t folder_attempt(std::int64_t step) const;
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -182,11 +183,15 @@ class Run {
   struct Saving {
     int segment = 0;
     std::int64_t attempt = 1;  ///< whose snapshot it is
+    std::int64_t folder = 1;   ///< the attempt of its folder
     bool in_use = true;        ///< by this node's writer
     bool dropped = false;      ///< by the job
   };
   std::map<std::int64_t, Saving> saving_;  ///< by step: checkpoints that are not complete
   bool saves_fail_ = false;                ///< since the last that is
+  /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
+  /// first.
+  std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
   Start start_;                                ///< of the present attempt, for every rank

@@ -18,6 +18,8 @@ namespace {
 // a little longer.
 constexpr double kStoppedSeconds = 20;
 constexpr double kDoneSeconds = 60;
+// Of the latest steps: none that is earlier is saved again.
+constexpr std::size_t kFoldersKnown = 1000;
 
 }  // namespace
 
@@ -38,8 +40,11 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
-  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number()};
-  if (membership_.leads() && !alone) parts_.begin(job.state);
+  job.folder = folder_attempt(held.step);
+  folders_[held.step] = job.folder + 1;
+  while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
+  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number(), .folder = job.folder};
+  if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
   snapshots_->add(std::move(held));
   if (saves_fail_) delay_saves();
@@ -152,6 +157,12 @@ void Run::drop_saves_after(std::int64_t step) {
   for (const std::int64_t saved : idle) release(saved);
 }
 
+/// A step that is saved again has another folder.
+std::int64_t Run::folder_attempt(std::int64_t step) const {
+  const auto known = folders_.find(step);
+  return known == folders_.end() ? 1 : known->second;
+}
+
 std::vector<std::int64_t> Run::busy_segments() const {
   std::vector<std::int64_t> segments;
   for (const auto& [step, saving] : saving_) segments.push_back(saving.segment);
@@ -165,6 +176,8 @@ void Run::drop_save(std::int64_t step) {
     membership_.send(SaveDropped{step, attempt_->number()});
     CheckpointWriter::Job discard{.part = CheckpointWriter::Part::discard};
     discard.state.step = step;
+    const auto saving = saving_.find(step);
+    discard.folder = saving == saving_.end() ? folder_attempt(step) : saving->second.folder;
     writer_.enqueue(std::move(discard));
   }
   if (const auto saving = saving_.find(step); saving != saving_.end()) {
