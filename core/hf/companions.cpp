@@ -9,6 +9,7 @@
 #include <span>
 
 #include "io/hash/hash.h"
+#include "io/storage/local_storage.h"
 #include "io/storage/storage.h"
 #include "io/text/json.h"
 #include "kernels/base/error.h"
@@ -121,14 +122,14 @@ void copy_tokenizer(const std::string& from, const std::string& to) {
 }
 
 void replace_tokenizer(const std::string& from, const std::string& to) {
-  const std::unique_ptr<io::Storage> beside =
-      io::open_storage(std::filesystem::path(to).parent_path().string());
+  const std::filesystem::path parent = std::filesystem::path(io::local_path(to)).parent_path();
+  io::LocalStorage beside(parent.empty() ? "." : parent.string());
   const std::string name = std::filesystem::path(to).filename().string(), partial = name + ".partial";
-  beside->remove(partial);
-  copy_tokenizer(from, beside->path_of(partial));
-  beside->remove(name);
-  beside->rename(partial, name);
-  beside->sync_folder("");
+  beside.remove(partial);
+  copy_tokenizer(from, beside.path_of(partial));
+  beside.remove(name);
+  beside.rename(partial, name);
+  beside.sync_folder("");
 }
 
 }  // namespace trainerd::core::hf

@@ -351,6 +351,14 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .at_least(0);
   t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
       .between(1, kMaxSteps);
+  t.add("checkpoint.keep_every", &job.checkpoint.keep_every,
+        "and for good the first checkpoint of every so many steps; 0: none")
+      .between(0, kMaxSteps);
+  t.add(
+       "checkpoint.good_after", &job.checkpoint.good_after,
+       "a checkpoint is tagged good when the losses of so many steps after it were in line with those before "
+       "(robust z-score below 8); the newest one that is tagged is never removed; 0: none is tagged")
+      .between(0, kMaxSteps);
   t.add("checkpoint.async", &job.checkpoint.async, "write checkpoints while training continues");
   t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "

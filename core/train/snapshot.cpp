@@ -57,7 +57,7 @@ Snapshot::Snapshot(const model::ParamStore& params) {
       add(view, "optimizer." + view.states()[s] + ".",
           [s](const model::StatePart& part) { return part.states[s]; });
   }
-  layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}});
+  layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}}, io::Gaps::none);
 }
 
 void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segment) const {

@@ -5,12 +5,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "io/checkpoint/retention.h"
 #include "io/checkpoint/safetensors.h"
+#include "io/storage/storage.h"
 #include "kernels/tensor/dtype.h"
 
 namespace trainerd::io {
@@ -102,7 +107,11 @@ std::string to_json(const TrainingState& state, std::span<const WrittenShard> sh
 struct StoredCheckpoint {
   std::int64_t step = 0;
   std::string path;
+  bool good = false;           ///< tagged: the losses that followed it stayed sane
   std::string left_over = {};  ///< of one just written: why older ones could not be removed; empty: they were
+
+  /// Of its folder: "step-00000010".
+  std::string name() const { return path.substr(path.rfind('/') + 1); }
 };
 
 /// Checks that a shard's file holds exactly the tensors that its slices say. Throws CheckpointError naming
@@ -110,38 +119,78 @@ struct StoredCheckpoint {
 void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices,
                  const std::string& file);
 
-/// The checkpoints of one run: a directory with one folder a step. A folder is complete when it holds the
-/// file COMPLETE, made last: shards and manifest are written into a folder of another name, fsynced, the
-/// folder renamed, then marked. A kill at any moment leaves every earlier checkpoint whole.
+/// Folders that are being read: they are not removed. For several threads.
+class PinnedFolders {
+ public:
+  void pin(const std::string& folder);
+  void unpin(const std::string& folder);
+  bool has(const std::string& folder) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::multiset<std::string> folders_;
+};
+
+/// The checkpoints of one run: a folder of a storage for each step. Shards and manifest are written under
+/// their last names, and COMPLETE after all of them are durable: no rename, so that a disk and an object
+/// store take the same steps. What has no COMPLETE is ignored, and a checkpoint that is removed loses it
+/// first: a kill at any moment leaves every earlier checkpoint whole. A step that is saved again goes to a
+/// folder of its own attempt, and the older one goes when that is complete.
 class CheckpointStore {
  public:
   /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
-  /// Nodes that write one checkpoint together share `run`, which no other run has.
-  CheckpointStore(std::string directory, std::int64_t keep, std::string run = "");
+  CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every = 0);
+  /// What is there is not looked at.
+  CheckpointStore(std::shared_ptr<Storage> storage, Retention retention)
+      : storage_(std::move(storage)), retention_(retention) {}
 
   /// Removes what kills left, at the start of a run that has the directory to itself. The first problem;
   /// empty: none.
   std::string collect_partial() const;
 
-  /// Hashes, writes and completes a checkpoint, then removes the oldest beyond `keep` and what earlier kills
-  /// left; what cannot be removed is left for the next one. On an error (disk full, ...) removes what it
-  /// wrote and throws CheckpointError: a StorageError can be tried again. An existing complete one of the
-  /// same step is replaced.
+  /// The attempt that a checkpoint of this step is, by the folders that are there.
+  std::int64_t next_attempt(std::int64_t step) const;
+  /// The same of every step whose first attempt is taken.
+  std::map<std::int64_t, std::int64_t> next_attempts() const;
+
+  /// Hashes, writes and completes a checkpoint, then removes the oldest ones that are not to be kept, and
+  /// what earlier kills left; what cannot be removed is left for the next one. On an error (disk full, ...)
+  /// removes what it wrote and throws CheckpointError: a StorageError can be tried again.
   StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
 
   // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first`
   // on, and one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under
-  // way meanwhile. After a StorageError either can be tried again.
-  std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t first,
+  // way meanwhile. All agree on the attempt. After a StorageError either can be tried again.
+  std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t attempt, std::int64_t first,
                                          std::span<const ShardContent> shards) const;
-  StoredCheckpoint complete(const TrainingState& state, std::span<const WrittenShard> shards) const;
+  StoredCheckpoint complete(const TrainingState& state, std::int64_t attempt,
+                            std::span<const WrittenShard> shards) const;
+
+  // The same of a checkpoint that is elsewhere, file by file, under its folder's name. What is there of one
+  // that was interrupted is not written again.
+  /// The bytes that were written.
+  std::int64_t copy_shard(const std::string& folder, const std::string& file, const StoredFile& from,
+                          const Pace& pace) const;
+  StoredCheckpoint complete_copy(const std::string& folder, const std::string& manifest) const;
 
   /// Removes what is there of a checkpoint that will not be completed.
-  void discard(std::int64_t step) const;
+  void discard(std::int64_t step, std::int64_t attempt) const;
 
-  /// Complete checkpoints, newest first. Throws StorageError when one cannot be looked at.
+  /// Tags the complete checkpoint of a step as good. False when there is none.
+  bool tag_good(std::int64_t step) const;
+
+  /// A folder that stays while it is read.
+  PinnedFolders& pinned() const { return *pinned_; }
+  /// One checkpoint's files.
+  std::shared_ptr<Storage> folder(const std::string& name) const;
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
+
+  /// Complete checkpoints, newest first; of a step the newest attempt. Throws StorageError when one cannot be
+  /// looked at.
   std::vector<StoredCheckpoint> list() const;
-  /// Those that lack their marker, newest first.
+  /// The same with all attempts.
+  std::vector<StoredCheckpoint> list_attempts() const;
+  /// Those that lack their marker, of steps without a complete one, newest first.
   std::vector<StoredCheckpoint> incomplete() const;
 
   struct Found {
@@ -155,19 +204,21 @@ class CheckpointStore {
       const std::function<void(const std::string& path, const std::string& why)>& rejected) const;
 
  private:
-  std::string partial_name(std::int64_t step) const;
-  std::string directory_;
-  std::int64_t keep_;
-  std::string run_;
+  void mark(const std::string& name, const std::string& manifest, std::span<const WrittenShard> shards) const;
+  std::shared_ptr<Storage> storage_;
+  Retention retention_;
+  std::shared_ptr<PinnedFolders> pinned_ = std::make_shared<PinnedFolders>();
 };
 
 /// The complete checkpoints in a directory, and those that lack their marker; newest first. Nothing is
 /// written.
-std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory);
-std::vector<StoredCheckpoint> list_incomplete(const std::string& directory);
+std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory, const OpenRemote& remote = {});
+std::vector<StoredCheckpoint> list_incomplete(const std::string& directory, const OpenRemote& remote = {});
 
 /// Reads and checks one checkpoint: throws CheckpointError naming the file and what is wrong with it.
-Manifest verify_checkpoint(const std::string& path);
+Manifest verify_checkpoint(const std::string& path, const OpenRemote& remote = {});
+/// The same of the checkpoint at the storage's root.
+Manifest verify_checkpoint(const Storage& storage);
 
 /// Whether every element of `box` lies in one of `held`, of the same tensor.
 bool covers(std::span<const TensorSlice> held, const TensorSlice& box);
@@ -176,7 +227,7 @@ bool covers(std::span<const TensorSlice> held, const TensorSlice& box);
 /// needs.
 class CheckpointReader {
  public:
-  explicit CheckpointReader(std::string path);
+  explicit CheckpointReader(const std::string& path, const OpenRemote& remote = {});
   /// Of shards in memory, which outlive this; `name` is for messages. No disk is read.
   CheckpointReader(std::string name, std::span<const ShardContent> shards);
   ~CheckpointReader();

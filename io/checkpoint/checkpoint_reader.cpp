@@ -7,6 +7,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/files.h"
 #include "io/hash/hash.h"
+#include "io/storage/memory_file.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
 
@@ -90,21 +91,6 @@ void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, c
   }
 }
 
-/// A file whose bytes are in memory.
-class MemoryFile final : public StoredFile {
- public:
-  explicit MemoryFile(std::span<const std::byte> content) : content_(content) {}
-  std::int64_t bytes() const override { return static_cast<std::int64_t>(content_.size()); }
-  void read(std::int64_t offset, std::span<std::byte> out) const override {
-    if (offset < 0 || offset > bytes() || std::cmp_greater(out.size(), bytes() - offset))
-      throw base::checkpoint_error("a snapshot in memory is shorter than its header says");
-    std::copy_n(content_.data() + offset, out.size(), out.data());
-  }
-
- private:
-  std::span<const std::byte> content_;
-};
-
 }  // namespace
 
 bool covers(std::span<const TensorSlice> held, const TensorSlice& box) {
@@ -185,8 +171,9 @@ struct CheckpointReader::State {
   }
 };
 
-CheckpointReader::CheckpointReader(std::string path) : state_(std::make_unique<State>()) {
-  state_->storage = open_storage(path);
+CheckpointReader::CheckpointReader(const std::string& path, const OpenRemote& remote)
+    : state_(std::make_unique<State>()) {
+  state_->storage = open_storage(path, remote);
   state_->name = state_->storage->path_of("");
   state_->manifest = read_manifest(*state_->storage);
   state_->index_slices();

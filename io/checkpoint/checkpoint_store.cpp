@@ -13,27 +13,21 @@
 #include "io/hash/hash.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
+#include "io/storage/subfolder.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {
 namespace {
 
-// A folder that is being removed must never look complete with half its files gone: it loses its name first.
+// A checkpoint that is being removed must never look complete with half its files gone: its marker goes
+// first.
 void remove_folder(Storage& storage, const std::string& name) {
-  const std::string aside = std::string(kPartialPrefix) + "removed-" + name;
-  storage.remove(aside);
-  storage.rename(name, aside);
-  storage.remove(aside);
-}
-
-// Whether other nodes of `run` may be writing it: a checkpoint of a step after `step`.
-bool is_under_way(std::string_view name, std::int64_t step, const std::string& run) {
-  const std::string suffix = "-" + run;
-  if (run.empty() || !name.starts_with(kPartialPrefix) || !name.ends_with(suffix)) return false;
-  name.remove_prefix(kPartialPrefix.size());
-  name.remove_suffix(suffix.size());
-  const auto folder = parse_folder(std::string(name));
-  return folder && folder->step > step;
+  const std::string marker = name + "/" + kMarkerFile;
+  if (storage.exists(marker)) {
+    storage.remove(marker);
+    storage.sync_folder(name);
+  }
+  storage.remove(name);
 }
 
 // What a clean-up could not do; the rest of it goes on.
@@ -52,22 +46,40 @@ class Problems {
   std::string first_;
 };
 
-// Removes the leftovers of kills, and complete checkpoints beyond the newest `keep` up to `step`. Later steps
-// are damaged ones that a resume passed over: they are left to be looked at, until training reaches their
-// step again. When a folder cannot be looked at nothing is removed. The first problem; empty: none.
-std::string clean_up(Storage& storage, std::int64_t step, std::int64_t keep, const std::string& run) {
+// The folders that may go once that of `step` is complete: older attempts, what is not to be kept, and what
+// kills left up to this step. Later steps are being written by other nodes, or are damaged ones that a resume
+// passed over: they are left to be looked at, until training reaches their step again.
+std::vector<std::string> folders_to_remove(const Folders& folders, std::int64_t step,
+                                           const Retention& retention) {
+  std::vector<std::string> names;
+  std::vector<Folder> newest;  // attempts
+  std::vector<Retained> candidates;
+  for (const Folder& folder : folders.complete) {
+    if (folder.step > step) continue;
+    if (!newest.empty() && newest.back().step == folder.step) {
+      names.push_back(folder.name);
+    } else {
+      newest.push_back(folder);
+      candidates.push_back({folder.step, folder.good});
+    }
+  }
+  const std::vector<bool> stays = retained(candidates, retention);
+  for (std::size_t i = 0; i < newest.size(); ++i)
+    if (!stays[i]) names.push_back(newest[i].name);
+  for (const Folder& folder : folders.incomplete)
+    if (folder.step <= step) names.push_back(folder.name);
+  return names;
+}
+
+// When a folder cannot be looked at nothing is removed. The first problem; empty: none.
+std::string clean_up(Storage& storage, std::int64_t step, const Retention& retention,
+                     const PinnedFolders& pinned) {
   Problems problems;
   problems.attempt([&] {
-    std::vector<std::string> kept;
-    std::int64_t counted = 0;
-    for (const Folder& folder : folders_of(storage).complete)
-      if (folder.step > step || counted++ < keep) kept.push_back(folder.name);
-    for (const std::string& name : storage.list("")) {
-      if (name.starts_with(kPartialPrefix) && !is_under_way(name, step, run))
-        problems.attempt([&] { storage.remove(name); });
-      if (parse_folder(name) && std::find(kept.begin(), kept.end(), name) == kept.end())
-        problems.attempt([&] { remove_folder(storage, name); });
-    }
+    for (const std::string& name : folders_to_remove(folders_of(storage), step, retention))
+      if (!pinned.has(name)) problems.attempt([&] { remove_folder(storage, name); });
+    for (const std::string& name : storage.list(""))
+      if (name.starts_with(kPartialPrefix)) problems.attempt([&] { storage.remove(name); });
     storage.sync_folder("");
   });
   return problems.first();
@@ -114,50 +126,76 @@ std::string probe_name() {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(std::string directory, std::int64_t keep, std::string run)
-    : directory_(std::move(directory)), keep_(keep), run_(std::move(run)) {
+void PinnedFolders::pin(const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  folders_.insert(folder);
+}
+
+void PinnedFolders::unpin(const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = folders_.find(folder); found != folders_.end()) folders_.erase(found);
+}
+
+bool PinnedFolders::has(const std::string& folder) const {
+  const std::lock_guard lock(mutex_);
+  return folders_.contains(folder);
+}
+
+CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every)
+    : CheckpointStore(open_storage(directory), {.keep = keep, .keep_every = keep_every}) {
   base::check(keep >= 1, "a checkpoint store keeps at least one checkpoint");
-  const std::unique_ptr<Storage> storage = open_storage(directory_);
-  storage->make_folder("");
+  storage_->make_folder("");
   // Found out now, not after an hour of training.
   const std::string probe = probe_name();
-  storage->write(probe, {});
-  storage->remove(probe);
+  storage_->write(probe, {});
+  storage_->remove(probe);
 }
 
 std::string CheckpointStore::collect_partial() const {
-  const std::unique_ptr<Storage> storage = open_storage(directory_);
   Problems problems;
   problems.attempt([&] {
-    for (const std::string& name : storage->list(""))
-      if (name.starts_with(kPartialPrefix)) problems.attempt([&] { storage->remove(name); });
+    for (const std::string& name : storage_->list(""))
+      if (name.starts_with(kPartialPrefix)) problems.attempt([&] { storage_->remove(name); });
+    // One with a manifest may have lost its marker some other way: it is left to be looked at.
+    for (const Folder& folder : folders_of(*storage_).incomplete)
+      problems.attempt([&] {
+        if (!storage_->exists(folder.name + "/" + kManifestFile)) storage_->remove(folder.name);
+      });
   });
   return problems.first();
 }
 
-std::string CheckpointStore::partial_name(std::int64_t step) const {
-  return std::string(kPartialPrefix) + folder_name(step) + (run_.empty() ? "" : "-" + run_);
+std::map<std::int64_t, std::int64_t> CheckpointStore::next_attempts() const {
+  std::map<std::int64_t, std::int64_t> next;
+  for (const std::string& name : storage_->list(""))
+    if (const std::optional<Folder> folder = parse_folder(name); folder && folder->attempt > 0)
+      next[folder->step] = std::max(next[folder->step], folder->attempt + 1);
+  return next;
+}
+
+std::int64_t CheckpointStore::next_attempt(std::int64_t step) const {
+  const std::map<std::int64_t, std::int64_t> next = next_attempts();
+  const auto found = next.find(step);
+  return found == next.end() ? 1 : found->second;
 }
 
 StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<const ShardContent> shards) {
-  const std::unique_ptr<Storage> storage = open_storage(directory_);
-  storage->remove(partial_name(state.step));
+  const std::int64_t attempt = next_attempt(state.step);
   try {
-    return complete(state, write_shards(state.step, 0, shards));
+    return complete(state, attempt, write_shards(state.step, attempt, 0, shards));
   } catch (...) {
-    try {
-      storage->remove(partial_name(state.step));
-    } catch (const base::CheckpointError&) {  // goes with the next clean-up
-    }
+    discard(state.step, attempt);
     throw;
   }
 }
 
-std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::int64_t first,
+std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::int64_t attempt,
+                                                        std::int64_t first,
                                                         std::span<const ShardContent> shards) const {
-  const std::unique_ptr<Storage> storage = open_storage(directory_);
-  const std::string folder = partial_name(step);
-  storage->make_folder(folder);
+  const std::string folder = folder_name(step, attempt);
+  if (is_complete(*storage_, folder))
+    throw base::checkpoint_error(storage_->path_of(folder) + ": is complete, and not written again");
+  storage_->make_folder(folder);
   std::vector<WrittenShard> written;
   std::string name;
   try {
@@ -167,82 +205,91 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       const SafetensorsHeader header = parse_safetensors(shard.bytes, bytes);
       check_shard(header, shard.slices, file);
       name = folder + "/" + file;
-      storage->remove(name);  // of a try that failed
-      storage->write(name, shard.bytes);
+      storage_->remove(name);  // of a try that failed
+      storage_->write(name, shard.bytes);
       written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, with_checksums(shard, header)});
     }
-    storage->sync_folder(folder);
+    storage_->sync_folder(folder);
+    storage_->sync_folder("");
   } catch (...) {
     // The room may be what the disk lacks.
     Problems ignored;
     for (const WrittenShard& shard : written)
-      ignored.attempt([&] { storage->remove(folder + "/" + shard.info.file); });
-    if (!name.empty()) ignored.attempt([&] { storage->remove(name); });
+      ignored.attempt([&] { storage_->remove(folder + "/" + shard.info.file); });
+    if (!name.empty()) ignored.attempt([&] { storage_->remove(name); });
     throw;
   }
   return written;
 }
 
-void CheckpointStore::discard(std::int64_t step) const {
-  Problems ignored;  // it goes with the next clean-up
-  ignored.attempt([&] { open_storage(directory_)->remove(partial_name(step)); });
+bool CheckpointStore::tag_good(std::int64_t step) const {
+  for (const Folder& folder : folders_of(*storage_).complete) {
+    if (folder.step != step) continue;
+    if (!folder.good) {
+      storage_->write(folder.name + "/" + kGoodFile, {});
+      storage_->sync_folder(folder.name);
+    }
+    return true;
+  }
+  return false;
 }
 
-StoredCheckpoint CheckpointStore::complete(const TrainingState& state,
+void CheckpointStore::discard(std::int64_t step, std::int64_t attempt) const {
+  Problems ignored;  // it goes with the next clean-up
+  ignored.attempt([&] { remove_folder(*storage_, folder_name(step, attempt)); });
+}
+
+StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::int64_t attempt,
                                            std::span<const WrittenShard> shards) const {
-  const std::unique_ptr<Storage> storage = open_storage(directory_);
-  const std::string name = folder_name(state.step), old = name + std::string(kReplaced);
-  const std::string partial = partial_name(state.step);
-  const std::string aside = std::string(kPartialPrefix) + kMarkerFile;
-  const std::string manifest = manifest_text(state, shards), marker = xxh3_hex(bytes_of(manifest)) + "\n";
-  // A try that failed may have left it under its last name, with or without its last files.
-  if (!storage->exists(partial) && storage->exists(name)) {
-    if (!is_complete(*storage, name)) {
-      storage->rename(name, partial);
-    } else if (read_text(*storage, name + "/" + kMarkerFile) == marker) {
-      storage->sync_folder(name);
-      return {state.step, storage->path_of(name), clean_up(*storage, state.step, keep_, run_)};
-    }
-  }
-  for (const std::string& file : {std::string(kMarkerFile), aside, std::string(kManifestFile)})
-    storage->remove(partial + "/" + file);
-  bool renamed = false;
+  const std::string name = folder_name(state.step, attempt);
+  mark(name, manifest_text(state, shards), shards);
+  return {state.step, storage_->path_of(name), false, clean_up(*storage_, state.step, retention_, *pinned_)};
+}
+
+// Called again, for a try whose success is not known, it leaves what is complete as it is.
+void CheckpointStore::mark(const std::string& name, const std::string& manifest,
+                           std::span<const WrittenShard> shards) const {
+  const std::string marker = xxh3_hex(bytes_of(manifest)) + "\n";
+  const std::string marker_file = name + "/" + kMarkerFile, manifest_file = name + "/" + kManifestFile;
+  if (is_complete(*storage_, name) && read_text(*storage_, marker_file) == marker)
+    return storage_->sync_folder(name);
+  storage_->remove(marker_file);
+  storage_->remove(manifest_file);
+  require_there(*storage_, name, shards);
+  storage_->write(manifest_file, bytes_of(manifest));
+  storage_->sync_folder(name);
+  storage_->sync_folder("");
   try {
-    require_there(*storage, partial, shards);
-    storage->write(partial + "/" + kManifestFile, bytes_of(manifest));
-    storage->sync_folder(partial);
-    if (storage->exists(name)) {
-      // Kept under another name until its successor is complete; an ".old" that is still the only complete
-      // one stays.
-      if (is_complete(*storage, name)) {
-        if (storage->exists(old)) remove_folder(*storage, old);
-        storage->rename(name, old);
-      } else {
-        remove_folder(*storage, name);
-      }
-    }
-    storage->rename(partial, name);
-    renamed = true;
-    storage->sync_folder("");
-    // The marker appears with its content or not at all.
-    storage->write(name + "/" + aside, bytes_of(marker));
-    storage->rename(name + "/" + aside, name + "/" + kMarkerFile);
-    storage->sync_folder(name);
+    storage_->write(marker_file, bytes_of(marker));
+    storage_->sync_folder(name);
   } catch (...) {
-    // The shards stay under the name of an unfinished checkpoint: the next try completes them.
-    try {
-      if (renamed) storage->rename(name, partial);
-      if (!storage->exists(name) && storage->exists(old)) storage->rename(old, name);
-    } catch (const base::CheckpointError&) {
-      // The first error is the one to report.
-    }
+    // The shards stay: the next try completes them. What was not durable is no checkpoint meanwhile.
+    Problems ignored;
+    ignored.attempt([&] { storage_->remove(marker_file); });
     throw;
   }
-  return {state.step, storage->path_of(name), clean_up(*storage, state.step, keep_, run_)};
 }
 
-std::vector<StoredCheckpoint> CheckpointStore::list() const { return list_checkpoints(directory_); }
+std::int64_t CheckpointStore::copy_shard(const std::string& folder, const std::string& file,
+                                         const StoredFile& from, const Pace& pace) const {
+  storage_->make_folder(folder);
+  const std::int64_t written = storage_->copy(folder + "/" + file, from, pace);
+  storage_->sync_folder(folder);
+  return written;
+}
 
-std::vector<StoredCheckpoint> CheckpointStore::incomplete() const { return list_incomplete(directory_); }
+StoredCheckpoint CheckpointStore::complete_copy(const std::string& folder,
+                                                const std::string& manifest) const {
+  const Manifest parsed = parse_manifest(manifest);
+  std::vector<WrittenShard> shards;
+  for (const ShardInfo& shard : parsed.shards) shards.push_back({shard, {}});
+  mark(folder, manifest, shards);
+  return {parsed.state.step, storage_->path_of(folder), false,
+          clean_up(*storage_, parsed.state.step, retention_, *pinned_)};
+}
+
+std::shared_ptr<Storage> CheckpointStore::folder(const std::string& name) const {
+  return std::make_shared<Subfolder>(storage_, name);
+}
 
 }  // namespace trainerd::io

@@ -7,50 +7,79 @@
 #include <utility>
 
 #include "io/checkpoint/files.h"
+#include "io/storage/file_errors.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::io {
 namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kReplaced = ".old";
 
 void sort_newest_first(std::vector<Folder>& folders) {
   std::sort(folders.begin(), folders.end(), [](const Folder& a, const Folder& b) {
-    return a.step != b.step ? a.step > b.step : a.replaced < b.replaced;
+    return a.step != b.step ? a.step > b.step : a.attempt > b.attempt;
   });
+}
+
+// The whole of `text` as a number that is not negative.
+std::optional<std::int64_t> number_in(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
 }
 
 }  // namespace
 
-std::string folder_name(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+std::string folder_name(std::int64_t step, std::int64_t attempt) {
+  return fmt::format("{}{:08}{}", kStepPrefix, step, attempt > 1 ? fmt::format(".{}", attempt) : "");
+}
 
 std::optional<Folder> parse_folder(const std::string& name) {
   std::string_view rest = name;
   if (!rest.starts_with(kStepPrefix)) return std::nullopt;
   rest.remove_prefix(kStepPrefix.size());
-  Folder folder{.step = 0, .replaced = rest.ends_with(kReplaced), .name = name};
-  if (folder.replaced) rest.remove_suffix(kReplaced.size());
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), folder.step);
-  if (error != std::errc() || end != rest.data() + rest.size() || folder.step < 0) return std::nullopt;
+  Folder folder{.name = name};
+  if (rest.ends_with(kReplaced)) {
+    folder.attempt = 0;
+    rest.remove_suffix(kReplaced.size());
+  } else if (const std::size_t dot = rest.find('.'); dot != std::string_view::npos) {
+    const auto attempt = number_in(rest.substr(dot + 1));
+    if (!attempt || *attempt < 2) return std::nullopt;
+    folder.attempt = *attempt;
+    rest = rest.substr(0, dot);
+  }
+  const auto step = number_in(rest);
+  if (!step) return std::nullopt;
+  folder.step = *step;
   return folder;
 }
 
 bool is_complete(const Storage& storage, const std::string& folder) {
-  return storage.exists(folder + "/" + kMarkerFile);
+  const std::string marker = folder + "/" + kMarkerFile;
+  if (!storage.exists(marker)) return false;
+  try {
+    return storage.open(marker)->bytes() >= kMarkerBytes;
+  } catch (const StorageError&) {
+    throw;
+  } catch (const base::CheckpointError&) {
+    return true;  // what is in its place is named when the checkpoint is verified
+  }
 }
 
 Folders folders_of(const Storage& storage) {
   Folders folders;
   for (const std::string& name : storage.list(""))
-    if (std::optional<Folder> folder = parse_folder(name))
-      (is_complete(storage, name) ? folders.complete : folders.incomplete).push_back(*std::move(folder));
+    if (std::optional<Folder> folder = parse_folder(name)) {
+      if (!is_complete(storage, name)) {
+        folders.incomplete.push_back(*std::move(folder));
+        continue;
+      }
+      folder->good = storage.exists(name + "/" + kGoodFile);
+      folders.complete.push_back(*std::move(folder));
+    }
   sort_newest_first(folders.complete);
-  const auto same_step = [](const Folder& a, const Folder& b) { return a.step == b.step; };
-  folders.complete.erase(std::unique(folders.complete.begin(), folders.complete.end(), same_step),
-                         folders.complete.end());
-  std::erase_if(folders.incomplete, [&](const Folder& folder) {
-    return std::any_of(folders.complete.begin(), folders.complete.end(),
-                       [&](const Folder& other) { return same_step(folder, other); });
-  });
   sort_newest_first(folders.incomplete);
   return folders;
 }

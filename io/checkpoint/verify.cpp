@@ -107,39 +107,58 @@ Manifest read_manifest(const Storage& storage) {
   }
 }
 
-Manifest verify_checkpoint(const std::string& path) {
-  const std::unique_ptr<Storage> storage = open_storage(path);
-  Manifest manifest = read_manifest(*storage);
+Manifest verify_checkpoint(const std::string& path, const OpenRemote& remote) {
+  return verify_checkpoint(*open_storage(path, remote));
+}
+
+Manifest verify_checkpoint(const Storage& storage) {
+  Manifest manifest = read_manifest(storage);
   std::vector<std::vector<TensorSlice>> slices(manifest.shards.size());
   for (const auto& [shard, slice] : manifest.slices) slices[static_cast<std::size_t>(shard)].push_back(slice);
   std::vector<std::byte> chunk(kChunkBytes);
   for (std::size_t i = 0; i < manifest.shards.size(); ++i)
-    verify_shard(*storage, manifest.shards[i], slices[i], chunk);
+    verify_shard(storage, manifest.shards[i], slices[i], chunk);
   return manifest;
 }
 
-std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory) {
-  const std::unique_ptr<Storage> storage = open_storage(directory);
+std::vector<StoredCheckpoint> CheckpointStore::list_attempts() const {
   std::vector<StoredCheckpoint> found;
-  for (const Folder& folder : folders_of(*storage).complete)
-    found.push_back({folder.step, storage->path_of(folder.name)});
+  for (const Folder& folder : folders_of(*storage_).complete)
+    found.push_back({folder.step, storage_->path_of(folder.name), folder.good});
   return found;
 }
 
-std::vector<StoredCheckpoint> list_incomplete(const std::string& directory) {
-  const std::unique_ptr<Storage> storage = open_storage(directory);
-  std::vector<StoredCheckpoint> found;
-  for (const Folder& folder : folders_of(*storage).incomplete)
-    found.push_back({folder.step, storage->path_of(folder.name)});
+std::vector<StoredCheckpoint> CheckpointStore::list() const {
+  std::vector<StoredCheckpoint> found = list_attempts();
+  const auto same_step = [](const auto& a, const auto& b) { return a.step == b.step; };
+  found.erase(std::unique(found.begin(), found.end(), same_step), found.end());
   return found;
+}
+
+std::vector<StoredCheckpoint> CheckpointStore::incomplete() const {
+  const Folders folders = folders_of(*storage_);
+  std::vector<StoredCheckpoint> found;
+  for (const Folder& folder : folders.incomplete)
+    if (std::none_of(folders.complete.begin(), folders.complete.end(),
+                     [&](const Folder& other) { return other.step == folder.step; }))
+      found.push_back({folder.step, storage_->path_of(folder.name)});
+  return found;
+}
+
+std::vector<StoredCheckpoint> list_checkpoints(const std::string& directory, const OpenRemote& remote) {
+  return CheckpointStore(open_storage(directory, remote), {}).list();
+}
+
+std::vector<StoredCheckpoint> list_incomplete(const std::string& directory, const OpenRemote& remote) {
+  return CheckpointStore(open_storage(directory, remote), {}).incomplete();
 }
 
 std::optional<CheckpointStore::Found> CheckpointStore::newest_valid(
     const std::function<void(const std::string&, const std::string&)>& rejected) const {
-  const std::vector<StoredCheckpoint> candidates = list();
+  const std::vector<StoredCheckpoint> candidates = list_attempts();
   for (const StoredCheckpoint& candidate : candidates) {
     try {
-      return Found{candidate, verify_checkpoint(candidate.path)};
+      return Found{candidate, verify_checkpoint(*folder(candidate.name()))};
     } catch (const StorageError& e) {
       if (!is_absence(e.error_number))
         throw base::checkpoint_error(fmt::format(
@@ -154,7 +173,7 @@ std::optional<CheckpointStore::Found> CheckpointStore::newest_valid(
   throw base::checkpoint_error(
       fmt::format("{}: none of its {} checkpoints is whole; restore one, or begin anew with --fresh, which "
                   "moves the output aside",
-                  directory_, candidates.size()));
+                  storage_->path_of(""), candidates.size()));
 }
 
 }  // namespace trainerd::io

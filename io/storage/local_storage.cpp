@@ -8,7 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "io/storage/file_errors.h"
 #include "kernels/base/error.h"
@@ -30,6 +33,42 @@ StorageError cannot_read(const std::string& path, const std::string& what, int e
 StorageError cannot_write(const std::string& path, const std::string& what, int error,
                           std::source_location where = std::source_location::current()) {
   return failed(path, what, error, true, where);
+}
+
+constexpr std::int64_t kCopyBytes = std::int64_t{4} << 20;  // of a piece
+
+/// A file that is written from its beginning on.
+class NewFile {
+ public:
+  explicit NewFile(std::string path)
+      : path_(std::move(path)),
+        fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+    if (!fd_) throw cannot_write(path_, "make this file", errno);
+  }
+  void write(std::span<const std::byte> bytes) const {
+    if (const int error = base::write_all(fd_.get(), bytes); error != 0)
+      throw cannot_write(path_, "write", error);
+  }
+  void flush() const {
+    if (::fsync(fd_.get()) != 0) throw cannot_write(path_, "flush to the disk", errno);
+  }
+
+ private:
+  std::string path_;
+  base::UniqueFd fd_;
+};
+
+/// Calls `take` with the pieces of `file` in order, until it is false.
+void for_each_piece(const StoredFile& file,
+                    const std::function<bool(std::int64_t at, std::span<const std::byte>)>& take) {
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kCopyBytes, file.bytes())));
+  for (std::int64_t at = 0; at < file.bytes();) {
+    const auto part = std::span(piece).first(
+        static_cast<std::size_t>(std::min<std::int64_t>(kCopyBytes, file.bytes() - at)));
+    file.read(at, part);
+    if (!take(at, part)) return;
+    at += static_cast<std::int64_t>(part.size());
+  }
 }
 
 class LocalFile final : public StoredFile {
@@ -55,6 +94,12 @@ class LocalFile final : public StoredFile {
   base::UniqueFd fd_;
   std::int64_t bytes_;
 };
+
+/// Not through a link: what is written in its place must not go elsewhere.
+bool is_regular(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(fs::symlink_status(path, ignored));
+}
 
 }  // namespace
 
@@ -95,12 +140,33 @@ bool LocalStorage::exists(const std::string& name) const {
 }
 
 void LocalStorage::write(const std::string& name, std::span<const std::byte> bytes) {
-  const std::string path = path_of(name);
-  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd) throw cannot_write(path, "make this file", errno);
-  if (const int error = base::write_all(fd.get(), bytes); error != 0)
-    throw cannot_write(path, "write", error);
-  if (::fsync(fd.get()) != 0) throw cannot_write(path, "flush to the disk", errno);
+  const NewFile file(path_of(name));
+  file.write(bytes);
+  file.flush();
+}
+
+std::int64_t LocalStorage::copy(const std::string& name, const StoredFile& from, const Pace& pace) {
+  if (is_regular(path_of(name))) {
+    const std::unique_ptr<StoredFile> there = open(name);
+    bool same = there->bytes() == from.bytes();
+    std::vector<std::byte> other;
+    if (same)
+      for_each_piece(from, [&](std::int64_t at, std::span<const std::byte> piece) {
+        other.resize(piece.size());
+        there->read(at, other);
+        return same = std::equal(piece.begin(), piece.end(), other.begin());
+      });
+    if (same) return 0;
+  }
+  remove(name);
+  const NewFile file(path_of(name));
+  for_each_piece(from, [&](std::int64_t, std::span<const std::byte> piece) {
+    if (pace) pace(static_cast<std::int64_t>(piece.size()));
+    file.write(piece);
+    return true;
+  });
+  file.flush();
+  return from.bytes();
 }
 
 std::unique_ptr<StoredFile> LocalStorage::open(const std::string& name) const {

@@ -16,10 +16,12 @@ class LocalStorage final : public Storage {
   std::vector<std::string> list(const std::string& name) const override;
   bool exists(const std::string& name) const override;
   void write(const std::string& name, std::span<const std::byte> bytes) override;
+  std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) override;
   std::unique_ptr<StoredFile> open(const std::string& name) const override;
-  void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& name) override;
   void sync_folder(const std::string& name) override;
+  /// Atomic; `to` must not exist as a folder with content.
+  void rename(const std::string& from, const std::string& to);
 
  private:
   std::string root_;

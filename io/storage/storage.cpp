@@ -5,20 +5,27 @@
 
 namespace trainerd::io {
 
+bool is_remote(const std::string& uri) {
+  return uri.find("://") != std::string::npos && !uri.starts_with("file://");
+}
+
 std::string local_path(const std::string& uri) {
   const std::size_t colon = uri.find("://");
   const std::string scheme = colon == std::string::npos ? "file" : uri.substr(0, colon);
   const std::string path = colon == std::string::npos ? uri : uri.substr(colon + 3);
+  if (scheme == "s3")
+    throw base::spec_error(uri + ": a directory is expected here; use a path or file:///path");
   if (scheme != "file")
     throw base::spec_error(uri + ": there is no storage called \"" + scheme +
-                           "\"; use a path or file:///path");
+                           "\"; use a path, file:///path or s3://bucket/prefix");
   if (path.empty()) throw base::spec_error("\"" + uri + "\": the path is empty; name a directory");
   if (colon != std::string::npos && path.front() != '/')
     throw base::spec_error(uri + ": a file:// path is absolute; write file:///path, or the path alone");
   return path;
 }
 
-std::unique_ptr<Storage> open_storage(const std::string& uri) {
+std::unique_ptr<Storage> open_storage(const std::string& uri, const OpenRemote& remote) {
+  if (remote && uri.starts_with("s3://")) return remote(uri);
   return std::make_unique<LocalStorage>(local_path(uri));
 }
 

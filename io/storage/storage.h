@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,10 +19,13 @@ class StoredFile {
   virtual void read(std::int64_t offset, std::span<std::byte> out) const = 0;
 };
 
+/// Called before each piece of a copy with its bytes: it may wait, and throws to end the copy.
+using Pace = std::function<void(std::int64_t bytes)>;
+
 /// A tree of files below one root; names are relative to it ("step-00000010/manifest.json", "" is the root
-/// itself). What a checkpoint store needs and no more. All throw CheckpointError with the full path and the
-/// reason: a StorageError (file_errors.h) where the operating system failed the operation, after a look was
-/// tried again for about 2 s.
+/// itself). What a checkpoint store needs and no more: an object store has no rename. All throw
+/// CheckpointError with the full path and the reason: a StorageError (file_errors.h) where the operating
+/// system or the store failed the operation, after a look was tried again for about 2 s.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -33,21 +37,29 @@ class Storage {
   virtual std::vector<std::string> list(const std::string& name) const = 0;
   /// False for what is not there alone: what cannot be looked at is an error.
   virtual bool exists(const std::string& name) const = 0;
-  /// Writes a new file whole; its bytes are on the disk when this returns.
+  /// Writes a new file whole; its bytes are durable when this returns. A write that fails or is killed may
+  /// leave a part of them.
   virtual void write(const std::string& name, std::span<const std::byte> bytes) = 0;
+  /// The same of the bytes of another file, in pieces; a file in its place is replaced. What is there with
+  /// the same bytes, of this copy or of one that was interrupted, stays: the bytes that were written.
+  virtual std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) = 0;
   /// A regular file, or a link to one.
   virtual std::unique_ptr<StoredFile> open(const std::string& name) const = 0;
-  /// Atomic; `to` must not exist as a folder with content.
-  virtual void rename(const std::string& from, const std::string& to) = 0;
   /// A file or a folder with all below it; one that is not there is fine.
   virtual void remove(const std::string& name) = 0;
-  /// Makes creations, renames and removals in a folder durable.
+  /// Makes creations and removals in a folder durable.
   virtual void sync_folder(const std::string& name) = 0;
+  /// From any thread: operations under way and later ones fail soon, where they wait for a network.
+  virtual void stop() {}
 };
 
-/// The storage behind a path or URI: a plain path or file:///path is a local disk. Throws SpecError for a
-/// scheme that does not exist, naming those that do.
-std::unique_ptr<Storage> open_storage(const std::string& uri);
+/// Opens a storage that is no local disk, by its URI. A value that is passed along; an empty one opens none.
+using OpenRemote = std::function<std::unique_ptr<Storage>(const std::string& uri)>;
+/// Whether a path is of such a storage: it has a scheme other than file://.
+bool is_remote(const std::string& uri);
+/// The storage behind a path or URI: a plain path or file:///path is a local disk, s3://bucket/prefix is
+/// opened by `remote`. Throws SpecError for a scheme that does not exist, naming those that do.
+std::unique_ptr<Storage> open_storage(const std::string& uri, const OpenRemote& remote = {});
 
 /// The path in a plain path or file:///path. Throws SpecError for another scheme, and for a file:// path that
 /// is not absolute.

@@ -306,8 +306,7 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
   const test::TempDir dir(std::filesystem::exists("/dev/shm") ? "/dev/shm"
                                                               : std::filesystem::temp_directory_path());
   const io::CheckpointStore store(dir / "checkpoints", 2);
-  const std::string folder =
-      dir / "checkpoints/" + std::string(io::kPartialPrefix) + io::folder_name(kStep) + "/";
+  const std::string folder = dir / "checkpoints/" + io::folder_name(kStep) + "/";
   std::vector<std::string> messages;
   std::int64_t saved_slices = 0;
   for (std::int64_t node = 0; node < nodes; ++node) {
@@ -330,7 +329,7 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
   run::CheckpointParts parts(nodes * kNodeRanks);
   io::TrainingState state;
   state.step = kStep;
-  parts.begin(state);
+  parts.begin(state, 1);
   std::optional<run::CheckpointWriter::Job> completion;
   for (std::string& message : messages) {
     run::NodeMessage decoded = run::decode_node_message(std::exchange(message, {}));
@@ -339,7 +338,8 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
   }
   REQUIRE(completion);
   const double heard = processor_seconds();
-  const io::StoredCheckpoint stored = store.complete(completion->state, completion->written);
+  const io::StoredCheckpoint stored =
+      store.complete(completion->state, completion->folder, completion->written);
   const double done = processor_seconds();
   const std::int64_t bytes = peak_bytes() - before;
   const auto manifest_bytes = std::filesystem::file_size(stored.path + "/manifest.json");

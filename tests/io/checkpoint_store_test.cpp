@@ -3,8 +3,10 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
 #include <set>
 
+#include "io/checkpoint/folders.h"
 #include "io/hash/hash.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
@@ -108,44 +110,80 @@ TEST_CASE("a checkpoint of the same step is replaced") {
   const Shard other = stamped_shard(77);
   const ShardContent content = other.content();
   const StoredCheckpoint again = store.write(state_at(5), std::span(&content, 1));
-  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005.2"});
   CHECK(first_value(again.path, "w", {6, 8}) == 77.0f);
+  CHECK(write_step(store, 5).path == dir / "step-00000005.3");
+  CHECK(steps_of(store) == Steps{5});
+}
+
+TEST_CASE(
+    "of two complete checkpoints of one step the newer attempt counts, and the older one where it is "
+    "damaged") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 3);
+  write_step(store, 5);
+  std::filesystem::copy(dir / "step-00000005", dir / "kept");
+  write_step(store, 5);
+  write_step(store, 5);
+  std::filesystem::rename(dir / "kept", dir / "step-00000005");
+  CHECK(steps_of(store) == Steps{5});
+  CHECK(store.newest_valid({})->where.path == dir / "step-00000005.3");
+  CHECK(store.next_attempt(5) == 4);
+  CHECK(store.next_attempt(6) == 1);
+  flip_byte(dir / "step-00000005.3/shard-00000.safetensors", 200);
+  CHECK(store.newest_valid({})->where.path == dir / "step-00000005");
+}
+
+TEST_CASE("folders have the names that versions without attempts read or ignore") {
+  CHECK(folder_name(10) == "step-00000010");
+  CHECK(folder_name(10, 2) == "step-00000010.2");
+  CHECK(parse_folder("step-00000010.12")->attempt == 12);
+  CHECK(parse_folder("step-00000010.12")->step == 10);
+  CHECK(parse_folder("step-00000010.old")->attempt == 0);
+  for (const char* other :
+       {"step-", "step-x", "step-1.", "step-1.0", "step-1.1", "step-1.2.3", "step--1", "step-1.2x"})
+    CHECK_FALSE(parse_folder(other));
 }
 
 TEST_CASE("a completion that failed at any of its steps is completed by another try") {
-  // What stands in the way of each step: of the manifest, of the rename to the last name, of the marker.
-  for (const std::string obstacle :
-       {".partial-step-00000010-run7/manifest.json/x", "step-00000010.old/x/y", "taken"}) {
+  for (const std::string obstacle : {"manifest.json/x", "COMPLETE/x", "marked", "half a marker"}) {
     INFO(obstacle);
     const TempDir dir;
-    const CheckpointStore store(dir.path(), 2, "run7");
+    const CheckpointStore store(dir.path(), 2);
     const Shard shard = stamped_shard(10);
     const std::vector<ShardContent> contents = {shard.content()};
-    const auto written = store.write_shards(10, 0, contents);
-    if (obstacle == "taken") {
-      // A try that got as far as the last name, and could neither mark it nor rename it back.
-      std::filesystem::rename(dir / ".partial-step-00000010-run7", dir / "step-00000010");
+    const auto written = store.write_shards(10, 1, 0, contents);
+    if (obstacle == "marked") {  // by a try whose success was not known, of another state
+      store.complete(state_at(10), 1, written);
       write_file(dir / "step-00000010/manifest.json", "half");
-      write_file(dir / "step-00000010/.partial-COMPLETE", "half");
+    } else if (obstacle == "half a marker") {
+      write_file(dir / "step-00000010/COMPLETE", "0123");
+      CHECK(store.list().empty());
     } else {
-      write_file(dir / obstacle, "in the way");
+      write_file(dir / "step-00000010/" + obstacle, "in the way");
     }
-    CHECK(verify_checkpoint(store.complete(state_at(10), written).path).state.step == 10);
+    if (obstacle == "marked") flip_byte(dir / "step-00000010/COMPLETE", 0);
+    CHECK(verify_checkpoint(store.complete(state_at(10), 1, written).path).state.step == 10);
     CHECK(entries(dir / "step-00000010") ==
           std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
-    // Called again, for a try whose success was not known, it stays as it is.
-    CHECK(store.complete(state_at(10), written).path == dir / "step-00000010");
+    // Called again it stays as it is.
+    CHECK(store.complete(state_at(10), 1, written).path == dir / "step-00000010");
     CHECK(verify_checkpoint(dir / "step-00000010").state.step == 10);
+    CHECK_THROWS_AS(store.write_shards(10, 1, 0, contents), CheckpointError);
   }
 }
 
 TEST_CASE("what kills left unfinished is collected at the start, and nothing else") {
   const TempDir dir;
-  const CheckpointStore store(dir.path(), 5, "run7");
+  const CheckpointStore store(dir.path(), 5);
+  // Of versions that renamed.
   write_file(dir / ".partial-step-00000009/shard-00000.safetensors", "half");
   write_file(dir / ".partial-removed-step-00000001/COMPLETE", "x");
   write_file(dir / ".partial-probe-1", "");
+  // One without a manifest was never finished. One that has lost its marker may be all that there is.
+  write_file(dir / "step-00000009.2/shard-00000.safetensors", "half");
   write_file(dir / "step-00000005/shard-00000.safetensors", "no marker");
+  write_file(dir / "step-00000005/manifest.json", "{}");
   CHECK(store.collect_partial().empty());
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
   REQUIRE(store.incomplete().size() == 1);
@@ -155,18 +193,17 @@ TEST_CASE("what kills left unfinished is collected at the start, and nothing els
 TEST_CASE("a link in the place of a file to write is not followed") {
   const TempDir dir;
   write_file(dir / "mine", "precious");
-  const CheckpointStore store(dir / "run", 2, "run7");
+  const CheckpointStore store(dir / "run", 2);
   const Shard shard = stamped_shard(10);
   const std::vector<ShardContent> contents = {shard.content()};
   // In the place of a shard: it is replaced. In that of the folder: it is refused.
-  std::filesystem::create_directories(dir / "run/.partial-step-00000010-run7");
-  std::filesystem::create_symlink(dir / "mine",
-                                  dir / "run/.partial-step-00000010-run7/shard-00000.safetensors");
-  store.write_shards(10, 0, contents);
+  std::filesystem::create_directories(dir / "run/step-00000010");
+  std::filesystem::create_symlink(dir / "mine", dir / "run/step-00000010/shard-00000.safetensors");
+  store.write_shards(10, 1, 0, contents);
   CHECK(read_file(dir / "mine") == "precious");
   std::filesystem::create_directories(dir / "elsewhere");
-  std::filesystem::create_symlink(dir / "elsewhere", dir / "run/.partial-step-00000015-run7");
-  CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 0, contents); }).find("symbolic link") !=
+  std::filesystem::create_symlink(dir / "elsewhere", dir / "run/step-00000015");
+  CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 1, 0, contents); }).find("symbolic link") !=
         std::string::npos);
   CHECK(std::filesystem::is_empty(dir / "elsewhere"));
   // A directory of checkpoints that is a link itself is the user's own.
@@ -209,52 +246,68 @@ TEST_CASE("what kills left is not listed and goes with the next write") {
 
 TEST_CASE("nodes that share a directory write one checkpoint while the next is under way") {
   const TempDir dir;
-  const CheckpointStore leader(dir.path(), 1, "run7"), other(dir.path(), 1, "run7");
-  write_file(dir / ".partial-step-00000010-run6/shard-00001.safetensors", "of a run that was killed");
-  write_file(dir / ".partial-step-00000005-run7/shard-00009.safetensors", "of a step that was given up");
+  const CheckpointStore leader(dir.path(), 1), other(dir.path(), 1);
+  write_file(dir / ".partial-step-00000010-run6/shard-00001.safetensors", "of a version that renamed");
+  write_file(dir / "step-00000005/shard-00009.safetensors", "of a step that was given up");
+  write_file(dir / "step-00000010/shard-00001.safetensors", "of a run that was killed");
   const auto shard_of = [](const std::string& name, float value) {
     return make_shard({slice(name, {4}, {0}, {4})},
                       [value](const std::string&, std::int64_t) { return value; });
   };
   const Shard a = shard_of("a", 1), b = shard_of("b", 2), c = shard_of("c", 3);
   const std::vector<ShardContent> mine = {a.content()}, theirs = {b.content(), c.content()};
-  const auto first = leader.write_shards(10, 0, mine);
-  auto all = other.write_shards(10, 1, theirs);
-  other.write_shards(15, 1, theirs);  // the next one
+  REQUIRE(leader.next_attempts() == std::map<std::int64_t, std::int64_t>{{5, 2}, {10, 2}});
+  const auto first = leader.write_shards(10, 2, 0, mine);
+  auto all = other.write_shards(10, 2, 1, theirs);
+  other.write_shards(15, 1, 1, theirs);  // the next one
   CHECK(leader.list().empty());
   all.insert(all.begin(), first.begin(), first.end());
-  const StoredCheckpoint stored = leader.complete(state_at(10), all);
+  const StoredCheckpoint stored = leader.complete(state_at(10), 2, all);
   CHECK(verify_checkpoint(stored.path).shards.size() == 3);
   CHECK(verify_checkpoint(stored.path).shards[2].file == "shard-00002.safetensors");
   CHECK(first_value(stored.path, "a", {4}) == 1.0f);
   CHECK(first_value(stored.path, "c", {4}) == 3.0f);
-  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010", ".partial-step-00000015-run7"});
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010.2", "step-00000015"});
   // One that lacks a shard, or has another, is not completed.
-  leader.write_shards(15, 0, mine);
-  write_file(dir / ".partial-step-00000015-run7/shard-00001.safetensors", "short");
-  CHECK_THROWS_AS(leader.complete(state_at(15), all), CheckpointError);
+  leader.write_shards(15, 1, 0, mine);
+  write_file(dir / "step-00000015/shard-00001.safetensors", "short");
+  CHECK_THROWS_AS(leader.complete(state_at(15), 1, all), CheckpointError);
   CHECK(leader.list().size() == 1);
   // Its shards stay: once all are there, another try completes it.
-  other.write_shards(15, 1, theirs);
-  CHECK(verify_checkpoint(leader.complete(state_at(15), all).path).shards.size() == 3);
+  other.write_shards(15, 1, 1, theirs);
+  CHECK(verify_checkpoint(leader.complete(state_at(15), 1, all).path).shards.size() == 3);
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
-  other.write_shards(20, 1, theirs);
-  leader.discard(20);
+  other.write_shards(20, 1, 1, theirs);
+  leader.discard(20, 1);
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
 }
 
-TEST_CASE("a replacement that was killed before its mark leaves the replaced one valid") {
+TEST_CASE("what a version that renamed left behind is read") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 1);
   write_step(store, 5);
+  // Killed before the mark of the one that replaces it.
   std::filesystem::rename(dir / "step-00000005", dir / "step-00000005.old");
   write_file(dir / "step-00000005/shard-00000.safetensors", "half");
   const auto found = store.newest_valid({});
   REQUIRE(found.has_value());
   CHECK(found->where.step == 5);
   write_step(store, 5);
-  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005"});
+  CHECK(entries(dir.path()) == std::set<std::string>{"step-00000005.2"});
   CHECK(store.newest_valid({}).has_value());
+}
+
+TEST_CASE("checkpoints of steps that are to be kept, and those that are read, stay") {
+  const TempDir dir;
+  CheckpointStore store(open_storage(dir.path()), {.keep = 1, .keep_every = 10});
+  for (const std::int64_t step : {5, 10, 15}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{15, 10});
+  store.pinned().pin("step-00000015");
+  write_step(store, 25);
+  CHECK(steps_of(store) == Steps{25, 15, 10});
+  store.pinned().unpin("step-00000015");
+  write_step(store, 30);
+  CHECK(steps_of(store) == Steps{30, 25, 10});
 }
 
 TEST_CASE("damage of any file is named and the previous checkpoint is taken") {
@@ -312,6 +365,23 @@ TEST_CASE("a manifest without checksums of tensors is one of an older version, a
   std::string wrong = today;
   wrong.replace(wrong.find("0123456789abcdef"), 16, "0123456789abcdeg");
   CHECK_THROWS_WITH(parse_manifest(wrong), Catch::Contains("the checksum of w is not 16 hex digits"));
+}
+
+TEST_CASE("the newest checkpoint that is good is not removed") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 2, 100);
+  for (const std::int64_t step : {10, 20, 30}) write_step(store, step);
+  CHECK(store.tag_good(20));
+  CHECK_FALSE(store.tag_good(10));  // it is gone
+  for (const std::int64_t step : {40, 50}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{50, 40, 20});
+  CHECK(store.list().back().good);
+  CHECK_FALSE(store.list().front().good);
+  CHECK(verify_checkpoint(dir / "step-00000020").state.step == 20);
+  CHECK(store.tag_good(40));
+  CHECK(store.tag_good(40));
+  for (const std::int64_t step : {130, 140, 150}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{150, 140, 130, 40});
 }
 
 TEST_CASE("a missing or shortened shard is named") {
@@ -388,7 +458,7 @@ TEST_CASE("a directory that cannot be made or written is an error at once") {
 }
 
 TEST_CASE("an unknown storage scheme is refused by name") {
-  CHECK(message_of<trainerd::base::SpecError>([] { open_storage("s3://bucket/x"); }).find("s3") !=
+  CHECK(message_of<trainerd::base::SpecError>([] { open_storage("gs://bucket/x"); }).find("gs") !=
         std::string::npos);
   const TempDir dir;
   write_file(dir / "a", "hello");

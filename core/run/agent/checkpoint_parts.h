@@ -17,9 +17,11 @@ class CheckpointParts {
  public:
   explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
 
-  /// What the leader says of the checkpoint of a step.
-  void begin(const io::TrainingState& state) {
-    if (!dropped_.contains(state.step)) parts_[state.step].state = state;
+  /// What the leader says of the checkpoint of a step, and the attempt of its folder.
+  void begin(const io::TrainingState& state, std::int64_t folder) {
+    if (dropped_.contains(state.step)) return;
+    parts_[state.step].state = state;
+    parts_[state.step].folder = folder;
   }
   /// Shards that a node has written, of ranks from `first_rank` on. The completion's job once all have been.
   std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank,
@@ -31,7 +33,8 @@ class CheckpointParts {
     parts.snapshot_seconds = std::max(parts.snapshot_seconds, snapshot_seconds);
     parts.write_seconds = std::max(parts.write_seconds, write_seconds);
     if (!parts.state || static_cast<std::int64_t>(parts.shards.size()) < ranks_) return std::nullopt;
-    CheckpointWriter::Job job{.part = CheckpointWriter::Part::completion, .state = *parts.state};
+    CheckpointWriter::Job job{
+        .part = CheckpointWriter::Part::completion, .state = *parts.state, .folder = parts.folder};
     for (auto& [rank, shard] : parts.shards) job.written.push_back(std::move(shard));
     job.snapshot_seconds = parts.snapshot_seconds;
     job.write_seconds = parts.write_seconds;
@@ -54,6 +57,7 @@ class CheckpointParts {
  private:
   struct Parts {
     std::optional<io::TrainingState> state;
+    std::int64_t folder = 1;
     std::map<std::int64_t, io::WrittenShard> shards;  ///< by rank
     double snapshot_seconds = 0, write_seconds = 0;   ///< of the slowest node
   };

@@ -24,6 +24,11 @@ namespace {
 // Between two tries when training has ended: somebody waits.
 constexpr double kMaxAtEndSeconds = 1;
 
+/// Whether there is something to lose.
+bool holds_state(CheckpointWriter::Part part) {
+  return part != CheckpointWriter::Part::discard && part != CheckpointWriter::Part::tag;
+}
+
 }  // namespace
 
 struct CheckpointWriter::State {
@@ -63,13 +68,17 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
     for (const io::ShardContent& shard : job.shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
     for (const io::WrittenShard& shard : job.written) bytes += shard.info.bytes;
     if (job.part == Part::discard) {
-      store.discard(job.state.step);
+      store.discard(job.state.step, job.folder);
+    } else if (job.part == Part::tag) {
+      if (!store.tag_good(job.state.step))
+        throw base::checkpoint_error("the checkpoint of step " + std::to_string(job.state.step) + " is gone");
     } else if (job.part == Part::shards) {
-      result.written = store.write_shards(job.state.step, job.first_rank, job.shards);
+      result.written = store.write_shards(job.state.step, job.folder, job.first_rank, job.shards);
       result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
     } else {
-      io::StoredCheckpoint stored =
-          job.part == Part::all ? store.write(job.state, job.shards) : store.complete(job.state, job.written);
+      io::StoredCheckpoint stored = job.part == Part::all
+                                        ? store.write(job.state, job.shards)
+                                        : store.complete(job.state, job.folder, job.written);
       result.record = {stored.step, bytes, job.snapshot_seconds, seconds(), stored.path};
       result.left_over = std::move(stored.left_over);
     }
@@ -88,7 +97,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
 /// Whether a newer snapshot waits. It need not wait for one that cannot be written.
 bool CheckpointWriter::State::is_replaced(const Job& job) const {
   return std::any_of(queue.begin(), queue.end(), [&](const Job& other) {
-    return other.state.step > job.state.step && other.part != Part::discard;
+    return other.state.step > job.state.step && holds_state(other.part);
   });
 }
 
@@ -105,7 +114,7 @@ void CheckpointWriter::State::wait_to_retry(std::unique_lock<std::mutex>& lock, 
 /// Writes the job, or the newer ones that replace it while it cannot be written.
 void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, Job job) {
   for (;;) {
-    if (failures > 0 && job.part != Part::discard) {
+    if (failures > 0 && holds_state(job.part)) {
       wait_to_retry(lock, job);
       if (!stop && is_replaced(job)) {
         post({.outcome = Outcome::superseded,
@@ -122,6 +131,8 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
     Result result = attempt(job);
     lock.lock();
     const double now = base::monotonic_seconds();
+    if (result.outcome == Outcome::failed_once && !holds_state(result.part))
+      result.outcome = Outcome::given_up;
     if (result.outcome == Outcome::failed_once && failures++ == 0) failing_since = now;
     result.failures = failures;
     result.failing_seconds = failures == 0 ? 0 : now - failing_since;
@@ -134,7 +145,7 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
       next_try = std::min(now + wait, std::max(last_try, now));
       if (stop || now >= last_try) result.outcome = Outcome::given_up;
       result.retry_seconds = next_try - now;
-    } else if (result.part != Part::discard) {
+    } else if (holds_state(result.part)) {
       failures = 0;
     }
     const bool over = result.outcome != Outcome::failed_once;

@@ -19,12 +19,14 @@ namespace trainerd::core::run {
 class CheckpointWriter {
  public:
   /// What is done of a checkpoint. One node does all at once; of several, each writes its shards, and one
-  /// completes it when all have. `discard` removes what is there of one that will not be completed.
-  enum class Part { all, shards, completion, discard };
+  /// completes it when all have. `discard` removes what is there of one that will not be completed, `tag`
+  /// marks a complete one as good; neither is tried again.
+  enum class Part { all, shards, completion, discard, tag };
   struct Job {
     Part part = Part::all;
     int segment = 0;
     io::TrainingState state = {};  ///< of shards alone: the step
+    std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` the store finds it
     std::int64_t first_rank = 0;   ///< of `shards`
     /// By rank; their bytes stay untouched until the job's result is taken.
     std::vector<io::ShardContent> shards = {};

@@ -56,7 +56,7 @@ Run::Run(const AgentOptions& options, Membership& membership)
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),
-      store_(output_.checkpoints(), options.job.checkpoint.keep, membership.go().run),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, options.job.checkpoint.keep_every),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
       restarts_(job_.restarts),
@@ -91,7 +91,8 @@ void Run::begin() {
                      .tokens = start_.tokens,
                      .order = start_.order,
                      .evaluate_first = start_.evaluate_first,
-                     .resume_path = start_.resume_path});
+                     .resume_path = start_.resume_path,
+                     .folders = folders_});
 }
 
 AgentResult Run::run() {
@@ -109,6 +110,7 @@ AgentResult Run::run() {
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();
   begin_cadence();
+  if (membership_.leads() && job_.checkpoint.good_after > 0) good_tags_.emplace(job_.checkpoint.good_after);
   try {
     train();
     drain_writer();

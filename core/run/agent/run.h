@@ -16,6 +16,7 @@
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/discovery_file.h"
+#include "core/run/agent/loss_watch.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
 #include "core/run/agent/output_directory.h"
@@ -133,6 +134,8 @@ class Run {
   void on_saved();
   void on_written(CheckpointWriter::Result result);
   void on_shards(CheckpointWriter::Result result);
+  void on_tagged(const CheckpointWriter::Result& result);
+  void tag_good(std::int64_t step, double loss);
   void save_failed(const SaveFailed& m, const std::string& node);
   void drop_save(std::int64_t step);
   void delay_saves();
@@ -145,6 +148,7 @@ class Run {
     return attempt < attempt_->number() && step > start_.step;
   }
   std::vector<std::int64_t> busy_segments() const;
+  std::int64_t folder_attempt(std::int64_t step) const;
   // How often (run_cadence.cpp).
   void begin_cadence();
   void tell_cadence();
@@ -188,11 +192,15 @@ class Run {
   struct Saving {
     int segment = 0;
     std::int64_t attempt = 1;  ///< whose snapshot it is
+    std::int64_t folder = 1;   ///< the attempt of its folder
     bool in_use = true;        ///< by this node's writer
     bool dropped = false;      ///< by the job
   };
   std::map<std::int64_t, Saving> saving_;  ///< by step: checkpoints that are not complete
   bool saves_fail_ = false;                ///< since the last that is
+  /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
+  /// first.
+  std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
   Start start_;                                ///< of the present attempt, for every rank
@@ -218,7 +226,8 @@ class Run {
   StopSignals signals_;              ///< to this agent
   std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
-  std::optional<Cadence> cadence_;  ///< the leader's, of a job that leaves it to the run
+  std::optional<GoodTags> good_tags_;  ///< the leader's
+  std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;
   std::int64_t refused_told_ = 0;  ///< connections

@@ -18,6 +18,8 @@ namespace {
 // a little longer.
 constexpr double kStoppedSeconds = 20;
 constexpr double kDoneSeconds = 60;
+// Of the latest steps: none that is earlier is saved again.
+constexpr std::size_t kFoldersKnown = 1000;
 
 }  // namespace
 
@@ -38,8 +40,11 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
-  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number()};
-  if (membership_.leads() && !alone) parts_.begin(job.state);
+  job.folder = folder_attempt(held.step);
+  folders_[held.step] = job.folder + 1;
+  while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
+  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number(), .folder = job.folder};
+  if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
   snapshots_->add(std::move(held));
   if (saves_fail_) delay_saves();
@@ -50,6 +55,7 @@ void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSecon
 void Run::on_saved() {
   auto result = writer_.take();
   if (!result || result->part == CheckpointWriter::Part::discard) return;
+  if (result->part == CheckpointWriter::Part::tag) return on_tagged(*result);
   const std::int64_t step = result->step;
   switch (result->outcome) {
     case CheckpointWriter::Outcome::written: return on_written(*std::move(result));
@@ -76,6 +82,24 @@ void Run::on_saved() {
           std::to_string(result->failures) +
           (result->failures == 1 ? " try" : " tries over " + io::short_duration(result->failing_seconds)) +
           ": " + result->problem + "; the last checkpoint is " + last_good_);
+  }
+}
+
+/// A tag that could not be written is no harm: a later checkpoint gets one.
+void Run::on_tagged(const CheckpointWriter::Result& result) {
+  if (result.outcome != CheckpointWriter::Outcome::written)
+    return log::warn("the checkpoint of step {} could not be tagged good: {}", result.step, result.problem);
+  log::info("the checkpoint of step {} is good: the losses of {} steps after it were in line", result.step,
+            job_.checkpoint.good_after);
+}
+
+/// Tags the checkpoints that the loss of a step has shown to be good.
+void Run::tag_good(std::int64_t step, double loss) {
+  if (!good_tags_) return;
+  for (const std::int64_t good : good_tags_->on_step(step, loss)) {
+    CheckpointWriter::Job tag{.part = CheckpointWriter::Part::tag};
+    tag.state.step = good;
+    writer_.enqueue(std::move(tag));
   }
 }
 
@@ -128,6 +152,7 @@ void Run::completed(std::int64_t step, const std::string& path) {
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
+  if (good_tags_) good_tags_->add(step);
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
@@ -147,6 +172,7 @@ void Run::release(std::int64_t step) {
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
 /// to its end: until then their segments stay taken.
 void Run::drop_saves_after(std::int64_t step) {
+  if (good_tags_) good_tags_->drop_after(step);
   std::vector<std::int64_t> idle;
   for (auto& [saved, saving] : saving_) {
     if (saved <= step) continue;
@@ -154,6 +180,12 @@ void Run::drop_saves_after(std::int64_t step) {
     if (!saving.in_use) idle.push_back(saved);
   }
   for (const std::int64_t saved : idle) release(saved);
+}
+
+/// A step that is saved again has another folder.
+std::int64_t Run::folder_attempt(std::int64_t step) const {
+  const auto known = folders_.find(step);
+  return known == folders_.end() ? 1 : known->second;
 }
 
 std::vector<std::int64_t> Run::busy_segments() const {
@@ -169,6 +201,8 @@ void Run::drop_save(std::int64_t step) {
     membership_.send(SaveDropped{step, attempt_->number()});
     CheckpointWriter::Job discard{.part = CheckpointWriter::Part::discard};
     discard.state.step = step;
+    const auto saving = saving_.find(step);
+    discard.folder = saving == saving_.end() ? folder_attempt(step) : saving->second.folder;
     writer_.enqueue(std::move(discard));
   }
   if (const auto saving = saving_.find(step); saving != saving_.end()) {

@@ -70,6 +70,7 @@ Run::Next Run::lead_restart() {
   go.reason = attempt_->failure()->message;
   if (!prepare_restart(go)) return killed_ ? Next::stop : Next::failure;
   if (stop_) return stop_in_place(go.step);  // asked for meanwhile
+  go.folders = folders_;
   if (!membership_.alone()) membership_.begin(go);
   next_ = go;
   return Next::attempt;
@@ -138,6 +139,7 @@ Run::Next Run::follow_restart() {
   while (!next_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
   if (killed_ || told_to_end()) return Next::stop;
   if (!next_ || !prepare_restart(*next_)) return Next::failure;
+  folders_ = next_->folders;
   return Next::attempt;
 }
 

@@ -45,12 +45,14 @@ void Run::resume() {
     start_.tokens = tokens_ = go.tokens;
     start_.order = go.order;
     start_.evaluate_first = go.evaluate_first;
+    folders_ = go.folders;
     return;
   }
   if (!output_.moved_to().empty())
     log::info("the output of an earlier run was moved to {}", output_.moved_to());
   if (const std::string problem = store_.collect_partial(); !problem.empty())
     warn_early("what an earlier run left unfinished is still there: " + problem);
+  folders_ = store_.next_attempts();
   const auto rejected = [this](const std::string& path, const std::string& why) {
     warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
   };

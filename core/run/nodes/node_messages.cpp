@@ -30,7 +30,8 @@ json body(const Go& m) {
           {"resume", m.resume_path},
           {"attempt", m.attempt},
           {"from_memory", m.from_memory},
-          {"reason", m.reason}};
+          {"reason", m.reason},
+          {"folders", m.folders}};
 }
 json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
 json body(const Held& m) {
@@ -146,9 +147,19 @@ Hello decode_hello(const std::string& text) {
 NodeMessage decode_node_message(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) -> NodeMessage {
     if (type == "go")
-      return Go{j.at("run"),    j.at("last_good"),         j.at("step"),        j.at("cursor"),
-                j.at("tokens"), order_from(j.at("order")), isa_in(j),           j.at("evaluate_first"),
-                j.at("resume"), j.at("attempt"),           j.at("from_memory"), j.at("reason")};
+      return Go{j.at("run"),
+                j.at("last_good"),
+                j.at("step"),
+                j.at("cursor"),
+                j.at("tokens"),
+                order_from(j.at("order")),
+                isa_in(j),
+                j.at("evaluate_first"),
+                j.at("resume"),
+                j.at("attempt"),
+                j.at("from_memory"),
+                j.at("reason"),
+                j.at("folders").get<std::map<std::int64_t, std::int64_t>>()};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") return Held{j.at("attempt"), j.at("steps"), j.at("self_contained")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};

@@ -4,6 +4,7 @@
 // object each.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -43,6 +44,8 @@ struct Go {
   std::int64_t attempt = 1;  ///< its number
   bool from_memory = false;  ///< every node begins from its snapshots of `step`
   std::string reason = {};   ///< what ended the attempt before
+  /// The attempt that the folder of a step's checkpoint will be, where it is not the first.
+  std::map<std::int64_t, std::int64_t> folders = {};
 };
 /// A worker has died: end the ranks of this attempt, and say what is held.
 struct Regroup {
