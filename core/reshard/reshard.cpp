@@ -42,21 +42,24 @@ Source open_newest(const std::string& path) {
 using Give = std::function<void(const io::TensorSlice& piece, std::span<std::byte> out)>;
 
 /// One shard's file, of `slices` in their order.
-io::ShardInfo write_shard(const std::string& path, const std::vector<io::TensorSlice>& slices,
-                          const Give& give) {
+io::WrittenShard write_shard(const std::string& path, std::vector<io::TensorSlice> slices, const Give& give) {
   std::vector<io::StoredTensor> stored;
   for (const io::TensorSlice& slice : slices)
     stored.push_back({.name = slice.stored_name(), .dtype = slice.dtype, .shape = slice.shape});
   io::TensorFileWriter writer(
       path, io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}}, io::Gaps::none));
   std::vector<std::byte> bytes;
-  for (const io::TensorSlice& slice : slices)
+  for (io::TensorSlice& slice : slices) {
+    io::Xxh3Of64 hash;
     io::for_each_piece(slice, io::kTensorPieceBytes, [&](const io::TensorSlice& piece) {
       bytes.resize(static_cast<std::size_t>(io::tensor_bytes(piece.dtype, piece.shape)));
       give(piece, bytes);
       writer.append(bytes);
+      hash.update(bytes);
     });
-  return writer.finish();
+    slice.xxh3 = hash.value();
+  }
+  return {writer.finish(), std::move(slices)};
 }
 
 /// A whole checkpoint, of shards by rank.
@@ -70,7 +73,7 @@ Made write_checkpoint(const std::string& path, const io::TrainingState& state,
             .shards = static_cast<std::int64_t>(ranks.size())};
   for (const std::vector<io::TensorSlice>& slices : ranks) {
     const std::string file = fmt::format("shard-{:05}.safetensors", shards.size());
-    shards.push_back({write_shard(out.partial() + "/" + file, slices, give), slices});
+    shards.push_back(write_shard(out.partial() + "/" + file, slices, give));
     made.bytes += shards.back().info.bytes;
   }
   const std::string manifest = io::to_json(state, shards);

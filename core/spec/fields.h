@@ -52,9 +52,10 @@ struct RecipeName {
 struct Duration {
   double* seconds;
 };
-/// An integer of steps, or a duration.
+/// An integer of steps, or a duration; or `auto` where `or_auto` says so.
 struct StepsOrDuration {
   io::Interval* interval;
+  bool or_auto = false;
 };
 /// An integer, or `auto`, kept as parallel::kAutomatic.
 struct IntegerOrAuto {

@@ -37,6 +37,7 @@ nlohmann::ordered_json value_json(const Field& field) {
           },
           [](const Duration& d) { return Json(io::duration_text(*d.seconds)); },
           [](const StepsOrDuration& s) {
+            if (s.interval->automatic) return Json("auto");
             return s.interval->seconds > 0 ? Json(io::duration_text(s.interval->seconds))
                                            : Json(s.interval->steps);
           },

@@ -142,7 +142,7 @@ class Reader {
                    [&](const Duration& d) {
                      duration(field, node, *d.seconds, "a duration such as 30s, 10m or 2h");
                    },
-                   [&](const StepsOrDuration& s) { steps_or_duration(field, node, *s.interval); },
+                   [&](const StepsOrDuration& s) { steps_or_duration(field, node, s); },
                    [&](const RecipeName& name) {
                      const std::vector<std::string> words = recipe_names();
                      if (const auto index = word(field, node, words))
@@ -218,14 +218,18 @@ class Reader {
     return true;
   }
 
-  void steps_or_duration(const Field& field, const Node& node, io::Interval& interval) {
+  void steps_or_duration(const Field& field, const Node& node, const StepsOrDuration& value) {
     io::Interval read;
-    if (node.kind == Node::Kind::scalar && !node.quoted && parse_number(node.text)) {
+    if (value.or_auto && node.kind == Node::Kind::scalar && node.text == "auto") {
+      read.automatic = true;
+      *value.interval = read;
+    } else if (node.kind == Node::Kind::scalar && !node.quoted && parse_number(node.text)) {
       integer(field, node, read.steps);
-      interval = read;
+      *value.interval = read;
     } else if (duration(field, node, read.seconds,
-                        "an integer of steps or a duration such as 30s, 10m or 2h")) {
-      interval = read;
+                        value.or_auto ? "an integer of steps, a duration such as 30s, 10m or 2h, or auto"
+                                      : "an integer of steps or a duration such as 30s, 10m or 2h")) {
+      *value.interval = read;
     }
   }
 

@@ -103,7 +103,10 @@ Json type_json(const Field& field) {
           },
           [&](const IntegerOrAuto&) { return any_of(integer_json(limits), one_of({"auto"})); },
           [&](const Duration&) { return duration_json(limits); },
-          [&](const StepsOrDuration&) { return any_of(integer_json(limits), duration_json({})); },
+          [&](const StepsOrDuration& s) {
+            Json either = any_of(integer_json(limits), duration_json({}));
+            return s.or_auto ? any_of(either, one_of({"auto"})) : either;
+          },
           [&](const RecipeName&) { return one_of(recipe_names()); },
           [&](const FixedWord& fixed) {
             const std::string_view word = fixed.word;

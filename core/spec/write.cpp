@@ -111,6 +111,7 @@ std::string value_yaml(const Field& field) {
           },
           [](const Duration& d) { return io::duration_text(*d.seconds); },
           [](const StepsOrDuration& s) {
+            if (s.interval->automatic) return std::string("auto");
             return s.interval->seconds > 0 ? io::duration_text(s.interval->seconds)
                                            : std::to_string(s.interval->steps);
           },
@@ -158,7 +159,9 @@ std::string type_markdown(const Field& field) {
                      [&](const IntegerOrAuto&) { return "integer" + limits + ", or `auto`"; },
                      [&](const NumberPair&) { return "two numbers" + limits; },
                      [&](const Duration&) { return std::string("duration"); },
-                     [&](const StepsOrDuration&) { return "integer" + limits + ", or duration"; },
+                     [&](const StepsOrDuration& s) {
+                       return "integer" + limits + (s.or_auto ? ", duration or `auto`" : ", or duration");
+                     },
                      [&](const RecipeName&) { return words_markdown(recipe_names()) + " or map"; },
                      [&](const FixedWord&) { return std::string(); },
                      [&](const BaseFile&) { return std::string("text"); },

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/checkpoint/retention.h"
 #include "io/checkpoint/safetensors.h"
 #include "io/storage/storage.h"
 #include "kernels/tensor/dtype.h"
@@ -28,6 +29,9 @@ struct TensorSlice {
   std::vector<std::int64_t> shape;
   /// Its name in the shard's file when that is not `name`: a shard may hold several boxes of one tensor.
   std::string stored = {};
+  /// 64-bit XXH3 of its bytes in that file; absent of what no file holds, and in checkpoints of older
+  /// versions.
+  std::optional<std::uint64_t> xxh3 = {};
 
   const std::string& stored_name() const { return stored.empty() ? name : stored; }
 };
@@ -113,12 +117,6 @@ struct StoredCheckpoint {
 /// the tensor.
 void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices,
                  const std::string& file);
-
-/// Which complete checkpoints stay when another one is.
-struct Retention {
-  std::int64_t keep = 3;        ///< the newest
-  std::int64_t keep_every = 0;  ///< and those of steps that are multiples of it; 0: no others
-};
 
 /// Folders that are being read: they are not removed. For several threads.
 class PinnedFolders {

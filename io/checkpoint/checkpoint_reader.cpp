@@ -6,6 +6,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/files.h"
+#include "io/hash/hash.h"
 #include "io/storage/memory_file.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
@@ -18,6 +19,7 @@ using Index = std::vector<std::int64_t>;
 /// [begin, end) in each dimension, in global coordinates.
 struct Box {
   Index begin, end;
+  bool operator==(const Box&) const = default;
 };
 
 Box box_of(const TensorSlice& slice) {
@@ -61,9 +63,10 @@ std::int64_t position_in(const Box& box, const Index& at) {
 }
 
 // Copies `part` from a file where `stored` lies row-major from `offset` on to `out`, which is `wanted`
-// row-major, by the longest runs that are contiguous in both.
+// row-major, by the longest runs that are contiguous in both. They come in the file's order: `hash`, unless
+// it is null, is of its bytes where `part` is all that is stored.
 void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, const Box& wanted,
-               const Box& part, std::int64_t element_bytes, std::span<std::byte> out) {
+               const Box& part, std::int64_t element_bytes, std::span<std::byte> out, Xxh3Of64* hash) {
   std::size_t outer = part.begin.size();  // dimensions from here on are one run
   std::int64_t run = 1;
   while (outer > 0) {
@@ -76,8 +79,9 @@ void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, c
   Index at = part.begin;
   for (;;) {
     const auto to = static_cast<std::size_t>(position_in(wanted, at) * element_bytes);
-    file.read(offset + position_in(stored, at) * element_bytes,
-              out.subspan(to, static_cast<std::size_t>(run * element_bytes)));
+    const std::span<std::byte> bytes = out.subspan(to, static_cast<std::size_t>(run * element_bytes));
+    file.read(offset + position_in(stored, at) * element_bytes, bytes);
+    if (hash != nullptr) hash->update(bytes);
     std::size_t d = outer;
     while (d > 0 && ++at[d - 1] == part.end[d - 1]) {
       at[d - 1] = part.begin[d - 1];
@@ -155,8 +159,15 @@ struct CheckpointReader::State {
         found->second.shape != slice.shape)
       throw base::checkpoint_error(path_of(number) + ": does not hold " + slice.name +
                                    " as the manifest says");
-    copy_part(*from.file, from.data_offset + found->second.begin, box_of(slice), wanted, part,
-              kernels::size_of(slice.dtype), out);
+    const Box stored = box_of(slice);
+    const bool whole = slice.xxh3 && part == stored;
+    Xxh3Of64 hash;
+    copy_part(*from.file, from.data_offset + found->second.begin, stored, wanted, part,
+              kernels::size_of(slice.dtype), out, whole ? &hash : nullptr);
+    if (whole && hash.value() != *slice.xxh3)
+      throw base::checkpoint_error(
+          fmt::format("{}: is damaged: the checksum of {} is {:016x}, the manifest says {:016x}",
+                      path_of(number), slice.name, hash.value(), *slice.xxh3));
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -51,15 +52,20 @@ class Problems {
 std::vector<std::string> folders_to_remove(const Folders& folders, std::int64_t step,
                                            const Retention& retention) {
   std::vector<std::string> names;
-  std::int64_t counted = 0, last = -1;
+  std::vector<Retained> newest;  // attempts, by step
+  std::vector<std::string> newest_names;
   for (const Folder& folder : folders.complete) {
     if (folder.step > step) continue;
-    const bool older_attempt = folder.step == std::exchange(last, folder.step);
-    const bool kept =
-        !older_attempt &&
-        (counted++ < retention.keep || (retention.keep_every > 0 && folder.step % retention.keep_every == 0));
-    if (!kept) names.push_back(folder.name);
+    if (!newest.empty() && newest.back().step == folder.step) {
+      names.push_back(folder.name);
+      continue;
+    }
+    newest.push_back({.step = folder.step});
+    newest_names.push_back(folder.name);
   }
+  const std::vector<bool> stays = retained(newest, retention);
+  for (std::size_t i = 0; i < stays.size(); ++i)
+    if (!stays[i]) names.push_back(newest_names[i]);
   for (const Folder& folder : folders.incomplete)
     if (folder.step <= step) names.push_back(folder.name);
   return names;
@@ -92,6 +98,18 @@ void require_there(const Storage& storage, const std::string& folder, std::span<
                                      storage.path_of(name), bytes, shard.info.bytes),
                          ESTALE);
   }
+}
+
+std::vector<TensorSlice> with_checksums(const ShardContent& shard, const SafetensorsHeader& header) {
+  std::map<std::string, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
+  std::vector<TensorSlice> slices = shard.slices;
+  for (TensorSlice& slice : slices) {
+    const StoredTensor& tensor = *stored.at(slice.stored_name());
+    slice.xxh3 = xxh3_64(shard.bytes.subspan(static_cast<std::size_t>(header.data_offset + tensor.begin),
+                                             static_cast<std::size_t>(tensor.end - tensor.begin)));
+  }
+  return slices;
 }
 
 std::string manifest_text(const TrainingState& state, std::span<const WrittenShard> shards) {
@@ -184,11 +202,12 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
     for (const ShardContent& shard : shards) {
       const std::string file = shard_file(first + static_cast<std::int64_t>(written.size()));
       const auto bytes = static_cast<std::int64_t>(shard.bytes.size());
-      check_shard(parse_safetensors(shard.bytes, bytes), shard.slices, file);
+      const SafetensorsHeader header = parse_safetensors(shard.bytes, bytes);
+      check_shard(header, shard.slices, file);
       name = folder + "/" + file;
       storage_->remove(name);  // of a try that failed
       storage_->write(name, shard.bytes);
-      written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, shard.slices});
+      written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, with_checksums(shard, header)});
     }
     storage_->sync_folder(folder);
     storage_->sync_folder("");

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -45,6 +48,14 @@ int shard_of(const nlohmann::json& json) {
   return static_cast<int>(shard);
 }
 
+std::uint64_t checksum_of(const std::string& text, const std::string& name) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
+    throw JsonError("the checksum of " + name + " is not 16 hex digits");
+  return value;
+}
+
 TensorSlice parse_slice(const nlohmann::json& json) {
   TensorSlice slice{.name = string_member(json, "name"),
                     .dtype = dtype_of(string_member(json, "dtype")),
@@ -52,6 +63,7 @@ TensorSlice parse_slice(const nlohmann::json& json) {
                     .begin = sizes_member(json, "begin"),
                     .shape = sizes_member(json, "shape")};
   if (json.contains("stored")) slice.stored = string_member(json, "stored");
+  if (json.contains("xxh3")) slice.xxh3 = checksum_of(string_member(json, "xxh3"), slice.name);
   const std::size_t ndim = slice.logical_shape.size();
   if (slice.begin.size() != ndim || slice.shape.size() != ndim)
     throw JsonError(slice.name + ": begin, shape and logical_shape have different numbers of dimensions");
@@ -204,6 +216,7 @@ class ManifestText {
     field("begin", slice.begin);
     field("shape", slice.shape);
     if (!slice.stored.empty()) field("stored", slice.stored);
+    if (slice.xxh3) field("xxh3", fmt::format("{:016x}", *slice.xxh3));
     end_entry();
   }
   std::string take() { return std::move(text_) + "\n}\n"; }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
@@ -19,6 +20,41 @@ namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 
+// The first of `slices` whose bytes are not those of its checksum, with both; empty: none is known to be
+// damaged.
+std::string damaged_tensor(const StoredFile& file, const SafetensorsHeader& header,
+                           std::span<const TensorSlice> slices) {
+  std::map<std::string, const StoredTensor*> stored;  // a header's own find() is linear
+  for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
+  std::vector<std::byte> chunk(kChunkBytes);
+  for (const TensorSlice& slice : slices) {
+    const auto found = stored.find(slice.stored_name());
+    if (!slice.xxh3 || found == stored.end()) continue;
+    Xxh3Of64 hash;
+    for (std::int64_t at = found->second->begin; at < found->second->end;) {
+      const std::span<std::byte> part = std::span(chunk).first(static_cast<std::size_t>(
+          std::min<std::int64_t>(static_cast<std::int64_t>(chunk.size()), found->second->end - at)));
+      file.read(header.data_offset + at, part);
+      hash.update(part);
+      at += static_cast<std::int64_t>(part.size());
+    }
+    if (hash.value() != *slice.xxh3)
+      return fmt::format("{} (checksum {:016x}, the manifest says {:016x})", slice.name, hash.value(),
+                         *slice.xxh3);
+  }
+  return "";
+}
+
+// Which part of a damaged shard it is, as far as that can be told.
+std::string damage_of(const StoredFile& file, const std::string& path, std::span<const TensorSlice> slices) {
+  try {
+    const std::string tensor = damaged_tensor(file, read_header(file, path), slices);
+    return tensor.empty() ? "" : "; the damage is in " + tensor;
+  } catch (const base::CheckpointError&) {
+    return "; its header cannot be read";
+  }
+}
+
 void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<const TensorSlice> slices,
                   std::vector<std::byte>& chunk) {
   const std::string path = storage.path_of(shard.file);
@@ -35,8 +71,8 @@ void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<cons
     at += static_cast<std::int64_t>(part.size());
   }
   if (hash.hex() != shard.xxh3)
-    throw base::checkpoint_error(fmt::format("{}: is damaged: its checksum is {}, the manifest says {}", path,
-                                             hash.hex(), shard.xxh3));
+    throw base::checkpoint_error(fmt::format("{}: is damaged: its checksum is {}, the manifest says {}{}",
+                                             path, hash.hex(), shard.xxh3, damage_of(*file, path, slices)));
   check_shard(read_header(*file, path), slices, path);
 }
 

@@ -18,28 +18,48 @@ std::string to_hex(XXH128_hash_t hash) {
   return text;
 }
 
+/// It is aligned by its own allocator.
+class XxhState {
+ public:
+  XxhState() : state_(XXH3_createState(), XXH3_freeState) {
+    if (!state_) throw std::bad_alloc();
+  }
+  XXH3_state_t* get() const { return state_.get(); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
 }  // namespace
 
 struct Xxh3::State {
-  XXH3_state_t* xxh = XXH3_createState();  // it is aligned by its own allocator
-  State() {
-    if (xxh == nullptr) throw std::bad_alloc();
-    XXH3_128bits_reset(xxh);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() { XXH3_freeState(xxh); }
+  XxhState xxh;
+  State() { XXH3_128bits_reset(xxh.get()); }
 };
 
 Xxh3::Xxh3() : state_(std::make_unique<State>()) {}
 Xxh3::~Xxh3() = default;
 void Xxh3::update(std::span<const std::byte> bytes) {
-  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
+  XXH3_128bits_update(state_->xxh.get(), bytes.data(), bytes.size());
 }
-std::string Xxh3::hex() const { return to_hex(XXH3_128bits_digest(state_->xxh)); }
+std::string Xxh3::hex() const { return to_hex(XXH3_128bits_digest(state_->xxh.get())); }
 
 std::string xxh3_hex(std::span<const std::byte> bytes) {
   return to_hex(XXH3_128bits(bytes.data(), bytes.size()));
 }
+
+struct Xxh3Of64::State {
+  XxhState xxh;
+  State() { XXH3_64bits_reset(xxh.get()); }
+};
+
+Xxh3Of64::Xxh3Of64() : state_(std::make_unique<State>()) {}
+Xxh3Of64::~Xxh3Of64() = default;
+void Xxh3Of64::update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_->xxh.get(), bytes.data(), bytes.size());
+}
+std::uint64_t Xxh3Of64::value() const { return XXH3_64bits_digest(state_->xxh.get()); }
+
+std::uint64_t xxh3_64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 }  // namespace trainerd::io

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,5 +27,22 @@ class Xxh3 {
 
 /// Of one block of bytes.
 std::string xxh3_hex(std::span<const std::byte> bytes);
+
+/// 64-bit XXH3, for the many tensors of a shard.
+class Xxh3Of64 {
+ public:
+  Xxh3Of64();
+  ~Xxh3Of64();
+  Xxh3Of64(const Xxh3Of64&) = delete;
+  Xxh3Of64& operator=(const Xxh3Of64&) = delete;
+  void update(std::span<const std::byte> bytes);
+  std::uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::uint64_t xxh3_64(std::span<const std::byte> bytes);
 
 }  // namespace trainerd::io

@@ -75,6 +75,7 @@ std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path
 EarlierRun read_earlier_run(const std::string& steps_path, const std::string& events_path,
                             std::int64_t start_step) {
   EarlierRun earlier;
+  bool asked = false;  // for the end of the latest attempt
   read_log_lines(steps_path, [&](const std::string& line, bool) {
     if (const std::int64_t step = step_at_the_front(line); step > 0 && step <= start_step)
       earlier.useful_seconds +=
@@ -87,15 +88,20 @@ EarlierRun read_earlier_run(const std::string& steps_path, const std::string& ev
       const EventRecord event = parse_event_record(line);
       const auto* notice = std::get_if<NoticeRecord>(&event);
       if (notice == nullptr) return true;
-      if (ends_attempt(notice->kind)) earlier.ended = true;
+      if (ends_attempt(notice->kind)) {
+        earlier.ended = true;
+        asked = notice->kind != NoticeKind::failure;
+      }
       if (!begins_attempt(notice->kind)) return true;
-      earlier.ended = false;
+      if (earlier.attempts > 0 && !asked) ++earlier.interruptions;
+      earlier.ended = asked = false;
       if (earlier.attempts++ == 0) earlier.began = notice->wall_time;
     } catch (const base::DataError&) {
       // A torn or garbled line tells of no attempt.
     }
     return true;
   });
+  if (earlier.attempts > 0 && !asked) ++earlier.interruptions;
   return earlier;
 }
 

@@ -126,6 +126,13 @@ struct RunMetrics::State {
   std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
       "trainerd_output_disk_free_bytes",
       "Bytes that this user may still write on the output directory's file system.");
+  Family<Gauge>& checkpoint_interval =
+      gauge(r, "trainerd_checkpoint_interval_seconds",
+            "With checkpoint.every: auto, seconds between checkpoints as the run has worked them out.");
+  Family<Gauge>& mtbf = gauge(
+      r, "trainerd_mtbf_seconds",
+      "With checkpoint.every: auto, the mean time between failures that it reckons with, by its source: "
+      "given, cluster or history.");
   Single<Gauge> checkpoint_bytes{gauge(r, "trainerd_checkpoint_bytes", "Size of the latest checkpoint.")};
   Family<Counter>& time =
       counter(r, "trainerd_time_seconds_total", "Wall time of the steps by what it was spent on.");
@@ -257,6 +264,11 @@ void RunMetrics::on_checkpoint(const CheckpointRecord& record) {
   s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
   s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
   s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
+}
+
+void RunMetrics::on_cadence(const CadenceRecord& record) {
+  state_->checkpoint_interval.Add({}).Set(record.interval_seconds);
+  state_->mtbf.Add({{"source", name_of(record.source)}}).Set(record.mtbf_seconds);
 }
 
 void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {

@@ -145,6 +145,11 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
 
 double perplexity(double loss) { return std::exp(loss); }
 
+const char* name_of(CadenceRecord::Source source) {
+  constexpr std::array kSources{"given", "cluster", "history"};
+  return kSources.at(static_cast<std::size_t>(source));
+}
+
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::string to_json_line(const StepRecord& record) {

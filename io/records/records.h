@@ -111,6 +111,19 @@ struct CheckpointFailureRecord {
   What what = What::write;  ///< clean_up: the checkpoint is complete, older ones could not be removed
 };
 
+/// How often a run with `checkpoint.every: auto` saves, and why.
+struct CadenceRecord {
+  /// Of the mean time between failures: the job, its cluster's preset, or the run's own history.
+  enum class Source : std::uint8_t { given, cluster, history };
+  double interval_seconds = 0;
+  double mtbf_seconds = 0;
+  Source source = Source::history;
+  double stall_seconds = 0;  ///< of a save: training stands still
+  double write_seconds = 0;  ///< of a save
+};
+/// "given", "cluster", "history".
+const char* name_of(CadenceRecord::Source source);
+
 /// What the plan said against what was measured.
 struct PredictionTerm {
   std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
@@ -205,6 +218,8 @@ struct RendezvousRecord {
 struct EarlierRun {
   std::int64_t attempts = 0;  ///< starts, resumes and restarts
   double began = 0;           ///< the first of them, Unix seconds; 0: not known
+  /// Attempts whose end nobody had asked for: killed, or ended by a failure.
+  std::int64_t interruptions = 0;
   double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
   bool ended = false;         ///< the last of them was done, stopped or failed, and could say so
 };

@@ -4,13 +4,14 @@
 
 namespace trainerd::io {
 
-/// How often something is done: every so many steps, or after so much time. At most one of the two is set;
-/// with neither, never.
+/// How often something is done: every so many steps, after so much time, or as often as is worth it. At most
+/// one of the three is set; with none, never.
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;
+  bool automatic = false;
 
-  bool never() const { return steps == 0 && seconds == 0; }
+  bool never() const { return steps == 0 && seconds == 0 && !automatic; }
   bool operator==(const Interval&) const = default;
 };
 

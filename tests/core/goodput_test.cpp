@@ -1,4 +1,5 @@
 #include "core/plan/goodput/goodput.h"
+#include "core/plan/cost/checkpoint_interval.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -82,7 +82,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(job.data.dtype == io::TokenType::int32);
   CHECK(job.data.on_change == io::DataChange::go_on);
   CHECK(job.data.prefetch == 4);
-  CHECK(job.checkpoint == io::CheckpointOptions{{.steps = 5}, 2, false});
+  CHECK(job.checkpoint == io::CheckpointOptions{.every = {.steps = 5}, .keep = 2, .async = false});
   CHECK(job.evaluate == job::EvaluateOptions{10, 4});
   CHECK(job.metrics.listen == "[::1]:0");
   CHECK(job.metrics.discovery == "d");

@@ -57,6 +57,16 @@ using Rejected = std::vector<std::pair<std::string, std::string>>;
 
 }  // namespace
 
+TEST_CASE("the checksum of a tensor is XXH3-64") {
+  // Published test vector: of nothing.
+  CHECK(xxh3_64({}) == 0x2d06800538d394c2);
+  const std::string abc = "abc";
+  Xxh3Of64 pieces;
+  pieces.update(std::as_bytes(std::span(abc)).first(1));
+  pieces.update(std::as_bytes(std::span(abc)).subspan(1));
+  CHECK(pieces.value() == xxh3_64(std::as_bytes(std::span(abc))));
+}
+
 TEST_CASE("the checksum is XXH3-128") {
   // Published test vectors: of nothing, and of "abc", in the canonical order.
   CHECK(xxh3_hex({}) == "99aa06d3014798d86001c324468d497f");
@@ -323,6 +333,38 @@ TEST_CASE("damage of any file is named and the previous checkpoint is taken") {
     CHECK(rejected[0].second.find(std::string(damage.file) == "COMPLETE" ? "manifest.json" : damage.file) !=
           std::string::npos);
   }
+}
+
+TEST_CASE("a damaged tensor is named, by who verifies and by who reads all of it") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 3);
+  const std::string path = write_step(store, 5).path;
+  const std::string shard = path + "/shard-00000.safetensors";
+  const std::string content = read_file(shard);
+  const SafetensorsHeader header =
+      parse_safetensors(std::as_bytes(std::span(content)), static_cast<std::int64_t>(content.size()));
+  flip_byte(shard, static_cast<std::size_t>(header.data_offset + header.find("b")->begin + 9));
+  CHECK_THROWS_WITH(verify_checkpoint(path), Catch::Contains("the damage is in b (checksum"));
+  CheckpointReader reader(path);
+  std::vector<float> b(5), w(48);
+  reader.read(slice("w", {6, 8}, {0, 0}, {6, 8}), std::as_writable_bytes(std::span(w)));
+  CHECK_THROWS_WITH(reader.read(slice("b", {5}, {0}, {5}), std::as_writable_bytes(std::span(b))),
+                    Catch::Contains("shard-00000.safetensors: is damaged: the checksum of b is"));
+}
+
+TEST_CASE("a manifest without checksums of tensors is one of an older version, and is read") {
+  const Shard shard = stamped_shard(5);
+  const WrittenShard written{{"shard-00000.safetensors", 10, std::string(32, 'a')}, shard.slices};
+  const std::string text = to_json(state_at(5), std::span(&written, 1));
+  CHECK(text.find("\"xxh3\": \"aaaa") != std::string::npos);
+  CHECK_FALSE(parse_manifest(text).slices.front().second.xxh3.has_value());
+  WrittenShard now = written;
+  now.slices[0].xxh3 = 0x0123456789abcdef;
+  const std::string today = to_json(state_at(5), std::span(&now, 1));
+  CHECK(parse_manifest(today).slices.front().second.xxh3 == 0x0123456789abcdef);
+  std::string wrong = today;
+  wrong.replace(wrong.find("0123456789abcdef"), 16, "0123456789abcdeg");
+  CHECK_THROWS_WITH(parse_manifest(wrong), Catch::Contains("the checksum of w is not 16 hex digits"));
 }
 
 TEST_CASE("a missing or shortened shard is named") {

@@ -173,11 +173,14 @@ TEST_CASE("the logs say how many attempts there were, since when, and which of t
   CHECK(run.began == 1e9 + 1);
   CHECK(run.useful_seconds == 9.5);
   CHECK(run.ended);
+  CHECK(run.interruptions == 2);  // the restart's, and the failure
   write_file(events, text +
                          to_json_line(EventRecord{NoticeRecord{
                              .kind = NoticeKind::resume, .message = "m", .details = {}, .wall_time = at}}) +
                          "\n{\"event\":\"fini");
-  CHECK_FALSE(read_earlier_run(steps, events, 4).ended);
+  const EarlierRun killed = read_earlier_run(steps, events, 4);
+  CHECK_FALSE(killed.ended);
+  CHECK(killed.interruptions == 3);
 }
 
 TEST_CASE("steps that are done again after a restart are in the file once") {

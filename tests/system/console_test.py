@@ -68,7 +68,9 @@ class Records(RunTest):
         return [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]
 
     def notices(self, name="a"):
-        return [e for e in self.events(name) if e["event"] in ("start", "resume", "warning", "stop", "failure", "finish")]
+        """Without those of a busy machine: a peak that was measured too low is raised later, with a warning."""
+        return [e for e in self.events(name) if e["event"] in ("start", "resume", "warning", "stop", "failure", "finish")
+                and "GEMM peak that MFU is of" not in e["message"]]
 
     def metrics(self):
         [found] = json.loads((self.root / "a" / "metrics.json").read_text())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/plan/cost/checkpoint_interval.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::plan {
@@ -147,12 +148,6 @@ double failures_per_second(const FailureScenario& scenario) {
   return rate_of_kinds(scenario, [](FailureScope) { return true; });
 }
 
-double daly_interval_seconds(double save_seconds, double mtbf_seconds) {
-  if (save_seconds >= 2 * mtbf_seconds) return mtbf_seconds;
-  const double x = save_seconds / (2 * mtbf_seconds);
-  return std::sqrt(2 * save_seconds * mtbf_seconds) * (1 + std::sqrt(x) / 3 + x / 9) - save_seconds;
-}
-
 void check_scenario(const FailureScenario& s) {
   std::string problems;
   const auto require = [&](bool holds, const std::string& what) {
@@ -199,8 +194,9 @@ void check_scenario(const FailureScenario& s) {
 namespace {
 
 std::int64_t optimum_steps(const TierPlan& plan, double step_seconds) {
-  const double steps =
-      daly_interval_seconds(plan.tier.save_seconds, 1 / plan.failures_per_second) / step_seconds;
+  const double steps = checkpoint_interval_seconds(plan.tier.save_seconds, plan.tier.write_seconds,
+                                                   1 / plan.failures_per_second) /
+                       step_seconds;
   return std::max(
       least_steps(plan.tier, step_seconds),
       static_cast<std::int64_t>(std::clamp(std::round(steps), 1.0, static_cast<double>(kMaxScenarioSteps))));

@@ -92,11 +92,6 @@ struct TierPlan {
 /// Interruptions a second of the whole job, planned ones not counted; mean time between them is its inverse.
 double failures_per_second(const FailureScenario& scenario);
 
-/// Useful seconds between saves that waste least, given what a save costs and the mean time between failures.
-/// Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps" (2006), eq. 37; its
-/// first term alone is Young's (1974). From a cost of twice the mean time on, that mean time.
-double daly_interval_seconds(double save_seconds, double mtbf_seconds);
-
 /// Throws SpecError when the scenario contradicts itself: each problem with what to set.
 void check_scenario(const FailureScenario& scenario);
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/model/parameters.h"
+#include "core/plan/cost/checkpoint_interval.h"
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/cost/group_places.h"
 #include "core/plan/predict/schedule_report.h"
@@ -175,8 +176,9 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const double nodes =
       std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
   if (t.failures_per_node_day > 0) plan.checkpoint.failure_seconds = kDay / (t.failures_per_node_day * nodes);
-  plan.checkpoint.interval_seconds =
-      std::sqrt(2 * plan.checkpoint.snapshot_seconds * plan.checkpoint.failure_seconds);
+  if (plan.checkpoint.snapshot_seconds > 0 && plan.checkpoint.failure_seconds > 0)
+    plan.checkpoint.interval_seconds =
+        daly_interval_seconds(plan.checkpoint.snapshot_seconds, plan.checkpoint.failure_seconds);
 }
 
 }  // namespace

@@ -109,6 +109,7 @@ AgentResult Run::run() {
   begin();
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();
+  begin_cadence();
   try {
     train();
     drain_writer();

@@ -12,6 +12,7 @@
 #include "core/hf/companions.h"
 #include "core/run/agent/agent.h"
 #include "core/run/agent/attempt.h"
+#include "core/run/agent/cadence.h"
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/discovery_file.h"
@@ -30,7 +31,8 @@
 
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
 // worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
-// run_checkpoints.cpp brings snapshots to the disk; run_stop.cpp is how a run is stopped; run_resume.cpp
+// run_checkpoints.cpp brings snapshots to the disk; run_cadence.cpp says how often;
+// run_stop.cpp is how a run is stopped; run_resume.cpp
 // finds where it begins; run_told.cpp is what the ranks report of the training; run_records.cpp is what it
 // says itself, to the log, the sinks and the output directory.
 
@@ -109,6 +111,7 @@ class Run {
   void stop_at_once(const StopRequest& request, const std::string& message);
   bool stopped_before_start();
   void begin_time_limit();
+  double guessed_save_seconds() const;
   std::optional<double> time_left() const;
   void check_time_limit();
   void stop_after(std::int64_t step);
@@ -143,6 +146,9 @@ class Run {
   }
   std::vector<std::int64_t> busy_segments() const;
   std::int64_t folder_attempt(std::int64_t step) const;
+  // How often (run_cadence.cpp).
+  void begin_cadence();
+  void tell_cadence();
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -217,6 +223,8 @@ class Run {
   StopSignals signals_;              ///< to this agent
   std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
+  std::optional<Cadence> cadence_;  ///< the leader's, of a job that leaves it to the run
+  double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;
   std::int64_t refused_told_ = 0;  ///< connections
   bool killed_ = false;            ///< stopped at once: nothing is waited for

@@ -94,6 +94,10 @@ void Run::on_written(CheckpointWriter::Result result) {
   if (result.part == CheckpointWriter::Part::shards) return on_shards(std::move(result));
   result.record.wall_time = base::wall_seconds();
   sinks_.each(&io::MetricsSink::on_checkpoint, result.record);
+  if (cadence_) {
+    cadence_->add_save(result.record.snapshot_seconds, result.record.write_seconds);
+    tell_cadence();
+  }
   if (!result.left_over.empty()) {
     sinks_.each(&io::MetricsSink::on_checkpoint_failure,
                 io::CheckpointFailureRecord{.step = result.step,

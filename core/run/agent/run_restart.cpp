@@ -173,6 +173,7 @@ bool Run::prepare_restart(const Go& go) {
   base::check(!go.from_memory || held != nullptr, "the leader names a step that every node holds");
   if (held != nullptr) start_.next_segment = (held->segment + 1) % rank::kSnapshots;
   ++restarted_;
+  if (cadence_) cadence_->add_interruption();
   return true;
 }
 

@@ -88,14 +88,17 @@ bool Run::stopped_before_start() {
 
 void Run::begin_time_limit() {
   if (!options_.deadline) return;
+  time_limit_.emplace(TimeLimit::Options{.deadline = *options_.deadline,
+                                         .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
+                                         .first_save_seconds = guessed_save_seconds()});
+}
+
+double Run::guessed_save_seconds() const {
   const std::vector<rank::DryRun>& plans = attempt_->plan().ranks.here;
   const std::int64_t bytes =
       std::accumulate(plans.begin(), plans.end(), std::int64_t{0},
                       [](std::int64_t sum, const rank::DryRun& plan) { return sum + plan.snapshot_bytes; });
-  time_limit_.emplace(
-      TimeLimit::Options{.deadline = *options_.deadline,
-                         .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
-                         .first_save_seconds = static_cast<double>(bytes) / kGuessedBytesPerSecond});
+  return static_cast<double>(bytes) / kGuessedBytesPerSecond;
 }
 
 /// Seconds until the time limit asks for a stop; none when nothing will.

@@ -32,6 +32,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   }
   const bool again = std::exchange(told_ready_, true);
+  if (again) tell_cadence();
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   ready.require_data(data_text(data_.files(), start_.data_content));
@@ -49,6 +50,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     info.peak_flops = first.peak_flops * static_cast<double>(attempt_->plan().layout.grid.ranks());
   info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
   sinks_.each(&io::MetricsSink::on_start, info);
+  tell_cadence();
   record_begin();
   for (const io::NoticeRecord& change : std::exchange(changes_, {}))
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
@@ -63,6 +65,7 @@ void Run::on_step(io::StepRecord record) {
   last_step_at_ = record.wall_time;
   latest_steps_.emplace_back(record.step, record.step_seconds);
   if (time_limit_) time_limit_->add_step(record.step_seconds);
+  if (cadence_) cadence_->add_step(record.step_seconds);
   sinks_.each(&io::MetricsSink::on_step, record);
   watch_outlets();
   if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)

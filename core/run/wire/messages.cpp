@@ -42,6 +42,7 @@ json body(const Start& m) {
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
+json body(const SaveEvery& m) { return {{"type", "save_every"}, {"seconds", m.seconds}}; }
 json body(const SnapshotDelayed& m) { return {{"type", "snapshot_delayed"}, {"segment", m.segment}}; }
 json body(const Ready& m) {
   return {{"type", "ready"},
@@ -140,6 +141,7 @@ AgentMessage decode_agent_message(const std::string& text) {
     }
     if (type == "stop") return Stop{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
+    if (type == "save_every") return SaveEvery{j.at("seconds")};
     if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
     unknown_message(type);
   });

@@ -62,6 +62,10 @@ struct SnapshotSaved {
 struct SnapshotDelayed {
   int segment = 0;
 };
+/// From now on a checkpoint after so much time; to rank 0, where the job leaves it to the run.
+struct SaveEvery {
+  double seconds = 0;
+};
 
 // ---- Worker to agent ----
 
@@ -113,7 +117,7 @@ struct Finished {
   bool stopped = false;
 };
 
-using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed>;
+using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, SaveEvery>;
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
                  io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, Failed, Finished>;

@@ -92,8 +92,9 @@ class Worker {
   job::JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
-  std::int64_t saved_step_ = 0;  ///< of the last snapshot
-  double saved_at_ = 0;          ///< when it was made, or training began
+  std::int64_t saved_step_ = 0;    ///< of the last snapshot
+  double save_every_seconds_ = 0;  ///< 0: time brings no save about
+  double saved_at_ = 0;            ///< when it was made, or training began
   std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
   std::unique_ptr<rank::DeviceRank> rank_;
@@ -123,6 +124,7 @@ void Worker::send(const WorkerMessage& message) {
 void Worker::handle(const AgentMessage& message) {
   if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
   if (const auto* saved = std::get_if<SnapshotSaved>(&message)) segments_.set_free(saved->segment, true);
+  if (const auto* every = std::get_if<SaveEvery>(&message)) save_every_seconds_ = every->seconds;
   if (const auto* delayed = std::get_if<SnapshotDelayed>(&message)) segments_.set_delayed(delayed->segment);
 }
 
@@ -156,6 +158,7 @@ void Worker::meet(const Start& start, const parallel::Topology& topology) {
 void Worker::build(const Start& start) {
   job_ = spec::parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
+  save_every_seconds_ = job_.checkpoint.every.seconds;
   reports_ = start.reports;
   for (const std::int64_t segment : start.busy_segments) segments_.set_free(static_cast<int>(segment), false);
   next_segment_ = static_cast<int>(start.next_segment);
@@ -209,8 +212,8 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
 
 /// Rank 0's clock decides for all.
 bool Worker::time_to_save() const {
-  return rank_number_ == 0 && job_.checkpoint.every.seconds > 0 &&
-         base::monotonic_seconds() - saved_at_ >= job_.checkpoint.every.seconds;
+  return rank_number_ == 0 && save_every_seconds_ > 0 &&
+         base::monotonic_seconds() - saved_at_ >= save_every_seconds_;
 }
 
 bool Worker::traces(std::int64_t step) const {

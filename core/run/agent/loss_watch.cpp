@@ -1,0 +1,62 @@
+#include "core/run/agent/loss_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "io/text/text.h"
+
+namespace trainerd::core::run {
+namespace {
+
+// Of a normal distribution the standard deviation over the median of absolute deviations.
+constexpr double kSigmaOfMad = 1.4826;
+// Losses that hardly move, of a model that has learned its data by heart, are all in line.
+constexpr double kLeastSpread = 0.01;
+
+}  // namespace
+
+double LossWatch::score(double loss) const {
+  std::vector<double> values;
+  for (const Entry& entry : latest_) values.push_back(entry.loss);
+  const double middle = io::median(values);
+  for (double& value : values) value = std::abs(value - middle);
+  const double spread =
+      std::max(kSigmaOfMad * io::median(std::move(values)), kLeastSpread * std::abs(middle));
+  return spread > 0 ? (loss - middle) / spread : 0;
+}
+
+bool LossWatch::add(std::int64_t step, double loss) {
+  const bool in_line = std::isfinite(loss) && (latest_.size() < kLeast || score(loss) < kOutlier);
+  outliers_ = in_line ? 0 : outliers_ + 1;
+  if (std::cmp_greater_equal(outliers_, kWindow)) latest_.clear();
+  if (in_line || latest_.empty()) latest_.push_back({step, loss});
+  if (latest_.size() > kWindow) latest_.pop_front();
+  return in_line;
+}
+
+void LossWatch::drop_after(std::int64_t step) {
+  while (!latest_.empty() && latest_.back().step > step) latest_.pop_back();
+}
+
+void GoodTags::add(std::int64_t step) { waiting_.push_back(step); }
+
+std::vector<std::int64_t> GoodTags::on_step(std::int64_t step, double loss) {
+  if (!watch_.add(step, loss)) last_outlier_ = step;
+  std::erase_if(waiting_, [&](std::int64_t saved) { return saved < last_outlier_; });
+  std::vector<std::int64_t> good;
+  while (!waiting_.empty() && step - waiting_.front() >= after_) {
+    good.push_back(waiting_.front());
+    waiting_.pop_front();
+  }
+  return good;
+}
+
+void GoodTags::drop_after(std::int64_t step) {
+  watch_.drop_after(step);
+  last_outlier_ = std::min(last_outlier_, step);
+  while (!waiting_.empty() && waiting_.back() > step) waiting_.pop_back();
+}
+
+}  // namespace trainerd::core::run

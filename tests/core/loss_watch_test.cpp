@@ -1,0 +1,72 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "core/run/agent/loss_watch.h"
+
+namespace trainerd::core::run {
+namespace {
+
+/// A curve that falls from 10 to 2 with noise of 3%.
+class Curve {
+ public:
+  double loss(std::int64_t step) {
+    return (2 + 8 * std::exp(-static_cast<double>(step) / 500)) * (1 + 0.03 * noise_(random_));
+  }
+
+ private:
+  std::mt19937_64 random_{5};
+  std::normal_distribution<double> noise_;
+};
+
+TEST_CASE("losses of a clean run are in line, spikes are not", "[loss-watch]") {
+  Curve curve;
+  LossWatch watch;
+  for (std::int64_t step = 1; step <= 100'000; ++step) {
+    REQUIRE(watch.add(step, curve.loss(step)));
+    if (step % 10'000 == 0) REQUIRE_FALSE(watch.add(step, curve.loss(step) * 1.5));
+  }
+  CHECK_FALSE(watch.add(100'001, std::numeric_limits<double>::quiet_NaN()));
+  CHECK(watch.add(100'002, 0.5));  // lower is no harm
+}
+
+TEST_CASE("a loss that stays high is out of line for a window, then the new level", "[loss-watch]") {
+  LossWatch watch;
+  std::int64_t step = 0;
+  for (int i = 0; i < 200; ++i) REQUIRE(watch.add(++step, 2 + 0.01 * (i % 3)));
+  for (std::size_t i = 0; i < LossWatch::kWindow; ++i) REQUIRE_FALSE(watch.add(++step, 5));
+  for (int i = 0; i < 50; ++i) REQUIRE(watch.add(++step, 5 + 0.01 * (i % 3)));
+}
+
+TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss-watch]") {
+  using Steps = std::vector<std::int64_t>;
+  GoodTags tags(10);
+  const auto train = [&](std::int64_t from, std::int64_t to, double loss = 2) {
+    Steps good;
+    for (std::int64_t step = from; step <= to; ++step)
+      for (const std::int64_t s : tags.on_step(step, loss)) good.push_back(s);
+    return good;
+  };
+  CHECK(train(1, 50).empty());
+  tags.add(50);
+  CHECK(train(51, 59).empty());
+  tags.add(58);  // complete one step later
+  CHECK(train(60, 60) == Steps{50});
+  CHECK(train(61, 61, 9).empty());  // a spike
+  CHECK(train(62, 90).empty());     // 58 will never be good
+  tags.add(90);
+  CHECK(train(91, 95).empty());
+  tags.drop_after(80);  // a restart: 90 is saved again
+  CHECK(train(81, 95).empty());
+  tags.add(90);
+  CHECK(train(96, 100) == Steps{90});
+  // One whose spike came before it was complete.
+  CHECK(train(101, 110).empty());
+  CHECK(train(111, 111, 9).empty());
+  tags.add(110);
+  CHECK(train(112, 130).empty());
+}
+
+}  // namespace
+}  // namespace trainerd::core::run
