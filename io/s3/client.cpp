@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "io/http/http_client.h"
+#include "io/s3/address.h"
 #include "io/s3/credentials.h"
 #include "io/s3/errors.h"
 #include "io/s3/sign.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr double kFirstWait = 0.1, kLongestWait = 20;  // seconds
 constexpr int kMaxRenewals = 5;                        // of credentials, for one request
 constexpr std::size_t kLeastReply = std::size_t{1} << 20;
+constexpr std::int64_t kMaxParts = 10'000;
 constexpr std::size_t kListReply = std::size_t{16} << 20;  // a page of 1,000 keys has at most a few MiB
 
 struct Request {
@@ -37,34 +39,6 @@ struct Request {
   std::span<const std::byte> payload = {};
   std::size_t max_reply = kLeastReply;
 };
-
-bool is_label(const std::string& bucket) {
-  return std::all_of(bucket.begin(), bucket.end(),
-                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; });
-}
-
-/// Where the objects of a bucket are.
-struct Address {
-  std::string scheme, host, path;  ///< "https://", "bucket.s3.us-east-1.amazonaws.com", "" or "/bucket"
-};
-
-Address address_of(const S3Settings& settings, const std::string& bucket) {
-  const bool own = settings.endpoint.empty();
-  const std::string endpoint = own ? "https://s3." + settings.region + ".amazonaws.com" +
-                                         (settings.region.starts_with("cn-") ? ".cn" : "")
-                                   : settings.endpoint;
-  const std::size_t after = endpoint.find("://") + 3,
-                    slash = std::min(endpoint.find('/', after), endpoint.size());
-  Address address{endpoint.substr(0, after), endpoint.substr(after, slash - after), endpoint.substr(slash)};
-  // A port that is the scheme's is in no request.
-  const std::string_view usual = address.scheme == "http://" ? ":80" : ":443";
-  if (address.host.ends_with(usual)) address.host.resize(address.host.size() - usual.size());
-  const bool in_path = settings.addressing == S3Addressing::path ||
-                       (settings.addressing == S3Addressing::automatic && (!own || !is_label(bucket)));
-  if (in_path) address.path += "/" + bucket;
-  else address.host = bucket + "." + address.host;
-  return address;
-}
 
 std::string time_now() {
   const std::time_t now = std::time(nullptr);
@@ -115,6 +89,25 @@ std::string header_of(const HttpResponse& reply, const char* name) {
   return found == reply.headers.end() ? "" : found->second;
 }
 
+std::int64_t number_in(std::string_view entry, const char* name) {
+  const auto text = xml_text(entry, name);
+  return text ? whole_number(*text) : -1;
+}
+
+// Where the next page of a listing begins; empty: this was the last.
+std::string next_of(const std::string& page, const char* name) {
+  const bool more = xml_text(page, "IsTruncated").value_or("false") == "true";
+  return more ? xml_text(page, name).value_or("") : "";
+}
+
+[[noreturn]] void throw_entry(const S3Path& path) {
+  throw S3Error(S3Error::Kind::refused,
+                path.text() + ": cannot list: the reply has an entry without key or size");
+}
+[[noreturn]] void throw_same_page(const S3Path& path) {
+  throw S3Error(S3Error::Kind::refused, path.text() + ": cannot list: the store gives the same page again");
+}
+
 }  // namespace
 
 bool is_s3(const std::string& path) { return path.starts_with("s3://"); }
@@ -150,9 +143,12 @@ struct S3Client::State {
   void give_back(HttpClient& connection);
   std::optional<HttpResponse> try_once(const HttpRequest& request, std::string& why);
   HttpResponse send(const Request& request);
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  void each_page(const S3Path& prefix, Pairs query, const Pairs& markers,
+                 const std::function<void(const std::string& page)>& take);
   void pause(int failures, const std::string& retry_after);
   [[noreturn]] void throw_stopped(const S3Path& path) const {
-    throw S3Error(S3Error::Kind::stopped, path.text() + ": the read was stopped");
+    throw S3Error(S3Error::Kind::stopped, path.text() + ": the request was stopped");
   }
 };
 
@@ -225,6 +221,26 @@ HttpResponse S3Client::State::send(const Request& request) {
   }
 }
 
+// `markers`: names of query parameters, and of the elements that say their values for the next page.
+void S3Client::State::each_page(const S3Path& prefix, Pairs query, const Pairs& markers,
+                                const std::function<void(const std::string& page)>& take) {
+  query.emplace_back("encoding-type", "url");
+  query.emplace_back("prefix", prefix.key);
+  Pairs at;
+  do {
+    Request request{.doing = "list", .method = "GET", .path = {prefix.bucket, ""}, .query = query};
+    request.query.insert(request.query.end(), at.begin(), at.end());
+    request.max_reply = kListReply;
+    const HttpResponse reply = send(request);
+    take(reply.body);
+    const Pairs last = std::exchange(at, {});
+    for (const auto& [parameter, element] : markers)
+      if (std::string next = next_of(reply.body, element.c_str()); !next.empty())
+        at.emplace_back(parameter, parameter == "key-marker" ? url_decoded(next) : std::move(next));
+    if (!at.empty() && at == last) throw_same_page(prefix);
+  } while (!at.empty());
+}
+
 S3Client::S3Client(S3Settings settings) : state_(std::make_unique<State>(std::move(settings))) {}
 S3Client::~S3Client() = default;
 
@@ -265,32 +281,71 @@ void S3Client::get(const S3Path& path, const std::string& etag, std::int64_t off
 std::vector<S3Object> S3Client::list(const std::string& bucket, const std::string& prefix) {
   std::vector<S3Object> objects;
   const S3Path path{bucket, prefix};
-  std::string token;
-  do {
-    Request request{.doing = "list", .method = "GET", .path = {bucket, ""}};
-    request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", prefix}};
-    if (!token.empty()) request.query.emplace_back("continuation-token", token);
-    request.max_reply = kListReply;
-    const HttpResponse reply = state_->send(request);
-    for (const std::string_view entry : xml_elements(reply.body, "Contents")) {
-      const auto key = xml_text(entry, "Key"), size = xml_text(entry, "Size");
-      const std::int64_t bytes = size ? whole_number(*size) : -1;
-      if (!key || bytes < 0)
-        throw S3Error(S3Error::Kind::refused,
-                      path.text() + ": cannot list: the reply has an entry without key or size");
-      objects.push_back({url_decoded(*key), bytes, xml_text(entry, "ETag").value_or("")});
-    }
-    const std::string next = xml_text(reply.body, "IsTruncated").value_or("false") == "true"
-                                 ? xml_text(reply.body, "NextContinuationToken").value_or("")
-                                 : "";
-    if (!next.empty() && next == token)
-      throw S3Error(S3Error::Kind::refused,
-                    path.text() + ": cannot list: the store gives the same page again");
-    token = next;
-  } while (!token.empty());
+  state_->each_page(path, {{"list-type", "2"}}, {{"continuation-token", "NextContinuationToken"}},
+                    [&](const std::string& page) {
+                      for (const std::string_view entry : xml_elements(page, "Contents")) {
+                        const auto key = xml_text(entry, "Key");
+                        const std::int64_t bytes = number_in(entry, "Size");
+                        if (!key || bytes < 0) throw_entry(path);
+                        objects.push_back({url_decoded(*key), bytes, xml_text(entry, "ETag").value_or("")});
+                      }
+                    });
   std::sort(objects.begin(), objects.end(),
             [](const S3Object& a, const S3Object& b) { return a.key < b.key; });
   return objects;
+}
+
+std::vector<std::string> S3Client::list_names(const std::string& bucket, const std::string& prefix) {
+  std::vector<std::string> names;
+  const S3Path path{bucket, prefix};
+  const auto add = [&](std::string_view entry, const char* name) {
+    const auto key = xml_text(entry, name);
+    if (!key || !url_decoded(*key).starts_with(prefix)) throw_entry(path);
+    std::string rest = url_decoded(*key).substr(prefix.size());
+    if (rest.ends_with('/')) rest.pop_back();
+    if (!rest.empty()) names.push_back(std::move(rest));
+  };
+  state_->each_page(path, {{"list-type", "2"}, {"delimiter", "/"}},
+                    {{"continuation-token", "NextContinuationToken"}}, [&](const std::string& page) {
+                      for (const auto entry : xml_elements(page, "Contents")) add(entry, "Key");
+                      for (const auto entry : xml_elements(page, "CommonPrefixes")) add(entry, "Prefix");
+                    });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<S3Upload> S3Client::uploads(const std::string& bucket, const std::string& prefix) {
+  std::vector<S3Upload> found;
+  const S3Path path{bucket, prefix};
+  state_->each_page(path, {{"uploads", ""}},
+                    {{"key-marker", "NextKeyMarker"}, {"upload-id-marker", "NextUploadIdMarker"}},
+                    [&](const std::string& page) {
+                      for (const auto entry : xml_elements(page, "Upload")) {
+                        const auto key = xml_text(entry, "Key"), id = xml_text(entry, "UploadId");
+                        if (!key || !id) throw_entry(path);
+                        found.push_back({url_decoded(*key), *id});
+                      }
+                    });
+  return found;
+}
+
+std::map<int, S3Part> S3Client::parts(const S3Path& path, const std::string& upload) {
+  std::map<int, S3Part> found;
+  std::string after;
+  do {
+    Request request{.doing = "list", .method = "GET", .path = path, .query = {{"uploadId", upload}}};
+    if (!after.empty()) request.query.emplace_back("part-number-marker", after);
+    request.max_reply = kListReply;
+    const HttpResponse reply = state_->send(request);
+    for (const std::string_view entry : xml_elements(reply.body, "Part")) {
+      const std::int64_t number = number_in(entry, "PartNumber"), bytes = number_in(entry, "Size");
+      if (number < 1 || number > kMaxParts || bytes < 0) throw_entry(path);
+      found[static_cast<int>(number)] = {bytes, xml_text(entry, "ETag").value_or("")};
+    }
+    const std::string last = std::exchange(after, next_of(reply.body, "NextPartNumberMarker"));
+    if (!after.empty() && after == last) throw_same_page(path);
+  } while (!after.empty());
+  return found;
 }
 
 void S3Client::put(const S3Path& path, std::span<const std::byte> bytes) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,15 @@ struct S3Object {
   std::string etag;  ///< as the store writes it, quotes included
 };
 
+/// An object of several parts that is not complete.
+struct S3Upload {
+  std::string key, id;
+};
+struct S3Part {
+  std::int64_t bytes = 0;
+  std::string etag;
+};
+
 /// Since the client was made.
 struct S3Counters {
   std::int64_t requests = 0;    ///< tries included
@@ -69,6 +79,8 @@ class S3Client {
   void get(const S3Path& path, const std::string& etag, std::int64_t offset, std::span<std::byte> out);
   /// All objects whose keys begin with `prefix`, sorted by the bytes of their keys.
   std::vector<S3Object> list(const std::string& bucket, const std::string& prefix);
+  /// What follows `prefix` up to the next slash, of all objects: names of files and folders, sorted.
+  std::vector<std::string> list_names(const std::string& bucket, const std::string& prefix);
   void put(const S3Path& path, std::span<const std::byte> bytes);
   /// One that is not there is fine.
   void remove(const S3Path& path);
@@ -79,6 +91,10 @@ class S3Client {
                           std::span<const std::byte> bytes);
   /// Nothing of the object is there before.
   void complete_upload(const S3Path& path, const std::string& upload, const std::vector<std::string>& etags);
+  /// Those that were begun of keys with this prefix, and not ended.
+  std::vector<S3Upload> uploads(const std::string& bucket, const std::string& prefix);
+  /// What came of one, by number.
+  std::map<int, S3Part> parts(const S3Path& path, const std::string& upload);
   /// What was uploaded of it goes.
   void abort_upload(const S3Path& path, const std::string& upload);
 

@@ -29,7 +29,8 @@ std::string remedy_of_denial(const std::string& code) {
     return "the secret key does not belong to the access key: set both anew";
   if (code == "InvalidAccessKeyId") return "the store does not know the access key: set the credentials anew";
   return "the credentials do not allow it, or have expired: use others, or give these the right "
-         "(s3:GetObject and s3:ListBucket to read)";
+         "(s3:GetObject and s3:ListBucket to read; s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
+         "s3:ListMultipartUploadParts and s3:ListBucketMultipartUploads to write)";
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());
   CHECK_FALSE(parts.add(15, 1, {shard("1"), shard("2")}, 0, 0).has_value());
   CHECK_FALSE(parts.none());
-  parts.begin(state_at(10, 7));
+  parts.begin(state_at(10, 7), 1);
   const auto job = parts.add(10, 0, {shard("0")}, 0.25, 3);
   REQUIRE(job.has_value());
   CHECK(job->part == run::CheckpointWriter::Part::completion);
@@ -203,7 +203,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK(job->written[rank].info.file == std::to_string(rank));
   CHECK((job->snapshot_seconds == 0.5 && job->write_seconds == 3));
   CHECK_FALSE(parts.none());
-  parts.begin(state_at(15, 9));
+  parts.begin(state_at(15, 9), 1);
   CHECK(parts.add(15, 0, {shard("0")}, 0, 0).has_value());
   CHECK(parts.none());
 }
@@ -212,14 +212,14 @@ TEST_CASE("what is known of checkpoints after a restart's step is void, and thei
           "[membership]") {
   run::CheckpointParts parts(2);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
-  parts.begin(state_at(5, 1));
-  parts.begin(state_at(10, 2));
+  parts.begin(state_at(5, 1), 1);
+  parts.begin(state_at(10, 2), 1);
   CHECK_FALSE(parts.add(10, 0, {shard("old")}, 0, 0).has_value());
   parts.drop(15);
   parts.forget_after(5);
   CHECK_FALSE(parts.none());  // step 5 is still on its way
   for (const std::int64_t step : {10, 15}) {
-    parts.begin(state_at(step, 3));
+    parts.begin(state_at(step, 3), 1);
     CHECK_FALSE(parts.add(step, 1, {shard("1")}, 0, 0).has_value());
     const auto job = parts.add(step, 0, {shard("new")}, 0, 0);
     REQUIRE(job.has_value());

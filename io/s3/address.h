@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "io/s3/settings.h"
+
+namespace trainerd::io {
+
+/// Where the objects of a bucket are.
+struct Address {
+  std::string scheme, host, path;  ///< "https://", "bucket.s3.us-east-1.amazonaws.com", "" or "/bucket"
+};
+
+Address address_of(const S3Settings& settings, const std::string& bucket);
+
+}  // namespace trainerd::io
