@@ -87,6 +87,17 @@ std::string clean_up(Storage& storage, std::int64_t step, const Retention& reten
 
 std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 
+// Whether it is complete already, by this very manifest.
+bool is_marked(const Storage& storage, const std::string& folder, const std::string& marker) {
+  try {
+    return is_complete(storage, folder) && read_text(storage, folder + "/" + kMarkerFile) == marker;
+  } catch (const StorageError&) {
+    throw;
+  } catch (const base::CheckpointError&) {
+    return false;  // something else is in its place
+  }
+}
+
 // Other nodes wrote some of them: what one of them calls written must be what is here.
 void require_there(const Storage& storage, const std::string& folder, std::span<const WrittenShard> shards) {
   for (const WrittenShard& shard : shards) {
@@ -251,8 +262,7 @@ void CheckpointStore::mark(const std::string& name, const std::string& manifest,
                            std::span<const WrittenShard> shards) const {
   const std::string marker = xxh3_hex(bytes_of(manifest)) + "\n";
   const std::string marker_file = name + "/" + kMarkerFile, manifest_file = name + "/" + kManifestFile;
-  if (is_complete(*storage_, name) && read_text(*storage_, marker_file) == marker)
-    return storage_->sync_folder(name);
+  if (is_marked(*storage_, name, marker)) return storage_->sync_folder(name);
   storage_->remove(marker_file);
   storage_->remove(manifest_file);
   require_there(*storage_, name, shards);
