@@ -42,6 +42,16 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
       ->add_option("--completion", args.completion,
                    "The key in a JSON line of what follows the prompt; it alone counts in the loss")
       ->type_name("KEY");
+  prepare->add_flag(
+      "--pairs", args.pairs,
+      "A JSON line has a prompt and two answers, in the keys prompt, chosen and rejected: texts, or with "
+      "--chat messages. They become pairs of documents for loss.dpo");
+  prepare
+      ->add_option("--pair-tokens", args.pair_tokens,
+                   "Leave out pairs of more tokens than this; a sample of seq_len S holds S + 1")
+      ->needs("--pairs")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
   prepare->add_option("--format", args.format, "Of all inputs; else by their names")
       ->check(CLI::IsMember({"text", "jsonl"}));
   prepare->add_flag("--split-documents", args.split_documents,

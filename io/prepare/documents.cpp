@@ -77,37 +77,36 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(const 
   end_document();
 }
 
-// A JSON line's document: its text, with `marked` the spans in it.
-std::string text_of_line(std::string_view line, const LineForm& form, std::vector<TextSpan>& marked) {
-  if (!form.chat && form.completion.empty()) return json_field(line, form.field);
-  ChatText text;
-  if (form.chat) {
-    try {
-      text = render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos);
-    } catch (const std::invalid_argument& error) {
-      throw JsonError(error.what());
+// A JSON line's documents: their texts, with the spans that count.
+std::vector<ChatText> texts_of_line(std::string_view line, const LineForm& form) {
+  try {
+    if (form.pairs) {
+      ChatPair pair = form.chat ? read_chat_pair(line, *form.chat, form.normal_form, form.bos)
+                                : read_pair(line, form.normal_form);
+      return {std::move(pair.chosen), std::move(pair.rejected)};
     }
-  } else {
-    text = read_completion(line, form.field, form.completion, form.normal_form);
+    if (form.chat) return {render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos)};
+  } catch (const std::invalid_argument& error) {
+    throw JsonError(error.what());
   }
-  marked = std::move(text.assistant);
-  return std::move(text.text);
+  if (!form.completion.empty()) return {read_completion(line, form.field, form.completion, form.normal_form)};
+  return {{.text = json_field(line, form.field), .assistant = {}}};
 }
 
 void read_json_lines(const DocumentRange& range, const LineForm& form,
                      const std::function<void(const InputDocument&)>& take) {
-  const bool marks = form.chat || !form.completion.empty();
+  const bool marks = form.chat || form.pairs || !form.completion.empty();
   LineReader lines(range.path, range.begin);
   for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
     if (is_blank(line->text)) continue;
-    std::string text;
-    std::vector<TextSpan> marked;
+    std::vector<ChatText> texts;
     try {
-      text = text_of_line(line->text, form, marked);
+      texts = texts_of_line(line->text, form);
     } catch (const JsonError& error) {
       throw base::data_error(place_in(range.path, line->offset) + ": " + error.what());
     }
-    take({.text = text, .offset = line->offset, .learned = marks ? &marked : nullptr});
+    for (const ChatText& text : texts)
+      take({.text = text.text, .offset = line->offset, .learned = marks ? &text.assistant : nullptr});
   }
 }
 

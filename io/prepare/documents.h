@@ -23,8 +23,10 @@ struct LineForm {
   std::string field = "text";        ///< the key of a text, of messages, or of a prompt
   std::string completion;            ///< with `field` the prompt: the key of what follows it; else empty
   std::optional<ChatTemplate> chat;  ///< `field` holds messages
-  std::string bos;                   ///< the text that a template begins by
-  NormalForm normal_form;            ///< the tokenizer's
+  /// A line is two documents, the chosen and the rejected answer (see chat_json.h); with `chat` of messages.
+  bool pairs = false;
+  std::string bos;         ///< the text that a template begins by
+  NormalForm normal_form;  ///< the tokenizer's
 };
 
 struct InputDocument {

@@ -30,8 +30,11 @@ DocumentKind kind_of(const std::string& path, const PrepareOptions& options) {
     throw base::data_error(path +
                            ": a .json file may be JSON lines or one text: say which by --format jsonl or "
                            "--format text");
-  if (options.chat || !options.completion.empty())
-    throw base::data_error(path + ": " + (options.chat ? "--chat" : "--completion") +
+  if (options.chat || options.pairs || !options.completion.empty())
+    throw base::data_error(path + ": " +
+                           (options.pairs  ? "--pairs"
+                            : options.chat ? "--chat"
+                                           : "--completion") +
                            " reads JSON lines: a .jsonl file, or --format jsonl");
   return options.split == TextSplit::paragraphs ? DocumentKind::paragraphs : DocumentKind::file;
 }

@@ -204,6 +204,12 @@ TokenBlend::Place TokenBlend::place_of(std::int64_t cursor) const {
   return {s.sources[place.source], s.taken[place.source] + place.sample};
 }
 
+TokenBlend::Sample TokenBlend::sample_at(std::int64_t cursor) const {
+  const Place place = place_of(cursor);
+  return {static_cast<std::size_t>(&place.source - state_->sources.data()),
+          place.source.sample_at(place.cursor)};
+}
+
 void TokenBlend::announce(std::int64_t cursor) const {
   if (cursor - state_->order_start >= state_->blend->length()) return;
   const Place place = place_of(cursor);

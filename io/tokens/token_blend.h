@@ -79,6 +79,12 @@ class TokenBlend {
   std::vector<SourceFacts> check_samples(int threads) const;
 
   void start_order(const DataOrder& order);
+  /// The sample at `cursor`: of which of `sources`, and its number among their samples.
+  struct Sample {
+    std::size_t source = 0;
+    std::int64_t number = 0;
+  };
+  Sample sample_at(std::int64_t cursor) const;
   /// The sample at `cursor` will be read soon, see TokenSource::announce. A cursor that has none is let be.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not for two threads at

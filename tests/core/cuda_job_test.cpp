@@ -10,7 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/layout/device_peaks.h"
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/head.h"
 #include "train_support.h"
 
 using namespace trainerd;

@@ -30,6 +30,7 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
                             .segment = static_cast<int>(held.segment),
                             .first_rank = here.first};
   job.state = {held.step, held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_), environment};
+  if (!start_.reference.empty()) job.state.identity[kReferenceEntry] = start_.reference;
   job.state.job = start_.job_yaml;
   job.state.origin = hf::to_text(origin_);
   record_data(data_, {start_.order, gone_sources_}, job.state);

@@ -31,6 +31,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     start_.gemm_algorithms = first.gemm_algorithms;
     if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   }
+  start_.reference = first.reference;
   const bool again = std::exchange(told_ready_, true);
   if (again) tell_cadence();
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)

@@ -38,7 +38,9 @@ json body(const Start& m) {
           {"gemm_algorithms", m.gemm_algorithms},
           {"data_content", m.data_content},
           {"weights", m.weights_path},
-          {"order", order_to_json(m.order)}};
+          {"order", order_to_json(m.order)},
+          {"reference_path", m.reference_path},
+          {"reference", m.reference}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -55,7 +57,8 @@ json body(const Ready& m) {
           {"data_fingerprint", m.data_fingerprint},
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
-          {"data_tokens", m.data_tokens}};
+          {"data_tokens", m.data_tokens},
+          {"reference", m.reference}};
 }
 json body(const io::StepRecord& m) {
   json step{{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
@@ -134,7 +137,9 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("attempt"),
               {},
               j.at("next_segment"),
-              j.at("busy_segments")};
+              j.at("busy_segments"),
+              j.at("reference_path"),
+              j.at("reference")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;
@@ -154,7 +159,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("peak_flops"),      slices_from(j.at("slices")),
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
-                   j.at("data_tokens"),     slices_from(j.at("borrowed"))};
+                   j.at("data_tokens"),     slices_from(j.at("borrowed")),
+                   j.at("reference")};
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);

@@ -50,6 +50,8 @@ struct Start {
   std::vector<HeldShard> held = {};              ///< by rank of the node: begin from them; empty: do not
   std::int64_t next_segment = 0;                 ///< to fill with the first snapshot
   std::vector<std::int64_t> busy_segments = {};  ///< whose bytes are not on the disk yet
+  std::string reference_path = {};               ///< of the reference's log-probabilities (loss.dpo)
+  std::string reference = {};                    ///< their checksum, of those that the state was made by
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -83,6 +85,7 @@ struct Ready {
   std::int64_t data_tokens = 0;  ///< of an epoch
   /// Of its state: what other ranks save. A snapshot to begin from needs them too.
   std::vector<io::TensorSlice> borrowed = {};
+  std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {

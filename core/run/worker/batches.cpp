@@ -59,12 +59,13 @@ std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, 
 }
 
 train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,
-                                std::int64_t cursor) {
-  return [source = std::move(source), cursor, documents = trainer.batch_shape().reads_documents()](
-             std::int64_t sample, train::HostSample& to) {
+                                std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference) {
+  return [source = std::move(source), cursor, reference = std::move(reference),
+          documents = trainer.batch_shape().reads_documents()](std::int64_t sample, train::HostSample& to) {
     source->read(cursor + sample, to.tokens_S1);
     source->read_loss_weights(cursor + sample, to.loss_weight_S);
     if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
+    if (reference) to.reference = reference->at(source->sample_at(cursor + sample));
   };
 }
 
@@ -74,7 +75,8 @@ std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io:
 
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
-                                                std::int64_t passes, std::int64_t cursor) {
+                                                std::int64_t passes, std::int64_t cursor,
+                                                std::shared_ptr<const ReferenceTable> reference) {
   train::BatchLoader::Options options{.shape = trainer.batch_shape(),
                                       .requests = trainer.batch_requests(pass),
                                       .passes = passes,
@@ -84,8 +86,8 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
     options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };
     options.announced = microbatches_announced(job);
   }
-  return std::make_unique<train::BatchLoader>(std::move(options),
-                                              sample_reader(trainer, std::move(source), cursor));
+  return std::make_unique<train::BatchLoader>(
+      std::move(options), sample_reader(trainer, std::move(source), cursor, std::move(reference)));
 }
 
 }  // namespace trainerd::core::run

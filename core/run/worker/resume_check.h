@@ -14,6 +14,9 @@
 
 namespace trainerd::core::run {
 
+/// Entry of a checkpoint's identity: the checksum of the reference's log-probabilities (loss.dpo).
+inline constexpr const char* kReferenceEntry = "reference";
+
 /// A job's data as one node sees it.
 struct DataSeen {
   std::vector<io::SourceFacts> sources;  ///< of the training data

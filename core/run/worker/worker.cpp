@@ -18,6 +18,8 @@
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
+#include "core/run/worker/reference.h"
+#include "core/run/worker/report_record.h"
 #include "core/run/worker/restore.h"
 #include "core/run/worker/resume_check.h"
 #include "core/run/worker/snapshot_segments.h"
@@ -92,6 +94,7 @@ class Worker {
   job::JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
+  std::string reference_;          ///< Ready::reference
   std::int64_t saved_step_ = 0;    ///< of the last snapshot
   double save_every_seconds_ = 0;  ///< 0: time brings no save about
   double saved_at_ = 0;            ///< when it was made, or training began
@@ -188,9 +191,14 @@ void Worker::build(const Start& start) {
     for (const io::NoticeRecord& notice : evaluator_->notices())
       if (rank_number_ == 0) send(notice);
   }
+  const auto reference =
+      make_reference({job_, start, *snapshot_, *trainer_, *train_,
+                      [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
+  if (reference) reference_ = reference->checksum();
   restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend());
   cursor_ = start.cursor;
-  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
+  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
+                         reference);
   tokens_ = start.tokens;
   send(ready(start, topology));
 }
@@ -205,6 +213,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
+  ready.reference = reference_;
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;
@@ -255,14 +264,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.step = launched.step;
   record.tokens = launched.tokens;
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
-  record.counted_tokens = train::counted_tokens(report, job_.tokens_per_step());
-  record.loss = report.loss;
-  record.z_loss = report.z_loss;
-  record.grad_norm = report.grad_norm;
-  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
-    record.grad_norms.emplace_back(trainer_->norm_groups()[i], report.group_norms[i]);
-  record.learning_rate = report.learning_rate;
-  record.time = report.time;
+  put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] = launched.carried_stall;
   const kernels::BackendCounters counters = rank_->backend().counters();
   record.widened_gemms = counters.widened_gemms;
