@@ -121,6 +121,47 @@ class ObjectStore(RunTest):
             self.assertLessEqual(self.cached_bytes(), cache or 1 << 20)
         self.assertGreater(self.cached_bytes(), 256 << 10)
 
+    def test_what_packed_samples_read_is_fetched_once(self):
+        """Samples of sixteen documents each, that lie anywhere in a file of 4 GiB: no more is asked for ahead of its read than the reader's
+        64 MiB hold."""
+        documents, length, block = 1 << 20, 512, 1 << 18
+
+        class Large(bytes):
+            etag = '"index"'
+
+        class Zeros:
+            etag = '"zeros"'
+
+            def __len__(self):
+                return 8 * documents * length
+
+            def __getitem__(self, part):
+                return bytes(part.stop - part.start)
+
+        self.store.objects["corpora/v1/large.bin"] = Zeros()
+        lengths, offsets, numbers = array.array("i", [length]) * documents, array.array("q", range(0, 8 * documents * length, 8 * length)), array.array("q", range(documents + 1))
+        self.store.objects["corpora/v1/large.idx"] = Large(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 5, documents, documents + 1) + lengths.tobytes()
+                                                           + offsets.tobytes() + numbers.tobytes())
+        fetched = []
+
+        def note(handler):
+            wanted = handler.headers.get("Range")
+            if wanted and handler.path.endswith("large.bin"):
+                first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+                if (last + 1 - first) % block == 0:  # those of the check before the run are smaller
+                    with self.store.lock:
+                        fetched.extend(range(first // block, (last + 1) // block))
+
+        self.store.fault = note
+        path = self.root / "large.yaml"
+        path.write_text(JOB.format(output=self.root / "large", place="s3://corpora/v1", steps=6, listen="off", cache="").partition("data:")[0]
+                        + "data: {format: tokens, train: \"s3://corpora/v1/large\", packing: best_fit, document_mask: true, cache: {bytes: 0}}\n"
+                        + "model: {layers: 1, hidden: 16, heads: 1, ffn: 16, vocab: 256, seq_len: 8192}\nmetrics: {listen: \"off\"}\n")
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if "seq_len: 64" not in line))
+        self.run_job(path, "--set", "batch={global: 16, micro: 1}", env=self.environment())
+        self.assertGreater(len(set(fetched)), 1000)
+        self.assertLess(len(fetched), 1.15 * len(set(fetched)), f"{len(fetched)} blocks, of which {len(set(fetched))} different ones")
+
     def test_a_run_outlives_its_credentials_and_a_slow_store_and_counts_what_it_did(self):
         """Each twentieth request finds its credentials expired, whatever their time says. What lies behind the first block of a file is read
         when training asks for it: those ranges come late, and several at once, since samples are asked for ahead of their reads."""
