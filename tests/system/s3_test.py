@@ -206,6 +206,39 @@ class ObjectStore(RunTest):
         self.assertGreater(max(most), 3)
         self.assertGreater(sum(step["time"]["data_wait"] for step in self.steps()), 0.1)
 
+    def test_prepare_makes_of_objects_what_it_makes_of_files(self):
+        rng = random.Random(4)
+        texts = self.root / "texts"
+        (texts / "deep").mkdir(parents=True)
+        word = lambda: "".join(rng.choice("abcdefgh\u00e9 ") for _ in range(rng.randrange(1, 400)))
+        for name, count in (("a.jsonl", 9000), ("deep/b.jsonl", 300)):  # the first has several blocks
+            (texts / name).write_text("".join(json.dumps({"text": word()}, ensure_ascii=False) + "\n" for _ in range(count)))
+        (texts / "c.txt").write_text("\n\n".join(word() for _ in range(500)))
+        self.store.put_tree("corpora", texts, "texts/")
+        seen = []
+
+        def fault(handler):
+            with self.store.lock:
+                seen.append(handler.path)
+                return 503 if len(seen) % 5 == 0 else None
+
+        self.store.fault = fault
+        self.data_command("prepare", str(texts), "--out", str(self.root / "local"), "--split-documents")
+        said = self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents")
+        self.assertIn("9,800 documents", said)
+        self.assertIn("complete already", self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents"))
+        for kind in ("bin", "idx"):
+            self.assertEqual(*(b"".join(p.read_bytes() for p in sorted((self.root / name).glob(f"*.{kind}"))) for name in ("local", "remote")))
+        sources = json.loads((self.root / "remote" / "dataset.json").read_text())["sources"]
+        self.assertEqual([s["path"] for s in sources], [f"s3://corpora/texts/{name}" for name in ("a.jsonl", "c.txt", "deep/b.jsonl")])
+        # Other content of the same size is other data, and what is wrong is told at its line.
+        self.store.fault = lambda handler: None
+        self.store.objects["corpora/texts/c.txt"] = self.store.objects["corpora/texts/c.txt"].swapcase()
+        self.assertIn("made of other inputs", self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents", status=4))
+        self.store.objects["corpora/texts/d.jsonl"] = b'{"text": "fine"}\n{"text": 3}\n'
+        self.assertIn("s3://corpora/texts/d.jsonl, line 2: ", self.data_command("prepare", "s3://corpora/texts/*.jsonl", "--out", str(self.root / "wrong"), status=4))
+        self.assertIn("s3://corpora/none", self.data_command("prepare", "s3://corpora/none.jsonl", "--out", str(self.root / "none"), status=4))
+
     def test_inspect_and_verify_say_of_objects_what_they_say_of_files(self):
         for command in (["inspect"], ["inspect", "--all"], ["verify"]):
             for place in ("documents", "many", "many/**/*.bin"):
