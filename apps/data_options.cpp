@@ -1,5 +1,9 @@
 #include "apps/data_options.h"
 
+#include <algorithm>
+#include <memory>
+
+#include "apps/nodes.h"
 #include "io/chat/chat_template.h"
 
 namespace trainerd::apps {
@@ -12,12 +16,19 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
   command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
 }
 
+io::DataFiles data_files_of(const std::vector<std::string>& paths) {
+  if (std::none_of(paths.begin(), paths.end(), io::is_s3)) return {};
+  return io::DataFiles(std::make_shared<io::ObjectReader>(
+      io::ObjectReader::Options{.store = io::s3_settings(process_environment)}));
+}
+
 CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
   CLI::App* prepare =
       data.add_subcommand("prepare", "Encode texts and JSON lines to token files with document boundaries");
   prepare
-      ->add_option("INPUT", args.inputs,
-                   "Files, directories or glob patterns; *.jsonl and *.ndjson are JSON lines")
+      ->add_option(
+          "INPUT", args.inputs,
+          "Files, directories or glob patterns, local or at s3://; *.jsonl and *.ndjson are JSON lines")
       ->required();
   prepare->add_option("--out", args.out, "Directory to make")->required()->type_name("DIR");
   prepare

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/data_options.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "io/prepare/prepare.h"
@@ -17,6 +18,7 @@ namespace {
 io::PrepareOptions options_of(const DataPrepareArgs& args) {
   io::PrepareOptions options;
   options.inputs = args.inputs;
+  options.files = data_files_of(args.inputs);
   options.out = args.out;
   options.tokenizer = args.tokenizer;
   options.field = args.field;

@@ -105,6 +105,7 @@ struct EvaluateOptions {
   std::int64_t batches = 0;    ///< global batches of each validation set, from its start
   std::string tokenizer = {};  ///< a file or "bytes"; empty: as the data says
   std::vector<ChoiceSet> choices = {};
+  bool average = false;  ///< key `ema`: of the averaged weights
 
   bool operator==(const EvaluateOptions&) const = default;
 };

@@ -136,6 +136,7 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
   trainer.step(2, batches, {});
   recorder.stop();
   // An evaluation, or the reference's pass over pairs, may need more memory than training.
+  if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);
   if (job.evaluate.every > 0 || job.loss.dpo.on()) trainer.evaluate(batches);
   RankRecord record = recorder.take();
   record.memory = memory.budget();

@@ -45,6 +45,6 @@ void add_cache(FieldTable& t, io::DataOptions& d);
 
 /// The keys of validation data, and of evaluations.
 void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle);
-void add_evaluation(FieldTable& t, job::EvaluateOptions& e);
+void add_evaluation(FieldTable& t, job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

@@ -79,6 +79,8 @@ class Trainer {
   void initialise_tables();
   /// Averages of weights begin as the weights that were loaded, where these come without averages.
   void begin_averages() { params_.begin_averages(*compute_); }
+  /// What evaluations are of until the next call: between steps. See ParamStore::read.
+  void read(model::ParamStore::Read which) { params_.read(*compute_, which); }
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 

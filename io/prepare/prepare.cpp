@@ -234,7 +234,7 @@ class Workers {
           encode(document, encoder, ids, mask);
           if (form_.line.pairs) return pairs.add(ids, mask);
         } catch (const EncodeError& error) {
-          throw base::data_error(place_in(range.path, document.offset) +
+          throw base::data_error(place_in(range.path, document.offset, range.files) +
                                  ": the document that begins here cannot be encoded: " + error.what());
         }
         if (ids.empty()) ++record.empty_documents;
@@ -361,7 +361,7 @@ Prepared prepare_data(const PrepareOptions& options,
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
   const DocumentForm form = form_of(options, *tokenizer);
   const std::vector<InputFile> inputs = list_inputs(options);
-  const std::vector<Part> parts = make_parts(inputs, settings_of(options, *tokenizer, form));
+  const std::vector<Part> parts = make_parts(inputs, settings_of(options, *tokenizer, form), options.files);
   std::string keys;
   for (const Part& part : parts) keys += part.key;
   const std::string plan = xxh3_hex(std::as_bytes(std::span(keys)));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/chat/chat_template.h"
+#include "io/files/data_files.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokens/options.h"
 
@@ -23,6 +24,7 @@ enum class TemplateIds : std::uint8_t { none, add };  ///< those of TokenizerInf
 
 struct PrepareOptions {
   std::vector<std::string> inputs;  ///< files, directories or patterns
+  DataFiles files = {};             ///< what opens them: at s3:// too, where it can
   std::string out;                  ///< a directory that is not there, is empty, or is of the same command
   std::string tokenizer = "bytes";
   InputFormat format = InputFormat::automatic;

@@ -43,6 +43,8 @@ class PackedSequences {
   std::int64_t count() const { return static_cast<std::int64_t>(first_.size()) - 1; }
   /// Of sequence `number`, less than count().
   void pieces_of(std::int64_t number, std::vector<PackedPiece>& pieces) const;
+  /// Of all sequences.
+  std::int64_t pieces() const { return static_cast<std::int64_t>(position_.size()); }
   /// Tokens that are predicted, of count() x seq_len.
   std::int64_t predicted() const { return predicted_; }
   /// Documents that are in more than one piece.

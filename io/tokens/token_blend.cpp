@@ -164,6 +164,12 @@ std::int64_t TokenBlend::limited_samples() const {
   return samples;
 }
 
+std::int64_t TokenBlend::places_per_sample() const {
+  std::int64_t places = 0;
+  for (const TokenSource& source : state_->sources) places = std::max(places, source.places_per_sample());
+  return places;
+}
+
 const std::vector<SourceFacts>& TokenBlend::sources() const { return state_->facts; }
 
 std::vector<SourceFacts> TokenBlend::check_samples(int threads) const {

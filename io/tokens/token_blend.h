@@ -73,6 +73,7 @@ class TokenBlend {
   std::int64_t tokens() const;                      ///< of an epoch of every source
   std::int64_t samples() const;                     ///< of an epoch of every source
   std::int64_t limited_samples() const;             ///< of these; see TokenSource::limited_samples
+  std::int64_t places_per_sample() const;           ///< of the source that has most
   const std::vector<SourceFacts>& sources() const;  ///< without their content
   /// With their content, of samples read on `threads` threads for each source. Throws DataError: an id that
   /// is not in the vocabulary; two sources of the same data.

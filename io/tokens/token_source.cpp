@@ -186,6 +186,12 @@ std::int64_t TokenSource::tokens() const { return state_->tokens; }
 std::int64_t TokenSource::samples() const { return state_->samples; }
 std::int64_t TokenSource::limited_samples() const { return state_->packed ? state_->packed->limited() : 0; }
 
+std::int64_t TokenSource::places_per_sample() const {
+  const State& s = *state_;
+  const std::int64_t pieces = s.packed ? (s.packed->pieces() + s.samples - 1) / s.samples : 1;
+  return has_masks(s.files) ? 2 * pieces : pieces;
+}
+
 std::string TokenSource::fingerprint() const {
   const State& s = *state_;
   if (s.format == DataFormat::synthetic)

@@ -56,6 +56,9 @@ class TokenSource {
   std::int64_t samples() const;  ///< of one epoch
   /// Packed samples that have `options.max_documents` and room for more.
   std::int64_t limited_samples() const;
+  /// Places in files that a sample is read from, on average, rounded up: several where it is packed, twice as
+  /// many with loss masks.
+  std::int64_t places_per_sample() const;
   /// Identifies the files (names, sizes, format, which have loss masks) and seq_len: recorded in checkpoints,
   /// compared on resume.
   std::string fingerprint() const;

@@ -236,7 +236,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(204)
 
     def serve_object(self, data, fault):
-        etag = f"\"{hashlib.md5(data).hexdigest()}\""
+        etag = getattr(data, "etag", None) or f"\"{hashlib.md5(data).hexdigest()}\""
         if self.headers.get("If-Match", etag) != etag:
             raise Denied(412, "PreconditionFailed")
         headers = {"ETag": etag, "Last-Modified": email.utils.formatdate(usegmt=True)}

@@ -57,6 +57,7 @@ class Run {
   RunSinks& sinks() { return sinks_; }
   std::int64_t step() const { return step_; }
   bool stopping() const { return stop_.has_value(); }
+  const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   /// All ranks are there. Throws DataError when they do not see the same data.

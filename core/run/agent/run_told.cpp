@@ -36,7 +36,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   if (again) tell_cadence();
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
-  ready.require_data(data_text(data_.files(), start_.data_content));
+  ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
   if (!membership_.leads() && sinks_.none()) return;
   if (again) return;
   if (resumed_) {

@@ -59,7 +59,8 @@ json body(const NodeReady& m) {
   return {{"type", "ready"},
           {"attempt", m.attempt},
           {"threads", m.threads},
-          {"data_fingerprint", m.data_fingerprint}};
+          {"data_fingerprint", m.data_fingerprint},
+          {"evaluated", m.evaluated}};
 }
 json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
 json body(const ShardsSaved& m) {
@@ -167,7 +168,8 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
-    if (type == "ready") return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint")};
+    if (type == "ready")
+      return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint"), j.at("evaluated")};
     if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {
       ShardsSaved m{j.at("step"),          j.at("first"),  {}, j.at("snapshot_seconds"),

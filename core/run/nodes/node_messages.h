@@ -85,6 +85,7 @@ struct NodeReady {
   std::int64_t attempt = 1;
   std::int64_t threads = 0;  ///< of all its ranks
   std::string data_fingerprint = {};
+  std::map<std::string, std::string> evaluated = {};  ///< DataSeen::evaluated
 };
 /// Every rank of the node has made its last step.
 struct NodeFinished {

@@ -10,14 +10,16 @@
 namespace trainerd::core::run {
 namespace {
 
-// As many as are under way at once, and as half of the reader's memory holds.
-std::int64_t microbatches_announced(const job::JobSpec& job) {
+// As many as are under way at once, and as half of the reader's memory holds: what was fetched and put out
+// before it is read is fetched twice. One at least, where the memory holds it; else none.
+std::int64_t microbatches_announced(const job::JobSpec& job, const io::TokenBlend& data) {
   constexpr std::int64_t kSamples = 64, kWidestToken = 8;
   const std::int64_t sample_bytes =
-      kWidestToken * job.model.seq_len + io::ObjectReader::kBlockBytes;  // its blocks, about
-  const std::int64_t samples =
-      std::clamp<std::int64_t>(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, 1, kSamples);
-  return std::max<std::int64_t>(1, samples / job.batch.micro);
+      kWidestToken * job.model.seq_len +
+      data.places_per_sample() * io::ObjectReader::kBlockBytes;  // its blocks, about
+  const std::int64_t samples = std::min(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, kSamples);
+  if (samples >= job.batch.micro) return samples / job.batch.micro;
+  return job.batch.micro * sample_bytes <= io::ObjectReader::kMemoryBytes ? 1 : 0;
 }
 
 }  // namespace
@@ -82,9 +84,10 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
                                       .passes = passes,
                                       .samples_per_pass = job.batch.global,
                                       .ahead = job.data.prefetch};
-  if (io::reads_objects(job.data)) {
+  const std::int64_t announced = io::reads_objects(job.data) ? microbatches_announced(job, *source) : 0;
+  if (announced > 0) {
     options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };
-    options.announced = microbatches_announced(job);
+    options.announced = announced;
   }
   return std::make_unique<train::BatchLoader>(
       std::move(options), sample_reader(trainer, std::move(source), cursor, std::move(reference)));
