@@ -64,6 +64,8 @@ std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layo
   return bytes;
 }
 
+std::int64_t snapshot_segments(const job::JobSpec& job) { return job.checkpoint.memory.never() ? 2 : 3; }
+
 std::int64_t device_overhead(const parallel::Topology& t, std::int64_t reserve) {
   if (t.device_memory_bytes == 0) return 0;
   return t.device_overhead_bytes > 0 ? t.device_overhead_bytes : reserve;

@@ -38,9 +38,9 @@ std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& lay
 /// What staged communicators of a rank hold on the host.
 std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
-/// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is
-/// written.
-constexpr std::int64_t kSnapshots = 2;
+/// Snapshot segments that a node keeps of each of its ranks: one is filled while the other is written. With
+/// snapshots that stay in memory there is a third: two take turns however long the other is written.
+std::int64_t snapshot_segments(const job::JobSpec& job);
 
 /// What a rank takes of its device, and of its node.
 struct RankNeeds {
@@ -57,8 +57,7 @@ struct Fit {
   bool on_device = true, on_node = true;
   bool fits() const { return on_device && on_node; }
 };
-Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology,
-              std::int64_t snapshots = kSnapshots);
+Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology, std::int64_t snapshots);
 /// What driver and libraries take of a device with memory of its own: the cluster's figure, or else
 /// `reserve`.
 std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t reserve = kDeviceOverheadBytes);

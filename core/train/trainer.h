@@ -30,6 +30,8 @@ namespace trainerd::core::train {
 struct StepVote {
   bool stop = false;
   bool checkpoint = false;
+  bool memory = false;   ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
+  bool no_room = false;  ///< this rank has none for such a snapshot
 };
 
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
@@ -142,8 +144,8 @@ class Trainer {
     kernels::Tensor totals;
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
-    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
-                            ///< ranks - its number
+    kernels::Tensor votes;  ///< f32 [3]: to stop, to save (`SaveVote`), and of a rank whose gradients are not
+                            ///< finite: ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {

@@ -22,7 +22,7 @@ json body(const Start& m) {
           {"node_count", m.node_count},
           {"attempt", m.attempt},
           {"held", held},
-          {"next_segment", m.next_segment},
+          {"newest_segment", m.newest_segment},
           {"busy_segments", m.busy_segments},
           {"rank", m.rank},
           {"job", m.job_yaml},
@@ -132,7 +132,7 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("node_count"),
               j.at("attempt"),
               {},
-              j.at("next_segment"),
+              j.at("newest_segment"),
               j.at("busy_segments")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
