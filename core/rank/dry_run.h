@@ -16,7 +16,8 @@ struct DryRun {
   kernels::MemoryBudget memory;     ///< of one rank's device
   std::int64_t snapshot_bytes = 0;  ///< of one rank's share of a checkpoint
   double flops_per_step = 0;  ///< by operators, of this rank: hardware FLOPs, what is recomputed included
-  std::int64_t staging_bytes = 0;   ///< of pinned host memory, through which staged communication passes
+  std::int64_t staging_bytes =
+      0;  ///< of pinned host memory, through which snapshots and staged communication pass
   std::int64_t overhead_bytes = 0;  ///< of a CUDA device, beside `memory`: the reserves below
 };
 
@@ -35,7 +36,7 @@ constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
 
 /// The reserves of one rank: a device's, and NCCL's for each group that it is a member of with others.
 std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
-/// What staged communicators of a rank hold on the host.
+/// What staged communicators of a rank, and its snapshots on their way from a GPU, hold on the host.
 std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
 /// Snapshot segments that a node keeps of each of its ranks: one is filled while the other is written. With

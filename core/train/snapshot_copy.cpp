@@ -53,8 +53,8 @@ void SnapshotCopy::copy(std::span<std::byte> segment) {
     for (std::int64_t begin = 0; begin < elements.numel(); begin += most) {
       const std::int64_t count = std::min(most, elements.numel() - begin);
       land(next);
-      Tensor staged = make_tensor(staging_.data() + static_cast<std::int64_t>(next) * kPieceBytes,
-                                  elements.dtype, {count});
+      const Tensor staged{
+          staging_.data() + static_cast<std::int64_t>(next) * kPieceBytes, elements.dtype, {count}};
       backend_.transfer(*stream_, elements.rows(begin, count), staged);
       backend_.record(*stream_, *pieces_[next].there);
       pieces_[next].to = segment.subspan(static_cast<std::size_t>(at + begin * size),

@@ -183,7 +183,8 @@ void Trainer::initialise_adapters() {
   params_.initialise_trainable(*compute_, job_.seed);
 }
 
-void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote) {
+void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+                     const std::function<void()>& before_update) {
   Stream& s = *compute_;
   clock_.start(s);
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
@@ -201,6 +202,10 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
   params_.finish_grads();
 
+  if (before_update) {
+    clock_.enter(s, base::LedgerPart::checkpoint);
+    before_update();
+  }
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
   clock_.end(s);

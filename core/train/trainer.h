@@ -30,7 +30,8 @@ namespace trainerd::core::train {
 struct StepVote {
   bool stop = false;
   bool checkpoint = false;
-  bool memory = false;   ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
+  bool memory =
+      false;  ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
   bool no_room = false;  ///< this rank has none for such a snapshot
 };
 
@@ -86,7 +87,11 @@ class Trainer {
   /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
   /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
   /// between two.
-  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote);
+  /// `before_update`, when given, is called when forward and backward are on the device and the update is
+  /// not: until then nothing writes the master weights and the optimizer's states. What it takes is charged
+  /// to checkpoints.
+  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+              const std::function<void()>& before_update = {});
   /// The report of the oldest step on its way: waits until it is over.
   StepReport report();
   StepReport step(std::int64_t step, BatchSource& batches, const StepVote& vote) {

@@ -145,6 +145,11 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
 
 double perplexity(double loss) { return std::exp(loss); }
 
+const char* name_of(RestoreTier tier) {
+  constexpr std::array<const char*, 3> kTiers{"start", "disk", "memory"};
+  return kTiers.at(static_cast<std::size_t>(tier));
+}
+
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::string to_json_line(const StepRecord& record) {

@@ -23,7 +23,6 @@ class CheckpointWriter {
   enum class Part { all, shards, completion, discard };
   struct Job {
     Part part = Part::all;
-    int segment = 0;
     io::TrainingState state = {};  ///< of shards alone: the step
     std::int64_t first_rank = 0;   ///< of `shards`
     /// By rank; their bytes stay untouched until the job's result is taken.
@@ -42,7 +41,6 @@ class CheckpointWriter {
   struct Result {
     Outcome outcome = Outcome::written;
     Part part = Part::all;
-    int segment = 0;
     std::int64_t step = 0;
     std::vector<io::WrittenShard> written = {};  ///< of shards alone
     io::CheckpointRecord record = {};            ///< of what is written

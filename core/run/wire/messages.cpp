@@ -68,8 +68,9 @@ json body(const io::EvaluationProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const SnapshotReady& m) {
-  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
-          {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"memory", m.use == SnapshotUse::memory},
+          {"bytes", m.bytes},   {"step", m.step},       {"cursor", m.cursor},
+          {"tokens", m.tokens}, {"seconds", m.seconds}};
 }
 json body(const StepTrace& m) {
   json slices = json::array();
@@ -171,8 +172,11 @@ WorkerMessage decode_worker_message(const std::string& text) {
       unknown_message("notice/record");
     }
     if (type == "snapshot")
-      return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
-                           j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+      return SnapshotReady{
+          j.at("segment"), j.at("memory").get<bool>() ? SnapshotUse::memory : SnapshotUse::checkpoint,
+          j.at("bytes"),   j.at("step"),
+          j.at("cursor"),  j.at("tokens"),
+          j.at("seconds")};
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};

@@ -7,8 +7,7 @@
 
 namespace trainerd::core::run {
 
-void Saver::start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank,
-                  train::StepMemory& memory, bool beside) {
+void Saver::start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank, bool beside) {
   options_ = job.checkpoint;
   last_step_ = job.steps;
   decides_ = start.rank == 0;
@@ -17,7 +16,7 @@ void Saver::start(const Start& start, const job::JobSpec& job, rank::DeviceRank&
   if (start.newest_segment >= 0) segments_.set_newest(static_cast<int>(start.newest_segment));
   snapshot_.emplace(rank.trainer().params());
   base::check(snapshot_->bytes() == rank.plan().snapshot_bytes, "the snapshot is as large as planned");
-  if (beside) copy_.emplace(rank.backend(), *snapshot_, memory.scratch());
+  if (beside) copy_.emplace(rank.backend(), *snapshot_, rank.memory().scratch());
 }
 
 void Saver::begin(std::int64_t step) {
@@ -34,11 +33,10 @@ bool Saver::due(const io::Interval& interval, double since) const {
 }
 
 train::StepVote Saver::vote(std::int64_t step, bool stop) const {
-  return {
-      .stop = stop,
-      .checkpoint = step == last_step_ || due(options_.every, step) || due(options_.every, saved_at_),
-      .memory = due(options_.memory, step) || due(options_.memory, copied_at_),
-      .no_room = !options_.memory.never() && !segments_.next()};
+  return {.stop = stop,
+          .checkpoint = step == last_step_ || due(options_.every, step) || due(options_.every, saved_at_),
+          .memory = due(options_.memory, step) || due(options_.memory, copied_at_),
+          .no_room = !options_.memory.never() && !segments_.next()};
 }
 
 double Saver::save(SnapshotReady ready) {

@@ -25,8 +25,7 @@ class Saver {
 
   /// Before the state is loaded. `beside`: copies run beside the next step, where a device does its work
   /// while the host waits.
-  void start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank,
-             train::StepMemory& memory, bool beside);
+  void start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank, bool beside);
   /// Training goes on after `step`, from now.
   void begin(std::int64_t step);
   const train::Snapshot& snapshot() const { return *snapshot_; }
