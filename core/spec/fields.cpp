@@ -364,6 +364,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
         "continues meanwhile")
       .at_least(0);
+  add_memory_tiers(t, job.checkpoint);
   add_evaluation(t, job);
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "

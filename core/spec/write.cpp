@@ -225,7 +225,7 @@ std::string to_yaml(const job::JobSpec& job) {
   std::string out;
   std::string section;  // whose heading was written last
   for (const Field& field : fields_of(copy)) {
-    const std::string value = field.idle.empty() ? value_yaml(field) : "";
+    const std::string value = field.idle.empty() && field.written ? value_yaml(field) : "";
     if (value.empty()) continue;
     const std::string own = section_of(field.path);
     if (own != section) {

@@ -20,6 +20,15 @@ using parallel::Pass;
 // plan's shorter batch takes the same memory.
 constexpr std::int64_t kSampleSums = 1024;
 
+/// What a rank asks for; the largest of all ranks holds.
+enum class SaveVote : int { none, memory, no_room, checkpoint };
+
+SaveVote save_vote(const StepVote& vote) {
+  if (vote.checkpoint) return SaveVote::checkpoint;
+  if (vote.no_room) return SaveVote::no_room;
+  return vote.memory ? SaveVote::memory : SaveVote::none;
+}
+
 std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
   return place[static_cast<std::size_t>(axis)];
 }
@@ -175,13 +184,14 @@ void Trainer::initialise_adapters() {
   params_.initialise_trainable(*compute_, job_.seed);
 }
 
-void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote) {
+void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+                     const std::function<void()>& before_update) {
   Stream& s = *compute_;
   clock_.start(s);
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   slot.step = step;
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
-  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, vote.checkpoint ? 1.0f : 0.0f};
+  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, static_cast<float>(save_vote(vote))};
   backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
 
   clock_.enter(s, base::LedgerPart::compute);
@@ -193,6 +203,10 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
   params_.finish_grads();
 
+  if (before_update) {
+    clock_.enter(s, base::LedgerPart::checkpoint);
+    before_update();
+  }
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
   clock_.end(s);
@@ -286,7 +300,11 @@ StepReport Trainer::report() {
         values.nonfinite < 0
             ? "loss"
             : params_.info(norm_runs_[static_cast<std::size_t>(values.nonfinite)].run->id).name;
-  report.vote = {voted[0] > 0, voted[1] > 0};
+  const auto save = static_cast<SaveVote>(static_cast<int>(voted[1]));
+  report.vote = {.stop = voted[0] > 0,
+                 .checkpoint = save == SaveVote::checkpoint,
+                 .memory = save == SaveVote::memory,
+                 .no_room = save == SaveVote::no_room};
   return report;
 }
 

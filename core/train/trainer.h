@@ -30,6 +30,9 @@ namespace trainerd::core::train {
 struct StepVote {
   bool stop = false;
   bool checkpoint = false;
+  bool memory =
+      false;  ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
+  bool no_room = false;  ///< this rank has none for such a snapshot
 };
 
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
@@ -87,7 +90,11 @@ class Trainer {
   /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
   /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
   /// between two.
-  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote);
+  /// `before_update`, when given, is called when forward and backward are on the device and the update is
+  /// not: until then nothing writes the master weights and the optimizer's states. What it takes is charged
+  /// to checkpoints.
+  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+              const std::function<void()>& before_update = {});
   /// The report of the oldest step on its way: waits until it is over.
   StepReport report();
   StepReport step(std::int64_t step, BatchSource& batches, const StepVote& vote) {
@@ -150,8 +157,8 @@ class Trainer {
     kernels::Tensor totals;
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
-    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
-                            ///< ranks - its number
+    kernels::Tensor votes;  ///< f32 [3]: to stop, to save (`SaveVote`), and of a rank whose gradients are not
+                            ///< finite: ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {

@@ -16,6 +16,7 @@ struct CheckpointOptions {
   std::int64_t good_after =
       100;            ///< steps whose losses must stay in line for one to be tagged good; 0: none is
   bool async = true;  ///< training goes on while the agent writes
+  Interval memory{};  ///< between snapshots that stay in memory; never: those of checkpoints alone
   double give_up_seconds =
       3600;  ///< without a checkpoint that could be written, since the first failure: the run ends
 

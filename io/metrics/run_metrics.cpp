@@ -132,6 +132,16 @@ struct RunMetrics::State {
   std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
       "trainerd_checkpoint_age_seconds",
       "Seconds since the last complete checkpoint; since training began where this process has none yet.");
+  std::shared_ptr<AgeGauge> snapshot_age = std::make_shared<AgeGauge>(
+      "trainerd_snapshot_age_seconds",
+      "Seconds since the newest snapshot that this node holds in memory; absent before the first.");
+  Single<Counter> snapshots{counter(r, "trainerd_snapshots_total",
+                                    "Snapshots that the node's ranks left in memory, those of checkpoints "
+                                    "included.")};
+  Single<Counter> snapshot_seconds{
+      counter(r, "trainerd_snapshot_seconds_total", "Seconds that training stood still for them.")};
+  Family<Counter>& restores =
+      counter(r, "trainerd_restores_total", "Restarts of the workers by what their state came from.");
   std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
       "trainerd_output_disk_free_bytes",
       "Bytes that this user may still write on the output directory's file system.");
@@ -188,7 +198,7 @@ RunMetrics::~RunMetrics() = default;
 
 std::vector<std::shared_ptr<prometheus::Collectable>> RunMetrics::collectables() const {
   const State& s = *state_;
-  return {s.registry, s.checkpoint_age, s.disk_free, s.goodput, s.cpu_energy};
+  return {s.registry, s.checkpoint_age, s.snapshot_age, s.disk_free, s.goodput, s.cpu_energy};
 }
 
 void RunMetrics::on_start(const RunInfo& info) {
@@ -214,6 +224,9 @@ void RunMetrics::on_start(const RunInfo& info) {
   s.lost_seconds.get();
   s.checkpoints.get();
   s.restarts.get();
+  s.snapshots.get();
+  s.snapshot_seconds.get();
+  for (const char* tier : {"memory", "disk", "start"}) s.restores.Add({{"tier", tier}});
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
   s.disk_free->watch(info.output);
@@ -286,6 +299,12 @@ void RunMetrics::on_cadence(const CadenceRecord& record) {
   state_->mtbf.Add({{"source", name_of(record.source)}}).Set(record.mtbf_seconds);
 }
 
+void RunMetrics::on_snapshot(const SnapshotRecord& record) {
+  state_->snapshot_age->set();
+  state_->snapshots.get().Increment();
+  state_->snapshot_seconds.get().Increment(record.seconds);
+}
+
 void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {
   const char* part = record.what == CheckpointFailureRecord::What::write ? "write" : "clean_up";
   state_->checkpoint_failures.Add({{"part", part}}).Increment();
@@ -339,6 +358,7 @@ void RunMetrics::on_prediction(const PredictionRecord& record) {
 void RunMetrics::on_restart(const RestartRecord& record) {
   State& s = *state_;
   s.restarts.get().Increment();
+  s.restores.Add({{"tier", name_of(record.tier)}}).Increment();
   s.step.get().Set(static_cast<double>(record.step));
   s.tokens_before = static_cast<double>(record.tokens);
   s.run_tokens.get().Set(s.tokens_before);

@@ -150,6 +150,11 @@ const char* name_of(CadenceRecord::Source source) {
   return kSources.at(static_cast<std::size_t>(source));
 }
 
+const char* name_of(RestoreTier tier) {
+  constexpr std::array<const char*, 3> kTiers{"start", "disk", "memory"};
+  return kTiers.at(static_cast<std::size_t>(tier));
+}
+
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::string to_json_line(const StepRecord& record) {

@@ -114,6 +114,12 @@ struct CheckpointRecord {
   double wall_time = 0;
 };
 
+/// The state of every rank of a node after a step, complete in the node's memory.
+struct SnapshotRecord {
+  std::int64_t step = 0;
+  double seconds = 0;  ///< training stood still
+};
+
 /// A try of a checkpoint that failed. The run goes on.
 struct CheckpointFailureRecord {
   enum class What : unsigned char { write, clean_up };
@@ -171,7 +177,11 @@ struct NoticeRecord {
 };
 
 /// The workers start again in the same run: steps after `step` are done again.
+enum class RestoreTier : std::uint8_t { start, disk, memory };
+/// "start" (the seed, or model.from), "disk", "memory".
+const char* name_of(RestoreTier tier);
 struct RestartRecord {
+  RestoreTier tier = RestoreTier::start;  ///< what the state comes from
   std::int64_t step = 0;
   std::int64_t tokens = 0;  ///< trained on by then
 };

@@ -24,7 +24,6 @@ class CheckpointWriter {
   enum class Part { all, shards, completion, discard, tag };
   struct Job {
     Part part = Part::all;
-    int segment = 0;
     io::TrainingState state = {};  ///< of shards alone: the step
     std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` the store finds it
     std::int64_t first_rank = 0;   ///< of `shards`
@@ -44,7 +43,6 @@ class CheckpointWriter {
   struct Result {
     Outcome outcome = Outcome::written;
     Part part = Part::all;
-    int segment = 0;
     std::int64_t step = 0;
     std::vector<io::WrittenShard> written = {};  ///< of shards alone
     io::CheckpointRecord record = {};            ///< of what is written

@@ -23,13 +23,23 @@ constexpr std::size_t kFoldersKnown = 1000;
 
 }  // namespace
 
-void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment) {
+void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
+                      const std::map<std::string, std::string>& environment) {
+  environment_ = environment;
+  if (use == SnapshotUse::checkpoint) save_held(held, seconds);
+  sinks_.each(&io::MetricsSink::on_snapshot, io::SnapshotRecord{.step = held.step, .seconds = seconds});
+  snapshots_->add(std::move(held));
+  if (saves_fail_) delay_saves();
+}
+
+/// Brings a snapshot that all ranks of this node hold to the disk.
+void Run::save_held(const HeldStep& held, double seconds) {
   const NodeRanks& here = attempt_->plan().here;
   const bool alone = membership_.alone();
   CheckpointWriter::Job job{.part = alone ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
-                            .segment = static_cast<int>(held.segment),
                             .first_rank = here.first};
-  job.state = {held.step, held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_), environment};
+  job.state = {held.step,   held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_),
+               environment_};
   if (!start_.reference.empty()) job.state.identity[kReferenceEntry] = start_.reference;
   job.state.job = start_.job_yaml;
   job.state.origin = hf::to_text(origin_);
@@ -37,18 +47,16 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
   job.snapshot_seconds = seconds;
   for (std::int64_t i = 0; i < here.count; ++i) {
     const std::int64_t rank = here.first + i, bytes = held.bytes.at(static_cast<std::size_t>(i));
-    job.memory.push_back(snapshots_->segment(rank, held.segment));
+    job.memory.push_back(snapshots_->segment(rank, held.segments.at(static_cast<std::size_t>(i))));
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
   job.folder = folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
-  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number(), .folder = job.folder};
+  saving_[held.step] = {.segments = held.segments, .attempt = attempt_->number(), .folder = job.folder};
   if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
-  snapshots_->add(std::move(held));
-  if (saves_fail_) delay_saves();
 }
 
 void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds); }
@@ -150,6 +158,7 @@ void Run::on_shards(CheckpointWriter::Result result) {
 
 void Run::completed(std::int64_t step, const std::string& path) {
   last_good_ = path;
+  completed_step_ = step;
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
@@ -161,13 +170,13 @@ void Run::completed(std::int64_t step, const std::string& path) {
 /// Ranks that wait for a checkpoint go on: the next try may be a minute away.
 void Run::delay_saves() {
   saves_fail_ = true;
-  for (const auto& [step, saving] : saving_) attempt_->send_all(SnapshotDelayed{saving.segment});
+  for (const auto& [step, saving] : saving_) attempt_->send_delayed(saving.segments);
 }
 
 /// Its segments can be filled again.
 void Run::release(std::int64_t step) {
   const auto saved = saving_.extract(step);
-  if (!saved.empty()) attempt_->send_all(SnapshotSaved{saved.mapped().segment});
+  if (!saved.empty()) attempt_->send_saved(saved.mapped().segments);
 }
 
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
@@ -189,9 +198,9 @@ std::int64_t Run::folder_attempt(std::int64_t step) const {
   return known == folders_.end() ? 1 : known->second;
 }
 
-std::vector<std::int64_t> Run::busy_segments() const {
+std::vector<std::int64_t> Run::busy_segments(std::size_t place) const {
   std::vector<std::int64_t> segments;
-  for (const auto& [step, saving] : saving_) segments.push_back(saving.segment);
+  for (const auto& [step, saving] : saving_) segments.push_back(saving.segments.at(place));
   return segments;
 }
 

@@ -51,6 +51,10 @@ struct Go {
 struct Regroup {
   std::int64_t attempt = 1;
 };
+/// The run stops between two attempts: the snapshots of the step that stayed in memory go to the disk.
+struct SaveHeld {
+  std::int64_t step = 0;
+};
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
   std::int64_t step = 0;
@@ -123,7 +127,7 @@ struct StopAsked {
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
 using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
-                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held>;
+                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

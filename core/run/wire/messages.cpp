@@ -22,7 +22,7 @@ json body(const Start& m) {
           {"node_count", m.node_count},
           {"attempt", m.attempt},
           {"held", held},
-          {"next_segment", m.next_segment},
+          {"newest_segment", m.newest_segment},
           {"busy_segments", m.busy_segments},
           {"rank", m.rank},
           {"job", m.job_yaml},
@@ -72,8 +72,9 @@ json body(const io::EvaluationProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const SnapshotReady& m) {
-  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
-          {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"memory", m.use == SnapshotUse::memory},
+          {"bytes", m.bytes},   {"step", m.step},       {"cursor", m.cursor},
+          {"tokens", m.tokens}, {"seconds", m.seconds}};
 }
 json body(const StepTrace& m) {
   json slices = json::array();
@@ -136,7 +137,7 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("node_count"),
               j.at("attempt"),
               {},
-              j.at("next_segment"),
+              j.at("newest_segment"),
               j.at("busy_segments"),
               j.at("reference_path"),
               j.at("reference")};
@@ -179,8 +180,11 @@ WorkerMessage decode_worker_message(const std::string& text) {
       unknown_message("notice/record");
     }
     if (type == "snapshot")
-      return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
-                           j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+      return SnapshotReady{
+          j.at("segment"), j.at("memory").get<bool>() ? SnapshotUse::memory : SnapshotUse::checkpoint,
+          j.at("bytes"),   j.at("step"),
+          j.at("cursor"),  j.at("tokens"),
+          j.at("seconds")};
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
