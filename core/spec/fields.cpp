@@ -340,22 +340,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   add_optimizer(t, job.optimizer);
   add_objective(t, job);
   add_data(t, job.data);
-  t.add("checkpoint.every", StepsOrDuration{&job.checkpoint.every, true},
-        "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and "
-        "when stopped; auto: the optimum from what saves were measured to cost and `mtbf`")
-      .between(0, kMaxSteps);
-  t.add("checkpoint.mtbf", Duration{&job.checkpoint.mtbf_seconds},
-        "for `every: auto`: the job's mean time between failures; 0: the cluster's "
-        "(`failures` of its preset), else learned from the run's own history")
-      .idle_if(!job.checkpoint.every.automatic, "checkpoint.every is not auto")
-      .at_least(0);
-  t.add("checkpoint.keep", &job.checkpoint.keep, "complete checkpoints kept, newest first")
-      .between(1, kMaxSteps);
-  t.add("checkpoint.async", &job.checkpoint.async, "write checkpoints while training continues");
-  t.add("checkpoint.give_up", Duration{&job.checkpoint.give_up_seconds},
-        "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
-        "continues meanwhile")
-      .at_least(0);
+  add_checkpoint(t, job.checkpoint);
   add_evaluation(t, job.evaluate);
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "

@@ -85,8 +85,6 @@ std::string clean_up(Storage& storage, std::int64_t step, const Retention& reten
   return problems.first();
 }
 
-std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
-
 // Other nodes wrote some of them: what one of them calls written must be what is here.
 void require_there(const Storage& storage, const std::string& folder, std::span<const WrittenShard> shards) {
   for (const WrittenShard& shard : shards) {
@@ -125,6 +123,8 @@ std::string probe_name() {
 }
 
 }  // namespace
+
+std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 
 void PinnedFolders::pin(const std::string& folder) {
   const std::lock_guard lock(mutex_);
@@ -260,6 +260,10 @@ void CheckpointStore::mark(const std::string& name, const std::string& manifest,
 
 std::int64_t CheckpointStore::copy_shard(const std::string& folder, const std::string& file,
                                          const StoredFile& from, const Pace& pace) const {
+  if (is_complete(*storage_, folder)) {
+    storage_->remove(folder + "/" + kMarkerFile);
+    storage_->sync_folder(folder);
+  }
   storage_->make_folder(folder);
   const std::int64_t written = storage_->copy(folder + "/" + file, from, pace);
   storage_->sync_folder(folder);

@@ -188,7 +188,7 @@ void Worker::build(const Start& start) {
     for (const io::NoticeRecord& notice : evaluator_->notices())
       if (rank_number_ == 0) send(notice);
   }
-  restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend());
+  restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend(), find_s3_);
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
   tokens_ = start.tokens;
