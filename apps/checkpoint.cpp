@@ -96,7 +96,7 @@ int checkpoint_list_command(const CheckpointArgs& args) {
   if (args.json) return print(io::list_json(found)), 0;
   std::string text;
   for (const io::StoredCheckpoint& stored : found.complete)
-    text += "step " + std::to_string(stored.step) + "  " + stored.path + "\n";
+    text += "step " + std::to_string(stored.step) + "  " + stored.path + (stored.good ? "  good\n" : "\n");
   if (text.empty()) text = "no complete checkpoint in " + args.path + "\n";
   for (const io::StoredCheckpoint& stored : found.incomplete)
     text += "step " + std::to_string(stored.step) + "  " + stored.path + "  incomplete: no file COMPLETE\n";

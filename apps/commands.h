@@ -149,7 +149,9 @@ struct DataPrepareArgs {
   std::string field;       ///< of JSON lines; empty: text, messages with `chat`, prompt with `completion`
   std::string chat;        ///< name of a template
   std::string completion;  ///< of JSON lines: what follows the prompt
-  std::string dtype;       ///< a word of data.dtype; empty: the narrowest that fits
+  bool pairs = false;      ///< JSON lines of a prompt and two answers
+  std::int64_t pair_tokens = 0;  ///< longer pairs are left out; 0: none is
+  std::string dtype;             ///< a word of data.dtype; empty: the narrowest that fits
   std::string eos;  ///< the text of the token that ends a document; empty: as the tokenizer's files say
   bool split_documents = false;  ///< blank lines part documents
   bool append_eos = false, no_append_eos = false;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/data_options.h"
 #include "apps/exit_codes.h"
-#include "apps/nodes.h"
 #include "apps/output.h"
 #include "io/tokens/inspect.h"
 #include "io/tokens/verify.h"
@@ -25,13 +25,6 @@ io::TokenType type_of(const std::string& word) {
          : word == "int32"  ? TokenType::int32
          : word == "uint32" ? TokenType::uint32
                             : TokenType::automatic;
-}
-
-/// For paths at s3:// too; what is read once is not kept.
-io::DataFiles files_of(const std::vector<std::string>& paths) {
-  if (std::none_of(paths.begin(), paths.end(), io::is_s3)) return {};
-  return io::DataFiles(std::make_shared<io::ObjectReader>(
-      io::ObjectReader::Options{.store = io::s3_settings(process_environment)}));
 }
 
 io::InspectOptions options_of(const std::string& format, const std::string& dtype, std::int64_t vocab) {
@@ -60,7 +53,7 @@ int data_inspect_command(const DataInspectArgs& args) {
   io::InspectOptions options = options_of(args.format, args.dtype, args.vocab);
   options.all = args.all;
   options.seq_len = args.seq_len;
-  options.files = files_of({args.path});
+  options.files = data_files_of({args.path});
   const io::Inspection inspection = io::inspect_data(args.path, options);
   print(inspection.text);
   throw_problems(inspection.problems);
@@ -69,7 +62,7 @@ int data_inspect_command(const DataInspectArgs& args) {
 
 int data_verify_command(const DataVerifyArgs& args) {
   io::InspectOptions options = options_of(args.format, args.dtype, args.vocab);
-  options.files = files_of(args.paths);
+  options.files = data_files_of(args.paths);
   const io::Verification verification = io::verify_data(args.paths, options);
   print(verification.text);
   throw_problems(verification.problems);

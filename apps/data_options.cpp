@@ -1,5 +1,9 @@
 #include "apps/data_options.h"
 
+#include <algorithm>
+#include <memory>
+
+#include "apps/nodes.h"
 #include "io/chat/chat_template.h"
 
 namespace trainerd::apps {
@@ -12,12 +16,19 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
   command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
 }
 
+io::DataFiles data_files_of(const std::vector<std::string>& paths) {
+  if (std::none_of(paths.begin(), paths.end(), io::is_s3)) return {};
+  return io::DataFiles(std::make_shared<io::ObjectReader>(
+      io::ObjectReader::Options{.store = io::s3_settings(process_environment)}));
+}
+
 CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
   CLI::App* prepare =
       data.add_subcommand("prepare", "Encode texts and JSON lines to token files with document boundaries");
   prepare
-      ->add_option("INPUT", args.inputs,
-                   "Files, directories or glob patterns; *.jsonl and *.ndjson are JSON lines")
+      ->add_option(
+          "INPUT", args.inputs,
+          "Files, directories or glob patterns, local or at s3://; *.jsonl and *.ndjson are JSON lines")
       ->required();
   prepare->add_option("--out", args.out, "Directory to make")->required()->type_name("DIR");
   prepare
@@ -42,6 +53,16 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
       ->add_option("--completion", args.completion,
                    "The key in a JSON line of what follows the prompt; it alone counts in the loss")
       ->type_name("KEY");
+  prepare->add_flag(
+      "--pairs", args.pairs,
+      "A JSON line has a prompt and two answers, in the keys prompt, chosen and rejected: texts, or with "
+      "--chat messages. They become pairs of documents for loss.dpo");
+  prepare
+      ->add_option("--pair-tokens", args.pair_tokens,
+                   "Leave out pairs of more tokens than this; a sample of seq_len S holds S + 1")
+      ->needs("--pairs")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
   prepare->add_option("--format", args.format, "Of all inputs; else by their names")
       ->check(CLI::IsMember({"text", "jsonl"}));
   prepare->add_flag("--split-documents", args.split_documents,

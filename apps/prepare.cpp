@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/data_options.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
 #include "io/prepare/prepare.h"
@@ -17,10 +18,13 @@ namespace {
 io::PrepareOptions options_of(const DataPrepareArgs& args) {
   io::PrepareOptions options;
   options.inputs = args.inputs;
+  options.files = data_files_of(args.inputs);
   options.out = args.out;
   options.tokenizer = args.tokenizer;
   options.field = args.field;
   options.completion = args.completion;
+  options.pairs = args.pairs;
+  options.pair_tokens = args.pair_tokens;
   if (!args.chat.empty()) {
     options.chat = io::chat_template_of(args.chat);
     if (!options.chat)
@@ -75,13 +79,17 @@ int data_prepare_command(const DataPrepareArgs& args) {
                   io::with_commas(done.documents), io::short_bytes(done.input_bytes));
   if (done.empty_documents > 0)
     text += fmt::format("  {} empty documents were left out\n", io::with_commas(done.empty_documents));
+  if (done.long_pairs > 0)
+    text += fmt::format("  {} pairs of more than {} tokens were left out\n", io::with_commas(done.long_pairs),
+                        io::with_commas(options.pair_tokens));
   if (done.learned)
     text += fmt::format("  {} of the tokens count in the loss ({:.1f} %)\n", io::with_commas(*done.learned),
                         100.0 * static_cast<double>(*done.learned) / static_cast<double>(done.tokens));
   if (done.kept_files > 0)
     text +=
         fmt::format("  {} of {} parts were finished by an earlier command\n", done.kept_files, done.files);
-  text += fmt::format("  train on it: data: {{train: [{}], format: tokens}}\n", args.out);
+  text += fmt::format("  train on it: data: {{train: [{}], format: tokens}}{}\n", args.out,
+                      args.pairs ? ", loss: {dpo: {beta: 0.1}}" : "");
   print(text);
   return kExitDone;
 }

@@ -29,10 +29,21 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
-/// What is minimised in training beside the cross entropy; evaluations are of that alone.
+/// Direct preference optimisation in place of the cross entropy: kernels::PreferenceLoss. The reference is
+/// the weights that the run begins from.
+struct DpoOptions {
+  double beta = 0;             ///< 0: off
+  double label_smoothing = 0;  ///< how likely a pair is the wrong way round
+
+  bool on() const { return beta > 0; }
+  bool operator==(const DpoOptions&) const = default;
+};
+
+/// What is minimised in training beside the cross entropy, of which alone evaluations are; or in its place.
 struct LossOptions {
   double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
   double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
+  DpoOptions dpo = {};
 
   bool operator==(const LossOptions&) const = default;
 };
@@ -94,6 +105,7 @@ struct EvaluateOptions {
   std::int64_t batches = 0;    ///< global batches of each validation set, from its start
   std::string tokenizer = {};  ///< a file or "bytes"; empty: as the data says
   std::vector<ChoiceSet> choices = {};
+  bool average = false;  ///< key `ema`: of the averaged weights
 
   bool operator==(const EvaluateOptions&) const = default;
 };

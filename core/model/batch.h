@@ -15,6 +15,7 @@ struct Batch {
   kernels::Tensor positions_T;    ///< i32
   kernels::Tensor loss_weight_T;  ///< f32
   kernels::Tensor cu_seqlens;     ///< i32 [sequences + 1]
+  kernels::Tensor reference_P2;   ///< f64, of pairs: see kernels::PreferenceLoss; else undefined
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
   std::int64_t first_token = 0;              ///< place of its first token in the global batch

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "core/job/model_options.h"
@@ -8,7 +9,7 @@
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
 #include "core/model/rope.h"
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/head.h"
 
 namespace trainerd::core::model {
 
@@ -50,6 +51,9 @@ struct LossTarget {
   float label_smoothing = 0;      ///< as in parallel::HeadLoss
   float z_loss = 0;               ///< as in parallel::HeadLoss
   kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
+  /// Of pairs, but for the reference, which is the batch's; `grad_scale` is 1 / pairs of the global batch
+  /// then.
+  std::optional<parallel::PreferenceTarget> preference = {};
 };
 
 /// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its

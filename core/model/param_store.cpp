@@ -73,6 +73,11 @@ void ParamStore::begin_averages(Stream& stream) {
   for (const auto& view : views_) view->begin_average(stream);
 }
 
+void ParamStore::read(Stream& stream, Read which) {
+  for (const auto& view : views_)
+    if (view->trainable()) view->read_average(stream, which == Read::averages);
+}
+
 void ParamStore::publish(Stream& stream) {
   for (const auto& view : views_) view->publish(stream);
 }

@@ -50,6 +50,11 @@ class ParamStore {
   void initialise_trainable(kernels::Stream& stream, std::uint64_t seed);
   /// Averages of weights, where the views keep them, begin as the master weights: after these were loaded.
   void begin_averages(kernels::Stream& stream);
+  /// From now on the forward pass reads the averages of weights; with `weights` again the last ones, as they
+  /// were. Where it reads the master weights themselves the two change places, so that nothing is updated or
+  /// saved meanwhile. Of views whose master weights are fp32.
+  enum class Read : std::uint8_t { averages, weights };
+  void read(kernels::Stream& stream, Read which);
   /// Makes what the forward pass reads from the master weights, and gathers it where each rank has its part.
   void publish(kernels::Stream& stream);
   /// The gathering alone: after an update, which writes the parameters of its own part.

@@ -325,6 +325,29 @@ void ParamView::begin_average(Stream& stream) {
       for (const StatePart& part : parts_) backend_.cast(stream, {part.master, part.states[s]});
 }
 
+void ParamView::read_average(Stream& stream, bool average) {
+  constexpr std::int64_t kSwapped = std::int64_t{1} << 20;  // elements at a time
+  const auto state = std::find(states_.begin(), states_.end(), kAverageState);
+  base::check(state != states_.end(), "a view that keeps no average has none to read");
+  for (const StatePart& part : parts_) {
+    const Tensor& kept = part.states[static_cast<std::size_t>(state - states_.begin())];
+    if (part.params.defined()) {
+      backend_.cast(stream, {average ? kept : part.master, part.params});
+      continue;
+    }
+    base::check(part.master.dtype == DType::f32, "averages take the place of fp32 weights");
+    for (std::int64_t begin = 0; begin < kept.numel(); begin += kSwapped) {
+      const std::int64_t count = std::min(kSwapped, kept.numel() - begin);
+      const ArenaScope scope(stream.scratch());
+      const Tensor aside = stream.scratch().take(DType::f32, {count}, MemoryTerm::workspace);
+      backend_.copy(stream, kept.rows(begin, count), aside);
+      backend_.copy(stream, part.master.rows(begin, count), kept.rows(begin, count));
+      backend_.copy(stream, aside, part.master.rows(begin, count));
+    }
+  }
+  changed(stream);
+}
+
 void ParamView::publish(Stream& stream) {
   for (const StatePart& part : parts_)
     if (part.params.defined()) backend_.cast(stream, {part.master, part.params});

@@ -108,6 +108,7 @@ class ParamView {
   void finish_grads();
   void initialise(kernels::Stream& stream, std::uint64_t seed);
   void begin_average(kernels::Stream& stream);
+  void read_average(kernels::Stream& stream, bool average);
   void publish(kernels::Stream& stream);
   void updated(kernels::Stream& stream);
 

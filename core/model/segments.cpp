@@ -63,6 +63,8 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.z_loss = loss.z_loss;
   a.loss_T = loss.loss_T;
   a.z_loss_T = loss.z_loss_T;
+  a.preference = loss.preference;
+  if (a.preference) a.preference->reference_P2 = c.batch.reference_P2;
   return a;
 }
 

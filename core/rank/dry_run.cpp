@@ -5,6 +5,7 @@
 
 #include "core/rank/record.h"
 #include "core/train/rank_groups.h"
+#include "core/train/snapshot_copy.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/staged/staged_communicator.h"
 
@@ -56,13 +57,15 @@ std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& lay
 }
 
 std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = job.device == job::DeviceChoice::cuda ? train::SnapshotCopy::kStagingBytes : 0;
   if (job::uses_staged(job))
     for (const parallel::GroupMembers& group :
          parallel::groups_of(layout, rank, train::group_needs(job.model)))
       bytes += parallel::staged_bytes(group.ranks.count);
   return bytes;
 }
+
+std::int64_t snapshot_segments(const job::JobSpec& job) { return job.checkpoint.memory.never() ? 2 : 3; }
 
 std::int64_t device_overhead(const parallel::Topology& t, std::int64_t reserve) {
   if (t.device_memory_bytes == 0) return 0;
@@ -120,7 +123,7 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   terms += "\n  snapshots of checkpoints (" + std::to_string(snapshots) +
            "): " + gibibytes(snapshots * plan.snapshot_bytes);
   if (plan.staging_bytes > 0)
-    terms += "\n  staging of communication, on the host: " + gibibytes(plan.staging_bytes);
+    terms += "\n  staging of snapshots and communication, on the host: " + gibibytes(plan.staging_bytes);
   std::string advice = "a smaller model (model.layers, model.hidden)";
   if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +

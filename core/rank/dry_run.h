@@ -16,7 +16,8 @@ struct DryRun {
   kernels::MemoryBudget memory;     ///< of one rank's device
   std::int64_t snapshot_bytes = 0;  ///< of one rank's share of a checkpoint
   double flops_per_step = 0;  ///< by operators, of this rank: hardware FLOPs, what is recomputed included
-  std::int64_t staging_bytes = 0;   ///< of pinned host memory, through which staged communication passes
+  std::int64_t staging_bytes =
+      0;  ///< of pinned host memory, through which snapshots and staged communication pass
   std::int64_t overhead_bytes = 0;  ///< of a CUDA device, beside `memory`: the reserves below
 };
 
@@ -35,12 +36,12 @@ constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
 
 /// The reserves of one rank: a device's, and NCCL's for each group that it is a member of with others.
 std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
-/// What staged communicators of a rank hold on the host.
+/// What staged communicators of a rank, and its snapshots on their way from a GPU, hold on the host.
 std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
-/// Snapshot segments of checkpoints that a node keeps of each of its ranks: one is filled while the other is
-/// written.
-constexpr std::int64_t kSnapshots = 2;
+/// Snapshot segments that a node keeps of each of its ranks: one is filled while the other is written. With
+/// snapshots that stay in memory there is a third: two take turns however long the other is written.
+std::int64_t snapshot_segments(const job::JobSpec& job);
 
 /// What a rank takes of its device, and of its node.
 struct RankNeeds {
@@ -57,8 +58,7 @@ struct Fit {
   bool on_device = true, on_node = true;
   bool fits() const { return on_device && on_node; }
 };
-Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology,
-              std::int64_t snapshots = kSnapshots);
+Fit judge_fit(std::span<const RankNeeds> node, const parallel::Topology& topology, std::int64_t snapshots);
 /// What driver and libraries take of a device with memory of its own: the cluster's figure, or else
 /// `reserve`.
 std::int64_t device_overhead(const parallel::Topology& topology, std::int64_t reserve = kDeviceOverheadBytes);

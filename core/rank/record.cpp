@@ -135,8 +135,9 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
   recorder.start();
   trainer.step(2, batches, {});
   recorder.stop();
-  // Evaluation may need more memory than training.
-  if (job.evaluate.every > 0) trainer.evaluate(batches);
+  // An evaluation, or the reference's pass over pairs, may need more memory than training.
+  if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);
+  if (job.evaluate.every > 0 || job.loss.dpo.on()) trainer.evaluate(batches);
   RankRecord record = recorder.take();
   record.memory = memory.budget();
   for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));

@@ -8,6 +8,7 @@
 #include "core/spec/check_evaluation.h"
 #include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
+#include "core/spec/check_preferences.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
 #include "core/spec/fields.h"
@@ -232,6 +233,7 @@ class Checker {
       problem("data.sources", "is empty: give at least one source, or data.train");
     for (const KeyProblem& wrong : data_mask_problems(job_, [this](const char* path) { return given(path); }))
       problem(wrong.path, wrong.what);
+    for (const KeyProblem& wrong : preference_problems(job_)) problem(wrong.path, wrong.what);
     for (const KeyProblem& wrong : data_scheme_problems(job_)) problem(wrong.path, wrong.what);
     for (const KeyProblem& wrong : evaluation_problems(job_, problems_)) problem(wrong.path, wrong.what);
     if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&

@@ -44,6 +44,12 @@ class EvaluationChecks {
       add("evaluate.batches", "0 batches cannot be evaluated (nearest valid: 1)");
     if (files) validation_sets();
     choice_sets();
+    if (good("evaluate.ema") && good("precision") && job_.evaluate.average &&
+        job_.precision.master != kernels::DType::f32)
+      add("evaluate.ema",
+          "the averages are fp32 and take the place of the weights, which precision.master holds in bf16: "
+          "set that "
+          "to fp32, or leave it out and evaluate what `trainerd export --ema` writes");
     return std::move(problems_);
   }
 

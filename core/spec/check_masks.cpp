@@ -7,10 +7,22 @@
 
 namespace trainerd::core::spec {
 
+namespace {
+
+// Two answers, and padding.
+constexpr std::int64_t kPairDocuments = 3;
+
+}  // namespace
+
 void derive_documents(job::JobSpec& job, const Given& given) {
   io::DataOptions& d = job.data;
+  if (job.loss.dpo.on()) {
+    if (!given("data.packing")) d.packing = io::Packing::pairs;
+    if (!given("data.document_mask")) d.document_mask = true;
+    if (!given("data.max_documents")) d.max_documents = kPairDocuments;
+  }
   if (!given("data.reset_positions")) d.reset_positions = d.document_mask;
-  if (d.document_mask && !given("data.max_documents"))
+  if (d.document_mask && !job.loss.dpo.on() && !given("data.max_documents"))
     d.max_documents = std::min(job.model.seq_len, std::max<std::int64_t>(16, job.model.seq_len / 16));
 }
 
@@ -35,10 +47,11 @@ std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given&
         {"data.packing",
          "a text does not say where its documents begin: give token files with documents (`trainerd "
          "data prepare` writes them) and format: tokens, or set it to concatenate"});
-  if (d.packing == io::Packing::best_fit && d.end_token != io::DataOptions::kNoToken)
+  if (d.packing != io::Packing::concatenate && d.end_token != io::DataOptions::kNoToken)
     problems.push_back({"data.end_token",
-                        "packing: best_fit takes documents from Megatron's index alone: leave it out, or set "
-                        "packing: concatenate"});
+                        std::string("packing: ") + (d.packing == io::Packing::pairs ? "pairs" : "best_fit") +
+                            " takes documents from Megatron's index alone: leave it out, or set "
+                            "packing: concatenate"});
   if (d.document_mask && d.max_documents > job.model.seq_len)
     problems.push_back({"data.max_documents", std::to_string(d.max_documents) +
                                                   " is more than a sample has tokens (nearest valid: " +

@@ -45,11 +45,20 @@ void add_checkpoint(FieldTable& t, io::CheckpointOptions& c) {
       .at_least(0);
   t.add("checkpoint.keep", &c.keep, "complete checkpoints kept, newest first")
       .between(1, kMaxCheckpointSteps);
+  t.add("checkpoint.keep_every", &c.keep_every,
+        "and for good the first checkpoint of every so many steps; 0: none")
+      .between(0, kMaxCheckpointSteps);
+  t.add(
+       "checkpoint.good_after", &c.good_after,
+       "a checkpoint is tagged good when the losses of so many steps after it were in line with those before "
+       "(robust z-score below 8); the newest one that is tagged is never removed; 0: none is tagged")
+      .between(0, kMaxCheckpointSteps);
   t.add("checkpoint.async", &c.async, "write checkpoints while training continues");
   t.add("checkpoint.give_up", Duration{&c.give_up_seconds},
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
         "continues meanwhile")
       .at_least(0);
+  add_memory_tiers(t, c);
   add_durable(t, c.durable);
 }
 

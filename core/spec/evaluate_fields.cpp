@@ -47,7 +47,8 @@ void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle) 
       .idle_if(!idle.empty(), idle);
 }
 
-void add_evaluation(FieldTable& t, job::EvaluateOptions& e) {
+void add_evaluation(FieldTable& t, job::JobSpec& job) {
+  job::EvaluateOptions& e = job.evaluate;
   t.add("evaluate.every", &e.every, "steps between evaluations; 0: never").between(0, kMaxEvaluationSteps);
   t.add("evaluate.batches", &e.batches,
         "global batches of an evaluation, from the start of the validation data; at most the whole batches "
@@ -68,6 +69,11 @@ void add_evaluation(FieldTable& t, job::EvaluateOptions& e) {
         "lm-evaluation-harness). "
         "Each choice is a sequence of an evaluation")
       .or_else("none");
+  t.add("evaluate.ema", &e.average,
+        "evaluations are of the averaged weights (`ema`) in place of the last ones; needs `precision.master: "
+        "fp32`")
+      .idle_if(e.every == 0 || !job.optimizer.average.on(),
+               e.every == 0 ? "evaluate.every is 0" : "ema.decay is 0, so there are no averaged weights");
 }
 
 }  // namespace trainerd::core::spec

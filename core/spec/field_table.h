@@ -42,12 +42,14 @@ void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
 
 /// The keys of checkpoints and of their durable tier.
 void add_checkpoint(FieldTable& t, io::CheckpointOptions& c);
+/// The keys of snapshots that stay in memory.
+void add_memory_tiers(FieldTable& t, io::CheckpointOptions& c);
 
 /// The keys of the cache of data at s3://.
 void add_cache(FieldTable& t, io::DataOptions& d);
 
 /// The keys of validation data, and of evaluations.
 void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle);
-void add_evaluation(FieldTable& t, job::EvaluateOptions& e);
+void add_evaluation(FieldTable& t, job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

@@ -129,7 +129,9 @@ struct Field {
   bool honoured = true;                   ///< of the value held now
   std::string remedy = {};                ///< what to do instead of a value that is not honoured
   bool settable = true;                   ///< false: one value so far, and no place in the reference
-  std::string idle = {};                  ///< why the key has no effect in this job; empty when it has one
+  bool short_form = false;  ///< the key is also a section: its value stands for a map with one key
+  bool written = true;      ///< false: the resolved job has the short form instead
+  std::string idle = {};    ///< why the key has no effect in this job; empty when it has one
 
   Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
   Field& at_least(double low) {
@@ -153,6 +155,8 @@ struct Field {
   }
   /// A text of which these are the only ones so far.
   Field& among(const std::string& held, std::vector<std::string> words);
+  Field& heads_section() { return short_form = true, *this; }
+  Field& written_if(bool condition) { return written = condition, *this; }
   Field& idle_if(bool condition, std::string why) {
     return idle = condition ? std::move(why) : std::string(), *this;
   }

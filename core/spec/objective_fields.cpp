@@ -18,6 +18,18 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
         "factor of the mean of logsumexp(logits)^2 over the tokens that count, which is minimised beside the "
         "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
       .at_least(0);
+  job::DpoOptions& dpo = job.loss.dpo;
+  t.add("loss.dpo.beta", &dpo.beta,
+        "in place of the cross entropy minimise the loss of direct preference optimisation over pairs of "
+        "answers "
+        "(`trainerd data prepare --pairs`), with this factor of the log-ratios (0.1); the reference is the "
+        "weights "
+        "that the run begins from, whose log-probabilities are computed once before the first step; 0: off")
+      .at_least(0);
+  t.add("loss.dpo.label_smoothing", &dpo.label_smoothing,
+        "how likely a pair is taken to be the wrong way round (conservative DPO)")
+      .from_below(0, 0.5)
+      .idle_if(!dpo.on(), "loss.dpo.beta is 0");
   job::AverageOptions& average = job.optimizer.average;
   t.add(
        "ema.decay", &average.decay,

@@ -70,7 +70,7 @@ Json spec_json(const job::JobSpec& job) {
   job::JobSpec copy = job;
   Json spec = Json::object();
   for (const Field& field : fields_of(copy))
-    if (Json value = value_json(field); field.idle.empty() && !value.is_null())
+    if (Json value = value_json(field); field.idle.empty() && field.written && !value.is_null())
       put(spec, field.path, std::move(value));
   return spec;
 }

@@ -206,7 +206,7 @@ std::string job_schema() {
   for (const Field& field : fields) {
     Json schema = type_json(field);
     if (schema.is_null()) continue;
-    const bool also_section = std::holds_alternative<RecipeName>(field.storage);
+    const bool also_section = field.short_form || std::holds_alternative<RecipeName>(field.storage);
     if (also_section) schema = any_of(std::move(schema), empty_section());
     if (!std::holds_alternative<BaseFile>(field.storage)) allow_null(schema);
     schema["description"] = description(field);

@@ -29,13 +29,18 @@ std::vector<Field> fields_of_source(io::DataSource& s) {
 namespace {
 
 void add_documents(FieldTable& t, io::DataOptions& d, const std::string& idle) {
-  t.choice("data.packing", d.packing,
-           {{"concatenate", io::Packing::concatenate}, {"best_fit", io::Packing::best_fit}},
-           "how documents become samples; concatenate: one behind the other, cut where a sample ends; "
-           "best_fit: a sample holds whole documents, as full as they allow, and padding that does not "
-           "count; only "
-           "documents that are longer than a sample are cut. For files that say where documents begin "
-           "(Megatron's); of validation data too")
+  t.choice(
+       "data.packing", d.packing,
+       {{"concatenate", io::Packing::concatenate},
+        {"best_fit", io::Packing::best_fit},
+        {"pairs", io::Packing::pairs}},
+       "how documents become samples; concatenate: one behind the other, cut where a sample ends; "
+       "best_fit: a sample holds whole documents, as full as they allow, and padding that does not "
+       "count; only "
+       "documents that are longer than a sample are cut; pairs: a sample is a chosen and a rejected "
+       "answer, for "
+       "`loss.dpo`, where it and `document_mask` are the default. For files that say where documents begin "
+       "(Megatron's); of validation data too")
       .idle_if(!idle.empty(), idle);
   t.add("data.document_mask", &d.document_mask,
         "attention stays inside documents, and the first token of a document, which another one precedes, "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "core/spec/cluster.h"
@@ -135,7 +136,9 @@ std::string words_markdown(const std::vector<std::string>& words) {
 
 std::string limits_markdown(const Limits& l) {
   const auto bounded = [](double x) { return x > -1e300 && x < 1e300; };
-  const auto plain = [](double x) { return std::to_string(static_cast<std::int64_t>(x)); };
+  const auto plain = [](double x) {
+    return x == std::floor(x) ? std::to_string(static_cast<std::int64_t>(x)) : number_text(x);
+  };
   std::string out;
   if (bounded(l.low)) out += (l.above_low ? ", > " : ", >= ") + plain(l.low);
   // The very large limits only guard arithmetic: they tell a reader nothing.
@@ -222,7 +225,7 @@ std::string to_yaml(const job::JobSpec& job) {
   std::string out;
   std::string section;  // whose heading was written last
   for (const Field& field : fields_of(copy)) {
-    const std::string value = field.idle.empty() ? value_yaml(field) : "";
+    const std::string value = field.idle.empty() && field.written ? value_yaml(field) : "";
     if (value.empty()) continue;
     const std::string own = section_of(field.path);
     if (own != section) {

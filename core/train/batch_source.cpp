@@ -1,6 +1,7 @@
 #include "core/train/batch_source.h"
 
 #include <cstddef>
+#include <functional>
 #include <numeric>
 
 #include "kernels/base/error.h"
@@ -34,6 +35,14 @@ void separate(const BatchShape& shape, std::ptrdiff_t at, const HostSample& samp
   close(end);
 }
 
+/// Of a pair whose first row is `at`: its second document is the rejected answer.
+void weigh_pair(const BatchShape& shape, std::ptrdiff_t at, const HostSample& sample, HostBatch& batch) {
+  base::check(!sample.starts.empty(), "a pair is two documents");
+  const auto end = batch.loss_weight_T.begin() + at + shape.seq_len;
+  std::transform(batch.loss_weight_T.begin() + at + sample.starts[0], end,
+                 batch.loss_weight_T.begin() + at + sample.starts[0], std::negate<>());
+}
+
 }  // namespace
 
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
@@ -44,6 +53,8 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
   batch.positions_T.resize(tokens);
   batch.loss_weight_T.assign(tokens, 1.0f);
   batch.cu_seqlens.assign(1, 0);
+  batch.reference_P2.assign(static_cast<std::size_t>(shape.pairs ? 2 * shape.micro : 0), 0.0);
+  std::int64_t pairs = 0;
   sample.tokens_S1.resize(static_cast<std::size_t>(shape.seq_len) + 1);
   for (std::int64_t i = 0; i < shape.micro; ++i) {
     const std::ptrdiff_t at = i * shape.seq_len;
@@ -61,12 +72,19 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
       std::copy_n(sample.loss_weight_S.begin(), shape.seq_len, batch.loss_weight_T.begin() + at);
     }
     if (shape.reads_documents()) separate(shape, at, sample, batch);
+    if (shape.pairs && real) {
+      weigh_pair(shape, at, sample, batch);
+      std::copy(sample.reference.begin(), sample.reference.end(), batch.reference_P2.begin() + 2 * i);
+      ++pairs;
+    }
     if (shape.documents == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(at + shape.seq_len));
   }
   const auto bounds = static_cast<std::size_t>(shape.sequences()) + 1;
   base::check(batch.cu_seqlens.size() <= bounds, "a sample has at most as many documents as its shape says");
   batch.cu_seqlens.resize(bounds, static_cast<std::int32_t>(tokens));
-  batch.loss_weight = std::accumulate(batch.loss_weight_T.begin(), batch.loss_weight_T.end(), 0.0);
+  batch.loss_weight = shape.pairs
+                          ? static_cast<double>(pairs)
+                          : std::accumulate(batch.loss_weight_T.begin(), batch.loss_weight_T.end(), 0.0);
 }
 
 }  // namespace trainerd::core::train

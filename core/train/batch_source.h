@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -13,6 +14,7 @@ struct HostSample {
   std::vector<std::int32_t> tokens_S1;  ///< seq_len + 1
   std::vector<float> loss_weight_S;     ///< of predicting token s + 1; all 1 unless reading says otherwise
   std::vector<std::int32_t> starts;     ///< rising: which of tokens 1 to seq_len begin a document
+  std::array<double, 2> reference{};    ///< of a pair: log-probabilities of its answers by the reference
 };
 /// Fills one sample, whose vectors have their sizes. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, HostSample& to)>;
@@ -26,6 +28,9 @@ struct BatchShape {
   /// Of a sample at most, each a sequence of its own; 0: a sample is one sequence, whatever documents it has.
   std::int64_t documents = 0;
   bool reset_positions = false;  ///< positions count from the beginning of their document
+  /// A sample is two documents, the chosen and the rejected answer of a pair, and padding. Loss weights of
+  /// the second count as negative, and what a batch weighs is its number of pairs.
+  bool pairs = false;
 
   std::int64_t tokens() const { return micro * seq_len; }
   /// That `HostBatch::cu_seqlens` has room for; those that a microbatch does not have are empty.
@@ -49,7 +54,8 @@ struct HostBatch {
   std::vector<std::int32_t> positions_T;          ///< within their samples, or documents
   std::vector<float> loss_weight_T;
   std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
-  double loss_weight = 0;                ///< their sum
+  std::vector<double> reference_P2;      ///< of pairs; else empty
+  double loss_weight = 0;                ///< the sum of weights, or pairs that are no padding
 };
 
 /// Makes a microbatch. `sample` is scratch. With `documents`, a token that begins a document is predicted

@@ -37,7 +37,8 @@ BatchShape Trainer::batch_shape() const {
           .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)],
           .global = job_.batch.global,
           .documents = job_.data.document_mask ? job_.data.max_documents : 0,
-          .reset_positions = job_.data.reset_positions};
+          .reset_positions = job_.data.reset_positions,
+          .pairs = job_.loss.dpo.on()};
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {
@@ -64,14 +65,16 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   batch.loss_weight_T = arena.take(DType::f32, {tokens_}, MemoryTerm::batch);
   batch.sequences = batch_shape().sequences();
   batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
+  const bool pairs = job_.loss.dpo.on();
+  if (pairs) batch.reference_P2 = arena.take(DType::f64, {job_.batch.micro, 2}, MemoryTerm::batch);
   batch.max_seqlen = job_.model.seq_len;
   batch.first_token = batch_shape().first_sample(action.microbatch) * job_.model.seq_len;
   batch.dropout_key = dropout_key_;
 
   const BatchRequest request = request_of(action);
-  const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.tokens_T,
-                       batch.targets_T};
-  const auto to = std::span(all).first(request.tokens ? 5 : 3);
+  const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens,
+                       batch.tokens_T,    batch.targets_T,     batch.reference_P2};
+  const auto to = std::span(all).first(!request.tokens ? 3 : pairs ? 6 : 5);
   clock_.enter(*compute_, base::LedgerPart::data_wait);
   const auto fill = [&](std::span<std::byte> bytes) {
     const HostBatch& values = batches.next(request);
@@ -85,7 +88,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
     put(values.positions_T);
     put(values.loss_weight_T);
     put(values.cu_seqlens);
-    if (request.tokens) put(values.tokens_T), put(values.targets_T);
+    if (request.tokens) put(values.tokens_T), put(values.targets_T), put(values.reference_P2);
   };
   backend_.write_made(*compute_, to, staging_, std::ref(fill));
   clock_.enter(*compute_, base::LedgerPart::compute);
@@ -119,8 +122,21 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
 /// Every rank of the tp group has the same loss: the first counts it.
 bool Trainer::adds_loss(const Chunk& chunk) const { return chunk.model.last() && params_.tp_rank() == 0; }
 
+/// Of pairs the operator itself adds what is reported.
+std::optional<parallel::PreferenceTarget> Trainer::preference_of(const Chunk& chunk) const {
+  if (!job_.loss.dpo.on()) return std::nullopt;
+  const Tensor totals = slots_[static_cast<std::size_t>(slot_)].totals;
+  parallel::PreferenceTarget target{.pair_tokens = job_.model.seq_len,
+                                    .beta = static_cast<float>(job_.loss.dpo.beta),
+                                    .label_smoothing = static_cast<float>(job_.loss.dpo.label_smoothing),
+                                    .reference_P2 = {},
+                                    .logps_P2 = logps_P2_};
+  if (adds_loss(chunk)) target.loss = totals.rows(1, 1), target.rewards = totals.rows(3, 3);
+  return target;
+}
+
 void Trainer::add_loss(const Chunk& chunk, const model::LossTarget& loss) {
-  if (!adds_loss(chunk)) return;
+  if (!adds_loss(chunk) || loss.preference) return;
   const Tensor totals = slots_[static_cast<std::size_t>(slot_)].totals;
   const auto add = [&](const Tensor& x, std::int64_t to) {
     backend_.ordered_sum(*compute_, {.x = x, .out = totals.rows(to, 1), .mode = WriteMode::accumulate});
@@ -136,6 +152,11 @@ void Trainer::add_sample_losses(std::int64_t microbatch) {
   const std::int64_t first = shape.first_sample(microbatch),
                      count = std::min(shape.micro, shape.global - first);
   if (count <= 0) return;  // padding
+  if (job_.loss.dpo.on())
+    return backend_.read_back(*compute_, logps_P2_.rows(0, count),
+                              std::as_writable_bytes(std::span(sample_losses_)
+                                                         .subspan(static_cast<std::size_t>(2 * first),
+                                                                  static_cast<std::size_t>(2 * count))));
   const Tensor sums = sample_sums_.rows(0, count);
   backend_.fill_zero(*compute_, sums);
   for (std::int64_t i = 0; i < count; ++i)
@@ -183,9 +204,14 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
   if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
-  const model::LossTarget evaluated{loss_T_, grad_scale_},
-      loss{loss_T_, grad_scale_, static_cast<float>(job_.loss.label_smoothing),
-           static_cast<float>(job_.loss.z_loss), z_loss_T_};
+  const std::optional<parallel::PreferenceTarget> preference = preference_of(chunk);
+  const model::LossTarget evaluated{.loss_T = loss_T_, .grad_scale = grad_scale_, .preference = preference},
+      loss{.loss_T = loss_T_,
+           .grad_scale = grad_scale_,
+           .label_smoothing = static_cast<float>(job_.loss.label_smoothing),
+           .z_loss = static_cast<float>(job_.loss.z_loss),
+           .z_loss_T = z_loss_T_,
+           .preference = preference};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
     // A pipeline of one rank with several chunks hands over in place.

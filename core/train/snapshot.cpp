@@ -60,16 +60,24 @@ Snapshot::Snapshot(const model::ParamStore& params) {
   layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}}, io::Gaps::none);
 }
 
-void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segment) const {
+void Snapshot::write_header(std::span<std::byte> segment) const {
   base::check(static_cast<std::int64_t>(segment.size()) >= bytes(), "a snapshot's segment holds all of it");
-  const std::int64_t data = static_cast<std::int64_t>(layout_.header.size());
   std::memcpy(segment.data(), layout_.header.data(), layout_.header.size());
-  for (std::size_t i = 0; i < saved_.size(); ++i) {
-    const io::StoredTensor& stored = layout_.tensors[i];
-    backend.read_back(stream, parts_[saved_[i]].elements,
-                      segment.subspan(static_cast<std::size_t>(data + stored.begin),
-                                      static_cast<std::size_t>(stored.end - stored.begin)));
-  }
+}
+
+void Snapshot::each_saved(const std::function<void(const Tensor& elements, std::int64_t at)>& show) const {
+  const auto data = static_cast<std::int64_t>(layout_.header.size());
+  for (std::size_t i = 0; i < saved_.size(); ++i)
+    show(parts_[saved_[i]].elements, data + layout_.tensors[i].begin);
+}
+
+void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segment) const {
+  write_header(segment);
+  each_saved([&](const Tensor& elements, std::int64_t at) {
+    backend.read_back(
+        stream, elements,
+        segment.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(elements.bytes())));
+  });
 }
 
 void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {

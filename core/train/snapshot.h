@@ -28,6 +28,10 @@ class Snapshot {
   /// The boxes of this rank's state that other ranks save.
   const std::vector<io::TensorSlice>& borrowed() const { return borrowed_; }
 
+  /// The start of the file, which does not change.
+  void write_header(std::span<std::byte> segment) const;
+  /// Shows what this rank saves: the elements, and where in the file they go.
+  void each_saved(const std::function<void(const kernels::Tensor& elements, std::int64_t at)>& show) const;
   /// Copies the state out of the device. `segment` is at least `bytes()` long.
   void fill(kernels::Backend& backend, kernels::Stream& stream, std::span<std::byte> segment) const;
   /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters

@@ -20,6 +20,15 @@ using parallel::Pass;
 // plan's shorter batch takes the same memory.
 constexpr std::int64_t kSampleSums = 1024;
 
+/// What a rank asks for; the largest of all ranks holds.
+enum class SaveVote : int { none, memory, no_room, checkpoint };
+
+SaveVote save_vote(const StepVote& vote) {
+  if (vote.checkpoint) return SaveVote::checkpoint;
+  if (vote.no_room) return SaveVote::no_room;
+  return vote.memory ? SaveVote::memory : SaveVote::none;
+}
+
 std::int64_t at(const parallel::ProcessGrid::Coordinate& place, Axis axis) {
   return place[static_cast<std::size_t>(axis)];
 }
@@ -38,7 +47,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       microbatches_(job.microbatches()),
       tokens_(job.batch.micro * job.model.seq_len),
       flow_rows_(layout.options.sequence_parallel ? tokens_ / layout.options.tp : tokens_),
-      grad_scale_(1.0f / static_cast<float>(job.tokens_per_step())),
+      grad_scale_(1.0f / static_cast<float>(job.loss_terms_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
@@ -63,7 +72,8 @@ void Trainer::take_persistent(Arena& persistent) {
   const bool z_loss = job_.loss.z_loss > 0;
   if (z_loss) z_loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
 
-  if (!job_.evaluate.choices.empty())
+  if (job_.loss.dpo.on()) logps_P2_ = persistent.take(DType::f64, {job_.batch.micro, 2}, MemoryTerm::batch);
+  if (!job_.evaluate.choices.empty() || job_.loss.dpo.on())
     sample_sums_ =
         persistent.take(DType::f64, {std::max(job_.batch.micro, kSampleSums)}, MemoryTerm::control);
 
@@ -78,7 +88,7 @@ void Trainer::take_persistent(Arena& persistent) {
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals = persistent.take(DType::f64, {z_loss ? 4 : 3}, MemoryTerm::control);
+    slot.totals = persistent.take(DType::f64, {z_loss ? 4 : job_.loss.dpo.on() ? 6 : 3}, MemoryTerm::control);
     if (!norm_groups().empty())
       slot.group_sums =
           persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
@@ -174,13 +184,14 @@ void Trainer::initialise_adapters() {
   params_.initialise_trainable(*compute_, job_.seed);
 }
 
-void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote) {
+void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+                     const std::function<void()>& before_update) {
   Stream& s = *compute_;
   clock_.start(s);
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   slot.step = step;
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
-  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, vote.checkpoint ? 1.0f : 0.0f};
+  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, static_cast<float>(save_vote(vote))};
   backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
 
   clock_.enter(s, base::LedgerPart::compute);
@@ -192,6 +203,10 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
   params_.finish_grads();
 
+  if (before_update) {
+    clock_.enter(s, base::LedgerPart::checkpoint);
+    before_update();
+  }
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
   clock_.end(s);
@@ -223,7 +238,7 @@ void Trainer::update(const ReportSlot& slot) {
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
                             .weight = slot.totals.rows(2, 1),
-                            .nominal_weight = static_cast<double>(job_.tokens_per_step()),
+                            .nominal_weight = static_cast<double>(job_.loss_terms_per_step()),
                             .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
@@ -253,7 +268,7 @@ std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double wei
   if (!norms_groups(slot.step)) return {};
   std::vector<double> norms(norm_groups().size());
   backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
-  const double to_mean = weight > 0 ? static_cast<double>(job_.tokens_per_step()) / weight : 1;
+  const double to_mean = weight > 0 ? static_cast<double>(job_.loss_terms_per_step()) / weight : 1;
   for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
   return norms;
 }
@@ -270,6 +285,7 @@ StepReport Trainer::report() {
   report.loss = mean.loss;
   report.loss_weight = mean.weight;
   if (job_.loss.z_loss > 0) report.z_loss = mean.z_loss;
+  report.rewards = mean.rewards;
   report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
@@ -284,18 +300,29 @@ StepReport Trainer::report() {
         values.nonfinite < 0
             ? "loss"
             : params_.info(norm_runs_[static_cast<std::size_t>(values.nonfinite)].run->id).name;
-  report.vote = {voted[0] > 0, voted[1] > 0};
+  const auto save = static_cast<SaveVote>(static_cast<int>(voted[1]));
+  report.vote = {.stop = voted[0] > 0,
+                 .checkpoint = save == SaveVote::checkpoint,
+                 .memory = save == SaveVote::memory,
+                 .no_room = save == SaveVote::no_room};
   return report;
 }
 
 Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
-  std::array<double, 3> sums{};
+  std::array<double, 5> sums{};
   const std::int64_t count = slot.totals.numel() - 1;
   backend_.read_back(stream, slot.totals.rows(1, count),
                      std::as_writable_bytes(std::span(sums)).first(static_cast<std::size_t>(count) * 8));
-  const auto [loss, weight, z_loss] = sums;
+  const double weight = sums[1], whole = weight > 0 ? weight : 1;
   // A loss that is not finite is one, whatever counts.
-  return {weight > 0 ? loss / weight : loss, weight, weight > 0 ? z_loss / weight : z_loss};
+  MeanLoss mean{.loss = sums[0] / whole, .weight = weight, .z_loss = 0, .rewards = {}};
+  if (job_.loss.dpo.on())
+    mean.rewards = io::PairRewards{.margin = sums[2] / whole,
+                                   .accuracy = sums[3] / whole,
+                                   .chosen = sums[4] / whole,
+                                   .rejected = (sums[4] - sums[2]) / whole};
+  else mean.z_loss = sums[2] / whole;
+  return mean;
 }
 
 Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
@@ -311,17 +338,23 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   double votes = 0;
   backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
   const MeanLoss mean = read_loss(s, slot);
-  return {mean.loss, mean.weight, votes > 0};
+  return {mean.loss, mean.weight, mean.rewards, votes > 0};
 }
 
 Trainer::SampleLosses Trainer::sample_losses(BatchSource& batches, bool stop) {
-  base::check(sample_sums_.numel() > 0, "losses of samples are of a job with choices");
-  sample_losses_.assign(static_cast<std::size_t>(job_.batch.global), 0);
+  const std::int64_t each = job_.loss.dpo.on() ? 2 : 1;
+  sample_losses_.assign(static_cast<std::size_t>(job_.batch.global * each), 0);
   SampleLosses result;
   result.stop = evaluate(batches, stop).stop;
   result.loss = std::exchange(sample_losses_, {});
+  sum_over_ranks(result.loss);
+  return result;
+}
+
+void Trainer::sum_over_ranks(std::span<double> values) {
+  base::check(sample_sums_.numel() > 0, "values are summed in a job with choices or pairs");
   Stream& s = *compute_;
-  for (std::span<double> rest = result.loss; !rest.empty();) {
+  for (std::span<double> rest = values; !rest.empty();) {
     const std::span<double> next = rest.first(std::min(rest.size(), static_cast<std::size_t>(kSampleSums)));
     const Tensor sums = sample_sums_.rows(0, static_cast<std::int64_t>(next.size()));
     backend_.write(s, std::as_bytes(next), sums);
@@ -331,7 +364,6 @@ Trainer::SampleLosses Trainer::sample_losses(BatchSource& batches, bool stop) {
     backend_.read_back(s, sums, std::as_writable_bytes(next));
     rest = rest.subspan(next.size());
   }
-  return result;
 }
 
 }  // namespace trainerd::core::train

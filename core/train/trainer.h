@@ -30,17 +30,21 @@ namespace trainerd::core::train {
 struct StepVote {
   bool stop = false;
   bool checkpoint = false;
+  bool memory =
+      false;  ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
+  bool no_room = false;  ///< this rank has none for such a snapshot
 };
 
 /// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
 /// say.
 struct StepReport {
-  /// Cross entropy with the job's label smoothing: mean over the global batch's tokens, by their loss
-  /// weights.
+  /// With loss.dpo: the mean over the pairs. Else cross entropy with the job's label smoothing: mean over the
+  /// global batch's tokens, by their loss weights.
   double loss = 0;
   double loss_weight = 0;        ///< sum of these; 0: nothing was updated on any rank, and there is no loss
   std::optional<double> z_loss;  ///< with loss.z_loss: that term, which `loss` does not contain
-  double grad_norm = 0;          ///< before clipping
+  std::optional<io::PairRewards> rewards;  ///< with loss.dpo: means over the pairs
+  double grad_norm = 0;                    ///< before clipping
   /// The same of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
   std::vector<double> group_norms;
   double learning_rate = 0;
@@ -78,13 +82,19 @@ class Trainer {
   void initialise_tables();
   /// Averages of weights begin as the weights that were loaded, where these come without averages.
   void begin_averages() { params_.begin_averages(*compute_); }
+  /// What evaluations are of until the next call: between steps. See ParamStore::read.
+  void read(model::ParamStore::Read which) { params_.read(*compute_, which); }
   /// The parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 
   /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
   /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
   /// between two.
-  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote);
+  /// `before_update`, when given, is called when forward and backward are on the device and the update is
+  /// not: until then nothing writes the master weights and the optimizer's states. What it takes is charged
+  /// to checkpoints.
+  void launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
+              const std::function<void()>& before_update = {});
   /// The report of the oldest step on its way: waits until it is over.
   StepReport report();
   StepReport step(std::int64_t step, BatchSource& batches, const StepVote& vote) {
@@ -92,20 +102,25 @@ class Trainer {
     return report();
   }
   struct Evaluation {
-    double loss = 0;         ///< mean of the global batch, by its loss weights
-    double loss_weight = 0;  ///< sum of these; 0: there is no loss
-    bool stop = false;       ///< any rank asks for it
+    double loss = 0;                              ///< mean of the global batch, by its loss weights
+    double loss_weight = 0;                       ///< sum of these; 0: there is no loss
+    std::optional<io::PairRewards> rewards = {};  ///< as of a step
+    bool stop = false;                            ///< any rank asks for it
   };
   /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
   /// stop.
   Evaluation evaluate(BatchSource& batches, bool stop = false);
 
   struct SampleLosses {
-    std::vector<double> loss;  ///< by sample of the global batch: the sum over its tokens, by their weights
+    /// By sample of the global batch: the sum over its tokens, by their weights. Of pairs two numbers each:
+    /// the log-probabilities of the chosen and of the rejected answer.
+    std::vector<double> loss;
     bool stop = false;
   };
-  /// As `evaluate`, of a job with `evaluate.choices`.
+  /// As `evaluate`, of a job with `evaluate.choices` or `loss.dpo`.
   SampleLosses sample_losses(BatchSource& batches, bool stop = false);
+  /// Each value becomes its sum over all ranks: of such a job, between steps.
+  void sum_over_ranks(std::span<double> values);
 
   /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
@@ -138,12 +153,12 @@ class Trainer {
     std::int64_t step = 0;
     double lr = 0;
     /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
-    /// a z-loss a fourth: that term.
+    /// a z-loss a fourth: that term. Of pairs three more: kernels::PreferenceLoss::rewards.
     kernels::Tensor totals;
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
-    kernels::Tensor votes;  ///< f32 [3]: to stop, to save, and of a rank whose gradients are not finite:
-                            ///< ranks - its number
+    kernels::Tensor votes;  ///< f32 [3]: to stop, to save (`SaveVote`), and of a rank whose gradients are not
+                            ///< finite: ranks - its number
   };
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {
@@ -171,6 +186,7 @@ class Trainer {
   void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   bool adds_loss(const Chunk& chunk) const;
+  std::optional<parallel::PreferenceTarget> preference_of(const Chunk& chunk) const;
   void add_loss(const Chunk& chunk, const model::LossTarget& loss);
   void add_sample_losses(std::int64_t microbatch);
 
@@ -180,6 +196,7 @@ class Trainer {
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
   struct MeanLoss {
     double loss = 0, weight = 0, z_loss = 0;
+    std::optional<io::PairRewards> rewards;
   };
   MeanLoss read_loss(kernels::Stream& stream, const ReportSlot& slot);
 
@@ -193,7 +210,8 @@ class Trainer {
   std::int64_t microbatches_;
   std::int64_t tokens_;     ///< of one microbatch
   std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
-  float grad_scale_;        ///< 1 / tokens of the global batch, until `update` knows how many of them count
+  float grad_scale_;        ///< 1 / tokens, or pairs, of the global batch, until `update` knows how many of
+                            ///< them count
   std::optional<std::uint64_t> dropout_key_;  ///< of the step that is being put on the device
   double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
@@ -210,7 +228,8 @@ class Trainer {
 
   model::RopeTables rope_;
   kernels::Tensor loss_T_, z_loss_T_, square_sums_, nonfinite_;
-  kernels::Tensor sample_sums_;        ///< f64: losses of some samples at a time; of a job with choices
+  kernels::Tensor sample_sums_;  ///< f64: losses of some samples at a time; of a job with choices or pairs
+  kernels::Tensor logps_P2_;     ///< f64, of a microbatch's pairs
   std::vector<double> sample_losses_;  ///< of the pass under way; empty: they are not asked for
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
   int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations

@@ -1,5 +1,6 @@
 #include "io/chat/chat_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "io/text/json.h"
@@ -65,11 +66,7 @@ std::string text_of(const json& object, const std::string& field, const char* op
   return value.get<std::string>();
 }
 
-}  // namespace
-
-std::vector<ChatMessage> read_chat(std::string_view line, const std::string& field, const NormalForm& form) {
-  const json object = object_of(line);
-  const json& list = field_of(object, field, "--field");
+std::vector<ChatMessage> messages_of(const json& list, const std::string& field, const NormalForm& form) {
   if (!list.is_array()) throw JsonError("the field \"" + field + "\" is not a list of messages");
   std::vector<ChatMessage> messages;
   for (const json& item : list) {
@@ -82,15 +79,81 @@ std::vector<ChatMessage> read_chat(std::string_view line, const std::string& fie
   return messages;
 }
 
+ChatText completed(const std::string& prompt, const std::string& completion) {
+  ChatText out{.text = prompt + completion, .assistant = {}};
+  if (!completion.empty()) out.assistant.push_back({prompt.size(), out.text.size()});
+  return out;
+}
+
+/// A member of a pair. Its names are fixed.
+const json& pair_member(const json& object, const std::string& field) {
+  const auto found = object.find(field);
+  if (found == object.end())
+    throw JsonError("no field \"" + field + "\" in this object (it has: " + keys_of(object) +
+                    "): --pairs reads prompt, chosen and rejected; rename the fields");
+  return *found;
+}
+
+std::string pair_text(const json& object, const std::string& field, const NormalForm& form) {
+  const json& value = pair_member(object, field);
+  if (value.is_array())
+    throw JsonError("the field \"" + field + "\" is a list of messages: name their template by --chat");
+  if (!value.is_string()) throw JsonError("the field \"" + field + "\" is not a text");
+  return form(value.get<std::string>());
+}
+
+bool same(const ChatMessage& a, const ChatMessage& b) {
+  return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
+}
+
+/// Only what follows the first `prompt` messages is the answer.
+ChatText answered(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::size_t prompt,
+                  std::string_view bos) {
+  ChatText text = render_chat(chat, messages, bos);
+  const auto before = std::count_if(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(prompt),
+                                    [](const ChatMessage& m) { return m.role == "assistant"; });
+  text.assistant.erase(text.assistant.begin(), text.assistant.begin() + before);
+  return text;
+}
+
+}  // namespace
+
+std::vector<ChatMessage> read_chat(std::string_view line, const std::string& field, const NormalForm& form) {
+  const json object = object_of(line);
+  return messages_of(field_of(object, field, "--field"), field, form);
+}
+
+ChatPair read_pair(std::string_view line, const NormalForm& form) {
+  const json object = object_of(line);
+  const std::string prompt = pair_text(object, "prompt", form);
+  return {completed(prompt, pair_text(object, "chosen", form)),
+          completed(prompt, pair_text(object, "rejected", form))};
+}
+
+ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
+                        std::string_view bos) {
+  const json object = object_of(line);
+  std::vector<ChatMessage> chosen = messages_of(pair_member(object, "chosen"), "chosen", form),
+                           rejected = messages_of(pair_member(object, "rejected"), "rejected", form);
+  if (const auto prompt = object.find("prompt"); prompt != object.end() && prompt->is_array()) {
+    const std::vector<ChatMessage> before = messages_of(*prompt, "prompt", form);
+    for (std::vector<ChatMessage>* answer : {&chosen, &rejected})
+      answer->insert(answer->begin(), before.begin(), before.end());
+  }
+  const auto split = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end(), same);
+  if (split.first == chosen.end() && split.second == rejected.end())
+    throw JsonError("the chosen and the rejected answer are the same: leave the pair out");
+  const auto prompt = static_cast<std::size_t>(split.first - chosen.begin());
+  if (prompt == 0)
+    throw JsonError("\"chosen\" and \"rejected\" begin with no message alike: there is no prompt");
+  return {answered(chat, chosen, prompt, bos), answered(chat, rejected, prompt, bos)};
+}
+
 ChatText read_completion(std::string_view line, const std::string& prompt, const std::string& completion,
                          const NormalForm& form) {
   const json object = object_of(line);
-  ChatText out;
-  out.text = form(text_of(object, prompt, "--field"));
-  const std::size_t begin = out.text.size();
-  out.text += form(text_of(object, completion, "--completion"));
-  if (out.text.size() > begin) out.assistant.push_back({begin, out.text.size()});
-  return out;
+  return completed(form(text_of(object, prompt, "--field")),
+                   form(text_of(object, completion, "--completion")));
 }
 
 }  // namespace trainerd::io

@@ -21,4 +21,17 @@ std::vector<ChatMessage> read_chat(std::string_view line, const std::string& fie
 ChatText read_completion(std::string_view line, const std::string& prompt, const std::string& completion,
                          const NormalForm& form);
 
+/// A chosen and a rejected answer to the same prompt, each with the prompt before it as one text; the answer
+/// is the span.
+struct ChatPair {
+  ChatText chosen, rejected;
+};
+/// The fields "prompt", "chosen" and "rejected" of a JSON object. Throws JsonError.
+ChatPair read_pair(std::string_view line, const NormalForm& form);
+/// The same of messages: "chosen" and "rejected" are lists of them, which begin with the prompt where there
+/// is no field "prompt" of more. What they begin with alike is the prompt. Throws JsonError, and as
+/// `render_chat`.
+ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
+                        std::string_view bos);
+
 }  // namespace trainerd::io

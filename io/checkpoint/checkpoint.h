@@ -107,6 +107,7 @@ std::string to_json(const TrainingState& state, std::span<const WrittenShard> sh
 struct StoredCheckpoint {
   std::int64_t step = 0;
   std::string path;
+  bool good = false;           ///< tagged: the losses that followed it stayed sane
   std::string left_over = {};  ///< of one just written: why older ones could not be removed; empty: they were
 
   /// Of its folder: "step-00000010".
@@ -138,7 +139,7 @@ class PinnedFolders {
 class CheckpointStore {
  public:
   /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
-  CheckpointStore(const std::string& directory, std::int64_t keep);
+  CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every = 0);
   /// What is there is not looked at.
   CheckpointStore(std::shared_ptr<Storage> storage, Retention retention)
       : storage_(std::move(storage)), retention_(retention) {}
@@ -174,6 +175,9 @@ class CheckpointStore {
 
   /// Removes what is there of a checkpoint that will not be completed.
   void discard(std::int64_t step, std::int64_t attempt) const;
+
+  /// Tags the complete checkpoint of a step as good. False when there is none.
+  bool tag_good(std::int64_t step) const;
 
   /// A folder that stays while it is read.
   PinnedFolders& pinned() const { return *pinned_; }

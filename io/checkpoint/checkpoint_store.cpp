@@ -52,20 +52,20 @@ class Problems {
 std::vector<std::string> folders_to_remove(const Folders& folders, std::int64_t step,
                                            const Retention& retention) {
   std::vector<std::string> names;
-  std::vector<Retained> newest;  // attempts, by step
-  std::vector<std::string> newest_names;
+  std::vector<Folder> newest;  // attempts
+  std::vector<Retained> candidates;
   for (const Folder& folder : folders.complete) {
     if (folder.step > step) continue;
     if (!newest.empty() && newest.back().step == folder.step) {
       names.push_back(folder.name);
-      continue;
+    } else {
+      newest.push_back(folder);
+      candidates.push_back({folder.step, folder.good});
     }
-    newest.push_back({.step = folder.step});
-    newest_names.push_back(folder.name);
   }
-  const std::vector<bool> stays = retained(newest, retention);
-  for (std::size_t i = 0; i < stays.size(); ++i)
-    if (!stays[i]) names.push_back(newest_names[i]);
+  const std::vector<bool> stays = retained(candidates, retention);
+  for (std::size_t i = 0; i < newest.size(); ++i)
+    if (!stays[i]) names.push_back(newest[i].name);
   for (const Folder& folder : folders.incomplete)
     if (folder.step <= step) names.push_back(folder.name);
   return names;
@@ -83,6 +83,17 @@ std::string clean_up(Storage& storage, std::int64_t step, const Retention& reten
     storage.sync_folder("");
   });
   return problems.first();
+}
+
+// Whether it is complete already, by this very manifest.
+bool is_marked(const Storage& storage, const std::string& folder, const std::string& marker) {
+  try {
+    return is_complete(storage, folder) && read_text(storage, folder + "/" + kMarkerFile) == marker;
+  } catch (const StorageError&) {
+    throw;
+  } catch (const base::CheckpointError&) {
+    return false;  // something else is in its place
+  }
 }
 
 // Other nodes wrote some of them: what one of them calls written must be what is here.
@@ -141,8 +152,8 @@ bool PinnedFolders::has(const std::string& folder) const {
   return folders_.contains(folder);
 }
 
-CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep)
-    : CheckpointStore(open_storage(directory), {.keep = keep}) {
+CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every)
+    : CheckpointStore(open_storage(directory), {.keep = keep, .keep_every = keep_every}) {
   base::check(keep >= 1, "a checkpoint store keeps at least one checkpoint");
   storage_->make_folder("");
   // Found out now, not after an hour of training.
@@ -222,6 +233,18 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
   return written;
 }
 
+bool CheckpointStore::tag_good(std::int64_t step) const {
+  for (const Folder& folder : folders_of(*storage_).complete) {
+    if (folder.step != step) continue;
+    if (!folder.good) {
+      storage_->write(folder.name + "/" + kGoodFile, {});
+      storage_->sync_folder(folder.name);
+    }
+    return true;
+  }
+  return false;
+}
+
 void CheckpointStore::discard(std::int64_t step, std::int64_t attempt) const {
   Problems ignored;  // it goes with the next clean-up
   ignored.attempt([&] { remove_folder(*storage_, folder_name(step, attempt)); });
@@ -231,7 +254,7 @@ StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::int6
                                            std::span<const WrittenShard> shards) const {
   const std::string name = folder_name(state.step, attempt);
   mark(name, manifest_text(state, shards), shards);
-  return {state.step, storage_->path_of(name), clean_up(*storage_, state.step, retention_, *pinned_)};
+  return {state.step, storage_->path_of(name), false, clean_up(*storage_, state.step, retention_, *pinned_)};
 }
 
 // Called again, for a try whose success is not known, it leaves what is complete as it is.
@@ -239,8 +262,7 @@ void CheckpointStore::mark(const std::string& name, const std::string& manifest,
                            std::span<const WrittenShard> shards) const {
   const std::string marker = xxh3_hex(bytes_of(manifest)) + "\n";
   const std::string marker_file = name + "/" + kMarkerFile, manifest_file = name + "/" + kManifestFile;
-  if (is_complete(*storage_, name) && read_text(*storage_, marker_file) == marker)
-    return storage_->sync_folder(name);
+  if (is_marked(*storage_, name, marker)) return storage_->sync_folder(name);
   storage_->remove(marker_file);
   storage_->remove(manifest_file);
   require_there(*storage_, name, shards);
@@ -276,7 +298,7 @@ StoredCheckpoint CheckpointStore::complete_copy(const std::string& folder,
   std::vector<WrittenShard> shards;
   for (const ShardInfo& shard : parsed.shards) shards.push_back({shard, {}});
   mark(folder, manifest, shards);
-  return {parsed.state.step, storage_->path_of(folder),
+  return {parsed.state.step, storage_->path_of(folder), false,
           clean_up(*storage_, parsed.state.step, retention_, *pinned_)};
 }
 

@@ -16,6 +16,8 @@ inline constexpr const char* kManifestFile = "manifest.json";
 /// Made last; holds the manifest's checksum, so that the chain of checksums starts at the file that says
 /// "whole".
 inline constexpr const char* kMarkerFile = "COMPLETE";
+/// Empty; made in a complete checkpoint when the losses that followed it stayed sane.
+inline constexpr const char* kGoodFile = "GOOD";
 inline constexpr std::int64_t kMarkerBytes = 33;  ///< 32 hex digits and a newline
 
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }

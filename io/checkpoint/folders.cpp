@@ -71,8 +71,14 @@ bool is_complete(const Storage& storage, const std::string& folder) {
 Folders folders_of(const Storage& storage) {
   Folders folders;
   for (const std::string& name : storage.list(""))
-    if (std::optional<Folder> folder = parse_folder(name))
-      (is_complete(storage, name) ? folders.complete : folders.incomplete).push_back(*std::move(folder));
+    if (std::optional<Folder> folder = parse_folder(name)) {
+      if (!is_complete(storage, name)) {
+        folders.incomplete.push_back(*std::move(folder));
+        continue;
+      }
+      folder->good = storage.exists(name + "/" + kGoodFile);
+      folders.complete.push_back(*std::move(folder));
+    }
   sort_newest_first(folders.complete);
   sort_newest_first(folders.incomplete);
   return folders;

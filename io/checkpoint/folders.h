@@ -21,6 +21,7 @@ struct Folder {
   std::int64_t step = 0;
   std::int64_t attempt = 1;  ///< 0: ".old" of earlier versions
   std::string name;
+  bool good = false;  ///< of a complete one: it is tagged
 };
 
 std::string folder_name(std::int64_t step, std::int64_t attempt = 1);

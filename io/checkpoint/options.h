@@ -23,9 +23,13 @@ struct CheckpointOptions {
   /// never: only at the end and when stopped; automatic: the optimum from what saves cost and how often the
   /// job fails.
   Interval every{.seconds = 600};
-  double mtbf_seconds = 0;  ///< mean time between failures of the job, for `every`; 0: not given
-  std::int64_t keep = 3;    ///< complete checkpoints kept, newest first
-  bool async = true;        ///< training goes on while the agent writes
+  double mtbf_seconds = 0;      ///< mean time between failures of the job, for `every`; 0: not given
+  std::int64_t keep = 3;        ///< complete checkpoints kept, newest first
+  std::int64_t keep_every = 0;  ///< and the first of every so many steps for good; 0: none
+  std::int64_t good_after =
+      100;            ///< steps whose losses must stay in line for one to be tagged good; 0: none is
+  bool async = true;  ///< training goes on while the agent writes
+  Interval memory{};  ///< between snapshots that stay in memory; never: those of checkpoints alone
   double give_up_seconds =
       3600;  ///< without a checkpoint that could be written, since the first failure: the run ends
 

@@ -81,7 +81,10 @@ std::vector<TensorSummary> tensors_of(const Manifest& manifest) {
 
 std::string list_json(const CheckpointsAt& checkpoints) {
   Json complete = Json::array(), incomplete = Json::array();
-  for (const StoredCheckpoint& stored : checkpoints.complete) complete.push_back(stored_json(stored));
+  for (const StoredCheckpoint& stored : checkpoints.complete) {
+    complete.push_back(stored_json(stored));
+    complete.back()["good"] = stored.good;
+  }
   for (const StoredCheckpoint& stored : checkpoints.incomplete) incomplete.push_back(stored_json(stored));
   return to_text(Json{{"checkpoints", complete}, {"incomplete", incomplete}}, 2) + "\n";
 }

@@ -124,7 +124,7 @@ Manifest verify_checkpoint(const Storage& storage) {
 std::vector<StoredCheckpoint> CheckpointStore::list_attempts() const {
   std::vector<StoredCheckpoint> found;
   for (const Folder& folder : folders_of(*storage_).complete)
-    found.push_back({folder.step, storage_->path_of(folder.name)});
+    found.push_back({folder.step, storage_->path_of(folder.name), folder.good});
   return found;
 }
 

@@ -23,6 +23,8 @@ class DataFile {
   /// Whether there is one.
   explicit operator bool() const { return static_cast<bool>(fd_) || object_ != nullptr; }
   bool is_remote() const { return object_ != nullptr; }
+  /// What tells an object from another one under its name; empty for a local file.
+  std::string version() const { return object_ == nullptr ? "" : object_->etag; }
   /// Throws DataError.
   std::int64_t bytes() const;
   /// Reads up to `out.size()` bytes at `offset`: less at the file's end alone. Throws DataError.

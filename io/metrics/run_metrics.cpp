@@ -78,6 +78,15 @@ struct RunMetrics::State {
   Single<Gauge> z_loss{gauge(
       r, "trainerd_z_loss",
       "Term of the latest step that loss.z_loss adds to what is minimised; trainerd_loss is without it.")};
+  Family<Gauge>& rewards = gauge(
+      r, "trainerd_pair_reward",
+      "With loss.dpo, beta times what the model's log-probability of an answer is above the reference's: "
+      "mean over the pairs of the latest step, by answer: chosen or rejected.");
+  Single<Gauge> reward_margin{
+      gauge(r, "trainerd_pair_reward_margin", "The reward of the chosen answer less that of the rejected.")};
+  Single<Gauge> reward_accuracy{
+      gauge(r, "trainerd_pair_accuracy_ratio",
+            "Share of the latest step's pairs whose chosen answer has the higher reward.")};
   Family<Gauge>& group_norms =
       gauge(r, "trainerd_group_grad_norm",
             "Gradient norm by group of parameters, before clipping, of the latest step that took it.");
@@ -134,6 +143,16 @@ struct RunMetrics::State {
       "trainerd_durable_checkpoint_age_seconds",
       "Seconds since a checkpoint was completed in the durable tier; since training began where this process "
       "has completed none there yet.");
+  std::shared_ptr<AgeGauge> snapshot_age = std::make_shared<AgeGauge>(
+      "trainerd_snapshot_age_seconds",
+      "Seconds since the newest snapshot that this node holds in memory; absent before the first.");
+  Single<Counter> snapshots{counter(r, "trainerd_snapshots_total",
+                                    "Snapshots that the node's ranks left in memory, those of checkpoints "
+                                    "included.")};
+  Single<Counter> snapshot_seconds{
+      counter(r, "trainerd_snapshot_seconds_total", "Seconds that training stood still for them.")};
+  Family<Counter>& restores =
+      counter(r, "trainerd_restores_total", "Restarts of the workers by what their state came from.");
   std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
       "trainerd_output_disk_free_bytes",
       "Bytes that this user may still write on the output directory's file system.");
@@ -190,7 +209,7 @@ RunMetrics::~RunMetrics() = default;
 
 std::vector<std::shared_ptr<prometheus::Collectable>> RunMetrics::collectables() const {
   const State& s = *state_;
-  return {s.registry, s.checkpoint_age, s.durable_age, s.disk_free, s.goodput, s.cpu_energy};
+  return {s.registry, s.checkpoint_age, s.durable_age, s.snapshot_age, s.disk_free, s.goodput, s.cpu_energy};
 }
 
 void RunMetrics::on_start(const RunInfo& info) {
@@ -216,6 +235,9 @@ void RunMetrics::on_start(const RunInfo& info) {
   s.lost_seconds.get();
   s.checkpoints.get();
   s.restarts.get();
+  s.snapshots.get();
+  s.snapshot_seconds.get();
+  for (const char* tier : {"memory", "disk", "start"}) s.restores.Add({{"tier", tier}});
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
   if (info.durable) {
@@ -235,6 +257,12 @@ void RunMetrics::on_step(const StepRecord& record) {
   s.loss.get().Set(record.loss);
   s.grad_norm.get().Set(record.grad_norm);
   if (record.z_loss) s.z_loss.get().Set(*record.z_loss);
+  if (const auto& r = record.rewards) {
+    s.rewards.Add({{"answer", "chosen"}}).Set(r->chosen);
+    s.rewards.Add({{"answer", "rejected"}}).Set(r->rejected);
+    s.reward_margin.get().Set(r->margin);
+    s.reward_accuracy.get().Set(r->accuracy);
+  }
   for (const auto& [group, norm] : record.grad_norms) s.group_norms.Add({{"group", group}}).Set(norm);
   s.learning_rate.get().Set(record.learning_rate);
   s.tokens_per_second.get().Set(record.tokens_per_second);
@@ -286,6 +314,12 @@ void RunMetrics::on_checkpoint(const CheckpointRecord& record) {
 void RunMetrics::on_cadence(const CadenceRecord& record) {
   state_->checkpoint_interval.Add({}).Set(record.interval_seconds);
   state_->mtbf.Add({{"source", name_of(record.source)}}).Set(record.mtbf_seconds);
+}
+
+void RunMetrics::on_snapshot(const SnapshotRecord& record) {
+  state_->snapshot_age->set();
+  state_->snapshots.get().Increment();
+  state_->snapshot_seconds.get().Increment(record.seconds);
 }
 
 void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {
@@ -349,6 +383,7 @@ void RunMetrics::on_prediction(const PredictionRecord& record) {
 void RunMetrics::on_restart(const RestartRecord& record) {
   State& s = *state_;
   s.restarts.get().Increment();
+  s.restores.Add({{"tier", name_of(record.tier)}}).Increment();
   s.step.get().Set(static_cast<double>(record.step));
   s.tokens_before = static_cast<double>(record.tokens);
   s.run_tokens.get().Set(s.tokens_before);

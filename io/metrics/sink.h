@@ -15,6 +15,7 @@ class MetricsSink {
   virtual void on_evaluation(const EvaluationRecord&) {}
   virtual void on_evaluation_progress(const EvaluationProgress&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
+  virtual void on_snapshot(const SnapshotRecord&) {}
   virtual void on_checkpoint_failure(const CheckpointFailureRecord&) {}
   virtual void on_durable(const DurableRecord&) {}
   virtual void on_cadence(const CadenceRecord&) {}

@@ -21,11 +21,12 @@ constexpr std::int64_t kMaxDocumentBytes = (std::int64_t{1} << 31) - 1;
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
 // `text` begins at byte `offset` of the file.
-void check_text(const std::string& path, std::int64_t offset, std::string_view text) {
+void check_text(const DocumentRange& range, std::int64_t offset, std::string_view text) {
+  const std::string& path = range.path;
   if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos)
     throw base::data_error(
         path + ", line " +
-        std::to_string(line_number(path, offset) +
+        std::to_string(line_number(path, offset, range.files) +
                        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n')) +
         ": byte " + std::to_string(offset + static_cast<std::int64_t>(bad)) +
         " is not UTF-8: convert the file (iconv -t UTF-8), or repair or remove what is there");
@@ -39,26 +40,31 @@ void read_file(const DocumentRange& range, const std::function<void(const InputD
     throw base::data_error(range.path +
                            ": a document of 2 GiB or more: --split-documents makes one of each part between "
                            "blank lines, or split the file");
-  const base::UniqueFd fd = base::open_read(range.path);
-  if (!fd) throw base::data_error(range.path + ": cannot be opened: " + base::errno_text(errno));
+  constexpr std::int64_t kRead = std::int64_t{4} << 20;
+  const DataFile file = range.files.open(range.path);
+  if (!file) throw base::data_error(range.path + ": cannot be opened: " + base::errno_text(ENOENT));
   std::string text(static_cast<std::size_t>(range.end), '\0');
-  const std::int64_t got = base::read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
-  if (got < 0) throw base::data_error(range.path + ": cannot be read: " + base::errno_text(errno));
-  if (got != range.end)
-    throw base::data_error(range.path + ": the file became shorter while it was read; run the command again");
-  check_text(range.path, 0, text);
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  for (std::int64_t at = 0; at < range.end; at += kRead) {
+    const std::int64_t count = std::min(kRead, range.end - at);
+    if (file.read_once(at, bytes.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count))) !=
+        count)
+      throw base::data_error(range.path +
+                             ": the file became shorter while it was read; run the command again");
+  }
+  check_text(range, 0, text);
   take({.text = text});
 }
 
 void read_paragraphs(const DocumentRange& range, const std::function<void(const InputDocument&)>& take) {
-  LineReader lines(range.path, range.begin);
+  LineReader lines(range.path, range.begin, range.files);
   std::string document;
   std::int64_t offset = 0;
   const auto end_document = [&] {
     if (document.empty()) return;
     document.pop_back();
     if (document.ends_with('\r')) document.pop_back();
-    check_text(range.path, offset, document);
+    check_text(range, offset, document);
     take({.text = document, .offset = offset});
     document.clear();
   };
@@ -77,42 +83,41 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(const 
   end_document();
 }
 
-// A JSON line's document: its text, with `marked` the spans in it.
-std::string text_of_line(std::string_view line, const LineForm& form, std::vector<TextSpan>& marked) {
-  if (!form.chat && form.completion.empty()) return json_field(line, form.field);
-  ChatText text;
-  if (form.chat) {
-    try {
-      text = render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos);
-    } catch (const std::invalid_argument& error) {
-      throw JsonError(error.what());
+// A JSON line's documents: their texts, with the spans that count.
+std::vector<ChatText> texts_of_line(std::string_view line, const LineForm& form) {
+  try {
+    if (form.pairs) {
+      ChatPair pair = form.chat ? read_chat_pair(line, *form.chat, form.normal_form, form.bos)
+                                : read_pair(line, form.normal_form);
+      return {std::move(pair.chosen), std::move(pair.rejected)};
     }
-  } else {
-    text = read_completion(line, form.field, form.completion, form.normal_form);
+    if (form.chat) return {render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos)};
+  } catch (const std::invalid_argument& error) {
+    throw JsonError(error.what());
   }
-  marked = std::move(text.assistant);
-  return std::move(text.text);
+  if (!form.completion.empty()) return {read_completion(line, form.field, form.completion, form.normal_form)};
+  return {{.text = json_field(line, form.field), .assistant = {}}};
 }
 
 void read_json_lines(const DocumentRange& range, const LineForm& form,
                      const std::function<void(const InputDocument&)>& take) {
-  const bool marks = form.chat || !form.completion.empty();
-  LineReader lines(range.path, range.begin);
+  const bool marks = form.chat || form.pairs || !form.completion.empty();
+  LineReader lines(range.path, range.begin, range.files);
   for (auto line = lines.next(); line && line->offset < range.end; line = lines.next()) {
     if (is_blank(line->text)) continue;
-    std::string text;
-    std::vector<TextSpan> marked;
+    std::vector<ChatText> texts;
     try {
-      text = text_of_line(line->text, form, marked);
+      texts = texts_of_line(line->text, form);
     } catch (const JsonError& error) {
-      throw base::data_error(place_in(range.path, line->offset) + ": " + error.what());
+      throw base::data_error(place_in(range.path, line->offset, range.files) + ": " + error.what());
     }
-    take({.text = text, .offset = line->offset, .learned = marks ? &marked : nullptr});
+    for (const ChatText& text : texts)
+      take({.text = text.text, .offset = line->offset, .learned = marks ? &text.assistant : nullptr});
   }
 }
 
 void check_unchanged(const DocumentRange& range) {
-  if (stamp_of(range.path) != range.stamp)
+  if (stamp_of(range.path, range.files) != range.stamp)
     throw base::data_error(range.path +
                            ": the file was changed while the command worked on it: run the command again "
                            "when nothing writes to it");
@@ -121,11 +126,11 @@ void check_unchanged(const DocumentRange& range) {
 }  // namespace
 
 std::int64_t next_document_start(const std::string& path, DocumentKind kind, std::int64_t from,
-                                 std::int64_t file_bytes) {
+                                 std::int64_t file_bytes, const DataFiles& files) {
   if (from <= 0) return 0;
   if (kind == DocumentKind::file || from >= file_bytes) return file_bytes;
   // The rest of the line that byte from - 1 belongs to; then a line begins.
-  LineReader lines(path, from - 1);
+  LineReader lines(path, from - 1, files);
   lines.next();
   auto line = lines.next();
   if (kind == DocumentKind::paragraphs)
@@ -133,15 +138,20 @@ std::int64_t next_document_start(const std::string& path, DocumentKind kind, std
   return line ? line->offset : file_bytes;
 }
 
-FileStamp stamp_of(const std::string& path) {
+FileStamp stamp_of(const std::string& path, const DataFiles& files) {
+  if (is_s3(path)) {
+    const DataFile file = files.open(path);
+    if (!file) throw base::data_error(path + ": cannot be read: there is no such object");
+    return {.bytes = file.bytes(), .modified_ns = 0, .version = file.version()};
+  }
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0)
     throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
   return {status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
 }
 
-std::string place_in(const std::string& path, std::int64_t offset) {
-  return path + ", line " + std::to_string(line_number(path, offset));
+std::string place_in(const std::string& path, std::int64_t offset, const DataFiles& files) {
+  return path + ", line " + std::to_string(line_number(path, offset, files));
 }
 
 void read_documents(const DocumentRange& range, const LineForm& form,

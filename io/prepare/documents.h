@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/chat/chat_json.h"
+#include "io/files/data_files.h"
 
 namespace trainerd::io {
 
@@ -23,8 +24,10 @@ struct LineForm {
   std::string field = "text";        ///< the key of a text, of messages, or of a prompt
   std::string completion;            ///< with `field` the prompt: the key of what follows it; else empty
   std::optional<ChatTemplate> chat;  ///< `field` holds messages
-  std::string bos;                   ///< the text that a template begins by
-  NormalForm normal_form;            ///< the tokenizer's
+  /// A line is two documents, the chosen and the rejected answer (see chat_json.h); with `chat` of messages.
+  bool pairs = false;
+  std::string bos;         ///< the text that a template begins by
+  NormalForm normal_form;  ///< the tokenizer's
 };
 
 struct InputDocument {
@@ -36,12 +39,13 @@ struct InputDocument {
 /// What says whether a file is still the one that was looked at.
 struct FileStamp {
   std::int64_t bytes = 0;
-  std::int64_t modified_ns = 0;  ///< since 1970
+  std::int64_t modified_ns = 0;  ///< since 1970; of an object 0
+  std::string version = {};      ///< DataFile::version
 
   bool operator==(const FileStamp&) const = default;
 };
 /// Throws DataError.
-FileStamp stamp_of(const std::string& path);
+FileStamp stamp_of(const std::string& path, const DataFiles& files = {});
 
 /// Documents that begin in bytes [begin, end) of a file. Both lie where a document may begin.
 struct DocumentRange {
@@ -49,15 +53,16 @@ struct DocumentRange {
   DocumentKind kind = DocumentKind::file;
   std::int64_t begin = 0, end = 0;
   FileStamp stamp = {};  ///< of the file when it was looked at
+  DataFiles files = {};  ///< what opens it
 };
 
 /// "FILE, line 3" of a place in a file.
-std::string place_in(const std::string& path, std::int64_t offset);
+std::string place_in(const std::string& path, std::int64_t offset, const DataFiles& files = {});
 
 /// The first place at `from` or later where a range of such a file may begin; `file_bytes` where none does.
 /// Throws DataError.
 std::int64_t next_document_start(const std::string& path, DocumentKind kind, std::int64_t from,
-                                 std::int64_t file_bytes);
+                                 std::int64_t file_bytes, const DataFiles& files = {});
 
 /// Gives each document to `take`, in order. Throws DataError naming the file and the line, or byte: no valid
 /// UTF-8, no JSON, no such field, a document of 2 GiB or more; the file is not the one that was looked at, or

@@ -14,9 +14,9 @@ constexpr std::size_t kMaxLineBytes = std::size_t{1} << 31;
 
 }  // namespace
 
-LineReader::LineReader(const std::string& path, std::int64_t from)
-    : path_(path), fd_(base::open_read(path)), offset_(from), buffer_(kBufferBytes) {
-  if (!fd_) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
+LineReader::LineReader(const std::string& path, std::int64_t from, const DataFiles& files)
+    : path_(path), file_(files.open(path)), offset_(from), buffer_(kBufferBytes) {
+  if (!file_) throw base::data_error(path + ": cannot be opened: " + base::errno_text(ENOENT));
 }
 
 std::optional<LineReader::Line> LineReader::next() {
@@ -41,17 +41,18 @@ std::optional<LineReader::Line> LineReader::next() {
       throw base::data_error(path_ + ": the line at byte " + std::to_string(offset_) +
                              " has 2 GiB or more: split it into documents");
     if (end_ * 2 > buffer_.size()) buffer_.resize(buffer_.size() * 2);
-    const std::int64_t got =
-        base::read_at(fd_.get(), std::as_writable_bytes(std::span(buffer_).subspan(end_)),
-                      offset_ + static_cast<std::int64_t>(end_));
-    if (got < 0) throw base::data_error(path_ + ": cannot be read: " + base::errno_text(errno));
+    const std::int64_t at = offset_ + static_cast<std::int64_t>(end_);
+    const auto room = std::as_writable_bytes(std::span(buffer_).subspan(end_));
+    // What comes after is on its way meanwhile.
+    file_.announce(at, static_cast<std::int64_t>(room.size() + kBufferBytes));
+    const std::int64_t got = file_.read(at, room);
     at_end_ = got == 0;
     end_ += static_cast<std::size_t>(got);
   }
 }
 
-std::int64_t line_number(const std::string& path, std::int64_t offset) {
-  LineReader lines(path, 0);
+std::int64_t line_number(const std::string& path, std::int64_t offset, const DataFiles& files) {
+  LineReader lines(path, 0, files);
   std::int64_t number = 1;
   for (auto line = lines.next(); line && line->offset < offset; line = lines.next()) ++number;
   return number;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/fd.h"
+#include "io/files/data_files.h"
 
 namespace trainerd::io {
 
@@ -14,7 +14,7 @@ namespace trainerd::io {
 class LineReader {
  public:
   /// Throws DataError.
-  LineReader(const std::string& path, std::int64_t from);
+  LineReader(const std::string& path, std::int64_t from, const DataFiles& files = {});
 
   struct Line {
     std::int64_t offset = 0;
@@ -25,7 +25,7 @@ class LineReader {
 
  private:
   std::string path_;
-  base::UniqueFd fd_;
+  DataFile file_;
   std::int64_t offset_;  // of the buffer's first byte in the file
   std::vector<char> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // bytes of the buffer that were read and not given
@@ -33,6 +33,6 @@ class LineReader {
 };
 
 /// The number of a line that begins at `offset`, from 1 on.
-std::int64_t line_number(const std::string& path, std::int64_t offset);
+std::int64_t line_number(const std::string& path, std::int64_t offset, const DataFiles& files = {});
 
 }  // namespace trainerd::io

@@ -30,8 +30,11 @@ DocumentKind kind_of(const std::string& path, const PrepareOptions& options) {
     throw base::data_error(path +
                            ": a .json file may be JSON lines or one text: say which by --format jsonl or "
                            "--format text");
-  if (options.chat || !options.completion.empty())
-    throw base::data_error(path + ": " + (options.chat ? "--chat" : "--completion") +
+  if (options.chat || options.pairs || !options.completion.empty())
+    throw base::data_error(path + ": " +
+                           (options.pairs  ? "--pairs"
+                            : options.chat ? "--chat"
+                                           : "--completion") +
                            " reads JSON lines: a .jsonl file, or --format jsonl");
   return options.split == TextSplit::paragraphs ? DocumentKind::paragraphs : DocumentKind::file;
 }
@@ -51,12 +54,11 @@ void refuse_what_is_no_text(const std::string& path, std::span<const std::byte> 
 }
 
 InputFile look_at(const std::string& path, const PrepareOptions& options) {
-  const base::UniqueFd fd = base::open_read(path);
-  if (!fd) throw base::data_error(path + ": cannot be opened: " + base::errno_text(errno));
-  const FileStamp stamp = stamp_of(path);
+  const DataFile file = options.files.open(path);
+  if (!file) throw base::data_error(path + ": cannot be opened: " + base::errno_text(ENOENT));
+  const FileStamp stamp = stamp_of(path, options.files);
   std::array<std::byte, 1024> head{};
-  const std::int64_t got = base::read_at(fd.get(), head, 0);
-  if (got < 0) throw base::data_error(path + ": cannot be read: " + base::errno_text(errno));
+  const std::int64_t got = file.read(0, head);
   refuse_what_is_no_text(path, std::span(head).first(static_cast<std::size_t>(got)), stamp.bytes);
   return {path, stamp, kind_of(path, options)};
 }
@@ -73,7 +75,7 @@ std::string hash_of(const std::string& text) { return xxh3_hex(std::as_bytes(std
 
 std::vector<InputFile> list_inputs(const PrepareOptions& options) {
   std::vector<InputFile> inputs;
-  for (const ListedFile& file : list_files(options.inputs)) {
+  for (const ListedFile& file : list_files(options.inputs, options.files)) {
     InputFile input = look_at(file.path, options);
     if (input.stamp.bytes == 0 && file.named)
       throw base::data_error(file.path +
@@ -84,7 +86,8 @@ std::vector<InputFile> list_inputs(const PrepareOptions& options) {
   return inputs;
 }
 
-std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings) {
+std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings,
+                             const DataFiles& files) {
   std::int64_t total = 0;
   for (const InputFile& input : inputs) total += input.stamp.bytes;
   const std::int64_t most = part_bytes(total);
@@ -100,11 +103,12 @@ std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::st
   for (const InputFile& input : inputs) {
     for (std::int64_t begin = 0; begin < input.stamp.bytes;) {
       const std::int64_t end =
-          next_document_start(input.path, input.kind, begin + most - part.bytes, input.stamp.bytes);
-      part.ranges.push_back({input.path, input.kind, begin, end, input.stamp});
+          next_document_start(input.path, input.kind, begin + most - part.bytes, input.stamp.bytes, files);
+      part.ranges.push_back({input.path, input.kind, begin, end, input.stamp, files});
       part.bytes += end - begin;
       described += fmt::format("\n{}\n{} {} {} {} {}", input.path, input.stamp.bytes, input.stamp.modified_ns,
                                static_cast<int>(input.kind), begin, end);
+      if (!input.stamp.version.empty()) described += " " + input.stamp.version;
       begin = end;
       if (part.bytes >= most) end_part();
     }

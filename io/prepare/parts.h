@@ -28,6 +28,7 @@ std::vector<InputFile> list_inputs(const PrepareOptions& options);
 
 /// Cuts the inputs into parts of like size, in order: by their sizes and by where documents begin, never by
 /// the number of workers. `settings` goes into each key.
-std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings);
+std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings,
+                             const DataFiles& files = {});
 
 }  // namespace trainerd::io

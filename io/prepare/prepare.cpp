@@ -66,8 +66,16 @@ LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
                : !options.completion.empty() ? "prompt"
                                              : "text";
   line.normal_form = [&tokenizer](std::string_view text) { return tokenizer.normal_form(text); };
-  const bool marks = options.chat || !options.completion.empty();
-  const char* option = options.chat ? "--chat" : "--completion";
+  line.pairs = options.pairs;
+  const bool marks = options.chat || options.pairs || !options.completion.empty();
+  const char* option = options.pairs ? "--pairs" : options.chat ? "--chat" : "--completion";
+  if (options.pairs && !options.completion.empty())
+    throw base::spec_error(
+        "--completion: with --pairs what follows the prompt is in chosen and rejected: leave it out");
+  if (options.pairs && !options.field.empty())
+    throw base::spec_error("--field: --pairs reads the fields prompt, chosen and rejected: leave it out");
+  if (options.pair_tokens > 0 && !options.pairs)
+    throw base::spec_error("--pair-tokens: it is for --pairs: leave it out");
   if (options.chat && !options.completion.empty())
     throw base::spec_error(
         "--completion: --chat marks the assistant's part of the messages: give one of them");
@@ -102,7 +110,7 @@ DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) 
   }
   form.end = end_id(options, tokenizer);
   form.line = line_form(options, tokenizer);
-  if (options.chat || !options.completion.empty()) form.mask = LossMask::written;
+  if (options.chat || options.pairs || !options.completion.empty()) form.mask = LossMask::written;
   if (options.around == TemplateIds::add) {
     if (info.before.empty() && info.after.empty())
       throw base::spec_error("--add-special-tokens: " + options.tokenizer + " adds none to a text");
@@ -121,8 +129,41 @@ std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenize
       static_cast<int>(options.specials), form.line.field);
   if (options.chat) text += fmt::format("\nchat {} {}", name_of(*options.chat), form.line.bos);
   if (!options.completion.empty()) text += "\ncompletion " + options.completion;
+  if (options.pairs) text += fmt::format("\npairs of at most {} tokens", options.pair_tokens);
   return text;
 }
+
+/// Writes answers two by two: a pair that is too long is left out whole.
+class PairWriter {
+ public:
+  PairWriter(IndexedWriter& writer, std::int64_t most_tokens, std::int64_t& left_out)
+      : writer_(writer), most_tokens_(most_tokens), left_out_(left_out) {}
+  void add(const std::vector<std::int32_t>& ids, const std::vector<std::uint8_t>& mask) {
+    // Nothing predicts a document's first token.
+    if (ids.size() < 2 || std::find(mask.begin() + 1, mask.end(), 1) == mask.end())
+      throw EncodeError(std::string("the ") + (has_chosen_ ? "rejected" : "chosen") +
+                        " answer has no token behind the prompt");
+    if (!std::exchange(has_chosen_, !has_chosen_)) {
+      chosen_ids_ = ids;
+      chosen_mask_ = mask;
+      return;
+    }
+    if (most_tokens_ > 0 && std::cmp_greater(chosen_ids_.size() + ids.size(), most_tokens_)) {
+      ++left_out_;
+      return;
+    }
+    writer_.add_document(chosen_ids_, chosen_mask_);
+    writer_.add_document(ids, mask);
+  }
+
+ private:
+  IndexedWriter& writer_;
+  std::int64_t most_tokens_;
+  std::int64_t& left_out_;
+  bool has_chosen_ = false;
+  std::vector<std::int32_t> chosen_ids_;
+  std::vector<std::uint8_t> chosen_mask_;
+};
 
 // Thrown where another worker has failed.
 struct Stopped {};
@@ -184,14 +225,16 @@ class Workers {
     std::vector<std::int32_t> ids;
     std::vector<std::uint8_t> mask;
     PartRecord record;
+    PairWriter pairs(writer, options_.pair_tokens, record.long_pairs);
     for (const DocumentRange& range : parts_[index].ranges) {
       read_documents(range, form_.line, [&](const InputDocument& document) {
         if (stop_) throw Stopped();
         bytes_ += static_cast<std::int64_t>(document.text.size());
         try {
           encode(document, encoder, ids, mask);
+          if (form_.line.pairs) return pairs.add(ids, mask);
         } catch (const EncodeError& error) {
-          throw base::data_error(place_in(range.path, document.offset) +
+          throw base::data_error(place_in(range.path, document.offset, range.files) +
                                  ": the document that begins here cannot be encoded: " + error.what());
         }
         if (ids.empty()) ++record.empty_documents;
@@ -243,6 +286,7 @@ Prepared totals_of(const std::vector<PartRecord>& records) {
     sum.tokens += record.totals.tokens;
     if (!record.totals.mask_hash.empty()) sum.learned = sum.learned.value_or(0) + record.totals.learned;
     sum.empty_documents += record.empty_documents;
+    sum.long_pairs += record.long_pairs;
   }
   sum.files = static_cast<std::int64_t>(records.size());
   return sum;
@@ -270,6 +314,7 @@ std::string dataset_json(const PrepareOptions& options, const Tokenizer& tokeniz
       tokenizer.info().special_text && options.specials == SpecialText::token ? "token" : "plain";
   if (options.chat) j["chat"] = name_of(*options.chat);
   j["loss_mask"] = form.mask == LossMask::written;
+  if (options.pairs) j["pairs"] = true;
   if (sum.learned) j["learned_tokens"] = *sum.learned;
   j["files"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < records.size(); ++i) {
@@ -316,7 +361,7 @@ Prepared prepare_data(const PrepareOptions& options,
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
   const DocumentForm form = form_of(options, *tokenizer);
   const std::vector<InputFile> inputs = list_inputs(options);
-  const std::vector<Part> parts = make_parts(inputs, settings_of(options, *tokenizer, form));
+  const std::vector<Part> parts = make_parts(inputs, settings_of(options, *tokenizer, form), options.files);
   std::string keys;
   for (const Part& part : parts) keys += part.key;
   const std::string plan = xxh3_hex(std::as_bytes(std::span(keys)));
@@ -351,7 +396,9 @@ Prepared prepare_data(const PrepareOptions& options,
   if (done.tokens == 0) {
     folder.keep({});
     throw base::data_error(options.inputs.front() + (options.inputs.size() > 1 ? ", ...: " : ": ") +
-                           "there is no text in the inputs: all their documents are empty");
+                           (done.long_pairs > 0
+                                ? "all pairs of the inputs have more tokens than --pair-tokens allows"
+                                : "there is no text in the inputs: all their documents are empty"));
   }
   folder.finish(dataset_json(options, *tokenizer, form, inputs, plan, finished));
   return done;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/chat/chat_template.h"
+#include "io/files/data_files.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokens/options.h"
 
@@ -23,12 +24,15 @@ enum class TemplateIds : std::uint8_t { none, add };  ///< those of TokenizerInf
 
 struct PrepareOptions {
   std::vector<std::string> inputs;  ///< files, directories or patterns
+  DataFiles files = {};             ///< what opens them: at s3:// too, where it can
   std::string out;                  ///< a directory that is not there, is empty, or is of the same command
   std::string tokenizer = "bytes";
   InputFormat format = InputFormat::automatic;
   std::string field;                 ///< of a JSON line's object; empty: "text", "messages" or "prompt"
   std::string completion;            ///< the field that follows the prompt in `field`; empty: there is none
   std::optional<ChatTemplate> chat;  ///< `field` holds messages
+  bool pairs = false;                ///< a JSON line is a chosen and a rejected answer: LineForm::pairs
+  std::int64_t pair_tokens = 0;      ///< pairs of more are left out; 0: none is
   TextSplit split = TextSplit::files;
   DocumentEnd end = DocumentEnd::automatic;
   std::string end_token;  ///< its text; empty: the one that the tokenizer's files name
@@ -46,6 +50,7 @@ struct PrepareProgress {
 
 struct Prepared {
   std::int64_t documents = 0, tokens = 0, empty_documents = 0;
+  std::int64_t long_pairs = 0;               ///< left out by PrepareOptions::pair_tokens
   std::optional<std::int64_t> learned = {};  ///< tokens that count in the loss, where there is a mask
   std::int64_t input_bytes = 0;
   std::int64_t files = 0;        ///< pairs of .bin and .idx

@@ -60,7 +60,8 @@ std::optional<PartRecord> read_record(const std::string& path, const std::string
                        .bin_hash = string_member(j, "bin_xxh3"),
                        .idx_hash = string_member(j, "idx_xxh3"),
                        .mask_hash = j.contains("mask_xxh3") ? string_member(j, "mask_xxh3") : ""},
-                      int_member(j, "empty_documents")};
+                      int_member(j, "empty_documents"),
+                      j.contains("long_pairs") ? int_member(j, "long_pairs") : 0};
   } catch (const JsonError&) {
     return std::nullopt;
   }
@@ -156,16 +157,17 @@ void WorkFolder::record(std::size_t part, const std::string& key, const PartReco
   // The parts' names are on the disk before the record that says so.
   if (const int error = base::sync_directory(path_); error != 0)
     throw base::data_error(path_ + ": cannot be written: " + base::errno_text(error));
-  const nlohmann::ordered_json j{{"key", key},
-                                 {"documents", t.documents},
-                                 {"tokens", t.tokens},
-                                 {"empty_documents", record.empty_documents},
-                                 {"bin_bytes", t.bin_bytes},
-                                 {"idx_bytes", t.idx_bytes},
-                                 {"learned", t.learned},
-                                 {"bin_xxh3", t.bin_hash},
-                                 {"idx_xxh3", t.idx_hash},
-                                 {"mask_xxh3", t.mask_hash}};
+  nlohmann::ordered_json j{{"key", key},
+                           {"documents", t.documents},
+                           {"tokens", t.tokens},
+                           {"empty_documents", record.empty_documents},
+                           {"bin_bytes", t.bin_bytes},
+                           {"idx_bytes", t.idx_bytes},
+                           {"learned", t.learned},
+                           {"bin_xxh3", t.bin_hash},
+                           {"idx_xxh3", t.idx_hash},
+                           {"mask_xxh3", t.mask_hash}};
+  if (record.long_pairs > 0) j["long_pairs"] = record.long_pairs;
   write_text(record_path(part), to_text(j, 1) + "\n");
 }
 

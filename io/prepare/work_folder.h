@@ -15,6 +15,7 @@ namespace trainerd::io {
 struct PartRecord {
   IndexedTotals totals;
   std::int64_t empty_documents = 0;
+  std::int64_t long_pairs = 0;  ///< left out
 };
 
 /// The directory in which a data set grows, beside the one that it becomes: `out`.partial. A part is finished

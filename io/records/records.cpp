@@ -150,6 +150,11 @@ const char* name_of(CadenceRecord::Source source) {
   return kSources.at(static_cast<std::size_t>(source));
 }
 
+const char* name_of(RestoreTier tier) {
+  constexpr std::array<const char*, 3> kTiers{"start", "disk", "memory"};
+  return kTiers.at(static_cast<std::size_t>(tier));
+}
+
 const char* name_of(NoticeKind kind) { return kNotices.at(static_cast<std::size_t>(kind)); }
 
 std::string to_json_line(const StepRecord& record) {
@@ -159,6 +164,9 @@ std::string to_json_line(const StepRecord& record) {
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
   if (record.z_loss) line["z_loss"] = *record.z_loss;
+  if (const auto& r = record.rewards)
+    line["rewards"] = {
+        {"margin", r->margin}, {"accuracy", r->accuracy}, {"chosen", r->chosen}, {"rejected", r->rejected}};
   line["grad_norm"] = record.grad_norm;
   for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
   line["learning_rate"] = record.learning_rate;
@@ -182,6 +190,13 @@ StepRecord parse_step_record(const std::string& text) {
     record.tokens = int_member(line, "tokens");
     record.loss = real_member(line, "loss");
     if (line.contains("z_loss")) record.z_loss = real_member(line, "z_loss");
+    if (line.contains("rewards")) {
+      const nlohmann::json& rewards = member(line, "rewards");
+      record.rewards = PairRewards{.margin = real_member(rewards, "margin"),
+                                   .accuracy = real_member(rewards, "accuracy"),
+                                   .chosen = real_member(rewards, "chosen"),
+                                   .rejected = real_member(rewards, "rejected")};
+    }
     record.grad_norm = real_member(line, "grad_norm");
     if (line.contains("grad_norms")) {
       const nlohmann::json& norms = member(line, "grad_norms");

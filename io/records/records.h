@@ -16,15 +16,25 @@
 
 namespace trainerd::io {
 
+/// Of pairs of answers, by a model and its reference: beta (log-probability - the reference's), of the chosen
+/// and of the rejected answer, means over the pairs; `margin` is their difference, `accuracy` the share of
+/// pairs of which it is above 0.
+struct PairRewards {
+  double margin = 0, accuracy = 0, chosen = 0, rejected = 0;
+
+  bool operator==(const PairRewards&) const = default;
+};
+
 /// One optimizer step. Seconds are wall time; `step` counts from 1.
 struct StepRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;  ///< trained on so far, this step included
   /// Cross entropy, with label smoothing where the job has it and without z-loss: mean over the global
-  /// batch's tokens, natural log.
+  /// batch's tokens, natural log. With loss.dpo its loss: mean over the pairs.
   double loss = 0;
-  std::optional<double> z_loss = {};  ///< with loss.z_loss: that term
-  double grad_norm = 0;               ///< before clipping
+  std::optional<double> z_loss = {};        ///< with loss.z_loss: that term
+  std::optional<PairRewards> rewards = {};  ///< with loss.dpo
+  double grad_norm = 0;                     ///< before clipping
   /// With metrics.grad_norms, at its steps: the same of groups of parameters, by name.
   std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
@@ -104,6 +114,12 @@ struct CheckpointRecord {
   double wall_time = 0;
 };
 
+/// The state of every rank of a node after a step, complete in the node's memory.
+struct SnapshotRecord {
+  std::int64_t step = 0;
+  double seconds = 0;  ///< training stood still
+};
+
 /// A try of a checkpoint that failed. The run goes on.
 struct CheckpointFailureRecord {
   enum class What : unsigned char { write, clean_up };
@@ -178,7 +194,11 @@ struct NoticeRecord {
 };
 
 /// The workers start again in the same run: steps after `step` are done again.
+enum class RestoreTier : std::uint8_t { start, disk, memory };
+/// "start" (the seed, or model.from), "disk", "memory".
+const char* name_of(RestoreTier tier);
 struct RestartRecord {
+  RestoreTier tier = RestoreTier::start;  ///< what the state comes from
   std::int64_t step = 0;
   std::int64_t tokens = 0;  ///< trained on by then
 };

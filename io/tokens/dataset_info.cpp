@@ -67,6 +67,38 @@ std::optional<bool> dataset_has_masks(const std::string& folder, const DataFiles
   return says.value_or(std::nullopt);
 }
 
+bool dataset_has_pairs(const std::string& folder, const DataFiles& from) {
+  const auto says = read_dataset(dataset_path(folder), from, [](const nlohmann::json& j) {
+    if (!j.contains("pairs")) return false;
+    if (!j["pairs"].is_boolean()) throw JsonError("\"pairs\" is neither true nor false");
+    return j["pairs"].get<bool>();
+  });
+  return says.value_or(false);
+}
+
+void check_pairs(std::span<const SourceFile> files, Packing packing) {
+  std::map<std::string, bool> folders;
+  for (const SourceFile& file : files) {
+    const std::string folder = std::filesystem::path(file.path).parent_path().string();
+    const auto [at, is_new] = folders.try_emplace(folder, false);
+    if (is_new) at->second = dataset_has_pairs(folder, file.from);
+    if (at->second && packing != Packing::pairs)
+      throw base::data_error(
+          file.path +
+          ": its documents are pairs of a chosen and a rejected answer, as the dataset.json "
+          "beside it says: train on them with loss.dpo.beta (0.1)");
+    if (!at->second && packing == Packing::pairs)
+      throw base::data_error(
+          file.path +
+          ": no dataset.json beside it says that its documents are pairs of a chosen and a "
+          "rejected answer: prepare them by `trainerd data prepare --pairs`");
+    if (packing == Packing::pairs && file.mask.empty())
+      throw base::data_error(file.path +
+                             ": it has no loss mask, which says what of a pair is the answer: prepare "
+                             "it by `trainerd data prepare --pairs`");
+  }
+}
+
 std::optional<std::string> dataset_checksum(const std::string& path, const DataFiles& from) {
   const std::filesystem::path file(path);
   const std::string stem = file.stem().string(), ending = file.extension().string();

@@ -27,6 +27,14 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
 /// says neither, or there is no such file. Throws DataError: it is broken.
 std::optional<bool> dataset_has_masks(const std::string& folder, const DataFiles& from = {});
 
+/// Whether it says that the documents are pairs of answers, a chosen one and then the rejected one; false
+/// where there is no such file. Throws DataError: it is broken.
+bool dataset_has_pairs(const std::string& folder, const DataFiles& from = {});
+
+/// Pairs of answers are trained on as such and in no other way. Throws DataError: files of pairs are read
+/// otherwise, or others as pairs; pairs without loss masks.
+void check_pairs(std::span<const SourceFile> files, Packing packing);
+
 /// The checksum (128-bit XXH3, in hex) that the `dataset.json` beside a file of tokens, its index or its mask
 /// has of it; none: it has none, or there is no such file. Throws DataError: it is broken.
 std::optional<std::string> dataset_checksum(const std::string& path, const DataFiles& from = {});

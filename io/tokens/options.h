@@ -36,9 +36,9 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
-/// How documents become samples: as they follow each other, or each sample as full of whole documents as
-/// they allow (see packing.h).
-enum class Packing : std::uint8_t { concatenate, best_fit };
+/// How documents become samples: as they follow each other, each sample as full of whole documents as they
+/// allow, or each a pair of them (see packing.h).
+enum class Packing : std::uint8_t { concatenate, best_fit, pairs };
 
 /// Validation data with a loss of its own.
 struct ValidationSet {

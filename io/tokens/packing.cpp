@@ -93,6 +93,49 @@ PackedSequences::PackedSequences(const std::function<void(const Visit&)>& each_d
   number_sequences(pack(options));
 }
 
+PackedSequences PackedSequences::of_pairs(const std::function<void(const Visit&)>& each_document,
+                                          std::int64_t seq_len) {
+  PackedSequences pairs;
+  std::int64_t longest = 0, too_long = 0, first_long = 0, documents = 0, before = 0;
+  each_document([&](std::int64_t position, std::int64_t tokens) {
+    if (tokens < 2)
+      throw base::data_error(
+          "pair " + std::to_string(documents / 2) +
+          " has an answer of fewer than two tokens, prompt included: prepare the data again");
+    if (pairs.position_.size() == kNone - 1)
+      throw base::data_error("the data has more pairs than " + std::to_string(kNone / 2) +
+                             ": split it into several sources");
+    pairs.position_.push_back(position);
+    pairs.tokens_.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(tokens, seq_len + 1)));
+    pairs.predicted_ += tokens - 1;
+    if (documents++ % 2 == 0) {
+      before = tokens;
+      return;
+    }
+    if (before + tokens <= seq_len + 1) return;
+    if (too_long++ == 0) first_long = documents / 2 - 1;
+    longest = std::max(longest, before + tokens);
+  });
+  if (documents % 2 != 0)
+    throw base::data_error("it has " + std::to_string(documents) +
+                           " documents, and pairs are two each: prepare the data again by `trainerd data "
+                           "prepare --pairs`");
+  if (too_long > 0)
+    throw base::data_error(std::to_string(too_long) + " of " + std::to_string(documents / 2) +
+                           " pairs have more tokens than a sample of seq_len " + std::to_string(seq_len) +
+                           " holds (the first is pair " + std::to_string(first_long) +
+                           ", counted from 0; the longest has " + std::to_string(longest) +
+                           "): set model.seq_len to " + std::to_string(longest - 1) +
+                           " or more, or prepare the data with --pair-tokens " + std::to_string(seq_len + 1) +
+                           ", which leaves longer ones out");
+  for (std::uint32_t piece = 0; piece < pairs.position_.size(); ++piece) {
+    if (piece % 2 == 0) pairs.first_.push_back(piece);
+    pairs.pieces_.push_back(piece);
+  }
+  pairs.first_.push_back(documents);
+  return pairs;
+}
+
 void PackedSequences::add_document(std::int64_t position, std::int64_t tokens, std::int64_t seq_len) {
   const std::int64_t predicted = tokens - 1;
   if (predicted < 1) return;

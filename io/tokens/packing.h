@@ -35,10 +35,16 @@ class PackedSequences {
   /// than two tokens have nothing to predict and are left out. Throws DataError for more pieces than 32 bits
   /// count.
   PackedSequences(const std::function<void(const Visit&)>& each_document, const Options& options);
+  /// Each sequence is two documents that follow each other, in the order of the stream. Throws DataError: an
+  /// odd number of documents, one of fewer than two tokens, two that have more than seq_len + 1 together.
+  static PackedSequences of_pairs(const std::function<void(const Visit&)>& each_document,
+                                  std::int64_t seq_len);
 
   std::int64_t count() const { return static_cast<std::int64_t>(first_.size()) - 1; }
   /// Of sequence `number`, less than count().
   void pieces_of(std::int64_t number, std::vector<PackedPiece>& pieces) const;
+  /// Of all sequences.
+  std::int64_t pieces() const { return static_cast<std::int64_t>(position_.size()); }
   /// Tokens that are predicted, of count() x seq_len.
   std::int64_t predicted() const { return predicted_; }
   /// Documents that are in more than one piece.
@@ -47,6 +53,7 @@ class PackedSequences {
   std::int64_t limited() const { return limited_; }
 
  private:
+  PackedSequences() = default;
   void add_document(std::int64_t position, std::int64_t tokens, std::int64_t seq_len);
   std::vector<std::uint32_t> longest_first(const Options& options) const;
   std::vector<std::uint32_t> pack(const Options& options);

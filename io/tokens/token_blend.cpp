@@ -164,6 +164,12 @@ std::int64_t TokenBlend::limited_samples() const {
   return samples;
 }
 
+std::int64_t TokenBlend::places_per_sample() const {
+  std::int64_t places = 0;
+  for (const TokenSource& source : state_->sources) places = std::max(places, source.places_per_sample());
+  return places;
+}
+
 const std::vector<SourceFacts>& TokenBlend::sources() const { return state_->facts; }
 
 std::vector<SourceFacts> TokenBlend::check_samples(int threads) const {
@@ -202,6 +208,12 @@ TokenBlend::Place TokenBlend::place_of(std::int64_t cursor) const {
     throw base::data_error("data.sources: every source has given all that its epochs and tokens allow");
   const Blend::Place place = s.blend->at(position);
   return {s.sources[place.source], s.taken[place.source] + place.sample};
+}
+
+TokenBlend::Sample TokenBlend::sample_at(std::int64_t cursor) const {
+  const Place place = place_of(cursor);
+  return {static_cast<std::size_t>(&place.source - state_->sources.data()),
+          place.source.sample_at(place.cursor)};
 }
 
 void TokenBlend::announce(std::int64_t cursor) const {

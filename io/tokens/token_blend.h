@@ -73,12 +73,19 @@ class TokenBlend {
   std::int64_t tokens() const;                      ///< of an epoch of every source
   std::int64_t samples() const;                     ///< of an epoch of every source
   std::int64_t limited_samples() const;             ///< of these; see TokenSource::limited_samples
+  std::int64_t places_per_sample() const;           ///< of the source that has most
   const std::vector<SourceFacts>& sources() const;  ///< without their content
   /// With their content, of samples read on `threads` threads for each source. Throws DataError: an id that
   /// is not in the vocabulary; two sources of the same data.
   std::vector<SourceFacts> check_samples(int threads) const;
 
   void start_order(const DataOrder& order);
+  /// The sample at `cursor`: of which of `sources`, and its number among their samples.
+  struct Sample {
+    std::size_t source = 0;
+    std::int64_t number = 0;
+  };
+  Sample sample_at(std::int64_t cursor) const;
   /// The sample at `cursor` will be read soon, see TokenSource::announce. A cursor that has none is let be.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not for two threads at

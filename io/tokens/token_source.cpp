@@ -87,6 +87,7 @@ struct TokenSource::State {
   OpenFiles opened, opened_masks;
   std::optional<DocumentBoundaries> boundaries;  // where documents matter
   std::optional<PackedSequences> packed;         // its pieces are the documents then
+  bool pairs = false;                            // of documents are the sequences
   std::int64_t most_pieces = 0;
   std::vector<PackedPiece> pieces;  // of the sample that is read
   std::int64_t max_documents = 0;
@@ -135,13 +136,20 @@ TokenSource::TokenSource(const std::vector<std::string>& paths, const DataOption
     s.stretches = stretches_of(s.files, s.part, s.valid_fraction);
     if (!s.stretches.empty()) s.tokens = s.stretches.back().first + s.stretches.back().tokens;
     if (s.format == DataFormat::tokens) s.tokenizer = tokenizer_of(s.files, vocab);
-    const bool packs = options.packing == Packing::best_fit;
+    if (s.format == DataFormat::tokens) check_pairs(s.files, options.packing);
+    s.pairs = options.packing == Packing::pairs;
+    const bool packs = options.packing != Packing::concatenate;
     if (!packs && (options.document_mask || options.reset_positions))
       s.boundaries.emplace(s.files, options.end_token);
     s.max_documents =
         options.document_mask ? options.max_documents : std::numeric_limits<std::int64_t>::max();
     s.most_pieces = options.document_mask ? options.max_documents : 0;
-    if (packs) s.pack(seed);
+    try {
+      if (packs) s.pack(seed);
+    } catch (const base::DataError& error) {
+      if (!s.pairs) throw;
+      throw base::data_error(paths.front() + ": " + error.what());
+    }
     const std::size_t kinds = has_masks(s.files) ? 2 : 1,
                       open_files = std::max<std::size_t>(1, reading.open_files / kinds);
     s.opened.descriptors = FdCache(s.files.size(), open_files);
@@ -178,6 +186,12 @@ std::int64_t TokenSource::tokens() const { return state_->tokens; }
 std::int64_t TokenSource::samples() const { return state_->samples; }
 std::int64_t TokenSource::limited_samples() const { return state_->packed ? state_->packed->limited() : 0; }
 
+std::int64_t TokenSource::places_per_sample() const {
+  const State& s = *state_;
+  const std::int64_t pieces = s.packed ? (s.packed->pieces() + s.samples - 1) / s.samples : 1;
+  return has_masks(s.files) ? 2 * pieces : pieces;
+}
+
 std::string TokenSource::fingerprint() const {
   const State& s = *state_;
   if (s.format == DataFormat::synthetic)
@@ -197,7 +211,8 @@ std::string TokenSource::fingerprint() const {
                                         [](const SourceFile& file) { return !file.mask.empty(); });
       masked > 0)
     text += fmt::format(", loss masks of {}", masked);
-  if (s.packed) {
+  if (s.pairs) text += ", pairs";
+  else if (s.packed) {
     text += ", packed by best fit";
     if (s.most_pieces > 0) text += fmt::format(", {} documents at most", s.most_pieces);
   }
@@ -224,6 +239,14 @@ void TokenSource::start_order(std::int64_t cursor, std::int64_t stream) {
 }
 
 void TokenSource::State::pack(std::uint64_t seed) {
+  if (pairs) {
+    packed.emplace(PackedSequences::of_pairs(
+        [this](const PackedSequences::Visit& visit) {
+          each_document_of(files, part, valid_fraction, "data.packing: pairs", visit);
+        },
+        seq_len));
+    return;
+  }
   packed.emplace(
       [this](const PackedSequences::Visit& visit) {
         each_document_of(files, part, valid_fraction, "data.packing: best_fit", visit);
@@ -232,6 +255,8 @@ void TokenSource::State::pack(std::uint64_t seed) {
                                .most_pieces = most_pieces,
                                .key = kernels::hash_name("best-fit packing", seed)});
 }
+
+std::int64_t TokenSource::sample_at(std::int64_t cursor) const { return state_->sample_at(cursor); }
 
 /// The number of the sample at `cursor`, in the order of the stream.
 std::int64_t TokenSource::State::sample_at(std::int64_t cursor) const {

@@ -24,9 +24,9 @@ enum class SampleOrder : unsigned char { shuffled, in_order };
 
 /// A stream of tokens cut into samples of `seq_len` + 1 tokens that start every `seq_len` tokens. Which
 /// sample has place `cursor` in the endless sequence of epochs is arithmetic on (seed, epoch, place): a run's
-/// position is one integer. With `options.packing` best_fit a sample is a packed sequence (packing.h), behind
-/// whose tokens zeros follow that do not count. Files are read by position through open descriptors; one that
-/// is truncated meanwhile is a DataError, not a fault.
+/// position is one integer. With `options.packing` best_fit or pairs a sample is a packed sequence
+/// (packing.h), behind whose tokens zeros follow that do not count. Files are read by position through open
+/// descriptors; one that is truncated meanwhile is a DataError, not a fault.
 class TokenSource {
  public:
   /// Of a stream beside its files.
@@ -56,6 +56,9 @@ class TokenSource {
   std::int64_t samples() const;  ///< of one epoch
   /// Packed samples that have `options.max_documents` and room for more.
   std::int64_t limited_samples() const;
+  /// Places in files that a sample is read from, on average, rounded up: several where it is packed, twice as
+  /// many with loss masks.
+  std::int64_t places_per_sample() const;
   /// Identifies the files (names, sizes, format, which have loss masks) and seq_len: recorded in checkpoints,
   /// compared on resume.
   std::string fingerprint() const;
@@ -68,6 +71,8 @@ class TokenSource {
   /// `stream`: a run whose data was replaced there. Before: at cursor 0, with stream 0.
   void start_order(std::int64_t cursor, std::int64_t stream);
 
+  /// Which of samples() the sample at `cursor` is.
+  std::int64_t sample_at(std::int64_t cursor) const;
   /// The sample at `cursor` will be read soon: what it needs of remote files is fetched.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of place `cursor`: inputs are all but the last, targets all but the first.

@@ -12,6 +12,12 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
       {"tokens_per_second", record.tokens_per_second},
   };
   if (record.z_loss) scalars.emplace_back("z_loss", *record.z_loss);
+  if (const auto& r = record.rewards) {
+    scalars.emplace_back("rewards/margin", r->margin);
+    scalars.emplace_back("rewards/accuracy", r->accuracy);
+    scalars.emplace_back("rewards/chosen", r->chosen);
+    scalars.emplace_back("rewards/rejected", r->rejected);
+  }
   for (const auto& [group, norm] : record.grad_norms) scalars.emplace_back("grad_norms/" + group, norm);
   if (record.mfu) scalars.emplace_back("mfu", *record.mfu);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)

@@ -10,9 +10,9 @@
 namespace trainerd::base {
 namespace {
 
-std::byte* map_whole(int fd, std::size_t size) {
+std::byte* map_whole(int fd, std::size_t size, int flags = 0) {
   if (size == 0) return nullptr;
-  void* p = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* p = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
   if (p == MAP_FAILED)
     throw device_error("cannot map a shared segment of " + std::to_string(size) +
                        " bytes: " + errno_text(errno));
@@ -35,10 +35,11 @@ Segment Segment::create(const std::string& name, std::int64_t bytes) {
   return {std::move(fd), data, static_cast<std::size_t>(bytes)};
 }
 
-Segment Segment::attach(UniqueFd fd) {
+Segment Segment::attach(UniqueFd fd, Pages pages) {
   const std::int64_t size = file_bytes(fd.get());
   if (size < 0) throw device_error("an inherited segment cannot be read: " + errno_text(errno));
-  std::byte* data = map_whole(fd.get(), static_cast<std::size_t>(size));
+  std::byte* data =
+      map_whole(fd.get(), static_cast<std::size_t>(size), pages == Pages::at_once ? MAP_POPULATE : 0);
   return {std::move(fd), data, static_cast<std::size_t>(size)};
 }
 

@@ -15,8 +15,11 @@ class Segment {
  public:
   /// Makes a segment of `bytes`. Throws CapacityError when the memory is not there.
   static Segment create(const std::string& name, std::int64_t bytes);
+  /// When a process gets the page table of a segment: page by page, or at once, for one that is written whole
+  /// while something waits.
+  enum class Pages { at_first_touch, at_once };
   /// Maps the whole of a segment whose descriptor was inherited. Throws DeviceError.
-  static Segment attach(UniqueFd fd);
+  static Segment attach(UniqueFd fd, Pages pages = Pages::at_first_touch);
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;

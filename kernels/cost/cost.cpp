@@ -179,6 +179,11 @@ Cost cost(const CeFinish& a, const Target&) {
           2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.z_loss_T, &a.targets_T})};
 }
 
+Cost cost(const PreferenceLoss& a, const Target&) {
+  return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.loss_weight_T, &a.reference_P2, &a.logps_P2}) +
+                                   2 * sum_bytes({&a.weight_T})};
+}
+
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }

@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/plan/blocks.h"
+#include "kernels/cpu/streaming_copy.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -114,7 +115,9 @@ void CpuBackend::write(Stream&, std::span<const std::byte> from, const Tensor& t
 void CpuBackend::read_back(Stream&, const Tensor& from, std::span<std::byte> to) {
   base::check(static_cast<std::int64_t>(to.size()) == from.bytes(),
               "read back: as many bytes as the tensor has");
-  copy_bytes(pool_, to.data(), from.data, from.bytes());
+  for_each_block(pool_, from.bytes(), kCopyBlock, [&](std::int64_t begin, std::int64_t end) {
+    streaming_copy(to.data() + begin, from.data + begin, end - begin);
+  });
 }
 
 std::unique_ptr<Stream> CpuBackend::make_stream(std::string name, Arena* scratch) {

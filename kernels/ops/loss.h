@@ -57,6 +57,26 @@ struct CeFinish {
   enum class Want : std::uint8_t { loss, loss_and_gradient } want = Want::loss_and_gradient;
 };
 
+/// Direct preference optimisation of pairs of answers, each of S tokens (Rafailov et al., arXiv 2305.18290,
+/// equation 7; label smoothing as in cDPO, Mitchell 2023). With log p the sum of an answer's
+/// log-probabilities and x = beta ((log p chosen - reference chosen) - (log p rejected - reference
+/// rejected)), the loss of a pair is -(1 - s) log sigmoid(x) - s log sigmoid(-x). A token's own loss, weighed
+/// by `weight_T`, has the gradient of that with respect to its logits: CeFinish makes it. Sums are in double.
+/// A pair without a token that counts is padding and adds nothing.
+struct PreferenceLoss {
+  Tensor loss_T;         ///< f32 [P S]: of each token its weight times -log probability (CeFinish)
+  Tensor loss_weight_T;  ///< f32 [P S]: 1 on tokens of the chosen answer, -1 of the rejected, 0 elsewhere
+  Tensor reference_P2;   ///< f64: log p chosen and rejected of the reference
+  float beta = 0.0f;
+  float label_smoothing = 0.0f;  ///< s
+  Tensor weight_T = {};  ///< f32 [P S], optional: loss_weight beta ((1 - s) sigmoid(-x) - s sigmoid(x))
+  Tensor logps_P2;       ///< f64: log p chosen and rejected
+  Tensor loss = {};      ///< f64 [1], optional: the losses of all pairs are added
+  /// f64 [3], optional: added are x, the number of pairs with x > 0, and beta (log p - reference) of the
+  /// chosen.
+  Tensor rewards = {};
+};
+
 inline OpClass op_class(const CeStats& a) { return memory_class(a.logits_TV); }
 inline OpClass op_class(const CeFinish& a) { return memory_class(a.logits_TV); }
 

@@ -2,31 +2,12 @@
 
 #include <algorithm>
 
+#include "parallel/tensor/flow.h"
+
 namespace trainerd::parallel {
 namespace {
 
 using namespace kernels;
-
-void sum_over(const TensorParallel& tp, Stream& s, const Tensor& x, const char* label) {
-  if (tp.group.size() == 1) return;
-  tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
-}
-
-bool cut(const TensorParallel& tp) { return tp.sequence_parallel && tp.group.size() > 1; }
-
-Tensor whole_shape(const TensorParallel& tp, Stream& s, const Tensor& flow) {
-  Shape shape = flow.shape;
-  shape.sizes[0] *= tp.group.size();
-  return s.scratch().take(flow.dtype, shape, MemoryTerm::activations);
-}
-
-/// All rows of a flow: itself, or gathered in scratch.
-Tensor gathered(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label) {
-  if (!cut(tp)) return flow;
-  const Tensor whole = whole_shape(tp, s, flow);
-  tp.group.all_gather(s, flow, whole, {.label = label})->wait(s);
-  return whole;
-}
 
 // What computes with given arguments: an operator, and where the weight has an adapter that beside it.
 auto fprop_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
@@ -58,20 +39,6 @@ void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::
 template <class Wgrad>
 void run_wgrad(const TensorParallel& tp, Stream& s, const Wgrad& a, Operand Wgrad::*flow, const char* label) {
   run_gathered(tp, s, a, flow, label, [&](const Wgrad& all) { make_wgrad(tp, s, all); });
-}
-
-/// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
-template <class Make>
-void summed(const TensorParallel& tp, Stream& s, const Tensor& flow, const char* label, const Make& make) {
-  if (!cut(tp)) {
-    make(flow);
-    sum_over(tp, s, flow, label);
-    return;
-  }
-  const ArenaScope scope(s.scratch());
-  const Tensor whole = whole_shape(tp, s, flow);
-  make(whole);
-  tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
 }
 
 // ---- Overlap: an operator in chunks of rows, with their collectives in the background
@@ -254,63 +221,6 @@ void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad&
   if (sum) sum->wait(s);
 }
 
-/// Statistics of a part of the vocabulary become those of all of it.
-void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp,
-                  const Tensor& target) {
-  if (tp.group.size() == 1) return;
-  const ArenaScope scope(s.scratch());
-  const Tensor local = s.scratch().take(DType::f32, max.shape, MemoryTerm::logits);
-  tp.backend.copy(s, max, local);
-  tp.group.all_reduce(s, max, ReduceOp::max, {.label = "softmax_max"})->wait(s);
-  tp.backend.ce_rescale(s, {.max_local_T = local, .max_T = max, .sum_exp_T = sum_exp});
-  sum_over(tp, s, sum_exp, "softmax_sum");
-  sum_over(tp, s, target, "target_logit");
-}
-
-void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
-                std::int64_t count, WriteMode mode) {
-  const ArenaScope scope(s.scratch());
-  const bool train = a.dy_TD.defined();
-  const Tensor y = a.y_TD.rows(begin, count), targets = a.targets_T.rows(begin, count);
-  const Tensor logits = s.scratch().take(y.dtype, {count, a.fprop.plain_NC.size(0)}, MemoryTerm::logits);
-  const Tensor max = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
-  const Tensor sum_exp = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
-  const Tensor target = s.scratch().take(DType::f32, {count}, MemoryTerm::logits);
-
-  tp.backend.linear_fprop(s, {.x_TC = y, .weight = a.fprop, .bias_N = {}, .addend_TN = {}, .y_TN = logits});
-  tp.backend.ce_stats(s, {.logits_TV = logits,
-                          .targets_T = targets,
-                          .first_row = a.first_row,
-                          .vocab = a.vocab,
-                          .softcap = a.softcap,
-                          .label_smoothing = a.label_smoothing,
-                          .max_T = max,
-                          .sum_exp_T = sum_exp,
-                          .target_logit_T = target});
-  reduce_stats(tp, s, max, sum_exp, target);
-  tp.backend.ce_finish(s, {.logits_TV = logits,
-                           .targets_T = targets,
-                           .loss_weight_T = a.loss_weight_T.rows(begin, count),
-                           .first_row = a.first_row,
-                           .vocab = a.vocab,
-                           .softcap = a.softcap,
-                           .max_T = max,
-                           .sum_exp_T = sum_exp,
-                           .target_logit_T = target,
-                           .grad_scale = a.grad_scale,
-                           .label_smoothing = a.label_smoothing,
-                           .z_loss = a.z_loss,
-                           .loss_T = a.loss_T.rows(begin, count),
-                           .z_loss_T = a.z_loss > 0 ? a.z_loss_T.rows(begin, count) : Tensor{},
-                           .want = train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss});
-  if (!train) return;
-  const Tensor dy = a.dy_TD.rows(begin, count);
-  tp.backend.linear_dgrad(s, {.dy_TN = logits, .weight = a.dgrad, .dx_TC = dy, .mode = WriteMode::assign});
-  if (!a.dweight_VD.defined()) return;
-  tp.backend.linear_wgrad(
-      s, {.dy_TN = logits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
-}
-
 }  // namespace
 
 void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {
@@ -386,36 +296,6 @@ void vocab_parallel_embedding_backward(const TensorParallel& tp, Stream& s, cons
   EmbeddingBackward whole = a;
   whole.dout_TD = gathered(tp, s, a.dout_TD, "embedding_backward");
   tp.backend.embedding_backward(s, whole);
-}
-
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype, DeviceKind device) {
-  constexpr std::int64_t kTokens = 128;
-  const std::int64_t chunk_bytes =
-      device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
-  const std::int64_t fit =
-      chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
-  return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
-}
-
-void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
-  const ArenaScope scope(s.scratch());
-  HeadLoss whole = a;
-  whole.y_TD = gathered(tp, s, a.y_TD, "head");
-  const std::int64_t tokens = whole.y_TD.size(0);
-  const std::int64_t chunk =
-      head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
-  const auto run = [&] {
-    WriteMode mode = a.mode;
-    for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
-      chunk_loss(tp, s, whole, begin, std::min(chunk, tokens - begin), mode);
-      mode = WriteMode::accumulate;
-    }
-  };
-  if (!a.dy_TD.defined()) return run();
-  summed(tp, s, a.dy_TD, "head_dgrad", [&](const Tensor& dy) {
-    whole.dy_TD = dy;
-    run();
-  });
 }
 
 }  // namespace trainerd::parallel

@@ -75,36 +75,4 @@ void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const ker
 void vocab_parallel_embedding_backward(const TensorParallel&, kernels::Stream&,
                                        const kernels::EmbeddingBackward&);
 
-/// The output head and the loss, in chunks of tokens: logits, softmax statistics, loss, and the gradient in
-/// place of the logits, so that no more than one chunk of logits exists at a time, in the activations' dtype,
-/// in scratch. With `dy_TD` defined it also makes the head's gradients: the logits of a chunk never exist
-/// twice, so the weight's gradient is finished here too. A rank's logits are rows [first_row, first_row + V /
-/// tp) of the vocabulary; their softmax is that of all ranks, from three reductions of one number a token
-/// (Megatron-LM, section 3), so that no logits are gathered.
-struct HeadLoss {
-  kernels::Tensor y_TD;   ///< a flow
-  kernels::Weight fprop;  ///< [V, D]
-  kernels::Weight dgrad;
-  kernels::Tensor targets_T;
-  kernels::Tensor loss_weight_T;
-  std::int64_t first_row = 0;
-  std::int64_t vocab = 0;
-  float softcap = 0;  ///< of the logits; 0: none
-  float grad_scale = 0;
-  float label_smoothing = 0;      ///< as in kernels::CeStats
-  float z_loss = 0;               ///< as in kernels::CeFinish
-  kernels::Tensor loss_T;         ///< f32
-  kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
-  kernels::Tensor dy_TD;          ///< optional; a flow
-  kernels::Tensor dweight_VD;     ///< optional: none of a weight that stays as it is
-  kernels::WriteMode mode = kernels::WriteMode::accumulate;
-};
-void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const HeadLoss&);
-
-/// Tokens of one chunk of the head: large enough that reading and writing the weight's gradient once a chunk
-/// is cheap, small enough that a chunk's logits stay within a fixed number of bytes: 32 MiB on a CPU, 1 GiB
-/// on a GPU, whose GEMMs want thousands of rows.
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, kernels::DType dtype,
-                               kernels::DeviceKind device);
-
 }  // namespace trainerd::parallel

@@ -10,7 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/layout/device_peaks.h"
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/head.h"
 #include "train_support.h"
 
 using namespace trainerd;
@@ -113,9 +113,10 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
   with_staged.push_back("cluster.communication=staged");
   const core::rank::DryRun nccl = plan_on_h200(cuda_job(shape)), staged = plan_on_h200(cuda_job(with_staged));
   // tp, dp and world.
-  CHECK(nccl.staging_bytes == 0);
+  constexpr std::int64_t kSnapshots = std::int64_t{16} << 20;
+  CHECK(nccl.staging_bytes == kSnapshots);
   CHECK(nccl.overhead_bytes == core::rank::kDeviceOverheadBytes + 3 * core::rank::kNcclOverheadBytes);
-  CHECK(staged.staging_bytes == 3 * (std::int64_t{8} << 20));
+  CHECK(staged.staging_bytes == kSnapshots + 3 * (std::int64_t{8} << 20));
   CHECK(staged.overhead_bytes == core::rank::kDeviceOverheadBytes);
   CHECK(staged.memory.total_bytes() == nccl.memory.total_bytes());
 
@@ -127,7 +128,7 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
   CHECK_NOTHROW(core::rank::require_fits({&staged, 1}, job, topology, 1));
   topology.node_memory_bytes -= 1;
   CHECK_THROWS_WITH(core::rank::require_fits({&staged, 1}, job, topology, 1),
-                    Catch::Contains("staging of communication, on the host: 0.02 GiB"));
+                    Catch::Contains("staging of snapshots and communication, on the host: 0.04 GiB"));
   topology.node_memory_bytes += 1;
   topology.device_memory_bytes -= 1;
   CHECK_THROWS_WITH(core::rank::require_fits({&staged, 1}, job, topology, 1),
@@ -225,7 +226,7 @@ TEST_CASE("a job that does not fit a device is refused with the device's memory"
   parallel::Topology topology = core::spec::job_topology(job);
   const core::rank::DryRun plan = plan_on_h200(job);
   topology.device_memory_bytes = plan.memory.total_bytes() + core::rank::kDeviceOverheadBytes;
-  topology.node_memory_bytes = 2 * plan.snapshot_bytes;
+  topology.node_memory_bytes = 2 * plan.snapshot_bytes + plan.staging_bytes;
   CHECK_NOTHROW(core::rank::require_fits({&plan, 1}, job, topology, 2));
   topology.device_memory_bytes -= 1;
   CHECK_THROWS_WITH(core::rank::require_fits({&plan, 1}, job, topology, 2),

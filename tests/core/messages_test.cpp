@@ -56,7 +56,7 @@ TEST_CASE("a start carries the layout of its world and the snapshots to begin fr
   start.layout = parallel::resolve_layout(options, topology, {.layers = 8}, 4);
   start.node_first = 8, start.node_count = 8, start.attempt = 2;
   start.held = {{640, {{"w", kernels::DType::f32, {4, 6}, {1, 2}, {3, 4}, "w#1"}}}};
-  start.next_segment = 1, start.busy_segments = {0};
+  start.newest_segment = 1, start.busy_segments = {0};
   const run::Start back =
       std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   const parallel::Layout &was = start.layout, &is = back.layout;
@@ -66,7 +66,7 @@ TEST_CASE("a start carries the layout of its world and the snapshots to begin fr
   for (std::int64_t rank = 0; rank < was.grid.ranks(); ++rank)
     CHECK(is.grid.coordinate(rank) == was.grid.coordinate(rank));
   CHECK((is.dp_levels.size == 4 && is.dp_levels.inner == 2 && is.dp_levels.replicas));
-  CHECK((back.node_first == 8 && back.node_count == 8 && back.attempt == 2 && back.next_segment == 1));
+  CHECK((back.node_first == 8 && back.node_count == 8 && back.attempt == 2 && back.newest_segment == 1));
   CHECK(back.busy_segments == start.busy_segments);
   REQUIRE(back.held.size() == 1);
   CHECK(back.held[0].bytes == 640);
@@ -112,6 +112,16 @@ TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
   CHECK(std::get<run::SnapshotDelayed>(
             run::decode_agent_message(encode(run::AgentMessage{run::SnapshotDelayed{1}})))
             .segment == 1);
+}
+
+TEST_CASE("what a snapshot is for crosses the channel", "[messages]") {
+  for (const run::SnapshotUse use : {run::SnapshotUse::checkpoint, run::SnapshotUse::memory}) {
+    const run::SnapshotReady ready{2, use, 640, 7, 28, 1792, 0.25};
+    const auto back =
+        std::get<run::SnapshotReady>(run::decode_worker_message(encode(run::WorkerMessage{ready})));
+    CHECK((back.segment == 2 && back.use == use && back.bytes == 640 && back.step == 7));
+    CHECK((back.cursor == 28 && back.tokens == 1792 && back.seconds == 0.25));
+  }
 }
 
 TEST_CASE("a rank's status crosses the channel", "[messages]") {

@@ -334,3 +334,39 @@ TEST_CASE("an average of the weights follows them, wherever they lie", "[objecti
     CHECK(losses == plain_losses);
   }
 }
+
+TEST_CASE("an evaluation of the average is one of a model with these weights, and changes nothing",
+          "[objective]") {
+  const auto [precision, dp, zero] = GENERATE(std::tuple("fp32", 1, 0), std::tuple("bf16", 2, 1),
+                                              std::tuple("fp32", 2, 3), std::tuple("bf16", 1, 0));
+  CAPTURE(precision, dp, zero);
+  core::job::JobSpec job = test::small_job(precision);
+  job.parallel.dp = dp, job.parallel.zero = zero;
+  job.optimizer.average = {.decay = 0.6, .every = 1};
+  job.evaluate.every = 2, job.evaluate.batches = 1;
+  job.evaluate.average = true;
+  using enum core::model::ParamStore::Read;
+  const auto evaluated = [&](core::train::Trainer& trainer) {
+    const std::vector<std::int32_t> samples = test::skewed_samples(job, 9);
+    return trainer.evaluate(*test::batches(trainer, samples)).loss;
+  };
+  test::on_every_rank(job, [&](std::int64_t, core::rank::DeviceRank& cpu) {
+    core::train::Trainer& trainer = cpu.trainer();
+    for (std::int64_t step = 1; step <= 3; ++step) test::step_on(trainer, job, step);
+    const double of_weights = evaluated(trainer);
+    const std::vector<std::byte> state = test::state_of(trainer);
+    trainer.read(averages);
+    const double of_averages = evaluated(trainer);
+    trainer.read(weights);
+    CHECK(test::state_of(trainer) == state);
+    CHECK(evaluated(trainer) == of_weights);
+    CHECK(std::abs(of_averages - of_weights) > 1e-5);
+    // The average put into the weights' place by hand.
+    for (std::size_t v = 0; v < trainer.params().views(); ++v)
+      for (const core::model::StatePart& part : trainer.params().view(v).state_parts())
+        std::copy_n(part.states.back().as<float>(), part.master.numel(), part.master.as<float>());
+    trainer.publish();
+    CHECK(evaluated(trainer) == of_averages);
+    test::require_as_planned(cpu);
+  });
+}

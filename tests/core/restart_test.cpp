@@ -18,7 +18,7 @@ namespace {
 core::run::HeldStep held(std::int64_t step, std::int64_t segment) {
   core::run::HeldStep h;
   h.step = step;
-  h.segment = segment;
+  h.segments = {segment, segment};
   h.bytes = {64, 64};
   return h;
 }
@@ -32,7 +32,7 @@ std::vector<std::int64_t> steps(const core::run::NodeSnapshots& snapshots) {
 core::run::NodeSnapshots two_ranks() {
   std::vector<core::rank::DryRun> plans(2);
   for (core::rank::DryRun& plan : plans) plan.snapshot_bytes = 64;
-  return {core::run::NodeRanks{4, 2}, plans};
+  return {core::run::NodeRanks{4, 2}, plans, 3};
 }
 
 io::TensorSlice rows(std::int64_t begin, std::int64_t count) {
@@ -85,10 +85,21 @@ TEST_CASE("a node holds the newest step of each segment, and steps that are done
   CHECK(steps(snapshots) == Steps{10, 15});
   CHECK(snapshots.find(5) == nullptr);
   REQUIRE(snapshots.find(15) != nullptr);
-  CHECK(snapshots.find(15)->segment == 0);
+  CHECK(snapshots.find(15)->segments == Steps{0, 0});
   snapshots.drop_after(10);
   CHECK(steps(snapshots) == Steps{10});
   CHECK(snapshots.segment(5, 1)->bytes().size() == 64);
+}
+
+TEST_CASE("a snapshot is held while none of its ranks' segments is filled again", "[restart]") {
+  core::run::NodeSnapshots snapshots = two_ranks();
+  snapshots.add({.step = 5, .segments = {0, 0}, .bytes = {64, 64}});
+  snapshots.add({.step = 10, .segments = {1, 1}, .bytes = {64, 64}});
+  // Rank 4 heard first that segment 0 is free, rank 5 not yet.
+  snapshots.add({.step = 15, .segments = {0, 2}, .bytes = {64, 64}});
+  CHECK(steps(snapshots) == Steps{10, 15});
+  snapshots.add({.step = 20, .segments = {2, 1}, .bytes = {64, 64}});
+  CHECK(steps(snapshots) == Steps{15, 20});
 }
 
 TEST_CASE("a node whose ranks need what others save is not self-contained", "[restart]") {

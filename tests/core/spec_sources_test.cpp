@@ -73,6 +73,54 @@ TEST_CASE("paths at s3:// have a cache, which local ones have not", "[spec][sour
              Catch::Contains("data.train: 'gs://a/b': expected s3://bucket/key"));
 }
 
+TEST_CASE("a job of pairs reads pairs, and what does not go with them is told with what does",
+          "[spec][dpo]") {
+  std::string text = kBlend;
+  text.resize(text.find("data:"));
+  const auto with = [&](const std::string& data, const std::string& loss = "dpo: {beta: 0.1}") {
+    return text + "data: {train: a, " + data + "}\nloss: {" + loss + "}\n";
+  };
+  const job::JobSpec job =
+      spec::parse_job(with("format: tokens", "dpo: {beta: 0.2, label_smoothing: 0.1}"), "job.yaml");
+  CHECK(job.loss.dpo == job::DpoOptions{.beta = 0.2, .label_smoothing = 0.1});
+  CHECK(job.data.packing == io::Packing::pairs);
+  CHECK((job.data.document_mask && job.data.reset_positions));
+  CHECK(job.data.max_documents == 3);
+  CHECK(job.loss_terms_per_step() == job.batch.global);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
+
+  CHECK(problems(with("format: tokens", "dpo: {beta: -1}")) ==
+        Lines{"job.yaml:7:19: loss.dpo.beta: must be at least 0, got '-1' (nearest valid: 0)"});
+  CHECK(problems(with("format: tokens", "dpo: {beta: 0.1, label_smoothing: 0.5}")) ==
+        Lines{"job.yaml:7:41: loss.dpo.label_smoothing: must be less than 0.5, got '0.5'"});
+  CHECK(problems(with("format: tokens", "dpo: {label_smoothing: 0.1}")) ==
+        Lines{"job.yaml:7:30: loss.dpo.label_smoothing: has no effect: loss.dpo.beta is 0; leave it out"});
+  const auto told = [&](const std::string& made, const std::string& what) {
+    const Lines lines = problems(made);
+    CAPTURE(lines, what);
+    CHECK(std::any_of(lines.begin(), lines.end(),
+                      [&](const std::string& line) { return line.find(what) != std::string::npos; }));
+  };
+  told(with("format: tokens", "label_smoothing: 0.1, dpo: {beta: 0.1}"),
+       "loss.label_smoothing: is of the cross entropy: with loss.dpo set loss.dpo.label_smoothing");
+  told(with("format: tokens", "z_loss: 1.0e-4, dpo: {beta: 0.1}"), "loss.z_loss: is minimised beside");
+  told(with("format: text"), "data.format: a text holds no pairs of answers");
+  told(with("format: synthetic"), "data.format: synthetic tokens are no pairs of answers");
+  told(with("format: tokens, packing: best_fit"), "data.packing: with loss.dpo a sample is a pair");
+  told(with("format: tokens, document_mask: false"),
+       "data.document_mask: with loss.dpo no answer sees the other");
+  told(with("format: tokens, reset_positions: false"), "data.reset_positions: with loss.dpo each answer");
+  told(with("format: tokens, max_documents: 5"),
+       "data.max_documents: with loss.dpo a sample has two answers and padding "
+       "(nearest valid: 3)");
+  told(with("format: tokens, valid_fraction: 0.1"), "data.valid_fraction: chooses single documents");
+  told(with("format: tokens, end_token: 0"), "data.end_token: packing: pairs takes documents");
+  told(with("format: tokens, valid: b") + "evaluate: {every: 2, batches: 1}\n",
+       "evaluate.every: with loss.dpo there are no evaluations yet: set it to 0");
+  told(with("format: tokens, packing: pairs", ""),
+       "data.packing: pairs are for direct preference optimisation");
+}
+
 TEST_CASE("a blend is in place of data.train, and of files", "[spec][sources]") {
   const Lines both = problems_with_data("{train: a.txt, sources: [{path: b, weight: 1}]}");
   REQUIRE(both.size() == 1);

@@ -287,6 +287,23 @@ TEST_CASE("ranks of a node are ready when all are, and one with other data is na
   CHECK_THROWS_WITH(ready.require_data("a.txt"), Catch::StartsWith("rank 1 sees other data than node 0"));
 }
 
+TEST_CASE("a rank's node says what its evaluations read", "[start]") {
+  const run::Membership alone;
+  run::ReadyRanks ready({.first = 0, .count = 1}, alone);
+  ready.add(0, {});
+  const run::ReadyRanks::Evaluated evaluated{{"data.valid", "a"}, {"evaluate.choices: facts", "b"}};
+  CHECK(ready.summary(1, evaluated).evaluated == evaluated);
+  CHECK_NOTHROW(ready.require_data("", evaluated));
+  ready.add_node(1, ready.summary(1, evaluated));
+  CHECK_NOTHROW(ready.require_data("", evaluated));
+  ready.add_node(1, ready.summary(1, {{"data.valid", "a"}, {"evaluate.choices: facts", "c"}}));
+  CHECK_THROWS_WITH(ready.require_data("", evaluated),
+                    Catch::Contains("has other files for evaluate.choices: facts than"));
+  ready.add_node(1, ready.summary(1, {{"evaluate.choices: facts", "b"}}));
+  CHECK_THROWS_WITH(ready.require_data("", evaluated),
+                    Catch::Contains("has other files for data.valid than"));
+}
+
 TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounded time and memory",
           "[start][save]") {
   constexpr std::int64_t kStep = 10;

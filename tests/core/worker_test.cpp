@@ -40,18 +40,19 @@ core::job::JobSpec job_of(const std::string& more) {
       "threads: 1\n"
       "model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 96, seq_len: 24}\n"
       "batch: {global: 4, micro: 2}\nprecision: fp32\n"
-      "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
-      "steps: 8\ndata: {format: synthetic}\n" +
-          more,
+      "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n" +
+          std::string(more.starts_with("steps") ? "" : "steps: 8\n") + "data: {format: synthetic}\n" + more,
       "small.yaml");
 }
 
-/// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step.
-Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false) {
+/// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step. With
+/// `stuck_until`, no checkpoint reaches the disk before that step.
+Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false,
+                    std::int64_t stuck_until = 0) {
   const std::int64_t bytes = core::rank::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
   std::vector<base::Segment> segments;
   std::vector<base::UniqueFd> theirs;
-  for (int i = 0; i < 2; ++i) {
+  for (std::int64_t i = 0; i < core::rank::snapshot_segments(job); ++i) {
     segments.push_back(base::Segment::create("worker-test", bytes));
     theirs.emplace_back(::dup(segments.back().fd()));
   }
@@ -70,12 +71,18 @@ Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop =
   if (stop) channel.send(core::run::encode(core::run::AgentMessage{core::run::Stop{}}));
   Told told;
   std::string failed;
+  std::vector<int> stuck;
+  const auto free_segment = [&](int segment) {
+    channel.send(core::run::encode(core::run::AgentMessage{core::run::SnapshotSaved{segment}}));
+  };
   for (bool over = false; !over;) {
     const std::optional<std::string> text = channel.receive();
     if (!text) break;
     const core::run::WorkerMessage message = core::run::decode_worker_message(*text);
     if (const auto* step = std::get_if<io::StepRecord>(&message))
       told.steps.push_back(*step), told.order += 's';
+    if (!told.steps.empty() && told.steps.back().step >= stuck_until)
+      for (const int segment : std::exchange(stuck, {})) free_segment(segment);
     if (const auto* rank_status = std::get_if<io::RankStatusRecord>(&message))
       told.statuses.push_back(*rank_status);
     if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message))
@@ -88,7 +95,9 @@ Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop =
                               .first(static_cast<std::size_t>(ready->bytes));
       told.snapshots.push_back({*ready, {memory.begin(), memory.end()}});
       told.order += 'c';
-      channel.send(core::run::encode(core::run::AgentMessage{core::run::SnapshotSaved{ready->segment}}));
+      if (ready->use == core::run::SnapshotUse::memory) continue;
+      if (told.steps.back().step < stuck_until) stuck.push_back(ready->segment);
+      else free_segment(ready->segment);
     }
     if (const auto* failure = std::get_if<core::run::Failed>(&message))
       failed = failure->message, over = true;
@@ -153,6 +162,38 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
   }
   CHECK(steps == (late == 0 ? std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8}
                             : std::vector<std::int64_t>{2, 4, 6, 8}));
+}
+
+TEST_CASE("snapshots that stay in memory have the state of their step, and none overwrites what is needed",
+          "[worker]") {
+  // The disk stands still until step 8: checkpoints 3 and 6 keep two of three segments.
+  const std::size_t late = GENERATE(0u, 1u);
+  const Told reference = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 1}\n"), 0),
+             told = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 3, memory: 1}\n"), late, false, 8);
+  using core::run::SnapshotUse;
+  REQUIRE(told.snapshots.size() == 8);
+  const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7, 9};  // of 8 there is no room
+  std::vector<std::int64_t> in_segment(3, 0);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const core::run::SnapshotReady& said = told.snapshots[i].said;
+    CHECK(said.step == steps[i]);
+    CHECK(said.use == (steps[i] % 3 == 0 ? SnapshotUse::checkpoint : SnapshotUse::memory));
+    const Saved& same = reference.snapshots.at(static_cast<std::size_t>(steps[i]) - 1);
+    CHECK((said.cursor == same.said.cursor && said.tokens == same.said.tokens));
+    CHECK(told.snapshots[i].bytes == same.bytes);
+    std::int64_t& held = in_segment.at(static_cast<std::size_t>(said.segment));
+    if (i > 0) CHECK(held != steps[i - 1]);
+    if (steps[i] < 8) CHECK((held == 0 || held % 3 != 0));
+    held = steps[i];
+  }
+}
+
+TEST_CASE("a snapshot in memory that is due by the clock is taken", "[worker]") {
+  const Told told = run_with_agent(job_of("checkpoint: {every: 0, memory: {every: 0.001ms}}\n"), 0);
+  REQUIRE(told.snapshots.size() == 8);
+  CHECK(told.snapshots[0].said.use == core::run::SnapshotUse::memory);
+  CHECK(told.snapshots[7].said.use == core::run::SnapshotUse::checkpoint);
+  CHECK(run_with_agent(job_of("checkpoint: {every: 0, memory: 1h}\n"), 0).snapshots.size() == 1);
 }
 
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {

@@ -367,6 +367,23 @@ TEST_CASE("a manifest without checksums of tensors is one of an older version, a
   CHECK_THROWS_WITH(parse_manifest(wrong), Catch::Contains("the checksum of w is not 16 hex digits"));
 }
 
+TEST_CASE("the newest checkpoint that is good is not removed") {
+  const TempDir dir;
+  CheckpointStore store(dir.path(), 2, 100);
+  for (const std::int64_t step : {10, 20, 30}) write_step(store, step);
+  CHECK(store.tag_good(20));
+  CHECK_FALSE(store.tag_good(10));  // it is gone
+  for (const std::int64_t step : {40, 50}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{50, 40, 20});
+  CHECK(store.list().back().good);
+  CHECK_FALSE(store.list().front().good);
+  CHECK(verify_checkpoint(dir / "step-00000020").state.step == 20);
+  CHECK(store.tag_good(40));
+  CHECK(store.tag_good(40));
+  for (const std::int64_t step : {130, 140, 150}) write_step(store, step);
+  CHECK(steps_of(store) == Steps{150, 140, 130, 40});
+}
+
 TEST_CASE("a missing or shortened shard is named") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 3);

@@ -177,6 +177,30 @@ TEST_CASE("a packed sample is its documents, then zeros that do not count", "[pa
   CHECK_THAT(source.fingerprint(), Contains("packed by best fit"));
 }
 
+TEST_CASE("pairs are two documents each, in order, and what is no pair is told", "[packing][pairs]") {
+  const auto pairs_of = [](const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
+    return PackedSequences::of_pairs(
+        [&](const PackedSequences::Visit& visit) {
+          std::int64_t begin = 0;
+          for (const std::int64_t length : lengths) visit(begin, length), begin += length;
+        },
+        seq_len);
+  };
+  const PackedSequences pairs = pairs_of({5, 2, 3, 3, 2, 6}, 7);
+  CHECK(sequences_of(pairs) ==
+        std::vector<std::vector<PackedPiece>>{{{0, 5}, {5, 2}}, {{7, 3}, {10, 3}}, {{13, 2}, {15, 6}}});
+  CHECK(pairs.predicted() == 4 + 1 + 2 + 2 + 1 + 5);
+  CHECK(pairs.limited() == 0);
+  CHECK(pairs_of({}, 7).count() == 0);
+  CHECK_THROWS_WITH(pairs_of({5, 2, 3}, 7), Contains("it has 3 documents, and pairs are two each"));
+  CHECK_THROWS_WITH(pairs_of({5, 2, 3, 1}, 7), Contains("pair 1 has an answer of fewer than two tokens"));
+  CHECK_THROWS_WITH(
+      pairs_of({5, 2, 5, 4, 9, 4}, 7),
+      Contains("2 of 3 pairs have more tokens than a sample of seq_len 7 holds (the first is pair 1, "
+               "counted from 0; the longest has 13): set model.seq_len to 12 or more, or prepare the "
+               "data with --pair-tokens 8"));
+}
+
 TEST_CASE("packing is of files that say where documents begin, and inspect says how full samples are",
           "[packing]") {
   const TempDir dir;

@@ -16,7 +16,8 @@ import parity
 
 RANK, ALPHA = 4, 6
 TARGETS = {"all-linear": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "q_proj, v_proj": ["q_proj", "v_proj"]}
-CASES = [("llama", "all-linear"), ("mistral", "all-linear"), ("qwen2", "q_proj, v_proj"), ("qwen3", "all-linear")]
+CASES = [("llama", "all-linear"), ("mistral", "all-linear"), ("qwen2", "q_proj, v_proj"), ("qwen3", "all-linear"), ("olmo2", "all-linear"),
+         ("gemma2", "all-linear"), ("gemma3_text", "all-linear")]
 LAYOUTS = {"one rank": [], "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"],
            "tp 2, dp 2, zero 3": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3"]}
 MERGED = {"qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "attn_out": ["self_attn.o_proj"],
@@ -94,6 +95,8 @@ def measure(family, targets, seed, root, trainerd, dump):
            "gradients": max(parity.relative(mine[name], g) for name, g in gradients.items() if ".lora_B." in name)}
     assert all(not mine[name].any() and not g.any() for name, g in gradients.items() if ".lora_A." in name)
     for layout, flags in LAYOUTS.items():
+        if family == "olmo2" and any("tp=" in flag for flag in flags):
+            continue  # its norms over all heads cross tp, which is refused
         folder = root / layout.replace(", ", "-").replace(" ", "")
         parity.run(trainerd, "run", write_job(folder.with_suffix(".yaml"), source, words, parity.STEPS, 1),
                    *(w for f in flags for w in ("--set", f)))
@@ -122,8 +125,8 @@ def main():
     for seed, (family, targets) in enumerate(CASES, 1):
         with tempfile.TemporaryDirectory() as folder:
             row = measure(family, targets, seed, pathlib.Path(folder), options.trainerd, options.dump)
-        print(f"| {family} | {targets} | " + " | ".join(f"{row[c]:.1e}" for c in columns) + " |", flush=True)
-        failed |= any(not row[c] <= BOUNDS.get(c, LOGITS) for c in columns)
+        print(f"| {family} | {targets} | " + " | ".join(f"{row[c]:.1e}" if c in row else "-" for c in columns) + " |", flush=True)
+        failed |= any(not figure <= BOUNDS.get(c, LOGITS) for c, figure in row.items())
     sys.exit("\na figure is over its bound" if failed else 0)
 
 

@@ -96,24 +96,44 @@ class ChangedData(Data):
         self.assertEqual(self.losses("same"), self.losses("reference"))
         self.assertNotEqual(self.losses("same")[10:], self.losses("whole")[10:])
 
-    def test_a_node_with_other_content_of_the_same_size_is_named(self):
+    def nodes_with_own_files(self, *keys):
+        """Two agents, each in a folder of its own; what they say."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        agents = []
+        agents = [self.start(self.job(), "--nodes", "2", "--node", str(node), "--rendezvous", f"127.0.0.1:{port}",
+                             *sets("parallel.dp=2", *keys), cwd=self.root / f"node{node}") for node in (0, 1)]
+        outputs = [agent.communicate(timeout=PATIENCE)[0] for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [4, 4], "\n----\n".join(outputs))
+        self.assertEqual(self.steps(), [])
+        return outputs[0]
+
+    def own_files(self):
         for node in (0, 1):
             place = self.root / f"node{node}"
             place.mkdir()
+            yield node, place
+
+    def test_a_node_with_other_content_of_the_same_size_is_named(self):
+        for node, place in self.own_files():
             (place / "own.txt").write_bytes(self.data.read_bytes())
             if node == 0:
                 self.replace_data("other ")
-        for node in (0, 1):
-            agents.append(self.start(self.job(), "--nodes", "2", "--node", str(node), "--rendezvous", f"127.0.0.1:{port}",
-                                     *sets("data.train=[own.txt]", "data.valid=[own.txt]", "parallel.dp=2"), cwd=self.root / f"node{node}"))
-        outputs = [agent.communicate(timeout=PATIENCE)[0] for agent in agents]
-        self.assertEqual([agent.returncode for agent in agents], [4, 4], "\n----\n".join(outputs))
-        self.assertRegex(outputs[0], r"node 1 .*sees other data than node 0 .*give it the files that node 0 .*has")
-        self.assertEqual(self.steps(), [])
+        said = self.nodes_with_own_files("data.train=[own.txt]", "data.valid=[own.txt]")
+        self.assertRegex(said, r"node 1 .*sees other data than node 0 .*give it the files that node 0 .*has")
+
+    def test_a_node_with_other_validation_data_or_questions_is_named(self):
+        text = self.data.read_bytes()
+        question = '{"prompt": "a", "choices": ["b", "%s"], "answer": 0}\n'
+        for node, place in self.own_files():
+            (place / "same.txt").write_bytes(text)
+            (place / "own.txt").write_bytes(text[::-1] if node else text)
+            (place / "same.jsonl").write_text(question % "c")
+            (place / "own.jsonl").write_text(question % "cd"[node])
+        valid = ("data.valid_sets=[{name: web, path: same.txt}, {name: code, path: own.txt}]", "data.valid=[same.txt]", "evaluate.every=2", "evaluate.batches=1")
+        self.assertRegex(self.nodes_with_own_files(*valid), r"node 1 .*has other files for data.valid_sets: code than node 0 .*give it the files that node 0")
+        questions = ("evaluate.choices=[{name: same, path: same.jsonl}, {name: facts, path: own.jsonl}]", "evaluate.every=2", "evaluate.batches=1")
+        self.assertRegex(self.nodes_with_own_files(*questions), r"node 1 .*has other files for evaluate.choices: facts than node 0 .*\(xxh3 \w{32}, not xxh3 \w{32}\)")
 
 
 class ChangedKeys(Data):

@@ -35,6 +35,14 @@ class FineTune(RunTest):
             header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
             header.pop("__metadata__", None)
             self.assertEqual([name for name in header if "lora_" not in name], [])
+        # And on from there, by preferences.
+        script, = documented("configs/examples/finetune/README.md", "configs/examples/finetune/preferences.sh")
+        done = subprocess.run([ROOT / script], cwd=self.root, env=environment, capture_output=True, text=True, timeout=600 if SANITIZED else 240)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("The cow says moo.", done.stdout)
+        steps = [json.loads(line) for line in (out / "preferences" / "steps.jsonl").read_text().splitlines()]
+        self.assertGreater(steps[-1]["rewards"]["margin"], 1)
+        self.assertEqual(steps[-1]["rewards"]["accuracy"], 1)
 
 
 if __name__ == "__main__":

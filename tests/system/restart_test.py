@@ -65,6 +65,46 @@ class OneNode(RestartTest):
         self.assertIn("restarted: rank 2", (self.root / "killed" / "report.html").read_text())
         self.assertRegex((self.root / "killed" / "run.log").read_text(), r"rank 2: .*; its process has ended")
 
+    def test_snapshots_in_memory_need_no_disk_and_do_not_wait_for_it(self):
+        # No checkpoint before the end, or one that never gets written: whatever the workers begin from was in memory.
+        for every in (0, 5):
+            name = f"memory-{every}"
+            hold, environment = self.slow_disk()
+            hold.write_text("step-")
+            arguments = ["--set", "parallel.tp=2", "--set", f"checkpoint.every={every}", "--set", "checkpoint.memory=2"]
+            process = self.start(self.job(name, schedule=CONSTANT), *KILLED, *arguments, env=environment)
+            address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+            for at in (7, 14):
+                self.wait_for_step(process, at, name)
+                last = self.last_step(name)
+                self.kill_worker(process, at % 2)
+                step = int(re.search(r"from step (\d+) \(snapshot in memory\)", self.read_until(process, "restarted: ")).group(1))
+                self.assertGreaterEqual(step, last - 2)
+                self.assertEqual(self.checkpoints(name), [])
+            self.wait_for_step(process, 16, name)
+            metrics = scrape(address)
+            self.assertRegex(metrics, r'trainerd_restores_total\{tier="memory"\} 2\n')
+            self.assertRegex(metrics, r"trainerd_snapshots_total \d+\n")
+            self.assertLess(float(re.search(r"trainerd_snapshot_age_seconds (\S+)", metrics).group(1)), PATIENCE)
+            hold.unlink()
+            self.finish_one(process)
+            shutil.rmtree(self.root / "whole", ignore_errors=True)
+            self.assert_as_whole(name, "--set", "parallel.tp=2")
+
+    def test_what_is_held_in_memory_reaches_the_disk_when_the_run_ends(self):
+        for name, restarts, status in (("stopped", 3, 143), ("died", 0, 7)):
+            process = self.start(self.job(name), "--set", "steps=100000", "--set", "checkpoint.every=0", "--set", "checkpoint.memory=1",
+                                 "--set", f"restarts={restarts}")
+            self.wait_for_step(process, 7, name)
+            last = self.last_step(name)
+            self.kill_worker(process)
+            if restarts:
+                process.send_signal(signal.SIGTERM)
+            output = self.finish_one(process, status=status)
+            [checkpoint] = self.checkpoints(name)
+            self.assertGreaterEqual(int(checkpoint.name.split("-")[1]), last - 1, output)
+            self.assertIn(checkpoint.name, output)
+
     def test_a_death_before_the_first_snapshot_begins_at_the_start_and_metrics_count_it(self):
         process = self.start(self.job("early", schedule=CONSTANT), *KILLED, "--set", "checkpoint.every=0", "--set", "steps=100000")
         address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
@@ -149,7 +189,8 @@ class TwoNodes(RestartTest):
     def test_a_death_on_any_node_restarts_the_workers_of_all(self):
         # Each node holds what its own ranks need; with ZeRO 0 a replica's state is on the other node, and the disk has it.
         layouts = {"memory": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
-                   "disk": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=0"]}
+                   "disk": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=0"],
+                   "cadence": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "checkpoint.memory=2"]}
         for node, (source, layout) in enumerate(layouts.items()):
             with self.subTest(source):
                 shutil.rmtree(self.root / "whole", ignore_errors=True)
@@ -157,8 +198,9 @@ class TwoNodes(RestartTest):
                 agents = self.start_nodes(self.job(source, schedule=CONSTANT), *KILLED, *arguments)
                 self.wait_for_step(agents[0], 12, source)
                 self.wait_for_checkpoint(agents[0], source)
+                node %= 2
                 self.kill_worker(agents[node], 1)
-                found = {"memory": r"\(snapshot in memory\)", "disk": r"\(checkpoint .*\)"}[source]
+                found = {"memory": r"\(snapshot in memory\)", "disk": r"\(checkpoint .*\)", "cadence": r"\(snapshot in memory\)"}[source]
                 outputs = self.finish(agents)
                 for output in outputs:
                     self.assertRegex(output, rf"restarted: .*rank {2 * node + 1} .*signal 9.*{found}")

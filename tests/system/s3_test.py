@@ -121,6 +121,47 @@ class ObjectStore(RunTest):
             self.assertLessEqual(self.cached_bytes(), cache or 1 << 20)
         self.assertGreater(self.cached_bytes(), 256 << 10)
 
+    def test_what_packed_samples_read_is_fetched_once(self):
+        """Samples of sixteen documents each, that lie anywhere in a file of 4 GiB: no more is asked for ahead of its read than the reader's
+        64 MiB hold."""
+        documents, length, block = 1 << 20, 512, 1 << 18
+
+        class Large(bytes):
+            etag = '"index"'
+
+        class Zeros:
+            etag = '"zeros"'
+
+            def __len__(self):
+                return 8 * documents * length
+
+            def __getitem__(self, part):
+                return bytes(part.stop - part.start)
+
+        self.store.objects["corpora/v1/large.bin"] = Zeros()
+        lengths, offsets, numbers = array.array("i", [length]) * documents, array.array("q", range(0, 8 * documents * length, 8 * length)), array.array("q", range(documents + 1))
+        self.store.objects["corpora/v1/large.idx"] = Large(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 5, documents, documents + 1) + lengths.tobytes()
+                                                           + offsets.tobytes() + numbers.tobytes())
+        fetched = []
+
+        def note(handler):
+            wanted = handler.headers.get("Range")
+            if wanted and handler.path.endswith("large.bin"):
+                first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+                if (last + 1 - first) % block == 0:  # those of the check before the run are smaller
+                    with self.store.lock:
+                        fetched.extend(range(first // block, (last + 1) // block))
+
+        self.store.fault = note
+        path = self.root / "large.yaml"
+        path.write_text(JOB.format(output=self.root / "large", place="s3://corpora/v1", steps=6, listen="off", cache="").partition("data:")[0]
+                        + "data: {format: tokens, train: \"s3://corpora/v1/large\", packing: best_fit, document_mask: true, cache: {bytes: 0}}\n"
+                        + "model: {layers: 1, hidden: 16, heads: 1, ffn: 16, vocab: 256, seq_len: 8192}\nmetrics: {listen: \"off\"}\n")
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if "seq_len: 64" not in line))
+        self.run_job(path, "--set", "batch={global: 16, micro: 1}", env=self.environment())
+        self.assertGreater(len(set(fetched)), 1000)
+        self.assertLess(len(fetched), 1.15 * len(set(fetched)), f"{len(fetched)} blocks, of which {len(set(fetched))} different ones")
+
     def test_a_run_outlives_its_credentials_and_a_slow_store_and_counts_what_it_did(self):
         """Each twentieth request finds its credentials expired, whatever their time says. What lies behind the first block of a file is read
         when training asks for it: those ranges come late, and several at once, since samples are asked for ahead of their reads."""
@@ -164,6 +205,39 @@ class ObjectStore(RunTest):
         self.assertEqual(process.returncode, 143)
         self.assertGreater(max(most), 3)
         self.assertGreater(sum(step["time"]["data_wait"] for step in self.steps()), 0.1)
+
+    def test_prepare_makes_of_objects_what_it_makes_of_files(self):
+        rng = random.Random(4)
+        texts = self.root / "texts"
+        (texts / "deep").mkdir(parents=True)
+        word = lambda: "".join(rng.choice("abcdefgh\u00e9 ") for _ in range(rng.randrange(1, 400)))
+        for name, count in (("a.jsonl", 9000), ("deep/b.jsonl", 300)):  # the first has several blocks
+            (texts / name).write_text("".join(json.dumps({"text": word()}, ensure_ascii=False) + "\n" for _ in range(count)))
+        (texts / "c.txt").write_text("\n\n".join(word() for _ in range(500)))
+        self.store.put_tree("corpora", texts, "texts/")
+        seen = []
+
+        def fault(handler):
+            with self.store.lock:
+                seen.append(handler.path)
+                return 503 if len(seen) % 5 == 0 else None
+
+        self.store.fault = fault
+        self.data_command("prepare", str(texts), "--out", str(self.root / "local"), "--split-documents")
+        said = self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents")
+        self.assertIn("9,800 documents", said)
+        self.assertIn("complete already", self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents"))
+        for kind in ("bin", "idx"):
+            self.assertEqual(*(b"".join(p.read_bytes() for p in sorted((self.root / name).glob(f"*.{kind}"))) for name in ("local", "remote")))
+        sources = json.loads((self.root / "remote" / "dataset.json").read_text())["sources"]
+        self.assertEqual([s["path"] for s in sources], [f"s3://corpora/texts/{name}" for name in ("a.jsonl", "c.txt", "deep/b.jsonl")])
+        # Other content of the same size is other data, and what is wrong is told at its line.
+        self.store.fault = lambda handler: None
+        self.store.objects["corpora/texts/c.txt"] = self.store.objects["corpora/texts/c.txt"].swapcase()
+        self.assertIn("made of other inputs", self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents", status=4))
+        self.store.objects["corpora/texts/d.jsonl"] = b'{"text": "fine"}\n{"text": 3}\n'
+        self.assertIn("s3://corpora/texts/d.jsonl, line 2: ", self.data_command("prepare", "s3://corpora/texts/*.jsonl", "--out", str(self.root / "wrong"), status=4))
+        self.assertIn("s3://corpora/none", self.data_command("prepare", "s3://corpora/none.jsonl", "--out", str(self.root / "none"), status=4))
 
     def test_inspect_and_verify_say_of_objects_what_they_say_of_files(self):
         for command in (["inspect"], ["inspect", "--all"], ["verify"]):

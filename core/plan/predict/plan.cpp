@@ -30,7 +30,8 @@ Plan plan_of(const job::JobSpec& job, const Topology& topology, const parallel::
 }
 
 /// Of the node whose ranks need most.
-rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const rank::RankNeeds> stages) {
+rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const rank::RankNeeds> stages,
+                 std::int64_t snapshots) {
   const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp),
                      pp = layout.grid.size(parallel::Axis::pp);
   rank::Fit worst;
@@ -45,7 +46,7 @@ rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<co
     before = stages_of_node;
     node.clear();
     for (const std::int64_t stage : stages_of_node) node.push_back(stages[static_cast<std::size_t>(stage)]);
-    const rank::Fit fit = rank::judge_fit(node, t);
+    const rank::Fit fit = rank::judge_fit(node, t, snapshots);
     worst.device_bytes = std::max(worst.device_bytes, fit.device_bytes),
     worst.node_bytes = std::max(worst.node_bytes, fit.node_bytes);
     worst.on_device = worst.on_device && fit.on_device, worst.on_node = worst.on_node && fit.on_node;
@@ -73,7 +74,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     stage.memory = records.memory[rank];
     for (const auto& region : stage.memory.regions)
       for (const auto& [term, bytes] : region.terms) stage.terms[term] += bytes;
-    const std::int64_t snapshots = rank::kSnapshots * records.of_rank[rank]->snapshot_bytes;
+    const std::int64_t snapshots = rank::snapshot_segments(plan.job) * records.of_rank[rank]->snapshot_bytes;
     const std::int64_t who = representative(layout, static_cast<std::int64_t>(rank));
     const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
                        overhead = rank::device_overhead(t, reserve);
@@ -88,7 +89,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     needs.push_back(
         {stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
   }
-  plan.fit = fit_of(layout, t, needs);
+  plan.fit = fit_of(layout, t, needs, rank::snapshot_segments(plan.job));
   plan.fits = plan.fit.fits();
 }
 

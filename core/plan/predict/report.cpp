@@ -56,7 +56,7 @@ std::string memory_text(const Plan& plan) {
     i = next;
   }
   if (plan.staging_bytes > 0)
-    text += fmt::format("  on its host, for staged communication: {:.3f} GiB\n", gib(plan.staging_bytes));
+    text += fmt::format("  on its host, for staging: {:.3f} GiB\n", gib(plan.staging_bytes));
   return text;
 }
 

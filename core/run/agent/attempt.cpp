@@ -91,16 +91,20 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
                                .world = world_ ? world_->fd() : -1,
                                .flights = flights_ ? flights_->fd() : -1,
                                .held = {}};
-  for (std::int64_t i = 0; i < rank::kSnapshots; ++i)
-    memory.segments.push_back(snapshots.segment(rank, i)->fd());
+  for (const std::shared_ptr<base::Segment>& segment : snapshots.segments(rank))
+    memory.segments.push_back(segment->fd());
   // What one rank saves for others is theirs to load too.
   for (std::int64_t i = 0; held != nullptr && i < plan_.here.count; ++i)
-    memory.held.push_back(snapshots.segment(plan_.here.first + i, held->segment)->fd());
+    memory.held.push_back(
+        snapshots.segment(plan_.here.first + i, held->segments.at(static_cast<std::size_t>(i)))->fd());
   auto [ours, theirs] = Channel::make_pair();
   worker.channel.emplace(std::move(ours));
   worker.process.emplace(run_.options().executable, rank, std::move(theirs), memory);
   Start own = start;
   own.rank = rank;
+  const auto place = static_cast<std::size_t>(rank - plan_.here.first);
+  if (held != nullptr) own.newest_segment = held->segments.at(place);
+  own.busy_segments = run_.busy_segments(place);
   own.reports = rank == plan_.here.first;
   worker.channel->send(encode(AgentMessage{own}));
 }
@@ -129,6 +133,16 @@ void Attempt::send(Worker& worker, const AgentMessage& message) {
   } catch (const base::CommError&) {
     // The worker has ended; its end is handled where it is seen.
   }
+}
+
+void Attempt::send_saved(const std::vector<std::int64_t>& segments) {
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    send(workers_[i], SnapshotSaved{static_cast<int>(segments.at(i))});
+}
+
+void Attempt::send_delayed(const std::vector<std::int64_t>& segments) {
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    send(workers_[i], SnapshotDelayed{static_cast<int>(segments.at(i))});
 }
 
 void Attempt::send_all(const AgentMessage& message) {

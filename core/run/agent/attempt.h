@@ -51,6 +51,9 @@ class Attempt {
   /// Handles what came, by the descriptors that `watch` appended.
   void take(std::span<const pollfd> fds);
   void send_all(const AgentMessage& message);
+  /// What became of a snapshot, by rank of the node the segment.
+  void send_saved(const std::vector<std::int64_t>& segments);
+  void send_delayed(const std::vector<std::int64_t>& segments);
   /// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the
   /// one that is the cause may be heard after those that only missed it.
   void fail(Failure failure);

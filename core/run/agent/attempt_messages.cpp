@@ -33,7 +33,8 @@ void Attempt::handle(std::int64_t rank, Ready m) {
   ready_.add(rank, std::move(m));
   set_rank_state(run_.membership().node(), rank, 1, io::RankState::ready);
   begin_if_all_ready();
-  if (!run_.membership().leads() && all_ready()) run_.membership().send(ready_.summary(number_));
+  if (!run_.membership().leads() && all_ready())
+    run_.membership().send(ready_.summary(number_, run_.evaluated_data()));
 }
 
 void Attempt::handle_node(std::int64_t node, const NodeReady& m) {
@@ -128,22 +129,27 @@ void Attempt::handle(std::int64_t rank, const SnapshotReady& m) {
   save_complete_steps();
 }
 
-/// A step is a checkpoint when every rank has saved it. Ranks fill their segments in the same turn.
+/// A snapshot is whole when every rank has filled its segment.
 void Attempt::save_complete_steps() {
   for (;;) {
     HeldStep held;
+    SnapshotUse use = SnapshotUse::checkpoint;
     double seconds = 0;
     for (const Worker& worker : workers_) {
       if (worker.snapshots.empty()) return;
       const SnapshotReady& m = worker.snapshots.front();
       base::check(ready_.ranks().contains(worker.rank), "a worker is ready before it saves");
-      if (worker.rank == plan_.here.first) held = {m.step, m.cursor, m.tokens, m.segment, {}};
-      base::check(m.step == held.step && m.segment == held.segment, "ranks save the same steps in turn");
+      if (worker.rank == plan_.here.first) {
+        held = {m.step, m.cursor, m.tokens, {}, {}};
+        use = m.use;
+      }
+      base::check(m.step == held.step && m.use == use, "ranks save the same steps in turn");
+      held.segments.push_back(m.segment);
       held.bytes.push_back(m.bytes);
       seconds = std::max(seconds, m.seconds);
     }
     for (Worker& worker : workers_) worker.snapshots.pop_front();
-    run_.on_snapshot(std::move(held), seconds, ready_.ranks().at(plan_.here.first).environment);
+    run_.on_snapshot(std::move(held), use, seconds, ready_.ranks().at(plan_.here.first).environment);
   }
 }
 

@@ -24,6 +24,11 @@ namespace {
 // Between two tries when training has ended: somebody waits.
 constexpr double kMaxAtEndSeconds = 1;
 
+/// Whether there is something to lose.
+bool holds_state(CheckpointWriter::Part part) {
+  return part != CheckpointWriter::Part::discard && part != CheckpointWriter::Part::tag;
+}
+
 }  // namespace
 
 struct CheckpointWriter::State {
@@ -55,7 +60,7 @@ struct CheckpointWriter::State {
 };
 
 CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
-  Result result{.part = job.part, .segment = job.segment, .step = job.state.step};
+  Result result{.part = job.part, .step = job.state.step};
   const double start = base::monotonic_seconds();
   const auto seconds = [&] { return job.write_seconds + base::monotonic_seconds() - start; };
   try {
@@ -64,6 +69,9 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
     for (const io::WrittenShard& shard : job.written) bytes += shard.info.bytes;
     if (job.part == Part::discard) {
       store.discard(job.state.step, job.folder);
+    } else if (job.part == Part::tag) {
+      if (!store.tag_good(job.state.step))
+        throw base::checkpoint_error("the checkpoint of step " + std::to_string(job.state.step) + " is gone");
     } else if (job.part == Part::shards) {
       result.written = store.write_shards(job.state.step, job.folder, job.first_rank, job.shards);
       result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
@@ -89,7 +97,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
 /// Whether a newer snapshot waits. It need not wait for one that cannot be written.
 bool CheckpointWriter::State::is_replaced(const Job& job) const {
   return std::any_of(queue.begin(), queue.end(), [&](const Job& other) {
-    return other.state.step > job.state.step && other.part != Part::discard;
+    return other.state.step > job.state.step && holds_state(other.part);
   });
 }
 
@@ -106,14 +114,11 @@ void CheckpointWriter::State::wait_to_retry(std::unique_lock<std::mutex>& lock, 
 /// Writes the job, or the newer ones that replace it while it cannot be written.
 void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, Job job) {
   for (;;) {
-    if (failures > 0 && job.part != Part::discard) {
+    if (failures > 0 && holds_state(job.part)) {
       wait_to_retry(lock, job);
       if (!stop && is_replaced(job)) {
-        post({.outcome = Outcome::superseded,
-              .part = job.part,
-              .segment = job.segment,
-              .step = job.state.step,
-              .failures = failures});
+        post(
+            {.outcome = Outcome::superseded, .part = job.part, .step = job.state.step, .failures = failures});
         job = std::move(queue.front());
         queue.pop_front();
         continue;
@@ -123,6 +128,8 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
     Result result = attempt(job);
     lock.lock();
     const double now = base::monotonic_seconds();
+    if (result.outcome == Outcome::failed_once && !holds_state(result.part))
+      result.outcome = Outcome::given_up;
     if (result.outcome == Outcome::failed_once && failures++ == 0) failing_since = now;
     result.failures = failures;
     result.failing_seconds = failures == 0 ? 0 : now - failing_since;
@@ -135,7 +142,7 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
       next_try = std::min(now + wait, std::max(last_try, now));
       if (stop || now >= last_try) result.outcome = Outcome::given_up;
       result.retry_seconds = next_try - now;
-    } else if (result.part != Part::discard) {
+    } else if (holds_state(result.part)) {
       failures = 0;
     }
     const bool over = result.outcome != Outcome::failed_once;

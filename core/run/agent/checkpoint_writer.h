@@ -19,11 +19,11 @@ namespace trainerd::core::run {
 class CheckpointWriter {
  public:
   /// What is done of a checkpoint. One node does all at once; of several, each writes its shards, and one
-  /// completes it when all have. `discard` removes what is there of one that will not be completed.
-  enum class Part { all, shards, completion, discard };
+  /// completes it when all have. `discard` removes what is there of one that will not be completed, `tag`
+  /// marks a complete one as good; neither is tried again.
+  enum class Part { all, shards, completion, discard, tag };
   struct Job {
     Part part = Part::all;
-    int segment = 0;
     io::TrainingState state = {};  ///< of shards alone: the step
     std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` the store finds it
     std::int64_t first_rank = 0;   ///< of `shards`
@@ -43,7 +43,6 @@ class CheckpointWriter {
   struct Result {
     Outcome outcome = Outcome::written;
     Part part = Part::all;
-    int segment = 0;
     std::int64_t step = 0;
     std::vector<io::WrittenShard> written = {};  ///< of shards alone
     io::CheckpointRecord record = {};            ///< of what is written

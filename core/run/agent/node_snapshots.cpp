@@ -5,11 +5,12 @@
 
 namespace trainerd::core::run {
 
-NodeSnapshots::NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans)
+NodeSnapshots::NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans,
+                             std::int64_t segments)
     : first_(here.first) {
   for (std::int64_t i = 0; i < here.count; ++i) {
     Rank& rank = ranks_.emplace_back();
-    for (std::int64_t s = 0; s < rank::kSnapshots; ++s)
+    for (std::int64_t s = 0; s < segments; ++s)
       rank.segments.push_back(std::make_shared<base::Segment>(
           base::Segment::create("trainerd-snapshot-" + std::to_string(first_ + i) + "-" + std::to_string(s),
                                 plans.at(static_cast<std::size_t>(i)).snapshot_bytes)));
@@ -24,7 +25,12 @@ void NodeSnapshots::describe(std::int64_t rank, std::vector<io::TensorSlice> sli
 }
 
 void NodeSnapshots::add(HeldStep step) {
-  std::erase_if(held_, [&](const HeldStep& h) { return h.segment == step.segment || h.step >= step.step; });
+  const auto overwritten = [&](const HeldStep& h) {
+    for (std::size_t rank = 0; rank < h.segments.size(); ++rank)
+      if (h.segments[rank] == step.segments.at(rank)) return true;
+    return false;
+  };
+  std::erase_if(held_, [&](const HeldStep& h) { return h.step >= step.step || overwritten(h); });
   held_.push_back(std::move(step));
 }
 

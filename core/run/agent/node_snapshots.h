@@ -19,20 +19,27 @@ struct HeldStep {
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  std::int64_t segment = 0;         ///< the same of every rank
-  std::vector<std::int64_t> bytes;  ///< by rank of the node
+  // By rank of the node:
+  std::vector<std::int64_t> segments;
+  std::vector<std::int64_t> bytes;
 };
 
-/// The snapshots of a node's ranks: kSnapshots segments of each, which outlive the workers that fill them.
+/// The snapshots of a node's ranks: some segments of each, which outlive the workers that fill them.
 ///
-/// A worker fills its segments in turn. It fills one again only after a step in which every rank of the world
-/// took part after having filled the other; so the newest step that all ranks hold lies in a segment that no
-/// rank has begun to overwrite.
+/// A worker never fills the segment of its newest snapshot, nor one that is on its way elsewhere. It fills
+/// one only after a step in which every rank of the world took part after having filled the newest, and
+/// having said so; so the newest step that all ranks hold lies in segments that no rank has begun to
+/// overwrite. That holds however long one segment is being written to the disk: with snapshots that stay in
+/// memory two others take turns, and where there is none to fill on some rank, no rank takes the snapshot
+/// (StepVote::no_room).
 class NodeSnapshots {
  public:
-  /// `plans` of the node's ranks, from `here.first` on. Throws CapacityError.
-  NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans);
+  /// `plans` of the node's ranks, from `here.first` on; `segments` of each. Throws CapacityError.
+  NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans, std::int64_t segments);
 
+  const std::vector<std::shared_ptr<base::Segment>>& segments(std::int64_t rank) const {
+    return of(rank).segments;
+  }
   const std::shared_ptr<base::Segment>& segment(std::int64_t rank, std::int64_t index) const {
     return of(rank).segments.at(static_cast<std::size_t>(index));
   }

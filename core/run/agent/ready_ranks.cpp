@@ -4,9 +4,11 @@
 
 namespace trainerd::core::run {
 
-NodeReady ReadyRanks::summary(std::int64_t attempt) const {
-  return {
-      .attempt = attempt, .threads = threads(), .data_fingerprint = ranks_.at(here_.first).data_fingerprint};
+NodeReady ReadyRanks::summary(std::int64_t attempt, const Evaluated& evaluated) const {
+  return {.attempt = attempt,
+          .threads = threads(),
+          .data_fingerprint = ranks_.at(here_.first).data_fingerprint,
+          .evaluated = evaluated};
 }
 
 std::int64_t ReadyRanks::threads() const {
@@ -16,7 +18,7 @@ std::int64_t ReadyRanks::threads() const {
   return threads;
 }
 
-void ReadyRanks::require_data(const std::string& data) const {
+void ReadyRanks::require_data(const std::string& data, const Evaluated& evaluated) const {
   const std::string here = membership_.name_of(membership_.node());
   for (const auto& [rank, ready] : ranks_)
     if (ready.data_fingerprint != data)
@@ -27,6 +29,14 @@ void ReadyRanks::require_data(const std::string& data) const {
       throw base::data_error(membership_.name_of(node) + " sees other data than " + here + " (" +
                              ready.data_fingerprint + ", not " + data + "): give it the files that " + here +
                              " has");
+  for (const auto& [node, ready] : nodes_)
+    for (const auto& [key, text] : evaluated) {
+      const auto theirs = ready.evaluated.find(key);
+      if (theirs != ready.evaluated.end() && theirs->second == text) continue;
+      throw base::data_error(membership_.name_of(node) + " has other files for " + key + " than " + here +
+                             " (" + (theirs == ready.evaluated.end() ? "none" : theirs->second) + ", not " +
+                             text + "): give it the files that " + here + " has");
+    }
 }
 
 }  // namespace trainerd::core::run

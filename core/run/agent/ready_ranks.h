@@ -30,12 +30,14 @@ class ReadyRanks {
   }
   /// Of this node.
   const std::map<std::int64_t, Ready>& ranks() const { return ranks_; }
+  using Evaluated = std::map<std::string, std::string>;  ///< DataSeen::evaluated
   /// What the leader is told when all ranks of this node are ready.
-  NodeReady summary(std::int64_t attempt) const;
+  NodeReady summary(std::int64_t attempt, const Evaluated& evaluated = {}) const;
   /// Of all ranks that this agent knows of.
   std::int64_t threads() const;
-  /// Throws DataError naming a rank of this node, or another node, that sees other data than `data` says.
-  void require_data(const std::string& data) const;
+  /// Throws DataError naming a rank of this node, or another node, that sees other data than `data` says, or
+  /// a node that evaluates on other files than this one.
+  void require_data(const std::string& data, const Evaluated& evaluated = {}) const;
 
  private:
   NodeRanks here_;

@@ -22,6 +22,9 @@ namespace {
 // How long the other ranks have, after the first failure, to say what they know of it.
 constexpr double kLastWordsSeconds = 1.0;
 
+// The same after the end of a process by a signal: that is the cause, and the others missed it.
+constexpr double kDeathSeconds = 0.1;
+
 // How long a node waits, after that, for the leader's word on what it was.
 constexpr double kVerdictSeconds = 5.0;
 
@@ -67,7 +70,7 @@ Run::Run(const AgentOptions& options, Membership& membership)
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),
-      store_(output_.checkpoints(), options.job.checkpoint.keep),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, options.job.checkpoint.keep_every),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
       restarts_(job_.restarts),
@@ -121,6 +124,7 @@ AgentResult Run::run() {
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();
   begin_cadence();
+  if (membership_.leads() && job_.checkpoint.good_after > 0) good_tags_.emplace(job_.checkpoint.good_after);
   try {
     begin_durable();
     train();
@@ -160,7 +164,7 @@ AgentResult Run::run() {
 /// One attempt after the other, until the run is done, stopped, or failed for good.
 void Run::train() {
   const WorldPlan& world = attempt_->plan();
-  snapshots_.emplace(world.here, world.ranks.here);
+  snapshots_.emplace(world.here, world.ranks.here, rank::snapshot_segments(job_));
   start_.job_yaml = spec::to_yaml(job_);
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
@@ -204,8 +208,10 @@ bool Run::working() const {
 /// Until the attempt is over.
 void Run::supervise() {
   while (working() && !killed_ && !stop_between_ && !regroup_asked_) {
+    const bool death = attempt_->failure() && attempt_->failure()->death;
     // A leader that is lost gives no verdict.
-    const double patience = kLastWordsSeconds + (membership_.leads() || lost_node_ ? 0 : kVerdictSeconds);
+    const double patience = (death ? kDeathSeconds : kLastWordsSeconds) +
+                            (membership_.leads() || lost_node_ ? 0 : kVerdictSeconds);
     const auto left = attempt_->failure()
                           ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
                           : time_left();

@@ -18,6 +18,7 @@
 #include "core/run/agent/discovery_file.h"
 #include "core/run/agent/durable_copier.h"
 #include "core/run/agent/durable_tier.h"
+#include "core/run/agent/loss_watch.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
 #include "core/run/agent/output_directory.h"
@@ -63,6 +64,7 @@ class Run {
   RunSinks& sinks() { return sinks_; }
   std::int64_t step() const { return step_; }
   bool stopping() const { return stop_.has_value(); }
+  const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
   /// All ranks are there. Throws DataError when they do not see the same data.
@@ -71,8 +73,11 @@ class Run {
   void on_evaluation(io::EvaluationRecord record);
   void on_rank_status(const io::RankStatusRecord& record);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
-  /// Every rank of this node has filled its segment of a step.
-  void on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment);
+  /// Every rank of this node has filled its segment of a step; training stood still for `seconds`.
+  void on_snapshot(HeldStep held, SnapshotUse use, double seconds,
+                   const std::map<std::string, std::string>& environment);
+  /// Segments of the node's rank `place` that are not to be filled.
+  std::vector<std::int64_t> busy_segments(std::size_t place) const;
   /// No more snapshots come from this node's ranks.
   void on_finished(bool stopped);
 
@@ -110,6 +115,7 @@ class Run {
   Next follow_restart();
   bool gather_held();
   Next stop_in_place(std::int64_t step);
+  void save_newest(std::int64_t step);
   bool finish_saves(double seconds);
   std::string find_checkpoint(Go& go);
   bool prepare_restart(const Go& go);
@@ -139,12 +145,16 @@ class Run {
   void on_message(std::int64_t node, const DurableFailed& m);
   void on_message(std::int64_t node, const Regroup& m);
   void on_message(std::int64_t node, const Held& m);
+  void on_message(std::int64_t node, const SaveHeld& m);
   void on_message(std::int64_t node, const Go& m);
   void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   // Checkpoints (run_checkpoints.cpp).
+  void save_held(const HeldStep& held, double seconds);
   void on_saved();
   void on_written(CheckpointWriter::Result result);
   void on_shards(CheckpointWriter::Result result);
+  void on_tagged(const CheckpointWriter::Result& result);
+  void tag_good(std::int64_t step, double loss);
   void save_failed(const SaveFailed& m, const std::string& node);
   void drop_save(std::int64_t step);
   void delay_saves();
@@ -156,7 +166,6 @@ class Run {
     if (dropped_after_) return step > *dropped_after_;
     return attempt < attempt_->number() && step > start_.step;
   }
-  std::vector<std::int64_t> busy_segments() const;
   std::int64_t folder_attempt(std::int64_t step) const;
   // Copies in the durable tier (run_durable.cpp).
   void begin_durable();
@@ -215,16 +224,17 @@ class Run {
   std::optional<MetricsFile> metrics_file_;
   std::optional<DiscoveryFile> discovery_file_;
   struct Saving {
-    int segment = 0;
-    std::int64_t attempt = 1;  ///< whose snapshot it is
-    std::int64_t folder = 1;   ///< the attempt of its folder
-    bool in_use = true;        ///< by this node's writer
-    bool dropped = false;      ///< by the job
-    bool copied = false;       ///< its memory is read for the durable tier
-    bool released = false;     ///< once it is not any more
+    std::vector<std::int64_t> segments;  ///< by rank of the node
+    std::int64_t attempt = 1;            ///< whose snapshot it is
+    std::int64_t folder = 1;             ///< the attempt of its folder
+    bool in_use = true;                  ///< by this node's writer
+    bool dropped = false;                ///< by the job
+    bool copied = false;                 ///< its memory is read for the durable tier
+    bool released = false;               ///< once it is not any more
   };
-  std::map<std::int64_t, Saving> saving_;  ///< by step: checkpoints that are not complete
-  bool saves_fail_ = false;                ///< since the last that is
+  std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
+  std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
+  bool saves_fail_ = false;                         ///< since the last that is
   /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
   /// first.
   std::map<std::int64_t, std::int64_t> folders_;
@@ -249,11 +259,13 @@ class Run {
   std::deque<std::pair<std::int64_t, double>>
       latest_steps_;                 ///< and their seconds, since the last checkpoint
   double last_step_at_ = 0;          ///< wall time
+  std::int64_t completed_step_ = 0;  ///< of the checkpoint that this run has completed last
   std::string last_good_ = "none";   ///< the checkpoint that was verified or written by this run last
   StopSignals signals_;              ///< to this agent
   std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
-  std::optional<Cadence> cadence_;  ///< the leader's, of a job that leaves it to the run
+  std::optional<GoodTags> good_tags_;  ///< the leader's
+  std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;
   std::int64_t refused_told_ = 0;  ///< connections

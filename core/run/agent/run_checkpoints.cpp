@@ -23,20 +23,31 @@ constexpr std::size_t kFoldersKnown = 1000;
 
 }  // namespace
 
-void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string, std::string>& environment) {
+void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
+                      const std::map<std::string, std::string>& environment) {
+  environment_ = environment;
+  if (use == SnapshotUse::checkpoint) save_held(held, seconds);
+  sinks_.each(&io::MetricsSink::on_snapshot, io::SnapshotRecord{.step = held.step, .seconds = seconds});
+  snapshots_->add(std::move(held));
+  if (saves_fail_) delay_saves();
+}
+
+/// Brings a snapshot that all ranks of this node hold to the disk.
+void Run::save_held(const HeldStep& held, double seconds) {
   const NodeRanks& here = attempt_->plan().here;
   const bool alone = membership_.alone();
   CheckpointWriter::Job job{.part = alone ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
-                            .segment = static_cast<int>(held.segment),
                             .first_rank = here.first};
-  job.state = {held.step, held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_), environment};
+  job.state = {held.step,   held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_),
+               environment_};
+  if (!start_.reference.empty()) job.state.identity[kReferenceEntry] = start_.reference;
   job.state.job = start_.job_yaml;
   job.state.origin = hf::to_text(origin_);
   record_data(data_, {start_.order, gone_sources_}, job.state);
   job.snapshot_seconds = seconds;
   for (std::int64_t i = 0; i < here.count; ++i) {
     const std::int64_t rank = here.first + i, bytes = held.bytes.at(static_cast<std::size_t>(i));
-    job.memory.push_back(snapshots_->segment(rank, held.segment));
+    job.memory.push_back(snapshots_->segment(rank, held.segments.at(static_cast<std::size_t>(i))));
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
@@ -45,11 +56,9 @@ void Run::on_snapshot(HeldStep held, double seconds, const std::map<std::string,
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
   end_copy_from_memory();
   memory_state_ = job.state;
-  saving_[held.step] = {.segment = job.segment, .attempt = attempt_->number(), .folder = job.folder};
+  saving_[held.step] = {.segments = held.segments, .attempt = attempt_->number(), .folder = job.folder};
   if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
-  snapshots_->add(std::move(held));
-  if (saves_fail_) delay_saves();
 }
 
 void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds); }
@@ -57,6 +66,7 @@ void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSecon
 void Run::on_saved() {
   auto result = writer_.take();
   if (!result || result->part == CheckpointWriter::Part::discard) return;
+  if (result->part == CheckpointWriter::Part::tag) return on_tagged(*result);
   const std::int64_t step = result->step;
   switch (result->outcome) {
     case CheckpointWriter::Outcome::written: return on_written(*std::move(result));
@@ -89,6 +99,24 @@ void Run::on_saved() {
           std::to_string(result->failures) +
           (result->failures == 1 ? " try" : " tries over " + io::short_duration(result->failing_seconds)) +
           ": " + result->problem + "; the last checkpoint is " + last_good_);
+  }
+}
+
+/// A tag that could not be written is no harm: a later checkpoint gets one.
+void Run::on_tagged(const CheckpointWriter::Result& result) {
+  if (result.outcome != CheckpointWriter::Outcome::written)
+    return log::warn("the checkpoint of step {} could not be tagged good: {}", result.step, result.problem);
+  log::info("the checkpoint of step {} is good: the losses of {} steps after it were in line", result.step,
+            job_.checkpoint.good_after);
+}
+
+/// Tags the checkpoints that the loss of a step has shown to be good.
+void Run::tag_good(std::int64_t step, double loss) {
+  if (!good_tags_) return;
+  for (const std::int64_t good : good_tags_->on_step(step, loss)) {
+    CheckpointWriter::Job tag{.part = CheckpointWriter::Part::tag};
+    tag.state.step = good;
+    writer_.enqueue(std::move(tag));
   }
 }
 
@@ -138,10 +166,12 @@ void Run::on_shards(CheckpointWriter::Result result) {
 
 void Run::completed(std::int64_t step, const std::string& path) {
   last_good_ = path;
+  completed_step_ = step;
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
   if (membership_.leads()) copy_durably(step, path.substr(path.rfind('/') + 1));
+  if (good_tags_) good_tags_->add(step);
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
@@ -149,7 +179,7 @@ void Run::completed(std::int64_t step, const std::string& path) {
 /// Ranks that wait for a checkpoint go on: the next try may be a minute away.
 void Run::delay_saves() {
   saves_fail_ = true;
-  for (const auto& [step, saving] : saving_) attempt_->send_all(SnapshotDelayed{saving.segment});
+  for (const auto& [step, saving] : saving_) attempt_->send_delayed(saving.segments);
 }
 
 /// Its segments can be filled again.
@@ -159,13 +189,14 @@ void Run::release(std::int64_t step) {
     return;
   }
   const auto saved = saving_.extract(step);
-  if (!saved.empty()) attempt_->send_all(SnapshotSaved{saved.mapped().segment});
+  if (!saved.empty()) attempt_->send_saved(saved.mapped().segments);
 }
 
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
 /// to its end: until then their segments stay taken.
 void Run::drop_saves_after(std::int64_t step) {
   end_copy_from_memory();
+  if (good_tags_) good_tags_->drop_after(step);
   std::vector<std::int64_t> idle;
   for (auto& [saved, saving] : saving_) {
     if (saved <= step) continue;
@@ -181,9 +212,9 @@ std::int64_t Run::folder_attempt(std::int64_t step) const {
   return known == folders_.end() ? 1 : known->second;
 }
 
-std::vector<std::int64_t> Run::busy_segments() const {
+std::vector<std::int64_t> Run::busy_segments(std::size_t place) const {
   std::vector<std::int64_t> segments;
-  for (const auto& [step, saving] : saving_) segments.push_back(saving.segment);
+  for (const auto& [step, saving] : saving_) segments.push_back(saving.segments.at(place));
   return segments;
 }
 

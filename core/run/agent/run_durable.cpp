@@ -214,7 +214,7 @@ void Run::copy_from_memory(std::int64_t step) {
   DurableCopier::Job job{
       .step = step, .folder = folder, .target = durable_target(step, folder), .ranks = here.count};
   for (std::int64_t i = 0; i < here.count; ++i) {
-    job.memory.push_back(snapshots_->segment(here.first + i, held->segment));
+    job.memory.push_back(snapshots_->segment(here.first + i, held->segments.at(static_cast<std::size_t>(i))));
     job.shards.push_back({job.memory.back()->bytes().first(
                               static_cast<std::size_t>(held->bytes.at(static_cast<std::size_t>(i)))),
                           snapshots_->slices(here.first + i)});

@@ -70,6 +70,12 @@ void Run::on_message(std::int64_t node, const Held& m) {
   if (m.attempt == attempt_->number()) held_[node] = m;
 }
 
+void Run::on_message(std::int64_t, const SaveHeld& m) {
+  const HeldStep* held = snapshots_->find(m.step);
+  base::check(held != nullptr, "the leader names a step that every node holds");
+  save_held(*held, 0);
+}
+
 void Run::on_message(std::int64_t, const Go& m) { next_ = m; }
 
 }  // namespace trainerd::core::run

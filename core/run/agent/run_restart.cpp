@@ -38,8 +38,11 @@ std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t
 
 Run::Next Run::after_failure() {
   if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
-  if (!attempt_->failure()->death || lost_node_ || job_.restarts == 0) return Next::failure;
-  if (!stop_ && !restarts_.take(base::monotonic_seconds())) return Next::failure;
+  if (!attempt_->failure()->death || lost_node_) return Next::failure;
+  if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
+    if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);
+    return Next::failure;
+  }
   return lead_restart();
 }
 
@@ -82,9 +85,19 @@ Run::Next Run::stop_in_place(std::int64_t step) {
          attempt_->failure()->message + "; the run is stopping, so the workers do not start again");
   stop_between_ = true;
   step_ = step;
+  save_newest(step);
   writer_.end_within(kStopSeconds);
   finish_saves(kStopSeconds);
   return Next::stop;
+}
+
+/// A snapshot that stayed in memory goes to the disk, if the disk has nothing as new.
+void Run::save_newest(std::int64_t step) {
+  const HeldStep* held = snapshots_->find(step);
+  if (held == nullptr || step <= completed_step_ || saving_.contains(step)) return;
+  membership_.send(SaveHeld{step});
+  save_held(*held, 0);
+  finish_saves(kStopSeconds);
 }
 
 /// Ends the ranks of all nodes and hears what each holds. False when that did not come about.
@@ -165,11 +178,8 @@ bool Run::prepare_restart(const Go& go) {
   start_.tokens = go.tokens;
   start_.evaluate_first = go.evaluate_first;
   evaluated_step_ = std::min(evaluated_step_, go.step);
-  start_.busy_segments = busy_segments();
-  start_.next_segment = 0;
-  const HeldStep* held = go.from_memory ? snapshots_->find(go.step) : nullptr;
-  base::check(!go.from_memory || held != nullptr, "the leader names a step that every node holds");
-  if (held != nullptr) start_.next_segment = (held->segment + 1) % rank::kSnapshots;
+  base::check(!go.from_memory || snapshots_->find(go.step) != nullptr,
+              "the leader names a step that every node holds");
   ++restarted_;
   if (cadence_) cadence_->add_interruption();
   return true;
@@ -190,7 +200,12 @@ void Run::record_restart(const Go& go) {
     latest_steps_.pop_back();
   }
   notice.earlier = earlier;
-  sinks_.each(&io::MetricsSink::on_restart, io::RestartRecord{.step = go.step, .tokens = go.tokens});
+  sinks_.each(&io::MetricsSink::on_restart,
+              io::RestartRecord{.tier = go.from_memory           ? io::RestoreTier::memory
+                                        : go.resume_path.empty() ? io::RestoreTier::start
+                                                                 : io::RestoreTier::disk,
+                                .step = go.step,
+                                .tokens = go.tokens});
   log::warn("{}", notice.message);
   // Nothing is told of a run before its ranks are ready.
   if (told_ready_) sinks_.each(&io::MetricsSink::on_notice, notice);

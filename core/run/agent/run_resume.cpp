@@ -25,7 +25,9 @@ void Run::prepare() {
   try {
     resume();
     if (!already_trained()) check_data();
-    const bool kept = job_.model.lora.on() && !already_trained();
+    // Of what stays as it was.
+    const bool kept = (job_.model.lora.on() || job_.loss.dpo.on()) && !already_trained();
+    if (job_.loss.dpo.on()) start_.reference_path = output_.reference();
     if ((start_.resume_path.empty() || kept) && !job_.model.from.empty()) check_weights();
   } catch (const std::exception& error) {
     record_refused(error.what());
@@ -66,6 +68,8 @@ void Run::resume() {
   start_.step = step_ = first_step_ = state.step;
   start_.cursor = state.cursor;
   start_.tokens = tokens_ = state.tokens;
+  if (const auto reference = state.identity.find(kReferenceEntry); reference != state.identity.end())
+    start_.reference = reference->second;
   log::info("resuming from {} (step {})", found->where.path, state.step);
   if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
   origin_ = hf::parse_origin(state.origin, found->where.path);
@@ -163,14 +167,17 @@ void Run::warn_of_tokenizer() {
                ": unless both give the same ids, prepare the data by that one");
 }
 
-/// Adapters mean something beside the weights that they were trained with alone.
+/// Adapters mean something beside the weights that they were trained with alone, and preferences beside their
+/// reference.
 void Run::require_same_base(const std::string& path, const std::string& content) const {
-  if (content == origin_.content) return log::info("base weights: {}, xxh3 {}", path, content);
-  throw base::checkpoint_error(
-      "the adapters of " + start_.resume_path + " were trained beside the weights of " + origin_.from +
-      " (xxh3 " + origin_.content + "), and model.from, " + path + ", has others (xxh3 " + content +
-      "): name the same weights in model.from, or give the job another `output` to "
-      "start anew");
+  if (content == origin_.content)
+    return log::info("{}: {}, xxh3 {}", job_.model.lora.on() ? "base weights" : "reference", path, content);
+  throw base::checkpoint_error((job_.model.lora.on() ? "the adapters of " : "the weights of ") +
+                               start_.resume_path + " were trained beside the weights of " + origin_.from +
+                               " (xxh3 " + origin_.content + "), and model.from, " + path +
+                               ", has others (xxh3 " + content +
+                               "): name the same weights in model.from, or give the job another `output` to "
+                               "start anew");
 }
 
 /// A run that was killed after its last checkpoint gets now what it could not write: its end in the events

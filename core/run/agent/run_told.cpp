@@ -31,11 +31,12 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     start_.gemm_algorithms = first.gemm_algorithms;
     if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   }
+  start_.reference = first.reference;
   const bool again = std::exchange(told_ready_, true);
   if (again) tell_cadence();
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
-  ready.require_data(data_text(data_.files(), start_.data_content));
+  ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
   if (!membership_.leads() && sinks_.none()) return;
   if (again) return;
   if (resumed_) {
@@ -67,6 +68,7 @@ void Run::on_step(io::StepRecord record) {
   latest_steps_.emplace_back(record.step, record.step_seconds);
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   if (cadence_) cadence_->add_step(record.step_seconds);
+  tag_good(record.step, record.loss);
   sinks_.each(&io::MetricsSink::on_step, record);
   watch_outlets();
   if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)

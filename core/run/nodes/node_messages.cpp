@@ -37,6 +37,7 @@ json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt
 json body(const Held& m) {
   return {{"type", "held"}, {"attempt", m.attempt}, {"steps", m.steps}, {"self_contained", m.self_contained}};
 }
+json body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
 json body(const SaveDropped& m) {
   return {{"type", "save_dropped"}, {"step", m.step}, {"attempt", m.attempt}};
@@ -59,7 +60,8 @@ json body(const NodeReady& m) {
   return {{"type", "ready"},
           {"attempt", m.attempt},
           {"threads", m.threads},
-          {"data_fingerprint", m.data_fingerprint}};
+          {"data_fingerprint", m.data_fingerprint},
+          {"evaluated", m.evaluated}};
 }
 json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
 json body(const ShardsSaved& m) {
@@ -178,12 +180,14 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("folders").get<std::map<std::int64_t, std::int64_t>>()};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") return Held{j.at("attempt"), j.at("steps"), j.at("self_contained")};
+    if (type == "save_held") return SaveHeld{j.at("step")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
-    if (type == "ready") return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint")};
+    if (type == "ready")
+      return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint"), j.at("evaluated")};
     if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {
       ShardsSaved m{j.at("step"),          j.at("first"),  {}, j.at("snapshot_seconds"),

@@ -51,6 +51,10 @@ struct Go {
 struct Regroup {
   std::int64_t attempt = 1;
 };
+/// The run stops between two attempts: the snapshots of the step that stayed in memory go to the disk.
+struct SaveHeld {
+  std::int64_t step = 0;
+};
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
   std::int64_t step = 0;
@@ -95,6 +99,7 @@ struct NodeReady {
   std::int64_t attempt = 1;
   std::int64_t threads = 0;  ///< of all its ranks
   std::string data_fingerprint = {};
+  std::map<std::string, std::string> evaluated = {};  ///< DataSeen::evaluated
 };
 /// Every rank of the node has made its last step.
 struct NodeFinished {
@@ -147,8 +152,8 @@ struct StopAsked {
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
 using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
-                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, DurableBegin, DurableDrop,
-                                 DurableShards, DurableFailed>;
+                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld, DurableBegin,
+                                 DurableDrop, DurableShards, DurableFailed>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

@@ -22,7 +22,7 @@ json body(const Start& m) {
           {"node_count", m.node_count},
           {"attempt", m.attempt},
           {"held", held},
-          {"next_segment", m.next_segment},
+          {"newest_segment", m.newest_segment},
           {"busy_segments", m.busy_segments},
           {"rank", m.rank},
           {"job", m.job_yaml},
@@ -38,7 +38,9 @@ json body(const Start& m) {
           {"gemm_algorithms", m.gemm_algorithms},
           {"data_content", m.data_content},
           {"weights", m.weights_path},
-          {"order", order_to_json(m.order)}};
+          {"order", order_to_json(m.order)},
+          {"reference_path", m.reference_path},
+          {"reference", m.reference}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -55,7 +57,8 @@ json body(const Ready& m) {
           {"data_fingerprint", m.data_fingerprint},
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
-          {"data_tokens", m.data_tokens}};
+          {"data_tokens", m.data_tokens},
+          {"reference", m.reference}};
 }
 json body(const io::StepRecord& m) {
   json step{{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
@@ -69,8 +72,9 @@ json body(const io::EvaluationProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const SnapshotReady& m) {
-  return {{"type", "snapshot"}, {"segment", m.segment}, {"bytes", m.bytes},    {"step", m.step},
-          {"cursor", m.cursor}, {"tokens", m.tokens},   {"seconds", m.seconds}};
+  return {{"type", "snapshot"}, {"segment", m.segment}, {"memory", m.use == SnapshotUse::memory},
+          {"bytes", m.bytes},   {"step", m.step},       {"cursor", m.cursor},
+          {"tokens", m.tokens}, {"seconds", m.seconds}};
 }
 json body(const StepTrace& m) {
   json slices = json::array();
@@ -133,8 +137,10 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("node_count"),
               j.at("attempt"),
               {},
-              j.at("next_segment"),
-              j.at("busy_segments")};
+              j.at("newest_segment"),
+              j.at("busy_segments"),
+              j.at("reference_path"),
+              j.at("reference")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;
@@ -154,7 +160,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("peak_flops"),      slices_from(j.at("slices")),
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
-                   j.at("data_tokens"),     slices_from(j.at("borrowed"))};
+                   j.at("data_tokens"),     slices_from(j.at("borrowed")),
+                   j.at("reference")};
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);
@@ -173,8 +180,11 @@ WorkerMessage decode_worker_message(const std::string& text) {
       unknown_message("notice/record");
     }
     if (type == "snapshot")
-      return SnapshotReady{j.at("segment"), j.at("bytes"),  j.at("step"),
-                           j.at("cursor"),  j.at("tokens"), j.at("seconds")};
+      return SnapshotReady{
+          j.at("segment"), j.at("memory").get<bool>() ? SnapshotUse::memory : SnapshotUse::checkpoint,
+          j.at("bytes"),   j.at("step"),
+          j.at("cursor"),  j.at("tokens"),
+          j.at("seconds")};
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};

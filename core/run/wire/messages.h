@@ -19,6 +19,11 @@ namespace trainerd::core::run {
 
 // ---- Agent to worker ----
 
+/// What a snapshot is taken for.
+enum class SnapshotUse : std::uint8_t {
+  checkpoint,  ///< it goes to the disk too
+  memory,      ///< it stays in memory: its segment may be filled again once there is a newer one
+};
 /// A snapshot that the agent holds of one rank of the node, to begin from.
 struct HeldShard {
   std::int64_t bytes = 0;
@@ -48,8 +53,10 @@ struct Start {
   std::int64_t node_count = 1;
   std::int64_t attempt = 1;                      ///< of the run, from 1: worlds of one run share a rendezvous
   std::vector<HeldShard> held = {};              ///< by rank of the node: begin from them; empty: do not
-  std::int64_t next_segment = 0;                 ///< to fill with the first snapshot
-  std::vector<std::int64_t> busy_segments = {};  ///< whose bytes are not on the disk yet
+  std::int64_t newest_segment = -1;              ///< holds the newest snapshot; -1: none does
+  std::vector<std::int64_t> busy_segments = {};  ///< not to be filled until their bytes have been written
+  std::string reference_path = {};               ///< of the reference's log-probabilities (loss.dpo)
+  std::string reference = {};                    ///< their checksum, of those that the state was made by
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -83,6 +90,7 @@ struct Ready {
   std::int64_t data_tokens = 0;  ///< of an epoch
   /// Of its state: what other ranks save. A snapshot to begin from needs them too.
   std::vector<io::TensorSlice> borrowed = {};
+  std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {
@@ -90,6 +98,7 @@ struct MemoryUsed {
 };
 struct SnapshotReady {
   int segment = 0;
+  SnapshotUse use = SnapshotUse::checkpoint;
   std::int64_t bytes = 0;
   std::int64_t step = 0;
   std::int64_t cursor = 0;

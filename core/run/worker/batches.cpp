@@ -10,14 +10,16 @@
 namespace trainerd::core::run {
 namespace {
 
-// As many as are under way at once, and as half of the reader's memory holds.
-std::int64_t microbatches_announced(const job::JobSpec& job) {
+// As many as are under way at once, and as half of the reader's memory holds: what was fetched and put out
+// before it is read is fetched twice. One at least, where the memory holds it; else none.
+std::int64_t microbatches_announced(const job::JobSpec& job, const io::TokenBlend& data) {
   constexpr std::int64_t kSamples = 64, kWidestToken = 8;
   const std::int64_t sample_bytes =
-      kWidestToken * job.model.seq_len + io::ObjectReader::kBlockBytes;  // its blocks, about
-  const std::int64_t samples =
-      std::clamp<std::int64_t>(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, 1, kSamples);
-  return std::max<std::int64_t>(1, samples / job.batch.micro);
+      kWidestToken * job.model.seq_len +
+      data.places_per_sample() * io::ObjectReader::kBlockBytes;  // its blocks, about
+  const std::int64_t samples = std::min(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, kSamples);
+  if (samples >= job.batch.micro) return samples / job.batch.micro;
+  return job.batch.micro * sample_bytes <= io::ObjectReader::kMemoryBytes ? 1 : 0;
 }
 
 }  // namespace
@@ -59,12 +61,13 @@ std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, 
 }
 
 train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,
-                                std::int64_t cursor) {
-  return [source = std::move(source), cursor, documents = trainer.batch_shape().reads_documents()](
-             std::int64_t sample, train::HostSample& to) {
+                                std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference) {
+  return [source = std::move(source), cursor, reference = std::move(reference),
+          documents = trainer.batch_shape().reads_documents()](std::int64_t sample, train::HostSample& to) {
     source->read(cursor + sample, to.tokens_S1);
     source->read_loss_weights(cursor + sample, to.loss_weight_S);
     if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
+    if (reference) to.reference = reference->at(source->sample_at(cursor + sample));
   };
 }
 
@@ -74,18 +77,20 @@ std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io:
 
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
-                                                std::int64_t passes, std::int64_t cursor) {
+                                                std::int64_t passes, std::int64_t cursor,
+                                                std::shared_ptr<const ReferenceTable> reference) {
   train::BatchLoader::Options options{.shape = trainer.batch_shape(),
                                       .requests = trainer.batch_requests(pass),
                                       .passes = passes,
                                       .samples_per_pass = job.batch.global,
                                       .ahead = job.data.prefetch};
-  if (io::reads_objects(job.data)) {
+  const std::int64_t announced = io::reads_objects(job.data) ? microbatches_announced(job, *source) : 0;
+  if (announced > 0) {
     options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };
-    options.announced = microbatches_announced(job);
+    options.announced = announced;
   }
-  return std::make_unique<train::BatchLoader>(std::move(options),
-                                              sample_reader(trainer, std::move(source), cursor));
+  return std::make_unique<train::BatchLoader>(
+      std::move(options), sample_reader(trainer, std::move(source), cursor, std::move(reference)));
 }
 
 }  // namespace trainerd::core::run

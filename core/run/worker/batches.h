@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/job/job.h"
+#include "core/run/worker/reference.h"
 #include "core/train/batch_loader.h"
 #include "core/train/trainer.h"
 #include "io/files/data_files.h"
@@ -28,15 +29,18 @@ std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io:
 /// Says that many samples could hold more documents than the job lets them; none where few could.
 std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, const io::TokenBlend& data);
 
-/// Reads sample `cursor` of `source` as number 0, and those that follow.
+/// Reads sample `cursor` of `source` as number 0, and those that follow; pairs with the `reference`'s
+/// numbers.
 train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,
-                                std::int64_t cursor);
+                                std::int64_t cursor,
+                                std::shared_ptr<const ReferenceTable> reference = nullptr);
 
 /// Makes the microbatches of `passes` passes from `source`, whose sample `cursor` is the first, and reads
 /// `data.prefetch` of them ahead; of remote files it asks for samples further ahead than that. The loader
 /// shares `source`: its thread may outlive it.
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
-                                                std::int64_t passes, std::int64_t cursor);
+                                                std::int64_t passes, std::int64_t cursor,
+                                                std::shared_ptr<const ReferenceTable> reference = nullptr);
 
 }  // namespace trainerd::core::run

@@ -155,6 +155,14 @@ io::ChoiceRecord Evaluator::answer(const Questions& questions, Pass& pass) {
 }
 
 Evaluator::Result Evaluator::run(std::int64_t step, const Hooks& hooks) {
+  if (!job_.evaluate.average) return run_all(step, hooks);
+  trainer_.read(model::ParamStore::Read::averages);
+  Result result = run_all(step, hooks);
+  trainer_.read(model::ParamStore::Read::weights);
+  return result;
+}
+
+Evaluator::Result Evaluator::run_all(std::int64_t step, const Hooks& hooks) {
   const double start = base::monotonic_seconds();
   count_text_bytes();
   Pass pass{.step = step, .hooks = hooks};

@@ -57,6 +57,7 @@ class Evaluator {
     std::int64_t batches = 0;  ///< global batches that hold all their texts
   };
   struct Pass;
+  Result run_all(std::int64_t step, const Hooks& hooks);
   void open_questions(const RunTokenizer& found);
   void count_text_bytes();
   double text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const;

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 #include <utility>
 
 #include "core/run/worker/batches.h"
 #include "core/spec/changes.h"
+#include "io/hash/hash.h"
+#include "io/prepare/line_reader.h"
 #include "io/text/text.h"
 #include "io/tokens/dataset_info.h"
 #include "kernels/base/error.h"
@@ -141,6 +144,16 @@ class SourceMatch {
   std::vector<bool> used_;                         ///< by source of the checkpoint
 };
 
+std::string questions_text(const std::string& path) {
+  io::Xxh3 hash;
+  io::LineReader lines(path, 0);
+  while (const auto line = lines.next()) {
+    hash.update(std::as_bytes(std::span(line->text)));
+    hash.update(std::as_bytes(std::span("\n", 1)));
+  }
+  return "xxh3 " + hash.hex();
+}
+
 }  // namespace
 
 DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
@@ -152,8 +165,13 @@ DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
     const auto valid =
         io::TokenBlend::validation(job.data, sample_shape(job), set, files).check_samples(kReadThreads);
     if (!set.name.empty()) seen.valid += (seen.valid.empty() ? "" : "; ") + set.name + ": ";
-    seen.valid += data_text(io::all_files(valid), io::all_content(valid));
+    const std::string text = data_text(io::all_files(valid), io::all_content(valid));
+    seen.valid += text;
+    seen.evaluated[set.name.empty() || set.name == io::kUnnamedSet ? "data.valid"
+                                                                   : "data.valid_sets: " + set.name] = text;
   }
+  for (const job::ChoiceSet& set : job.evaluate.choices)
+    seen.evaluated["evaluate.choices: " + set.name] = questions_text(set.path);
   return seen;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,17 +15,23 @@
 
 namespace trainerd::core::run {
 
+/// Entry of a checkpoint's identity: the checksum of the reference's log-probabilities (loss.dpo).
+inline constexpr const char* kReferenceEntry = "reference";
+
 /// A job's data as one node sees it.
 struct DataSeen {
   std::vector<io::SourceFacts> sources;  ///< of the training data
   std::string valid;                     ///< files and content of the validation data; empty: there is none
+  /// What evaluations read, each by its key and name ("evaluate.choices: facts"): files and content.
+  std::map<std::string, std::string> evaluated = {};
 
   std::string files() const { return io::all_files(sources); }
   std::string content() const { return io::all_content(sources); }  ///< empty for synthetic tokens
 };
 
 /// Opens all files, checks samples of their ids and identifies their content. Once per node: it reads up to
-/// 256 MiB of each source of the training data and as much of validation data. Throws DataError.
+/// 256 MiB of each source of the training data and as much of validation data, and all questions. Throws
+/// DataError.
 DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files = {});
 
 /// One text for what `files` and `content` say, by which ranks and nodes are compared.

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,11 +12,13 @@
 
 namespace trainerd::core::run {
 
-/// The snapshot segments, filled in turn; one is free again when the agent has written it.
+/// The snapshot segments. One that is on its way elsewhere is taken until the agent says that it is free; the
+/// newest is not filled again before there is a newer one.
 class SnapshotSegments {
  public:
   explicit SnapshotSegments(std::vector<base::UniqueFd> fds) {
-    for (base::UniqueFd& fd : fds) segments_.push_back({base::Segment::attach(std::move(fd)), true, false});
+    for (base::UniqueFd& fd : fds)
+      segments_.push_back({base::Segment::attach(std::move(fd), base::Segment::Pages::at_once)});
   }
   int size() const { return static_cast<int>(segments_.size()); }
   std::span<std::byte> bytes(int i) const { return segments_[static_cast<std::size_t>(i)].memory.bytes(); }
@@ -23,6 +27,19 @@ class SnapshotSegments {
     Entry& segment = segments_.at(static_cast<std::size_t>(i));
     segment.is_free = value;
     segment.is_delayed = false;
+  }
+  /// It has been filled.
+  void set_newest(int i) { segments_.at(static_cast<std::size_t>(i)).filled = ++fills_; }
+  /// What to fill: of those that are free and not the newest the one that was filled longest ago. None: all
+  /// are taken.
+  std::optional<int> next() const {
+    std::optional<int> next;
+    for (int i = 0; i < size(); ++i) {
+      const Entry& segment = segments_[static_cast<std::size_t>(i)];
+      if (!segment.is_free || (fills_ > 0 && segment.filled == fills_)) continue;
+      if (!next || segment.filled < segments_[static_cast<std::size_t>(*next)].filled) next = i;
+    }
+    return next;
   }
   /// Taken, by what cannot be written for now.
   bool delayed(int i) const { return segments_[static_cast<std::size_t>(i)].is_delayed; }
@@ -36,9 +53,11 @@ class SnapshotSegments {
  private:
   struct Entry {
     base::Segment memory;
-    bool is_free, is_delayed;
+    bool is_free = true, is_delayed = false;
+    std::int64_t filled = 0;  ///< in the order of fills, from 1; 0: not yet
   };
   std::vector<Entry> segments_;
+  std::int64_t fills_ = 0;
 };
 
 }  // namespace trainerd::core::run

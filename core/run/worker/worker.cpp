@@ -18,13 +18,14 @@
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
+#include "core/run/worker/reference.h"
+#include "core/run/worker/report_record.h"
 #include "core/run/worker/restore.h"
 #include "core/run/worker/resume_check.h"
-#include "core/run/worker/snapshot_segments.h"
+#include "core/run/worker/saver.h"
 #include "core/run/worker/worker_process.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "core/train/snapshot.h"
 #include "io/text/text.h"
 #include "io/tokens/token_blend.h"
 #include "kernels/base/clock.h"
@@ -51,11 +52,11 @@ class Worker {
   Worker(Channel& agent, WorkerMemory memory, std::optional<std::size_t> late, const io::FindS3& find_s3)
       : agent_(agent),
         find_s3_(find_s3),
-        segments_(std::move(memory.segments)),
         world_fd_(std::move(memory.world)),
         flights_fd_(std::move(memory.flights)),
         held_fds_(std::move(memory.held)),
-        late_(late) {}
+        late_(late),
+        saver_(std::move(memory.segments), [this] { listen(true); }) {}
   ~Worker() { files_.stop(); }  // its loader may wait for a store
   void run();
 
@@ -70,19 +71,14 @@ class Worker {
   bool settle(std::size_t left);
   train::StepReport await_report(const Launched& launched, io::StepRecord& record);
   bool traces(std::int64_t step) const;
-  bool saves(std::int64_t step) const {
-    return step == job_.steps || (job_.checkpoint.every.steps > 0 && step % job_.checkpoint.every.steps == 0);
-  }
-  bool time_to_save() const;
   double mfu_of(const io::StepRecord& record);
-  void save(std::int64_t step, io::StepRecord& record);
+  void save(std::int64_t step, SnapshotUse use, io::StepRecord& record);
   void send_snapshot();
   void send_trace(const io::StepRecord& record, double begin);
   Evaluator::Result evaluate(std::int64_t step);
 
   Channel& agent_;
   const io::FindS3& find_s3_;
-  SnapshotSegments segments_;
   base::UniqueFd world_fd_, flights_fd_;
   std::vector<base::UniqueFd> held_fds_;  ///< until the state is loaded
   std::int64_t first_step_ = 0;           ///< done by the checkpoint that the run goes on from
@@ -92,22 +88,18 @@ class Worker {
   job::JobSpec job_;
   bool stop_asked_ = false;
   std::int64_t cursor_ = 0, tokens_ = 0;
-  std::int64_t saved_step_ = 0;    ///< of the last snapshot
-  double save_every_seconds_ = 0;  ///< 0: time brings no save about
-  double saved_at_ = 0;            ///< when it was made, or training began
+  std::string reference_;  ///< Ready::reference
   std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
-  std::unique_ptr<train::Snapshot> snapshot_;
+  Saver saver_;
   io::DataFiles files_;                          ///< that open the data
   std::shared_ptr<io::TokenBlend> train_;        ///< a loader's thread may outlive the worker
   std::unique_ptr<train::BatchLoader> batches_;  ///< of training
   std::optional<Evaluator> evaluator_;
   std::deque<Launched> launched_;  ///< not reported yet
   double begin_ = 0;               ///< of the step that is reported next
-  int next_segment_ = 0;
-  std::optional<SnapshotReady> filled_;
   RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -123,9 +115,11 @@ void Worker::send(const WorkerMessage& message) {
 
 void Worker::handle(const AgentMessage& message) {
   if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
-  if (const auto* saved = std::get_if<SnapshotSaved>(&message)) segments_.set_free(saved->segment, true);
-  if (const auto* every = std::get_if<SaveEvery>(&message)) save_every_seconds_ = every->seconds;
-  if (const auto* delayed = std::get_if<SnapshotDelayed>(&message)) segments_.set_delayed(delayed->segment);
+  if (const auto* every = std::get_if<SaveEvery>(&message)) saver_.save_every(every->seconds);
+  if (const auto* saved = std::get_if<SnapshotSaved>(&message))
+    saver_.segments().set_free(saved->segment, true);
+  if (const auto* delayed = std::get_if<SnapshotDelayed>(&message))
+    saver_.segments().set_delayed(delayed->segment);
 }
 
 void Worker::listen(bool wait) {
@@ -158,10 +152,7 @@ void Worker::meet(const Start& start, const parallel::Topology& topology) {
 void Worker::build(const Start& start) {
   job_ = spec::parse_job(start.job_yaml, "job.yaml");
   rank_number_ = start.rank;
-  save_every_seconds_ = job_.checkpoint.every.seconds;
   reports_ = start.reports;
-  for (const std::int64_t segment : start.busy_segments) segments_.set_free(static_cast<int>(segment), false);
-  next_segment_ = static_cast<int>(start.next_segment);
   if (job_.device != job::DeviceChoice::cuda && job_.isa != job::IsaChoice::automatic)
     kernels::limit_gemm_library(job::most_isa(job_));
   const parallel::Topology topology = spec::job_topology(job_);
@@ -175,8 +166,7 @@ void Worker::build(const Start& start) {
   const auto measure = [this] { return rank::measure_gemm_peak(rank_->backend(), job_.precision.compute); };
   if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
   else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
-  snapshot_ = std::make_unique<train::Snapshot>(trainer_->params());
-  base::check(snapshot_->bytes() == rank_->plan().snapshot_bytes, "the snapshot is as large as planned");
+  saver_.start(start, job_, *rank_, *late_ > 0);
 
   files_ = data_files(job_, find_s3_);
   train_ = training_data(job_, files_);
@@ -188,9 +178,15 @@ void Worker::build(const Start& start) {
     for (const io::NoticeRecord& notice : evaluator_->notices())
       if (rank_number_ == 0) send(notice);
   }
-  restore_state(start, std::exchange(held_fds_, {}), *snapshot_, *trainer_, rank_->backend(), find_s3_);
+  const auto reference =
+      make_reference({job_, start, saver_.snapshot(), *trainer_, *train_,
+                      [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
+  if (reference) reference_ = reference->checksum();
+  restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
+                find_s3_);
   cursor_ = start.cursor;
-  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_);
+  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
+                         reference);
   tokens_ = start.tokens;
   send(ready(start, topology));
 }
@@ -200,20 +196,15 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.device = topology.device.name;
   ready.threads = topology.device.threads;
   ready.peak_flops = peak_->flops_per_second();
-  ready.slices = snapshot_->slices();
-  ready.borrowed = snapshot_->borrowed();
+  ready.slices = saver_.snapshot().slices();
+  ready.borrowed = saver_.snapshot().borrowed();
   ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
+  ready.reference = reference_;
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;
-}
-
-/// Rank 0's clock decides for all.
-bool Worker::time_to_save() const {
-  return rank_number_ == 0 && save_every_seconds_ > 0 &&
-         base::monotonic_seconds() - saved_at_ >= save_every_seconds_;
 }
 
 bool Worker::traces(std::int64_t step) const {
@@ -235,7 +226,10 @@ void Worker::launch(std::int64_t step) {
                                   .start_seconds = begin_,
                                   .seconds = launched.carried_stall});
   trainer_->keep_trace(launched.traced);
-  trainer_->launch(step, *batches_, {.stop = stop_asked_, .checkpoint = saves(step) || time_to_save()});
+  // A snapshot of the step before is filled by then, and told of: the next may take the other segment.
+  std::function<void()> before_update;
+  if (saver_.under_way()) before_update = [this] { saver_.finish(), send_snapshot(); };
+  trainer_->launch(step, *batches_, saver_.vote(step, stop_asked_), before_update);
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
   launched_.push_back(launched);
@@ -255,15 +249,8 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.step = launched.step;
   record.tokens = launched.tokens;
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
-  record.counted_tokens = train::counted_tokens(report, job_.tokens_per_step());
-  record.loss = report.loss;
-  record.z_loss = report.z_loss;
-  record.grad_norm = report.grad_norm;
-  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
-    record.grad_norms.emplace_back(trainer_->norm_groups()[i], report.group_norms[i]);
-  record.learning_rate = report.learning_rate;
-  record.time = report.time;
-  record.time[base::LedgerPart::checkpoint] = launched.carried_stall;
+  put_report(report, *trainer_, job_, record);
+  record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
   const kernels::BackendCounters counters = rank_->backend().counters();
   record.widened_gemms = counters.widened_gemms;
   record.reference_gemms = counters.reference_gemms;
@@ -274,15 +261,17 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
 /// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save,
 /// which all ranks see at the same step; the last has been saved then. True when the vote is to stop.
 bool Worker::settle(std::size_t left) {
-  bool stop = false, checkpoint = false;
-  while (launched_.size() > (stop || checkpoint ? 0 : left)) {
+  bool stop = false, checkpoint = false, memory = false;
+  while (launched_.size() > (stop || checkpoint || memory ? 0 : left)) {
     const Launched launched = launched_.front();
     launched_.pop_front();
     io::StepRecord record;
     const train::StepReport report = await_report(launched, record);
     stop = stop || report.vote.stop;
     checkpoint = checkpoint || report.vote.checkpoint;
-    if (launched_.empty() && (stop || checkpoint)) save(launched.step, record);
+    memory = memory || report.vote.memory;
+    if (launched_.empty() && (stop || checkpoint || memory))
+      save(launched.step, stop || checkpoint ? SnapshotUse::checkpoint : SnapshotUse::memory, record);
     // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
     // parts.
     const double begin = begin_;
@@ -299,7 +288,7 @@ bool Worker::settle(std::size_t left) {
     if (record.step == std::min(first_step_ + kComparedSteps.second, job_.steps))
       send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);
-    if (filled_) send_snapshot();
+    send_snapshot();
   }
   return stop;
 }
@@ -322,28 +311,24 @@ double Worker::mfu_of(const io::StepRecord& record) {
   return reached / peak_->flops_per_second();
 }
 
-void Worker::save(std::int64_t step, io::StepRecord& record) {
+void Worker::save(std::int64_t step, SnapshotUse use, io::StepRecord& record) {
   const double start = base::monotonic_seconds();
-  const int segment = next_segment_;
-  while (!segments_.free(segment)) listen(true);
-  snapshot_->fill(rank_->backend(), trainer_->stream(), segments_.bytes(segment));
-  segments_.set_free(segment, false);
-  next_segment_ = (segment + 1) % segments_.size();
-  const double stall = base::monotonic_seconds() - start;
+  const double stall = saver_.save({.use = use, .step = step, .cursor = cursor_, .tokens = tokens_});
   record.time[base::LedgerPart::checkpoint] += stall;
   checkpoint_stalls_.push_back(
       {.name = "checkpoint", .category = "checkpoint", .start_seconds = start, .seconds = stall});
-  saved_step_ = step;
-  saved_at_ = start;
-  filled_ = SnapshotReady{segment, snapshot_->bytes(), step, cursor_, tokens_, stall};
+  if (!job_.checkpoint.async) saver_.finish();
 }
 
+/// If there is one that is filled.
 void Worker::send_snapshot() {
-  send(*filled_);
-  const int segment = filled_->segment;
-  filled_.reset();
+  const std::optional<SnapshotReady> filled = saver_.take_filled();
+  if (!filled) return;
+  send(*filled);
+  const SnapshotSegments& segments = saver_.segments();
   const double start = base::monotonic_seconds();
-  while (!job_.checkpoint.async && !segments_.free(segment) && !segments_.delayed(segment)) listen(true);
+  while (!job_.checkpoint.async && !segments.free(filled->segment) && !segments.delayed(filled->segment))
+    listen(true);
   carried_stall_ = base::monotonic_seconds() - start;
 }
 
@@ -363,6 +348,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
 }
 
 Evaluator::Result Worker::evaluate(std::int64_t step) {
+  saver_.finish(), send_snapshot();
   double told = base::monotonic_seconds();
   const Evaluator::Result result =
       evaluator_->run(step, {.stop_asked =
@@ -389,10 +375,10 @@ void Worker::run() {
   base::check(start != nullptr, "a worker's first message is its start");
   build(*start);
 
-  std::int64_t step = first_step_ = saved_step_ = start->step;
+  std::int64_t step = first_step_ = start->step;
   Evaluator::Result evaluated = start->evaluate_first ? evaluate(step) : Evaluator::Result{};
   bool stop = evaluated.stop;
-  saved_at_ = base::monotonic_seconds();
+  saver_.begin(step);
   while (step < job_.steps && !stop) {
     listen(false);
     // A traced step begins on a device that has nothing left to do.
@@ -401,19 +387,19 @@ void Worker::run() {
       break;
     }
     launch(++step);
-    stop = settle(saves(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
+    stop = settle(saver_.due(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
     if (!evaluation_due(job_, step)) continue;
     // A stop does not wait for an evaluation: the next run makes up for it.
     evaluated = stop ? Evaluator::Result{.complete = false, .stop = true} : evaluate(step);
     stop = evaluated.stop;
   }
-  if (saved_step_ != step) {
+  if (saver_.saved_step() != step) {
     io::StepRecord told_already;
-    save(step, told_already);
-    send_snapshot();
+    save(step, SnapshotUse::checkpoint, told_already);
   }
+  saver_.finish(), send_snapshot();
   send(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
-  while (!segments_.all_free()) listen(true);
+  while (!saver_.segments().all_free()) listen(true);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ops/op_class.h"
 #include "kernels/scratch/scratch.h"
-#include "parallel/tensor/linear.h"
+#include "parallel/tensor/head.h"
 
 using namespace trainerd;
 using namespace trainerd::kernels;

@@ -1,0 +1,19 @@
+#include "core/run/worker/report_record.h"
+
+namespace trainerd::core::run {
+
+void put_report(const train::StepReport& report, const train::Trainer& trainer, const job::JobSpec& job,
+                io::StepRecord& record) {
+  // With loss.dpo the report counts pairs.
+  if (!job.loss.dpo.on()) record.counted_tokens = train::counted_tokens(report, job.tokens_per_step());
+  record.loss = report.loss;
+  record.z_loss = report.z_loss;
+  record.rewards = report.rewards;
+  record.grad_norm = report.grad_norm;
+  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
+    record.grad_norms.emplace_back(trainer.norm_groups()[i], report.group_norms[i]);
+  record.learning_rate = report.learning_rate;
+  record.time = report.time;
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,48 @@
+#pragma once
+
+// Flows (linear.h) as the communicating operators need them: with all their rows, or summed over tp.
+
+#include "parallel/tensor/linear.h"
+
+namespace trainerd::parallel {
+
+inline void sum_over(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& x,
+                     const char* label) {
+  if (tp.group.size() == 1) return;
+  tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
+}
+
+inline bool cut(const TensorParallel& tp) { return tp.sequence_parallel && tp.group.size() > 1; }
+
+inline kernels::Tensor whole_shape(const TensorParallel& tp, kernels::Stream& s,
+                                   const kernels::Tensor& flow) {
+  kernels::Shape shape = flow.shape;
+  shape.sizes[0] *= tp.group.size();
+  return s.scratch().take(flow.dtype, shape, kernels::MemoryTerm::activations);
+}
+
+/// All rows of a flow: itself, or gathered in scratch.
+inline kernels::Tensor gathered(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& flow,
+                                const char* label) {
+  if (!cut(tp)) return flow;
+  const kernels::Tensor whole = whole_shape(tp, s, flow);
+  tp.group.all_gather(s, flow, whole, {.label = label})->wait(s);
+  return whole;
+}
+
+/// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
+template <class Make>
+void summed(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& flow, const char* label,
+            const Make& make) {
+  if (!cut(tp)) {
+    make(flow);
+    sum_over(tp, s, flow, label);
+    return;
+  }
+  const kernels::ArenaScope scope(s.scratch());
+  const kernels::Tensor whole = whole_shape(tp, s, flow);
+  make(whole);
+  tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
+}
+
+}  // namespace trainerd::parallel
