@@ -220,7 +220,7 @@ class Saving(RunTest):
                 self.assertEqual(left, [p.name for p in self.checkpoints(name)], "something was left over")
 
     def test_old_checkpoints_that_cannot_be_removed_or_seen_end_nothing_and_go_later(self):
-        for rule in (f"remove {errno.EIO} step-000000", f"look {errno.EIO} /COMPLETE"):
+        for rule in (f"remove {errno.EIO} step-000000", f"look {errno.EIO} step-00000010/COMPLETE"):
             with self.subTest(rule):
                 rules, environment = self.failing_disk()
                 rules.unlink(missing_ok=True)

@@ -233,7 +233,7 @@ class Resume(RunTest):
         job = self.job("killed")
         process = self.start(job, "--set", "steps=2000", "--set", "restarts=0")
         self.wait_for_step(process, 12, "killed")
-        self.wait_for_checkpoint(process, "killed")
+        self.wait_for(process, lambda: self.saves("killed"), "a checkpoint that the agent knows to be complete")
         os.kill(self.children(process.pid)[0], signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 7, output)
