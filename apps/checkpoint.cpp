@@ -5,10 +5,12 @@
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/nodes.h"
 #include "apps/output.h"
 #include "core/reshard/reshard.h"
 #include "io/checkpoint/compare.h"
 #include "io/checkpoint/report.h"
+#include "io/s3_storage/s3_storage.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {
@@ -20,9 +22,14 @@ std::string sizes(const std::vector<std::int64_t>& sizes) {
   return text;
 }
 
+/// For paths at s3://.
+io::OpenRemote remote_here() {
+  return io::remote_storages([] { return io::s3_settings(process_environment); });
+}
+
 /// At least one complete one. Throws CheckpointError that names those without a marker.
 io::CheckpointsAt some_checkpoints(const std::string& path) {
-  io::CheckpointsAt found = io::checkpoints_at(path);
+  io::CheckpointsAt found = io::checkpoints_at(path, remote_here());
   if (!found.complete.empty()) return found;
   std::string text = "no complete checkpoint in " + path;
   for (const io::StoredCheckpoint& stored : found.incomplete)
@@ -54,7 +61,7 @@ std::string show_text(const io::Verified& checkpoint, const io::Statistics& stat
 }
 
 io::Statistics statistics_of(const std::string& path) {
-  io::CheckpointReader reader(path);
+  io::CheckpointReader reader(path, remote_here());
   io::Statistics all;
   for (const io::TensorSlice& tensor : io::whole_tensors(reader.manifest()))
     all.emplace(tensor.name, io::statistics_of(reader, tensor));
@@ -85,7 +92,7 @@ std::string made_text(const core::reshard::Made& made) {
 }  // namespace
 
 int checkpoint_list_command(const CheckpointArgs& args) {
-  const io::CheckpointsAt found = io::checkpoints_at(args.path);
+  const io::CheckpointsAt found = io::checkpoints_at(args.path, remote_here());
   if (args.json) return print(io::list_json(found)), 0;
   std::string text;
   for (const io::StoredCheckpoint& stored : found.complete)
@@ -101,7 +108,7 @@ int checkpoint_verify_command(const CheckpointArgs& args) {
   std::vector<io::Verified> all;
   std::string text, problems;
   for (const io::StoredCheckpoint& stored : some_checkpoints(args.path).complete) {
-    const io::Verified& one = all.emplace_back(io::verified(stored));
+    const io::Verified& one = all.emplace_back(io::verified(stored, remote_here()));
     if (one.manifest) {
       text += stored.path + ": complete: step " + std::to_string(one.manifest->state.step) + ", " +
               std::to_string(one.manifest->shards.size()) + " shards, " +
@@ -116,7 +123,7 @@ int checkpoint_verify_command(const CheckpointArgs& args) {
 }
 
 int checkpoint_show_command(const CheckpointArgs& args) {
-  const io::Verified newest = io::verified(some_checkpoints(args.path).complete.front());
+  const io::Verified newest = io::verified(some_checkpoints(args.path).complete.front(), remote_here());
   if (!newest.manifest) throw base::checkpoint_error(newest.problem);
   const io::Statistics statistics = args.statistics ? statistics_of(newest.where.path) : io::Statistics{};
   print(args.json ? io::show_json(newest, statistics) : show_text(newest, statistics));
@@ -124,7 +131,8 @@ int checkpoint_show_command(const CheckpointArgs& args) {
 }
 
 int checkpoint_diff_command(const CheckpointArgs& args) {
-  io::CheckpointReader first(newest_at(args.path)), second(newest_at(args.second));
+  io::CheckpointReader first(newest_at(args.path), remote_here()),
+      second(newest_at(args.second), remote_here());
   const io::Comparison found = io::compare_checkpoints(first, second, args.tolerance);
   const std::vector<io::TensorDifference>& different = found.different;
   if (args.json) {

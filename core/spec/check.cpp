@@ -16,6 +16,8 @@
 #include "core/spec/write.h"
 #include "io/http/listen_address.h"
 #include "io/otlp/http_post.h"
+#include "io/s3/client.h"
+#include "io/storage/storage.h"
 #include "kernels/target/cuda_limits.h"
 #include "parallel/layout/placement.h"
 #include "parallel/layout/schedule_shape.h"
@@ -47,6 +49,7 @@ class Checker {
       for (const KeyProblem& found : complete_lora(job_)) problem(found.path, found.what);
     data();
     metrics();
+    durable();
     trace();
     availability();
     idle_keys();
@@ -269,6 +272,14 @@ class Checker {
     if (good({"metrics.otlp.endpoint"}) && otlp.sends() && !io::parse_http_url(otlp.endpoint))
       problem("metrics.otlp.endpoint", "expected http://host:port, got " + show(otlp.endpoint) +
                                            "; for TLS let a collector on this host send it on");
+  }
+
+  void durable() {
+    const std::string& to = job_.checkpoint.durable.to;
+    if (io::is_remote(to) && !io::is_s3(to))
+      problem("checkpoint.durable.to", "expected a directory or s3://bucket/prefix, got '" + to + "'");
+    if (!to.empty() && (to == job_.output || to == job_.output + "/checkpoints"))
+      problem("checkpoint.durable.to", "is the run's own directory: name another place");
   }
 
   void trace() {

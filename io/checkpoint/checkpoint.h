@@ -166,8 +166,8 @@ class CheckpointStore {
   StoredCheckpoint complete(const TrainingState& state, std::int64_t attempt,
                             std::span<const WrittenShard> shards) const;
 
-  // The same of a checkpoint that is elsewhere, file by file, under its folder's name. What is there of one
-  // that was interrupted is not written again.
+  // The same of a checkpoint that is elsewhere, file by file. What is there of one that was interrupted is
+  // not written again; one that is complete under this name loses its marker.
   /// The bytes that were written.
   std::int64_t copy_shard(const std::string& folder, const std::string& file, const StoredFile& from,
                           const Pace& pace) const;

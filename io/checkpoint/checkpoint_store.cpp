@@ -85,8 +85,6 @@ std::string clean_up(Storage& storage, std::int64_t step, const Retention& reten
   return problems.first();
 }
 
-std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
-
 // Whether it is complete already, by this very manifest.
 bool is_marked(const Storage& storage, const std::string& folder, const std::string& marker) {
   try {
@@ -136,6 +134,8 @@ std::string probe_name() {
 }
 
 }  // namespace
+
+std::string shard_file(std::int64_t rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 
 void PinnedFolders::pin(const std::string& folder) {
   const std::lock_guard lock(mutex_);
@@ -282,6 +282,10 @@ void CheckpointStore::mark(const std::string& name, const std::string& manifest,
 
 std::int64_t CheckpointStore::copy_shard(const std::string& folder, const std::string& file,
                                          const StoredFile& from, const Pace& pace) const {
+  if (is_complete(*storage_, folder)) {
+    storage_->remove(folder + "/" + kMarkerFile);
+    storage_->sync_folder(folder);
+  }
   storage_->make_folder(folder);
   const std::int64_t written = storage_->copy(folder + "/" + file, from, pace);
   storage_->sync_folder(folder);

@@ -22,6 +22,8 @@ inline constexpr std::int64_t kMarkerBytes = 33;  ///< 32 hex digits and a newli
 
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
+/// "shard-00003.safetensors".
+std::string shard_file(std::int64_t rank);
 /// The manifest of the checkpoint at the storage's root, checked against the marker. Throws CheckpointError.
 Manifest read_manifest(const Storage& storage);
 /// The header of a safetensors file; `path` is for messages. Throws CheckpointError.

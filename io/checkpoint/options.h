@@ -1,10 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "io/text/interval.h"
 
 namespace trainerd::io {
+
+/// Copies of a run's checkpoints in a place that outlives its directory.
+struct DurableOptions {
+  std::string to = {};    ///< a path or s3://bucket/prefix; empty: none are made
+  Interval every = {};    ///< never: of every checkpoint
+  std::int64_t keep = 3;  ///< as of the run's directory
+  std::int64_t keep_every = 0;
+  double rate_bytes_per_second = 0;  ///< of each node; 0: no limit
+
+  bool on() const { return !to.empty(); }
+  bool operator==(const DurableOptions&) const = default;
+};
 
 struct CheckpointOptions {
   /// never: only at the end and when stopped; automatic: the optimum from what saves cost and how often the
@@ -19,6 +32,8 @@ struct CheckpointOptions {
   Interval memory{};  ///< between snapshots that stay in memory; never: those of checkpoints alone
   double give_up_seconds =
       3600;  ///< without a checkpoint that could be written, since the first failure: the run ends
+
+  DurableOptions durable = {};
 
   bool operator==(const CheckpointOptions&) const = default;
 };

@@ -24,10 +24,8 @@ std::string without_slash(std::string path) {
 
 Json stored_json(const StoredCheckpoint& stored) { return {{"step", stored.step}, {"path", stored.path}}; }
 
-}  // namespace
-
-CheckpointsAt checkpoints_at(const std::string& uri) {
-  const std::string path = without_slash(local_path(uri));
+// Throws where there is none.
+void require_directory(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (error && !is_absence(error.value()))
@@ -35,7 +33,15 @@ CheckpointsAt checkpoints_at(const std::string& uri) {
         path + ": cannot look at it: " + base::errno_text(error.value()) + remedy_of(error.value(), false),
         error.value());
   if (!fs::is_directory(status)) throw base::checkpoint_error("there is no directory " + path);
-  const std::unique_ptr<Storage> here = open_storage(path);
+}
+
+}  // namespace
+
+CheckpointsAt checkpoints_at(const std::string& uri, const OpenRemote& remote) {
+  const bool far = remote && is_remote(uri);
+  const std::string path = without_slash(far ? uri : local_path(uri));
+  if (!far) require_directory(path);
+  const std::unique_ptr<Storage> here = open_storage(path, remote);
   if (here->exists(kManifestFile) || here->exists(kMarkerFile)) {
     // Under whatever name: of a copy its manifest knows the step.
     const auto folder = parse_folder(fs::path(path).filename().string());
@@ -45,12 +51,12 @@ CheckpointsAt checkpoints_at(const std::string& uri) {
     return {.complete = {stored}, .incomplete = {}};
   }
   const std::string directory = here->exists("checkpoints") ? path + "/checkpoints" : path;
-  return {.complete = list_checkpoints(directory), .incomplete = list_incomplete(directory)};
+  return {.complete = list_checkpoints(directory, remote), .incomplete = list_incomplete(directory, remote)};
 }
 
-Verified verified(const StoredCheckpoint& where) {
+Verified verified(const StoredCheckpoint& where, const OpenRemote& remote) {
   try {
-    return {where, verify_checkpoint(where.path), ""};
+    return {where, verify_checkpoint(where.path, remote), ""};
   } catch (const base::CheckpointError& error) {
     return {where, std::nullopt, error.what()};
   }

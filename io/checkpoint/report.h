@@ -17,8 +17,8 @@ struct CheckpointsAt {
   std::vector<StoredCheckpoint> complete;
   std::vector<StoredCheckpoint> incomplete;  ///< without their marker
 };
-/// Throws CheckpointError when the path is no directory or cannot be looked at.
-CheckpointsAt checkpoints_at(const std::string& path);
+/// `remote`: for paths at s3://. Throws CheckpointError when the path is no directory or cannot be looked at.
+CheckpointsAt checkpoints_at(const std::string& path, const OpenRemote& remote = {});
 
 /// One checkpoint that was verified.
 struct Verified {
@@ -26,7 +26,7 @@ struct Verified {
   std::optional<Manifest> manifest;  ///< none: it is not whole
   std::string problem;               ///< why not
 };
-Verified verified(const StoredCheckpoint& where);
+Verified verified(const StoredCheckpoint& where, const OpenRemote& remote = {});
 
 /// Bytes of all shards.
 std::int64_t bytes_of(const Manifest& manifest);

@@ -132,6 +132,17 @@ struct RunMetrics::State {
   std::shared_ptr<AgeGauge> checkpoint_age = std::make_shared<AgeGauge>(
       "trainerd_checkpoint_age_seconds",
       "Seconds since the last complete checkpoint; since training began where this process has none yet.");
+  Single<Counter> durable{counter(r, "trainerd_durable_checkpoints_total",
+                                  "Checkpoints that this process completed in the durable tier.")};
+  Single<Counter> durable_failures{
+      counter(r, "trainerd_durable_checkpoint_failures_total",
+              "Tries to copy a checkpoint to the durable tier that failed; they are made again.")};
+  Single<Counter> durable_bytes{
+      counter(r, "trainerd_durable_checkpoint_sent_bytes_total", "Bytes sent to the durable tier.")};
+  std::shared_ptr<AgeGauge> durable_age = std::make_shared<AgeGauge>(
+      "trainerd_durable_checkpoint_age_seconds",
+      "Seconds since a checkpoint was completed in the durable tier; since training began where this process "
+      "has completed none there yet.");
   std::shared_ptr<AgeGauge> snapshot_age = std::make_shared<AgeGauge>(
       "trainerd_snapshot_age_seconds",
       "Seconds since the newest snapshot that this node holds in memory; absent before the first.");
@@ -198,7 +209,7 @@ RunMetrics::~RunMetrics() = default;
 
 std::vector<std::shared_ptr<prometheus::Collectable>> RunMetrics::collectables() const {
   const State& s = *state_;
-  return {s.registry, s.checkpoint_age, s.snapshot_age, s.disk_free, s.goodput, s.cpu_energy};
+  return {s.registry, s.checkpoint_age, s.durable_age, s.snapshot_age, s.disk_free, s.goodput, s.cpu_energy};
 }
 
 void RunMetrics::on_start(const RunInfo& info) {
@@ -229,6 +240,12 @@ void RunMetrics::on_start(const RunInfo& info) {
   for (const char* tier : {"memory", "disk", "start"}) s.restores.Add({{"tier", tier}});
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
+  if (info.durable) {
+    s.durable.get();
+    s.durable_failures.get();
+    s.durable_bytes.get();
+    s.durable_age->set();
+  }
   s.disk_free->watch(info.output);
   s.widened.get();
   for (const base::LedgerPartInfo& part : base::kLedgerParts) s.time.Add(labels_of(part));
@@ -308,6 +325,14 @@ void RunMetrics::on_snapshot(const SnapshotRecord& record) {
 void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {
   const char* part = record.what == CheckpointFailureRecord::What::write ? "write" : "clean_up";
   state_->checkpoint_failures.Add({{"part", part}}).Increment();
+}
+
+void RunMetrics::on_durable(const DurableRecord& record) {
+  State& s = *state_;
+  if (record.failed) return s.durable_failures.get().Increment();
+  s.durable.get().Increment();
+  s.durable_bytes.get().Increment(static_cast<double>(record.bytes));
+  s.durable_age->set();
 }
 
 void RunMetrics::on_rank_status(const RankStatusRecord& record) {

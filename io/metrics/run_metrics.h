@@ -28,6 +28,7 @@ class RunMetrics : public MetricsSink {
   void on_cadence(const CadenceRecord&) override;
   void on_snapshot(const SnapshotRecord&) override;
   void on_checkpoint_failure(const CheckpointFailureRecord&) override;
+  void on_durable(const DurableRecord&) override;
   void on_rank_status(const RankStatusRecord&) override;
   void on_device(const DeviceRecord&) override;
   void on_prediction(const PredictionRecord&) override;

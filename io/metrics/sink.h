@@ -17,6 +17,7 @@ class MetricsSink {
   virtual void on_checkpoint(const CheckpointRecord&) {}
   virtual void on_snapshot(const SnapshotRecord&) {}
   virtual void on_checkpoint_failure(const CheckpointFailureRecord&) {}
+  virtual void on_durable(const DurableRecord&) {}
   virtual void on_cadence(const CadenceRecord&) {}
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_rank_status(const RankStatusRecord&) {}

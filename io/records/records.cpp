@@ -30,8 +30,8 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
-constexpr std::array<const char*, 8> kNotices{"start", "resume",  "change", "warning",
-                                              "stop",  "failure", "finish", "restart"};
+constexpr std::array<const char*, 9> kNotices{"start",   "resume", "change",  "warning", "stop",
+                                              "failure", "finish", "restart", "durable"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");

@@ -127,6 +127,13 @@ struct CheckpointFailureRecord {
   What what = What::write;  ///< clean_up: the checkpoint is complete, older ones could not be removed
 };
 
+/// A checkpoint was copied to the durable tier, or a try failed. The run goes on.
+struct DurableRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;  ///< that were sent
+  bool failed = false;
+};
+
 /// How often a run with `checkpoint.every: auto` saves, and why.
 struct CadenceRecord {
   /// Of the mean time between failures: the job, its cluster's preset, or the run's own history.
@@ -154,7 +161,17 @@ struct PredictionRecord {
   std::vector<PredictionTerm> terms;
 };
 
-enum class NoticeKind : std::uint8_t { start, resume, change, warning, stop, failure, finish, restart };
+enum class NoticeKind : std::uint8_t {
+  start,
+  resume,
+  change,
+  warning,
+  stop,
+  failure,
+  finish,
+  restart,
+  durable
+};
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
 
@@ -271,6 +288,7 @@ struct RunInfo {
   std::string adapters = {};               ///< what is trained in place of the parameters; empty: these are
   std::int64_t data_tokens = 0;            ///< of an epoch; 0: not known
   std::optional<EarlierRun> earlier = {};  ///< the first node's, whose logs they are
+  bool durable = false;                    ///< its checkpoints are copied to a durable tier
   bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
 };
 

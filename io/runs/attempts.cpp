@@ -61,6 +61,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
         break;
       }
       case NoticeKind::change:
+      case NoticeKind::durable:
       case NoticeKind::warning: break;
     }
   }

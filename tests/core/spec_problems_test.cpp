@@ -69,10 +69,10 @@ TEST_CASE("values of the wrong type are told at their place", "[spec]") {
         Lines{"job.yaml:6:21: checkpoint.async: expected true or false, got 'yes' (nearest valid: true)"});
   CHECK(with_line("checkpoint: 5") ==
         Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
-              "keys are every, mtbf, keep, keep_every, good_after, async, give_up or memory"});
+              "keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory or durable"});
   CHECK(with_line("checkpoint:") ==
         Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
-              "its keys are every, mtbf, keep, keep_every, good_after, async, give_up or memory"});
+              "its keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory or durable"});
   CHECK(with_line("output: {a: b}") == Lines{"job.yaml:6:9: output: expected a text, got a map"});
   CHECK(with_line("output: \"a\\nb\"") ==
         Lines{"job.yaml:6:9: output: must not have control characters, got 'a\\x0ab'"});

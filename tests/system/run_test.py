@@ -181,7 +181,9 @@ class Run(RunTest):
 class Resume(RunTest):
     def wait_for_save(self, process):
         """Until a checkpoint is being written."""
-        self.wait_for(process, lambda: list((self.root / "a" / "checkpoints").glob(".partial-step-*/*")), "a checkpoint is being written")
+        folder = self.root / "a" / "checkpoints"
+        self.wait_for(process, lambda: [p for p in folder.glob("step-*/*.safetensors") if not (p.parent / "COMPLETE").exists()],
+                      "a checkpoint is being written")
 
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
         long = ("--set", f"steps={2000 if FULL else 1000}", "--set", "checkpoint.every=7")
@@ -231,7 +233,7 @@ class Resume(RunTest):
         job = self.job("killed")
         process = self.start(job, "--set", "steps=2000", "--set", "restarts=0")
         self.wait_for_step(process, 12, "killed")
-        self.wait_for_checkpoint(process, "killed")
+        self.wait_for(process, lambda: self.saves("killed"), "a checkpoint that the agent knows to be complete")
         os.kill(self.children(process.pid)[0], signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 7, output)

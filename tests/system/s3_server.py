@@ -40,6 +40,8 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects, self.keys, self.uploads = {}, {"AKTEST": ("secret/+key", "", None)}, {}
+        self.upload_paths = {}  # of all uploads that were begun, by number
+        self.part_etags = {}  # of objects that came in parts
         self.fault = lambda handler: None
         self.requests = []  # (method, path with query, status)
         self.ranges = 0  # bytes of objects that were sent whole
@@ -59,6 +61,10 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
         values = {"AWS_ENDPOINT_URL": self.url, "AWS_REGION": REGION, "AWS_ACCESS_KEY_ID": "AKTEST", "AWS_SECRET_ACCESS_KEY": "secret/+key",
                   "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none", "AWS_CONFIG_FILE": "/none", **more}
         return {name: value for name, value in values.items() if value is not None}
+
+    def etag_of(self, path):
+        """As S3 makes them: the MD5 of one part, or of the parts' MD5s with their number."""
+        return self.part_etags.get(path) or f"\"{hashlib.md5(self.objects[path]).hexdigest()}\""
 
     def put_tree(self, bucket, folder, prefix=""):
         for path in sorted(folder.rglob("*")):
@@ -199,9 +205,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif bucket == "missing":
             raise Denied(404, "NoSuchBucket")
         elif self.command in ("GET", "HEAD") and key:
-            if path not in server.objects:
+            if path not in server.objects and "uploadId" not in query:
                 raise Denied(404, "NoSuchKey")
-            self.serve_object(server.objects[path], fault)
+            if "uploadId" in query:
+                self.serve_parts(path, query)
+            else:
+                self.serve_object(path, fault)
+        elif self.command == "GET" and "uploads" in query:
+            self.serve_uploads(bucket, query)
         elif self.command == "GET":
             self.serve_list(bucket, query, fault)
         elif self.command == "PUT" and "uploadId" in query:
@@ -211,18 +222,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
             parts[int(query["partNumber"])] = body
             self.reply(200, headers={"ETag": f"\"{hashlib.md5(body).hexdigest()}\""})
         elif self.command == "PUT":
+            server.part_etags.pop(path, None)
             server.objects[path] = body
             self.reply(200, headers={"ETag": f"\"{hashlib.md5(body).hexdigest()}\""})
         elif self.command == "POST" and "uploads" in query:
             with server.lock:
-                upload = f"upload {len(server.uploads)}&+"
+                upload = f"upload {len(server.upload_paths)}&+"
                 server.uploads[upload] = {}
+                server.upload_paths[upload] = path
             self.reply(200, f"<R><UploadId>{xml.sax.saxutils.escape(upload)}</UploadId></R>".encode())
         elif self.command == "POST":
             parts = server.uploads.pop(query["uploadId"], None)
             if parts is None:
                 raise Denied(404, "NoSuchUpload")
-            for number, part in parts.items():
+            numbered = sorted(parts.items())
+            if any(len(part) < 5 << 20 for _, part in numbered[:-1]):
+                raise Denied(400, "EntityTooSmall")
+            digests = b"".join(hashlib.md5(part).digest() for _, part in numbered)
+            server.part_etags[path] = f"\"{hashlib.md5(digests).hexdigest()}-{len(numbered)}\""
+            for number, part in numbered:
                 if f"<PartNumber>{number}</PartNumber><ETag>\"{hashlib.md5(part).hexdigest()}\"</ETag>" not in body.decode():
                     raise Denied(400, "InvalidPart")
             server.objects[path] = b"".join(part for _, part in sorted(parts.items()))
@@ -233,10 +251,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(204)
         else:
             server.objects.pop(path, None)
+            server.part_etags.pop(path, None)
             self.reply(204)
 
-    def serve_object(self, data, fault):
-        etag = getattr(data, "etag", None) or f"\"{hashlib.md5(data).hexdigest()}\""
+    def serve_parts(self, path, query):
+        parts = self.server.uploads.get(query["uploadId"])
+        if parts is None or self.server.upload_paths[query["uploadId"]] != path:
+            raise Denied(404, "NoSuchUpload")
+        numbers = sorted(n for n in list(parts) if n > int(query.get("part-number-marker", 0)))
+        page = numbers[: self.server.page]
+        entries = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{hashlib.md5(parts[n]).hexdigest()}&quot;</ETag>"
+                          f"<Size>{len(parts[n])}</Size></Part>" for n in page)
+        more = len(page) < len(numbers)
+        marker = f"<NextPartNumberMarker>{page[-1]}</NextPartNumberMarker>" if more else ""
+        self.reply(200, f"<ListPartsResult><IsTruncated>{str(more).lower()}</IsTruncated>{marker}{entries}</ListPartsResult>".encode())
+
+    def serve_uploads(self, bucket, query):
+        prefix = f"{bucket}/{query.get('prefix', '')}"
+        after = (query.get("key-marker", ""), query.get("upload-id-marker", ""))
+        found = sorted((self.server.upload_paths[u].partition("/")[2], u) for u in list(self.server.uploads)
+                       if self.server.upload_paths[u].startswith(prefix))
+        found = [f for f in found if f > after]
+        page = found[: self.server.page]
+        quote = lambda key: urllib.parse.quote_plus(key, safe="/")
+        entries = "".join(f"<Upload><Key>{quote(k)}</Key><UploadId>{xml.sax.saxutils.escape(u)}</UploadId></Upload>" for k, u in page)
+        more = len(page) < len(found)
+        markers = (f"<NextKeyMarker>{quote(page[-1][0])}</NextKeyMarker><NextUploadIdMarker>{xml.sax.saxutils.escape(page[-1][1])}"
+                   "</NextUploadIdMarker>") if more else ""
+        self.reply(200, f"<ListMultipartUploadsResult><IsTruncated>{str(more).lower()}</IsTruncated>{markers}{entries}"
+                        "</ListMultipartUploadsResult>".encode())
+
+    def serve_object(self, path, fault):
+        data, etag = self.server.objects[path], self.server.etag_of(path)
         if self.headers.get("If-Match", etag) != etag:
             raise Denied(412, "PreconditionFailed")
         headers = {"ETag": etag, "Last-Modified": email.utils.formatdate(usegmt=True)}
@@ -258,10 +304,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Denied(400, "InvalidRequest")
         after = query.get("continuation-token", "")
         prefix = f"{bucket}/{query.get('prefix', '')}"
-        keys = sorted(k for k in list(self.server.objects) if k.startswith(prefix) and k > after)
+        keys = {k for k in list(self.server.objects) if k.startswith(prefix)}
+        if query.get("delimiter") == "/":
+            keys = {k if "/" not in k[len(prefix):] else prefix + k[len(prefix):].partition("/")[0] + "/" for k in keys}
+        keys = sorted(k for k in keys if k > after)
         page = keys[: self.server.page]
-        entries = "".join(f"<Contents><Key>{urllib.parse.quote_plus(k.partition('/')[2], safe='/')}</Key><Size>{len(self.server.objects[k])}</Size>"
-                          f"<ETag>&quot;{hashlib.md5(self.server.objects[k]).hexdigest()}&quot;</ETag></Contents>" for k in page)
+        quote = lambda k: urllib.parse.quote_plus(k.partition("/")[2], safe="/")
+        folders = "delimiter" in query
+        entries = "".join(f"<CommonPrefixes><Prefix>{quote(k)}</Prefix></CommonPrefixes>" if folders and k.endswith("/") else
+                          f"<Contents><Key>{quote(k)}</Key><Size>{len(self.server.objects[k])}</Size>"
+                          f"<ETag>{self.server.etag_of(k).replace(chr(34), '&quot;')}</ETag></Contents>" for k in page)
         more = len(page) < len(keys)
         token = f"<NextContinuationToken>{xml.sax.saxutils.escape(page[-1])}</NextContinuationToken>" if more else ""
         body = f"<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}</ListBucketResult>"

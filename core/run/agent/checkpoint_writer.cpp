@@ -54,7 +54,7 @@ struct CheckpointWriter::State {
   std::size_t pending = 0;
   bool stop = false;
   double end = std::numeric_limits<double>::infinity();  ///< by the monotonic clock: the last try is then
-  // Of the thread alone.
+  // Under the lock.
   int failures = 0;  ///< since something was written last
   double failing_since = 0, next_try = 0;
 };
@@ -198,6 +198,11 @@ void CheckpointWriter::end_within(double seconds) {
     state_->end = std::min(state_->end, base::monotonic_seconds() + seconds);
   }
   state_->wake.notify_one();
+}
+
+void CheckpointWriter::kept_elsewhere() {
+  const std::lock_guard lock(state_->mutex);
+  state_->failing_since = base::monotonic_seconds();
 }
 
 void CheckpointWriter::enqueue(Job job) {

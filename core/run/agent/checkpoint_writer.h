@@ -71,6 +71,8 @@ class CheckpointWriter {
   std::size_t pending() const;
   /// Readable when `take` has something.
   int event_fd() const;
+  /// The state of a snapshot is safe in another place: the time to give up begins anew.
+  void kept_elsewhere();
   /// Training has ended: what cannot be written within `seconds` from now is given up.
   void end_within(double seconds);
   /// Waits for nothing any more: what is queued is dropped, and the one being written goes on by itself until

@@ -34,9 +34,20 @@ constexpr double kEndSeconds = 20.0;
 // A shared file system may show another node's file late: NFS remembers what is not there.
 constexpr double kSharedSeconds = 30.0;
 
+/// The next start would take what an earlier run left in the durable tier for the newest of this one.
+void refuse_durable_copies(const AgentOptions& options) {
+  const std::string& to = options.job.checkpoint.durable.to;
+  if (to.empty()) return;
+  if (const auto copies = durable_store(options).list(); !copies.empty())
+    throw base::spec_error("--fresh: the durable tier holds checkpoints of an earlier run, the newest is " +
+                           copies.front().path +
+                           ": set checkpoint.durable.to to another place, or remove them");
+}
+
 /// With --fresh an earlier run's output is moved aside, but never weights that the new one begins from.
 OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
   if (!options.fresh) return OutputDirectory::Earlier::kept;
+  refuse_durable_copies(options);
   std::error_code error;
   const auto output = std::filesystem::weakly_canonical(options.job.output, error);
   const auto from = std::filesystem::weakly_canonical(options.job.model.from, error);
@@ -115,8 +126,10 @@ AgentResult Run::run() {
   begin_cadence();
   if (membership_.leads() && job_.checkpoint.good_after > 0) good_tags_.emplace(job_.checkpoint.good_after);
   try {
+    begin_durable();
     train();
     drain_writer();
+    drain_durable();
   } catch (const std::exception& error) {
     const End end = end_by(error);
     membership_.finish(end);
@@ -210,6 +223,8 @@ void Run::supervise() {
 /// Handles what comes, for `seconds` at most; without them until something does.
 void Run::wait_for_events(std::optional<double> seconds) {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
+  const bool durable = copier_.has_value();
+  if (durable) fds.push_back({copier_->event_fd(), POLLIN, 0});
   const std::size_t attempt = fds.size();
   attempt_->watch(fds);
   const std::size_t nodes = fds.size();
@@ -221,6 +236,7 @@ void Run::wait_for_events(std::optional<double> seconds) {
   if (killed_) return;
   attempt_->take(std::span(fds).subspan(attempt, nodes - attempt));
   if (fds[1].revents != 0) on_saved();
+  if (durable && fds[2].revents != 0) on_durable();
   for (Membership::Event& event : membership_.take(std::span(fds).subspan(nodes)))
     on_node_event(std::move(event));
 }

@@ -16,6 +16,8 @@
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/discovery_file.h"
+#include "core/run/agent/durable_copier.h"
+#include "core/run/agent/durable_tier.h"
 #include "core/run/agent/loss_watch.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
@@ -32,12 +34,17 @@
 
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
 // worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
-// run_checkpoints.cpp brings snapshots to the disk; run_cadence.cpp says how often;
-// run_stop.cpp is how a run is stopped; run_resume.cpp
-// finds where it begins; run_told.cpp is what the ranks report of the training; run_records.cpp is what it
-// says itself, to the log, the sinks and the output directory.
+// run_checkpoints.cpp brings snapshots to the disk, run_durable.cpp checkpoints to the durable tier;
+// run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp finds where it begins;
+// run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself, to the log,
+// the sinks and the output directory.
 
 namespace trainerd::core::run {
+
+/// What opens the storages that the agent's job names.
+io::OpenRemote remote_storages(const AgentOptions& options);
+/// The job's durable tier; nothing is looked at.
+io::CheckpointStore durable_store(const AgentOptions& options);
 
 class Run {
  public:
@@ -87,6 +94,7 @@ class Run {
   bool evaluation_missing() const;
   bool already_trained() const;
   AgentResult already_done();
+  std::optional<io::CheckpointStore::Found> find_newest();
   void begin();
   // Attempts (run.cpp).
   void train();
@@ -131,6 +139,10 @@ class Run {
   void on_message(std::int64_t node, const Completed& m);
   void on_message(std::int64_t node, const SaveDropped& m);
   void on_message(std::int64_t node, const SaveFailed& m);
+  void on_message(std::int64_t node, const DurableBegin& m);
+  void on_message(std::int64_t node, const DurableDrop& m);
+  void on_message(std::int64_t node, const DurableShards& m);
+  void on_message(std::int64_t node, const DurableFailed& m);
   void on_message(std::int64_t node, const Regroup& m);
   void on_message(std::int64_t node, const Held& m);
   void on_message(std::int64_t node, const SaveHeld& m);
@@ -155,6 +167,22 @@ class Run {
     return attempt < attempt_->number() && step > start_.step;
   }
   std::int64_t folder_attempt(std::int64_t step) const;
+  // Copies in the durable tier (run_durable.cpp).
+  void begin_durable();
+  void copy_durably(std::int64_t step, const std::string& folder);
+  void durable_next();
+  void copy_shards_durably(const DurableBegin& m);
+  std::string durable_target(std::int64_t step, const std::string& folder) const;
+  void drop_durable(const std::string& why);
+  void end_durable();
+  void on_durable();
+  void on_durable_shards(const std::string& folder, std::int64_t ranks, std::int64_t bytes);
+  void on_durable_complete(const DurableCopier::Result& result);
+  void durable_failed(const DurableFailed& m, const std::string& node);
+  void copy_from_memory(std::int64_t step);
+  void end_copy_from_memory();
+  void release_copied(std::int64_t step);
+  void drain_durable();
   // How often (run_cadence.cpp).
   void begin_cadence();
   void tell_cadence();
@@ -201,6 +229,8 @@ class Run {
     std::int64_t folder = 1;             ///< the attempt of its folder
     bool in_use = true;                  ///< by this node's writer
     bool dropped = false;                ///< by the job
+    bool copied = false;                 ///< its memory is read for the durable tier
+    bool released = false;               ///< once it is not any more
   };
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
@@ -253,6 +283,14 @@ class Run {
   // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;
   CheckpointParts parts_;  ///< of the leader of several nodes
+  std::optional<DurableCopier> copier_;
+  std::optional<DurableTier> durable_;  ///< the leader's
+  std::string early_choice_;            ///< which of the places it goes on from, before the sinks were open
+  std::optional<DurableTier::Copy> left_to_copy_;  ///< that the durable tier lacks at the start
+  /// The next attempt there, of steps that it has complete.
+  std::map<std::int64_t, std::int64_t> durable_folders_;
+  std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
+  io::TrainingState memory_state_;    ///< of the newest snapshot
 };
 
 }  // namespace trainerd::core::run

@@ -54,6 +54,8 @@ void Run::save_held(const HeldStep& held, double seconds) {
   job.folder = folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
+  end_copy_from_memory();
+  memory_state_ = job.state;
   saving_[held.step] = {.segments = held.segments, .attempt = attempt_->number(), .folder = job.folder};
   if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
@@ -86,6 +88,12 @@ void Run::on_saved() {
     case CheckpointWriter::Outcome::given_up:
       sinks_.each(&io::MetricsSink::on_checkpoint_failure, io::CheckpointFailureRecord{.step = step});
       if (result->failures == 0) std::rethrow_exception(result->error);
+      if (step == kept_elsewhere_) {
+        notify(io::NoticeKind::warning, "the checkpoint of step " + std::to_string(step) +
+                                            " could not be written to the run's directory; it is " +
+                                            last_good_ + ": " + result->problem);
+        return release(step);
+      }
       throw base::checkpoint_error(
           "the checkpoint of step " + std::to_string(step) + " could not be written in " +
           std::to_string(result->failures) +
@@ -162,6 +170,7 @@ void Run::completed(std::int64_t step, const std::string& path) {
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
+  if (membership_.leads()) copy_durably(step, path.substr(path.rfind('/') + 1));
   if (good_tags_) good_tags_->add(step);
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
@@ -175,6 +184,10 @@ void Run::delay_saves() {
 
 /// Its segments can be filled again.
 void Run::release(std::int64_t step) {
+  if (const auto read = saving_.find(step); read != saving_.end() && read->second.copied) {
+    read->second.released = true;
+    return;
+  }
   const auto saved = saving_.extract(step);
   if (!saved.empty()) attempt_->send_saved(saved.mapped().segments);
 }
@@ -182,6 +195,7 @@ void Run::release(std::int64_t step) {
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
 /// to its end: until then their segments stay taken.
 void Run::drop_saves_after(std::int64_t step) {
+  end_copy_from_memory();
   if (good_tags_) good_tags_->drop_after(step);
   std::vector<std::int64_t> idle;
   for (auto& [saved, saving] : saving_) {
@@ -225,6 +239,7 @@ void Run::drop_save(std::int64_t step) {
 /// `node`: where, if not here.
 void Run::save_failed(const SaveFailed& m, const std::string& node) {
   delay_saves();
+  copy_from_memory(m.step);
   sinks_.each(&io::MetricsSink::on_checkpoint_failure, io::CheckpointFailureRecord{.step = m.step});
   if (!std::has_single_bit(static_cast<unsigned>(m.failures))) return;  // the 1st, 2nd, 4th, 8th, ...
   notify(io::NoticeKind::warning,

@@ -303,6 +303,7 @@ io::RunInfo Run::run_info() const {
   if (membership_.leads()) info.earlier = earlier_run_;
   info.host = hosts_text();
   info.data = data_text(job_.data);
+  info.durable = membership_.leads() && job_.checkpoint.durable.on();
   info.adapters = adapters_text(job_.model);
   return info;
 }

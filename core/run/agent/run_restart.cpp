@@ -119,9 +119,7 @@ bool Run::gather_held() {
 /// Where the disk says that training goes on; what is wrong where it does not say.
 std::string Run::find_checkpoint(Go& go) {
   if (!finish_saves(kDiskSeconds)) return "snapshots that are under way do not reach the disk";
-  const auto found = store_.newest_valid([this](const std::string& path, const std::string& why) {
-    notify(io::NoticeKind::warning, "checkpoint " + path + " is damaged and will not be used: " + why);
-  });
+  const auto found = find_newest();
   if (!found && first_step_ == 0) return "";  // from the start
   if (!found || found->where.step < first_step_)
     return "the checkpoint of step " + std::to_string(first_step_) + " is not there any more";

@@ -9,6 +9,7 @@
 #include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
 #include "core/train/snapshot.h"
+#include "io/checkpoint/tiers.h"
 #include "io/lines/earlier_attempt.h"
 #include "io/metrics/event_log.h"
 #include "io/text/text.h"
@@ -55,10 +56,7 @@ void Run::resume() {
   if (const std::string problem = store_.collect_partial(); !problem.empty())
     warn_early("what an earlier run left unfinished is still there: " + problem);
   folders_ = store_.next_attempts();
-  const auto rejected = [this](const std::string& path, const std::string& why) {
-    warn_early("checkpoint " + path + " is damaged and will not be used: " + why);
-  };
-  auto found = store_.newest_valid(rejected);
+  auto found = find_newest();
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
     if (!found || incomplete.step > found->where.step)
       warn_early("checkpoint " + incomplete.path +
@@ -78,6 +76,36 @@ void Run::resume() {
   resumed_ = std::move(found->manifest.state);
   start_.evaluate_first = evaluation_missing();
   evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
+}
+
+/// Of the run's directory and of its durable tier.
+std::optional<io::CheckpointStore::Found> Run::find_newest() {
+  const auto rejected = [this](const std::string& path, const std::string& why) {
+    const std::string message = "checkpoint " + path + " is damaged and will not be used: " + why;
+    if (told_ready_) notify(io::NoticeKind::warning, message);
+    else warn_early(message);
+  };
+  if (!job_.checkpoint.durable.on()) return store_.newest_valid(rejected);
+  const io::CheckpointStore durable = durable_store(options_);
+  auto choice = io::newest_of_tiers(store_, durable, rejected);
+  if (!choice) return std::nullopt;
+  if (!choice->warning.empty()) warn_early(choice->warning);
+  const std::string message = "the newest of the run's directory and its durable tier is " +
+                              choice->found.where.path + (choice->why.empty() ? "" : "; " + choice->why);
+  if (told_ready_) {
+    notify(io::NoticeKind::durable, message);
+  } else {
+    log::info("{}", message);
+    early_choice_ = message;
+  }
+  if (!choice->durable && !choice->in_both && choice->warning.empty())
+    left_to_copy_ = {.step = choice->found.where.step,
+                     .folder = choice->found.where.name(),
+                     .target = choice->found.where.name(),
+                     .ranks = static_cast<std::int64_t>(choice->found.manifest.shards.size()),
+                     .by_leader = true};
+  durable_folders_ = std::move(choice->next_attempts);
+  return std::move(choice->found);
 }
 
 /// Whether the run ended between the checkpoint and the record of the evaluation after its step.
@@ -158,6 +186,10 @@ AgentResult Run::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
   remove_left_targets();
   if (!membership_.leads()) return {step_, 0};
+  if (left_to_copy_) {
+    begin_durable();
+    drain_durable();
+  }
   const bool ended = io::read_earlier_run(output_.steps(), output_.events(), step_).ended;
   if (!ended) {
     sinks_.add(std::make_unique<io::EventLogSink>(output_.events(), step_));

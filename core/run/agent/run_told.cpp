@@ -56,6 +56,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   for (const io::NoticeRecord& change : std::exchange(changes_, {}))
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
     else notify(change.kind, change.message, change.details);
+  if (!early_choice_.empty()) record(io::NoticeKind::durable, std::exchange(early_choice_, {}));
   watch_outlets();
 }
 

@@ -86,6 +86,22 @@ json body(const NodeFailed& m) {
           {"weight", m.weight},
           {"death", m.death}};
 }
+json body(const DurableBegin& m) {
+  return {{"type", "durable_begin"}, {"step", m.step}, {"folder", m.folder}, {"target", m.target}};
+}
+json body(const DurableDrop& m) { return {{"type", "durable_drop"}, {"folder", m.folder}}; }
+json body(const DurableShards& m) {
+  return {{"type", "durable_shards"}, {"folder", m.folder}, {"ranks", m.ranks}, {"bytes", m.bytes}};
+}
+json body(const DurableFailed& m) {
+  return {{"type", "durable_failed"},
+          {"step", m.step},
+          {"folder", m.folder},
+          {"message", m.message},
+          {"retry_seconds", m.retry_seconds},
+          {"failures", m.failures},
+          {"gone", m.gone}};
+}
 json body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
 }
@@ -181,6 +197,12 @@ NodeMessage decode_node_message(const std::string& text) {
       return m;
     }
     if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death")};
+    if (type == "durable_begin") return DurableBegin{j.at("step"), j.at("folder"), j.at("target")};
+    if (type == "durable_drop") return DurableDrop{j.at("folder")};
+    if (type == "durable_shards") return DurableShards{j.at("folder"), j.at("ranks"), j.at("bytes")};
+    if (type == "durable_failed")
+      return DurableFailed{j.at("step"),          j.at("folder"),   j.at("message"),
+                           j.at("retry_seconds"), j.at("failures"), j.at("gone")};
     if (type == "stop") return StopAsked{{j.at("reason"), j.at("signal")}};
     unknown_message(type);
   });

@@ -73,6 +73,16 @@ struct SaveFailed {
   double retry_seconds = 0;
   int failures = 0;  ///< in a row
 };
+/// Copy this node's shards of the checkpoint in that folder to the durable tier.
+struct DurableBegin {
+  std::int64_t step = 0;
+  std::string folder = {};
+  std::string target = {};  ///< its name there
+};
+/// It will not be completed there.
+struct DurableDrop {
+  std::string folder = {};
+};
 /// The run is over for every node.
 struct End {
   bool failed = false;
@@ -104,6 +114,21 @@ struct ShardsSaved {
   double write_seconds = 0;
   std::int64_t attempt = 1;  ///< whose snapshot it is
 };
+/// The node's shards are in the durable tier.
+struct DurableShards {
+  std::string folder = {};
+  std::int64_t ranks = 0;
+  std::int64_t bytes = 0;  ///< that were sent
+};
+/// A try to copy them failed. It is tried again, unless the output directory does not hold them any more.
+struct DurableFailed {
+  std::int64_t step = 0;
+  std::string folder = {};
+  std::string message = {};
+  double retry_seconds = 0;
+  int failures = 0;
+  bool gone = false;
+};
 /// `weight`: how much it tells of the cause.
 struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
@@ -127,7 +152,8 @@ struct StopAsked {
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
 using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
-                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld>;
+                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld, DurableBegin,
+                                 DurableDrop, DurableShards, DurableFailed>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

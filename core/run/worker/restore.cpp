@@ -6,13 +6,14 @@
 
 #include "core/hf/weight_source.h"
 #include "io/checkpoint/checkpoint.h"
+#include "io/s3_storage/s3_storage.h"
 #include "kernels/base/error.h"
 #include "kernels/base/segment.h"
 
 namespace trainerd::core::run {
 
 void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
-                   train::Trainer& trainer, kernels::Backend& backend) {
+                   train::Trainer& trainer, kernels::Backend& backend, const io::FindS3& find_s3) {
   const bool begins = start.held.empty() && start.resume_path.empty();
   if (begins && start.weights_path.empty()) return trainer.initialise();
   if (begins && snapshot.has_base()) trainer.initialise_adapters();
@@ -27,7 +28,7 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
   if (begins) {
     trainer.begin_averages();  // nothing was trained yet
   } else if (start.held.empty()) {
-    io::CheckpointReader reader(start.resume_path);
+    io::CheckpointReader reader(start.resume_path, find_s3 ? io::remote_storages(find_s3) : io::OpenRemote{});
     load(reader);
   } else {
     base::check(held.size() == start.held.size(), "every snapshot to begin from comes with its memory");

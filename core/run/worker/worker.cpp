@@ -182,7 +182,8 @@ void Worker::build(const Start& start) {
       make_reference({job_, start, saver_.snapshot(), *trainer_, *train_,
                       [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
   if (reference) reference_ = reference->checksum();
-  restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend());
+  restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
+                find_s3_);
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
                          reference);

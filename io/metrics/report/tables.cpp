@@ -31,6 +31,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::warning: return "warn";
     case NoticeKind::start:
     case NoticeKind::resume:
+    case NoticeKind::durable:
     case NoticeKind::change: break;
   }
   return "run";

@@ -1,0 +1,233 @@
+#include "core/run/agent/durable_copier.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "io/checkpoint/files.h"
+#include "io/hash/hash.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/memory_file.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::core::run {
+namespace {
+
+/// The job was dropped while it was worked on.
+struct Dropped {};
+/// The run's directory has removed the checkpoint.
+struct SourceGone {};
+
+template <class Read>
+auto from_source(const Read& read) {
+  try {
+    return read();
+  } catch (const io::StorageError& error) {
+    if (io::is_absence(error.error_number)) throw SourceGone{};
+    throw;
+  }
+}
+
+}  // namespace
+
+struct DurableCopier::State {
+  State(const io::CheckpointStore& s, Options o)
+      : source(s), options(std::move(o)), event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {
+    if (!event) throw base::device_error("cannot make an eventfd: " + base::errno_text(errno));
+  }
+
+  void serve();
+  void work(std::unique_lock<std::mutex>& lock, const Job& job);
+  Result attempt(const Job& job);
+  void copy_shards(const Job& job, Result& result);
+  io::CheckpointStore tier();
+  void pace(std::int64_t bytes);
+  void post(Result result);
+
+  io::CheckpointStore source;
+  Options options;
+  base::UniqueFd event;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<Job> queue;
+  std::deque<Result> results;
+  std::optional<io::CheckpointStore> open;  ///< the tier; none: not yet, or not since a job was dropped
+  std::string current;                      ///< folder of the job that is worked on
+  bool dropped = false;                     ///< that one
+  bool stop = false;
+  double next_send = 0;  ///< by the monotonic clock, where the rate is limited
+};
+
+io::CheckpointStore DurableCopier::State::tier() {
+  const std::lock_guard lock(mutex);
+  if (dropped || stop) throw Dropped{};
+  if (!open) open = options.open();
+  return *open;
+}
+
+/// By several threads.
+void DurableCopier::State::pace(std::int64_t bytes) {
+  std::unique_lock lock(mutex);
+  const double now = base::monotonic_seconds(), begin = std::max(now, next_send);
+  if (options.rate_bytes_per_second > 0)
+    next_send = begin + static_cast<double>(bytes) / options.rate_bytes_per_second;
+  wake.wait_for(lock, std::chrono::duration<double>(begin - now), [this] { return dropped || stop; });
+  while (!dropped && !stop && base::monotonic_seconds() < begin)
+    wake.wait_for(lock, std::chrono::duration<double>(begin - base::monotonic_seconds()));
+  if (dropped || stop) throw Dropped{};
+}
+
+void DurableCopier::State::copy_shards(const Job& job, Result& result) {
+  const io::CheckpointStore to = tier();
+  const io::Pace paced = [this](std::int64_t bytes) { pace(bytes); };
+  const std::shared_ptr<io::Storage> from = source.folder(job.folder);
+  for (std::int64_t i = 0; i < job.ranks; ++i) {
+    const std::string file = io::shard_file(job.first_rank + i);
+    if (job.shards.empty()) {
+      const auto shard = from_source([&] { return from->open(file); });
+      result.bytes += to.copy_shard(job.target, file, *shard, paced);
+      continue;
+    }
+    const io::ShardContent& shard = job.shards.at(static_cast<std::size_t>(i));
+    result.bytes += to.copy_shard(job.target, file, io::MemoryFile(shard.bytes), paced);
+    result.written.push_back(
+        {{file, static_cast<std::int64_t>(shard.bytes.size()), io::xxh3_hex(shard.bytes)}, shard.slices});
+  }
+}
+
+DurableCopier::Result DurableCopier::State::attempt(const Job& job) {
+  Result result{.part = job.part,
+                .step = job.step,
+                .folder = job.folder,
+                .ranks = job.ranks,
+                .from_memory = !job.shards.empty()};
+  try {
+    if (job.part == Part::shards) {
+      copy_shards(job, result);
+    } else {
+      const std::string manifest = !job.manifest.empty() ? job.manifest : from_source([&] {
+        return io::read_text(*source.folder(job.folder), io::kManifestFile);
+      });
+      io::StoredCheckpoint stored = tier().complete_copy(job.target, manifest);
+      result.path = std::move(stored.path);
+      result.left_over = std::move(stored.left_over);
+    }
+  } catch (const Dropped&) {
+    result.outcome = Outcome::dropped;
+  } catch (const SourceGone&) {
+    result.outcome = Outcome::gone;
+  } catch (const std::exception& error) {
+    result.outcome = Outcome::failed;
+    result.problem = error.what();
+  }
+  return result;
+}
+
+void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& job) {
+  current = job.folder;
+  dropped = false;
+  for (int failures = 1;; ++failures) {
+    lock.unlock();
+    Result result = attempt(job);
+    lock.lock();
+    if (dropped && result.outcome != Outcome::copied) {
+      result.outcome = Outcome::dropped;
+      open.reset();  // it was stopped
+    }
+    if (result.outcome != Outcome::failed || stop) {
+      post(std::move(result));
+      break;
+    }
+    const double wait =
+        std::min(options.most_seconds, std::ldexp(options.first_seconds, std::min(failures - 1, 20)));
+    result.failures = failures;
+    result.retry_seconds = wait;
+    post(std::move(result));
+    wake.wait_for(lock, std::chrono::duration<double>(wait), [this] { return dropped || stop; });
+  }
+  if (dropped) open.reset();
+  current.clear();
+}
+
+void DurableCopier::State::post(Result result) {
+  results.push_back(std::move(result));
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(event.get(), &one, sizeof(one));
+}
+
+void DurableCopier::State::serve() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    wake.wait(lock, [this] { return stop || !queue.empty(); });
+    if (stop) return;
+    const Job job = std::move(queue.front());
+    queue.pop_front();
+    work(lock, job);
+  }
+}
+
+DurableCopier::DurableCopier(const io::CheckpointStore& source, Options options)
+    : state_(std::make_shared<State>(source, std::move(options))),
+      thread_([state = state_] { state->serve(); }) {}
+
+DurableCopier::~DurableCopier() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+    if (state_->open) state_->open->storage()->stop();
+  }
+  state_->wake.notify_all();
+  thread_.detach();
+}
+
+void DurableCopier::enqueue(Job job) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->queue.push_back(std::move(job));
+  }
+  state_->wake.notify_all();
+}
+
+void DurableCopier::drop(const std::string& folder) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    auto& queue = state_->queue;
+    for (const Job& job : queue)
+      if (job.folder == folder)
+        state_->post({.outcome = Outcome::dropped,
+                      .part = job.part,
+                      .step = job.step,
+                      .folder = folder,
+                      .from_memory = !job.shards.empty()});
+    std::erase_if(queue, [&](const Job& job) { return job.folder == folder; });
+    if (state_->current == folder) {
+      state_->dropped = true;
+      if (state_->open) state_->open->storage()->stop();
+    }
+  }
+  state_->wake.notify_all();
+}
+
+std::optional<DurableCopier::Result> DurableCopier::take() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->results.empty()) return std::nullopt;
+  std::uint64_t one = 0;
+  [[maybe_unused]] const ssize_t n = ::read(state_->event.get(), &one, sizeof(one));
+  Result result = std::move(state_->results.front());
+  state_->results.pop_front();
+  return result;
+}
+
+int DurableCopier::event_fd() const { return state_->event.get(); }
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,273 @@
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "io/checkpoint/files.h"
+#include "io/checkpoint/folders.h"
+#include "io/s3_storage/s3_storage.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): copies of complete checkpoints in the durable tier. Each node copies the shards of
+// its ranks, the leader says of which checkpoint and completes it. Training never waits for it: what fails is
+// tried again behind it, and ends nothing.
+
+namespace trainerd::core::run {
+namespace {
+
+// At the end of a run that is done, and while its copy fails; of one that was stopped, whose scheduler kills
+// it soon.
+constexpr double kDurableDoneSeconds = 300, kDurableFailingSeconds = 60;
+constexpr double kDurableStoppedSeconds = 20;
+// Of one request of a copy, which is tried again after that as a whole, and told of.
+constexpr double kRequestGivesUpSeconds = 10;
+
+}  // namespace
+
+io::OpenRemote remote_storages(const AgentOptions& options) {
+  if (!options.find_s3) return {};
+  return io::remote_storages([find = options.find_s3] {
+    io::S3Settings settings = find();
+    settings.give_up_seconds = settings.first_seconds = kRequestGivesUpSeconds;
+    return settings;
+  });
+}
+
+io::CheckpointStore durable_store(const AgentOptions& options) {
+  const io::DurableOptions& durable = options.job.checkpoint.durable;
+  return {io::open_storage(durable.to, remote_storages(options)),
+          {.keep = durable.keep, .keep_every = durable.keep_every}};
+}
+
+void Run::begin_durable() {
+  const io::DurableOptions& options = job_.checkpoint.durable;
+  if (!options.on()) return;
+  copier_.emplace(store_, DurableCopier::Options{.open = [this] { return durable_store(options_); },
+                                                 .rate_bytes_per_second = options.rate_bytes_per_second});
+  if (!membership_.leads()) return;
+  durable_.emplace(options);
+  log::info("durable tier: {}", options.to);
+  if (!left_to_copy_) return;
+  // It may have been on its way when the run ended. Another layout may have saved it.
+  store_.pinned().pin(left_to_copy_->folder);
+  durable_->add(*std::exchange(left_to_copy_, std::nullopt));
+  durable_next();
+}
+
+/// Of its folder in the tier: one that is complete there is not written over.
+std::string Run::durable_target(std::int64_t step, const std::string& folder) const {
+  const auto there = durable_folders_.find(step);
+  const std::int64_t attempt = io::parse_folder(folder)->attempt;
+  return io::folder_name(step, there == durable_folders_.end() ? attempt : std::max(attempt, there->second));
+}
+
+/// A checkpoint of the run's directory is complete.
+void Run::copy_durably(std::int64_t step, const std::string& folder) {
+  if (!durable_ || durable_->copies(folder)) return;
+  const bool last = stop_ || step >= job_.steps;
+  if (!last && !durable_->is_due(step, base::monotonic_seconds())) return;
+  store_.pinned().pin(folder);
+  const auto before = durable_->add({.step = step,
+                                     .folder = folder,
+                                     .target = durable_target(step, folder),
+                                     .ranks = attempt_->plan().layout.grid.ranks()});
+  if (before) store_.pinned().unpin(*before);
+  durable_next();
+}
+
+void Run::durable_next() {
+  if (durable_->is_superseded()) drop_durable("a newer checkpoint takes its place");
+  auto copy = durable_->begin(base::monotonic_seconds());
+  if (!copy) return;
+  if (copy->by_leader)
+    return copier_->enqueue(
+        {.step = copy->step, .folder = copy->folder, .target = copy->target, .ranks = copy->ranks});
+  const DurableBegin begin{copy->step, copy->folder, copy->target};
+  if (!membership_.alone()) membership_.send(begin);
+  copy_shards_durably(begin);
+}
+
+void Run::copy_shards_durably(const DurableBegin& m) {
+  const NodeRanks& here = attempt_->plan().here;
+  copier_->enqueue({.step = m.step,
+                    .folder = m.folder,
+                    .target = m.target,
+                    .first_rank = here.first,
+                    .ranks = here.count});
+}
+
+/// The leader's: no node goes on with the copy under way.
+void Run::drop_durable(const std::string& why) {
+  const DurableTier::Copy copy = *durable_->copying();
+  log::warn("the durable copy of step {} is dropped: {}", copy.step, why);
+  copier_->drop(copy.folder);
+  if (!membership_.alone()) membership_.send(DurableDrop{copy.folder});
+  end_durable();
+}
+
+void Run::end_durable() {
+  if (!durable_->copying()->from_memory) store_.pinned().unpin(durable_->copying()->folder);
+  durable_->end();
+}
+
+void Run::on_durable() {
+  auto result = copier_->take();
+  if (!result) return;
+  if (result->from_memory && result->outcome != DurableCopier::Outcome::failed) release_copied(result->step);
+  const bool leads = membership_.leads();
+  if (leads && !durable_->copies(result->folder)) return;  // dropped meanwhile
+  switch (result->outcome) {
+    case DurableCopier::Outcome::copied:
+      if (result->part == DurableCopier::Part::completion) return on_durable_complete(*result);
+      if (result->from_memory) {
+        durable_->copying()->manifest = io::to_json(memory_state_, result->written);
+        io::parse_manifest(durable_->copying()->manifest);
+      }
+      if (leads) return on_durable_shards(result->folder, result->ranks, result->bytes);
+      return membership_.send(DurableShards{result->folder, result->ranks, result->bytes});
+    case DurableCopier::Outcome::dropped: return;
+    case DurableCopier::Outcome::gone:
+    case DurableCopier::Outcome::failed: {
+      const DurableFailed failed{result->step,     result->folder,
+                                 result->problem,  result->retry_seconds,
+                                 result->failures, result->outcome == DurableCopier::Outcome::gone};
+      if (leads) return durable_failed(failed, "");
+      return membership_.send(failed);
+    }
+  }
+}
+
+void Run::on_durable_shards(const std::string& folder, std::int64_t ranks, std::int64_t bytes) {
+  if (!durable_ || !durable_->copies(folder)) return;
+  DurableTier::Copy& copy = *durable_->copying();
+  copy.bytes += bytes;
+  copy.ranks_left -= ranks;
+  copy.failing_since = 0;
+  if (copy.ranks_left > 0) return;
+  copier_->enqueue({.part = DurableCopier::Part::completion,
+                    .step = copy.step,
+                    .folder = copy.folder,
+                    .target = copy.target,
+                    .manifest = copy.manifest});
+}
+
+void Run::on_durable_complete(const DurableCopier::Result& result) {
+  const DurableTier::Copy copy = *durable_->copying();
+  const double seconds = base::monotonic_seconds() - copy.begun;
+  sinks_.each(&io::MetricsSink::on_durable, io::DurableRecord{.step = copy.step, .bytes = copy.bytes});
+  notify(io::NoticeKind::durable,
+         "the checkpoint of step " + std::to_string(copy.step) + " is in the durable tier: " + result.path +
+             ", " + io::with_unit(static_cast<double>(copy.bytes), "B") + " sent in " +
+             io::short_duration(seconds) + (copy.from_memory ? ", from the snapshot in memory" : ""));
+  if (!result.left_over.empty())
+    notify(io::NoticeKind::warning,
+           "older checkpoints of the durable tier could not be removed, which is tried again after the next "
+           "one: " +
+               result.left_over);
+  if (copy.from_memory) {
+    last_good_ = result.path;
+    writer_.kept_elsewhere();
+    kept_elsewhere_ = copy.step;
+  }
+  end_durable();
+  durable_next();
+}
+
+/// `node`: where, if not here.
+void Run::durable_failed(const DurableFailed& m, const std::string& node) {
+  if (!durable_ || !durable_->copies(m.folder)) return;
+  if (m.gone) {
+    drop_durable("it is not in the run's directory any more");
+    return durable_next();
+  }
+  DurableTier::Copy& copy = *durable_->copying();
+  const double now = base::monotonic_seconds();
+  if (copy.failing_since == 0) copy.failing_since = now;
+  sinks_.each(&io::MetricsSink::on_durable, io::DurableRecord{.step = m.step, .failed = true});
+  if (std::has_single_bit(static_cast<unsigned>(m.failures)))
+    notify(io::NoticeKind::warning,
+           "the checkpoint of step " + std::to_string(m.step) + " could not be copied to the durable tier" +
+               (node.empty() ? "" : " by " + node) + ", try " + std::to_string(m.failures) + ": " +
+               m.message + "; the next try is in " + io::short_duration(m.retry_seconds) +
+               ", training goes on");
+  if (now - copy.failing_since >= job_.checkpoint.give_up_seconds) {
+    notify(io::NoticeKind::warning, "the durable copy of step " + std::to_string(m.step) +
+                                        " is given up after " + io::short_duration(now - copy.failing_since) +
+                                        " (checkpoint.give_up); the next checkpoint is tried again");
+    drop_durable("it is given up");
+  }
+  durable_next();
+}
+
+/// The run's directory could not be written: the tier is tried from the snapshot, on one node. It has until
+/// the next snapshot, since training waits for no copy.
+void Run::copy_from_memory(std::int64_t step) {
+  if (!durable_ || !membership_.alone() || !durable_->idle()) return;
+  const auto saving = saving_.find(step);
+  const HeldStep* held = snapshots_->find(step);
+  if (saving == saving_.end() || saving->second.dropped || held == nullptr || memory_state_.step != step)
+    return;
+  const NodeRanks& here = attempt_->plan().here;
+  const std::string folder = io::folder_name(step, saving->second.folder);
+  DurableCopier::Job job{
+      .step = step, .folder = folder, .target = durable_target(step, folder), .ranks = here.count};
+  for (std::int64_t i = 0; i < here.count; ++i) {
+    job.memory.push_back(snapshots_->segment(here.first + i, held->segments.at(static_cast<std::size_t>(i))));
+    job.shards.push_back({job.memory.back()->bytes().first(
+                              static_cast<std::size_t>(held->bytes.at(static_cast<std::size_t>(i)))),
+                          snapshots_->slices(here.first + i)});
+  }
+  saving->second.copied = true;
+  durable_->add(
+      {.step = step, .folder = folder, .target = job.target, .ranks = here.count, .from_memory = true});
+  durable_->begin(base::monotonic_seconds());
+  copier_->enqueue(std::move(job));
+}
+
+/// The segment of a snapshot is needed.
+void Run::end_copy_from_memory() {
+  if (durable_ && durable_->copying() != nullptr && durable_->copying()->from_memory &&
+      durable_->copying()->ranks_left > 0)
+    drop_durable("a newer snapshot takes its place");
+}
+
+void Run::release_copied(std::int64_t step) {
+  const auto saving = saving_.find(step);
+  if (saving == saving_.end() || !std::exchange(saving->second.copied, false)) return;
+  if (saving->second.released) release(step);
+}
+
+/// The end of a run waits for the copy of its last checkpoint, for a while.
+void Run::drain_durable() {
+  if (!durable_ || durable_->idle() || killed_) return;
+  const double begin = base::monotonic_seconds();
+  const auto left = [&] {
+    const DurableTier::Copy* copy = durable_->copying();
+    const bool fails = copy != nullptr && copy->failing_since > 0;
+    const double seconds = stop_   ? kDurableStoppedSeconds
+                           : fails ? kDurableFailingSeconds
+                                   : kDurableDoneSeconds;
+    return begin + seconds - base::monotonic_seconds();
+  };
+  log::info("the copy to the durable tier {} has up to {} to end", job_.checkpoint.durable.to,
+            io::short_duration(left()));
+  while (!durable_->idle() && !killed_ && !lost_node_ && left() > 0) wait_for_events(left());
+  if (durable_->idle() || killed_) return;
+  notify(io::NoticeKind::warning,
+         "the checkpoint of the last step is not in the durable tier " + job_.checkpoint.durable.to +
+             " yet: the next run of this job copies it, and sends only what is missing");
+}
+
+void Run::on_message(std::int64_t, const DurableBegin& m) { copy_shards_durably(m); }
+
+void Run::on_message(std::int64_t, const DurableDrop& m) { copier_->drop(m.folder); }
+
+void Run::on_message(std::int64_t, const DurableShards& m) { on_durable_shards(m.folder, m.ranks, m.bytes); }
+
+void Run::on_message(std::int64_t node, const DurableFailed& m) {
+  durable_failed(m, membership_.name_of(node));
+}
+
+}  // namespace trainerd::core::run

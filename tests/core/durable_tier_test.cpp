@@ -1,0 +1,135 @@
+// Which checkpoints are copied to the durable tier, and the thread that copies them.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "core/run/agent/durable_copier.h"
+#include "core/run/agent/durable_tier.h"
+#include "io/checkpoint/files.h"
+#include "kernels/base/clock.h"
+#include "tests/io/checkpoint_support.h"
+#include "tests/io/temp_dir.h"
+
+namespace base = trainerd::base;
+namespace io = trainerd::io;
+namespace test = trainerd::test;
+using trainerd::core::run::DurableCopier;
+using trainerd::core::run::DurableTier;
+using Outcome = DurableCopier::Outcome;
+
+namespace {
+
+DurableCopier::Result result_of(DurableCopier& copier) {
+  for (;;) {
+    if (auto result = copier.take()) return *std::move(result);
+    ::usleep(1000);
+  }
+}
+
+struct Setup {
+  test::TempDir dir;
+  io::CheckpointStore source{dir / "run", 9};
+  std::string save(std::int64_t step) {
+    const test::Shard shard = test::stamped_shard(step);
+    const io::ShardContent content = shard.content();
+    return source.write(test::state_at(step), std::span(&content, 1)).name();
+  }
+  DurableCopier::Options options(const std::string& to) {
+    return {.open = [path = dir / to] { return io::CheckpointStore(io::open_storage(path), {.keep = 1}); },
+            .first_seconds = 1e-3,
+            .most_seconds = 1e-2};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoint is due for the durable tier by steps or by time", "[durable]") {
+  const auto copy = [](DurableTier& tier, std::int64_t step, double now) {
+    tier.add({.step = step, .folder = std::to_string(step)});
+    REQUIRE(tier.begin(now));
+    tier.end();
+  };
+  DurableTier every({.to = "x"});
+  copy(every, 5, 0);
+  CHECK(every.is_due(6, 0));
+  DurableTier steps({.to = "x", .every = {.steps = 100}});
+  CHECK(steps.is_due(7, 0));
+  copy(steps, 7, 0);
+  CHECK_FALSE(steps.is_due(99, 1e9));
+  CHECK(steps.is_due(103, 0));
+  copy(steps, 103, 0);
+  CHECK_FALSE(steps.is_due(199, 0));
+  CHECK(steps.is_due(50, 0));  // after a rollback
+  DurableTier time({.to = "x", .every = {.seconds = 60}});
+  copy(time, 7, 1000);
+  CHECK_FALSE(time.is_due(99, 1059));
+  CHECK(time.is_due(99, 1060));
+}
+
+TEST_CASE("one copy is under way, and a newer one replaces what has not begun or fails", "[durable]") {
+  DurableTier tier({.to = "x"});
+  CHECK_FALSE(tier.add({.step = 1, .folder = "a"}));
+  REQUIRE(tier.begin(0));
+  CHECK_FALSE(tier.add({.step = 2, .folder = "b"}));
+  CHECK(tier.add({.step = 3, .folder = "c"}) == "b");
+  CHECK_FALSE(tier.begin(0));
+  CHECK(tier.copies("a"));
+  CHECK_FALSE(tier.is_superseded());
+  tier.copying()->failing_since = 5;
+  CHECK(tier.is_superseded());
+  tier.end();
+  CHECK(tier.begin(0)->folder == "c");
+  tier.end();
+  CHECK(tier.idle());
+}
+
+TEST_CASE("shards and marker are copied, and tried again until the tier takes them", "[durable]") {
+  Setup s;
+  const std::string folder = s.save(10);
+  test::write_file(s.dir / "tier", "in the way");
+  DurableCopier copier(s.source, s.options("tier"));
+  copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
+  for (int failures = 1; failures <= 3; ++failures) {
+    const auto failed = result_of(copier);
+    REQUIRE(failed.outcome == Outcome::failed);
+    CHECK(failed.failures == failures);
+    CHECK(failed.problem.find(s.dir / "tier") != std::string::npos);
+  }
+  std::filesystem::remove(s.dir / "tier");
+  auto copied = result_of(copier);
+  while (copied.outcome == Outcome::failed) copied = result_of(copier);
+  REQUIRE(copied.outcome == Outcome::copied);
+  CHECK(copied.bytes > 0);
+  CHECK(io::list_checkpoints(s.dir / "tier").empty());
+  copier.enqueue({.part = DurableCopier::Part::completion, .step = 10, .folder = folder, .target = folder});
+  CHECK(result_of(copier).path == s.dir / "tier/step-00000010");
+  CHECK(io::verify_checkpoint(s.dir / "tier/step-00000010").state.step == 10);
+  // What the run has removed meanwhile is gone, and no failure.
+  copier.enqueue({.step = 20, .folder = "step-00000020", .target = "step-00000020", .ranks = 1});
+  CHECK(result_of(copier).outcome == Outcome::gone);
+}
+
+TEST_CASE("a copy keeps to its rate, and one that is dropped ends at once", "[durable]") {
+  Setup s;
+  const std::string folder = s.save(10);
+  DurableCopier::Options options = s.options("tier");
+  options.rate_bytes_per_second = 1;  // the first piece goes at once, the next in minutes
+  DurableCopier copier(s.source, options);
+  copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
+  CHECK(result_of(copier).outcome == Outcome::copied);
+  const double begin = base::monotonic_seconds();
+  copier.enqueue({.step = 10, .folder = folder, .target = "step-00000010.2", .ranks = 1});
+  copier.enqueue({.step = 10, .folder = "other", .target = "other", .ranks = 1});
+  ::usleep(50'000);
+  CHECK_FALSE(copier.take());
+  copier.drop("other");
+  CHECK(result_of(copier).folder == "other");
+  copier.drop(folder);
+  CHECK(result_of(copier).outcome == Outcome::dropped);
+  CHECK(base::monotonic_seconds() - begin < 30);
+  CHECK(io::list_checkpoints(s.dir / "tier").empty());
+}

@@ -1,0 +1,185 @@
+"""Copies of checkpoints in a durable tier, a directory or an object store that fails: training never waits for it, and a run whose output
+is gone goes on from it."""
+
+import errno
+import unittest
+
+from nodes_test import free_port
+from s3_server import Store
+from support import *
+
+
+class Durable(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.store = Store()
+        self.addCleanup(self.store.server_close)
+        self.addCleanup(self.store.shutdown)
+        self.environment = {**{k: v for k, v in os.environ.items() if not k.startswith("AWS_")}, **self.store.environment()}
+
+    def durable(self, to="s3://safe/runs/a", **more):
+        return [f"--set=checkpoint.durable.{key}={value}" for key, value in {"to": to, **more}.items()]
+
+    def stored(self, prefix="safe/runs/a"):
+        """Folders of complete checkpoints in the store."""
+        return sorted(k.split("/")[-2] for k in list(self.store.objects) if k.startswith(prefix) and k.endswith("/COMPLETE"))
+
+    def notices(self, kind, name="a"):
+        return [e["message"] for e in self.events(name) if e["event"] == kind]
+
+    def checkpoint(self, *args, status=0):
+        done = subprocess.run([BINARY, "checkpoint", *args], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_a_run_whose_output_is_lost_goes_on_bit_for_bit_from_a_store_that_fails(self):
+        self.run_job(self.job("whole"))
+        # Credentials that expire and must be fetched anew, and every kind of failure.
+        self.store.lifetime = 1
+        del self.environment["AWS_ACCESS_KEY_ID"], self.environment["AWS_SECRET_ACCESS_KEY"]
+        self.environment |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{self.store.url}/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN": self.store.token}
+        seen = []
+
+        def fault(handler):
+            with self.store.lock:
+                seen.append(handler.path)
+                turn = len(seen) % 17
+            if turn == 8:
+                time.sleep(0.2)
+            return {1: 503, 4: "cut", 7: 500, 11: "drop"}.get(turn)
+
+        self.store.fault = fault
+        output = self.run_job(self.job(), "--stop-after", "12", *self.durable(keep=2), env=self.environment)
+        self.assertNotIn("ASIA", output)
+        stored = self.stored()
+        self.assertTrue(stored and len(stored) <= 2 and stored[-1] >= "step-00000012", stored)
+        self.assertTrue(self.notices("durable"), self.events())
+        self.assertIn("s3://safe/runs/a/" + stored[-1], self.notices("durable")[-1])
+        self.assertEqual(self.store.uploads, {})
+        # From outside.
+        self.assertIn(stored[-1], self.checkpoint("list", "s3://safe/runs/a"))
+        self.assertIn("checksums OK", self.checkpoint("verify", "s3://safe/runs/a"))
+        self.assertIn("shard-00000.safetensors", self.checkpoint("show", f"s3://safe/runs/a/{stored[-1]}"))
+        self.assertIn("bit for bit", self.checkpoint("diff", "s3://safe/runs/a", self.root / "a"))
+        # The disk is lost.
+        last = self.last_step()
+        shutil.rmtree(self.root / "a")
+        output = self.run_job(self.job(), *self.durable(keep=2), env=self.environment)
+        self.assertIn(f"resuming from s3://safe/runs/a/{stored[-1]}", output)
+        self.assertIn("holds none", self.notices("durable")[0])
+        self.assertEqual(self.losses(), self.losses("whole")[last:])
+        self.assertEqual(self.stored()[-1], "step-00000024")
+        # Nothing is left to do, and nothing is sent again.
+        self.store.requests.clear()
+        self.assertIn("all 24 steps are done already", self.run_job(self.job(), *self.durable(keep=2), env=self.environment))
+        self.assertEqual([r for r in self.store.requests if r[0] in ("PUT", "POST", "DELETE")], [])
+
+    def test_the_newest_that_is_whole_is_taken_of_both_places_and_said(self):
+        job, place = self.job(), self.root / "place"
+        self.run_job(job, "--stop-after", "10", *self.durable(place))
+        newest = self.checkpoints()[-1]
+        self.assertEqual(sorted(p.name for p in place.iterdir())[-1], newest.name)
+        shard = newest / "shard-00000.safetensors"
+        data = bytearray(shard.read_bytes())
+        data[-5] ^= 1
+        shard.write_bytes(data)
+        output = self.run_job(job, "--stop-after", "14", *self.durable(place))
+        self.assertRegex(output, rf"{newest} is damaged and will not be used")
+        self.assertIn(f"resuming from {place}/{newest.name}", output)
+        # With both whole it is the run's own.
+        self.assertIn(f"resuming from {self.root}/a/", self.run_job(job, "--stop-after", "16", *self.durable(place)))
+        self.assertIn("holds checkpoints of an earlier run", self.run_job(job, "--fresh", *self.durable(place), status=2))
+        # What the tier lacks when the run begins is copied to it.
+        shutil.rmtree(place)
+        self.run_job(job, *self.durable(place))
+        again = [p.name for p in place.iterdir() if (p / "COMPLETE").exists()]
+        self.assertIn("step-00000024", again)
+        shutil.rmtree(place)
+        self.assertIn("all 24 steps are done", self.run_job(job, *self.durable(place)))
+        self.assertTrue((place / "step-00000024" / "COMPLETE").exists())
+
+    def test_an_unreachable_tier_stops_nothing_but_a_start_from_nothing(self):
+        job = self.job()
+        process = self.start(job, *self.durable(), "--set=steps=100000", env=self.environment)
+        self.wait_for(process, self.stored, "a first copy")
+        self.store.fault = lambda handler: 503
+        self.wait_for(process, lambda: [m for m in self.notices("warning") if "could not be copied" in m], "the failure is an event", 2 * PATIENCE)
+        step = self.last_step()
+        self.wait_for_step(process, step + 10)
+        address = json.loads((self.root / "a" / "metrics.json").read_text())[0]["targets"][0]
+        metrics = scrape(address)
+        self.assertRegex(metrics, r"(?m)^trainerd_durable_checkpoint_failures_total [1-9]")
+        self.assertRegex(metrics, r"(?m)^trainerd_durable_checkpoint_age_seconds [1-9]")
+        self.assertRegex(metrics, r"(?m)^trainerd_durable_checkpoints_total [1-9]")
+        # The store is back before the run ends.
+        before = self.stored()
+        self.store.fault = lambda handler: None
+        self.wait_for(process, lambda: self.stored() != before, "another copy", 2 * PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=2 * PATIENCE)
+        self.assertEqual(process.returncode, 143, output)
+        self.store.fault = lambda handler: 503
+        process = self.start(job, *self.durable(), "--set=steps=100000", env=self.environment)
+        self.read_until(process, "may hold a newer checkpoint")
+        self.read_until(process, "resuming from")
+        process.kill()
+        process.wait()
+        shutil.rmtree(self.root / "a")
+        output = self.run_job(job, *self.durable(), status=5, env=self.environment)
+        self.assertIn("nothing begins at step 1", output)
+        self.assertEqual(self.steps(), [])
+
+    def test_while_the_disk_is_full_the_snapshot_in_memory_goes_to_the_tier(self):
+        rules, environment = self.failing_disk()
+        self.run_job(self.job("whole"))
+        rules.write_text(f"write {errno.ENOSPC} /step-0000\n")
+        job = self.job()
+        process = self.start(job, *self.durable(), "--set=checkpoint.every=0", "--stop-after=7",
+                             env={**environment, **self.environment, "LD_PRELOAD": environment["LD_PRELOAD"]})
+        self.wait_for(process, self.stored, "a copy of the snapshot")
+        output, _ = process.communicate(timeout=2 * PATIENCE)  # the disk stays full
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(self.checkpoints(), [])
+        self.assertIn("from the snapshot in memory", self.notices("durable")[0])
+        last = self.last_step()
+        shutil.rmtree(self.root / "a")
+        self.run_job(job, *self.durable(), env=self.environment)
+        self.assertEqual(self.losses(), self.losses("whole")[last:])
+
+    def test_nodes_copy_the_shards_of_their_ranks(self):
+        layout = ["--set=parallel.dp=2", "--set=batch.micro=1"]
+        self.run_job(self.job("whole"), *layout)
+        job, port = self.job(), free_port()
+        options = [*layout, *self.durable(), "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}", "--stop-after", "12"]
+        nodes = [self.start(job, *options, "--node", str(node), env=self.environment) for node in (0, 1)]
+        for process in nodes:
+            output, _ = process.communicate(timeout=2 * PATIENCE)
+            self.assertEqual(process.returncode, 0, output)
+        self.assertIn("2 shards", self.checkpoint("verify", "s3://safe/runs/a"))
+        last = self.last_step()
+        shutil.rmtree(self.root / "a")
+        self.run_job(job, *layout, *self.durable(), env=self.environment)
+        self.assertEqual(self.losses(), self.losses("whole")[last:])
+
+    def test_objects_are_files_of_a_storage_through_failures(self):
+        """By the storage alone (`test_io [.s3-storage]`)."""
+        for failing in (False, True):
+            turns = []
+
+            def fault(handler):
+                with self.store.lock:
+                    turns.append(handler.path)
+                    return {1: 503, 3: "cut", 5: "drop"}.get(len(turns) % 23) if failing else None
+
+            self.store.fault = fault
+            self.store.page = 3 if failing else 1000
+            cases = "an interrupted copy*" if failing else "[.s3-storage]"
+            done = subprocess.run([os.environ["TRAINERD_TEST_IO"], cases], env=self.environment, capture_output=True, text=True,
+                                  timeout=4 * PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertGreater(len(turns), 60 if failing else 300)
+            self.assertEqual(([k for k in self.store.objects if k.startswith("written/")], self.store.uploads), ([], {}))
+
+
+if __name__ == "__main__":
+    unittest.main()
