@@ -90,11 +90,11 @@ TEST_CASE("a job of pairs reads pairs, and what does not go with them is told wi
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 
   CHECK(problems(with("format: tokens", "dpo: {beta: -1}")) ==
-        Lines{"job.yaml:7:19: loss.dpo.beta: must be at least 0, got '-1' (nearest valid: 0)"});
+        Lines{"job.yaml:7:20: loss.dpo.beta: must be at least 0, got '-1' (nearest valid: 0)"});
   CHECK(problems(with("format: tokens", "dpo: {beta: 0.1, label_smoothing: 0.5}")) ==
-        Lines{"job.yaml:7:41: loss.dpo.label_smoothing: must be less than 0.5, got '0.5'"});
+        Lines{"job.yaml:7:42: loss.dpo.label_smoothing: must be less than 0.5, got '0.5'"});
   CHECK(problems(with("format: tokens", "dpo: {label_smoothing: 0.1}")) ==
-        Lines{"job.yaml:7:30: loss.dpo.label_smoothing: has no effect: loss.dpo.beta is 0; leave it out"});
+        Lines{"job.yaml:7:31: loss.dpo.label_smoothing: has no effect: loss.dpo.beta is 0; leave it out"});
   const auto told = [&](const std::string& made, const std::string& what) {
     const Lines lines = problems(made);
     CAPTURE(lines, what);
