@@ -121,6 +121,22 @@ TEST_CASE("a job of pairs reads pairs, and what does not go with them is told wi
        "data.packing: pairs are for direct preference optimisation");
 }
 
+TEST_CASE("an evaluation of averaged weights needs them, and fp32 weights", "[spec]") {
+  std::string text = kBlend;
+  text += "evaluate: {every: 2, batches: 1, ema: true}\n";
+  const std::string valid = "  valid: [v.txt]\n";
+  text.insert(text.find("evaluate:"), valid);
+  CHECK(problems(text) ==
+        Lines{"job.yaml:14:39: evaluate.ema: has no effect: ema.decay is 0, so there are no averaged "
+              "weights; leave it out"});
+  const std::string average = "ema: {decay: 0.9}\n";
+  CHECK(problems(text + average).empty());
+  const Lines narrow = problems(text + average + "precision: {compute: bf16, master: bf16}\n");
+  REQUIRE(narrow.size() == 1);
+  CHECK_THAT(narrow[0],
+             Catch::Contains("evaluate.ema: the averages are fp32") && Catch::Contains("set that to fp32"));
+}
+
 TEST_CASE("a blend is in place of data.train, and of files", "[spec][sources]") {
   const Lines both = problems_with_data("{train: a.txt, sources: [{path: b, weight: 1}]}");
   REQUIRE(both.size() == 1);
