@@ -156,7 +156,7 @@ std::shared_ptr<const ReferenceTable> make_reference(const ReferenceWork& work) 
   Start from_the_start = work.start;
   from_the_start.held.clear();
   from_the_start.resume_path.clear();
-  restore_state(from_the_start, {}, work.snapshot, work.trainer, work.trainer.backend());
+  restore_state(from_the_start, {}, work.snapshot, work.trainer, work.trainer.backend(), work.find_s3);
   compute(work, missing, *table);
   if (!first) return table;
   table->write(path, data);

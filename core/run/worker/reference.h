@@ -49,6 +49,7 @@ struct ReferenceWork {
   const train::Snapshot& snapshot;
   train::Trainer& trainer;
   io::TokenBlend& data;
+  const io::FindS3& find_s3;
   std::function<void(const io::NoticeRecord&)> tell;  ///< of rank 0 alone
   std::function<void()> batch_done;                   ///< throws where the run is over
 };

@@ -179,7 +179,7 @@ void Worker::build(const Start& start) {
       if (rank_number_ == 0) send(notice);
   }
   const auto reference =
-      make_reference({job_, start, saver_.snapshot(), *trainer_, *train_,
+      make_reference({job_, start, saver_.snapshot(), *trainer_, *train_, find_s3_,
                       [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
   if (reference) reference_ = reference->checksum();
   restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
