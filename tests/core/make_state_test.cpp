@@ -23,12 +23,12 @@
 namespace trainerd::core {
 namespace {
 
-/// A value of a tensor at a place of it, between -1 and 1.
+/// A value of a tensor at a place of it, from 0 to 0.02: weights that can be trained, and squares.
 float value_of(std::uint64_t tensor, std::uint64_t index) {
   std::uint64_t x = tensor + index * 0x9e3779b97f4a7c15;  // splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return static_cast<float>(static_cast<std::int64_t>(x ^ (x >> 31))) * 0x1p-63F;
+  return static_cast<float>(x ^ (x >> 31)) * 0.02F * 0x1p-64F;
 }
 
 TEST_CASE("make a checkpoint of generated state", "[.make-state]") {

@@ -52,7 +52,7 @@ class Kills(StateTest):
                     if who == "worker" and workers:
                         os.kill(chance.choice(workers), signal.SIGKILL)
                     elif who == "worker":
-                        continue  # before there were any: what it began is gone on from by the next start
+                        process.kill()  # before there were any
                     else:
                         process.kill()
                         for worker in workers if who == "all" else []:
