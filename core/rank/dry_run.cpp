@@ -65,7 +65,13 @@ std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layo
   return bytes;
 }
 
-std::int64_t snapshot_segments(const job::JobSpec& job) { return job.checkpoint.memory.never() ? 2 : 3; }
+std::int64_t snapshot_segments(const job::JobSpec& job) {
+  return 2 + (job.checkpoint.memory.never() ? 0 : 1) + (job.checkpoint.partner ? 1 : 0);
+}
+
+std::int64_t host_snapshots(const job::JobSpec& job) {
+  return snapshot_segments(job) + (job.checkpoint.partner ? 2 : 0);
+}
 
 std::int64_t device_overhead(const parallel::Topology& t, std::int64_t reserve) {
   if (t.device_memory_bytes == 0) return 0;

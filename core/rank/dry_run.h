@@ -41,7 +41,11 @@ std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layo
 
 /// Snapshot segments that a node keeps of each of its ranks: one is filled while the other is written. With
 /// snapshots that stay in memory there is a third: two take turns however long the other is written.
+/// With copies by a partner there is one more, for what is being sent.
 std::int64_t snapshot_segments(const job::JobSpec& job);
+/// What a node has memory for, of each of its ranks: its segments, and with partners two copies of those of a
+/// rank of another node.
+std::int64_t host_snapshots(const job::JobSpec& job);
 
 /// What a rank takes of its device, and of its node.
 struct RankNeeds {

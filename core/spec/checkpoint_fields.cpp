@@ -33,7 +33,8 @@ void add_durable(FieldTable& t, io::DurableOptions& d) {
 
 }  // namespace
 
-void add_checkpoint(FieldTable& t, io::CheckpointOptions& c) {
+void add_checkpoint(FieldTable& t, job::JobSpec& job) {
+  io::CheckpointOptions& c = job.checkpoint;
   t.add("checkpoint.every", StepsOrDuration{&c.every, true},
         "time (`30s`, `10m`, `2h`) or steps (a plain integer) between checkpoints; 0: only at the end and "
         "when stopped; auto: the optimum from what saves were measured to cost and `mtbf`")
@@ -58,7 +59,7 @@ void add_checkpoint(FieldTable& t, io::CheckpointOptions& c) {
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "
         "continues meanwhile")
       .at_least(0);
-  add_memory_tiers(t, c);
+  add_memory_tiers(t, job);
   add_durable(t, c.durable);
 }
 

@@ -41,9 +41,9 @@ void add_group_norms(FieldTable& t, io::MetricsOptions& m);
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
 
 /// The keys of checkpoints and of their durable tier.
-void add_checkpoint(FieldTable& t, io::CheckpointOptions& c);
+void add_checkpoint(FieldTable& t, job::JobSpec& job);
 /// The keys of snapshots that stay in memory.
-void add_memory_tiers(FieldTable& t, io::CheckpointOptions& c);
+void add_memory_tiers(FieldTable& t, job::JobSpec& job);
 
 /// The keys of the cache of data at s3://.
 void add_cache(FieldTable& t, io::DataOptions& d);

@@ -340,7 +340,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   add_optimizer(t, job.optimizer);
   add_objective(t, job);
   add_data(t, job.data);
-  add_checkpoint(t, job.checkpoint);
+  add_checkpoint(t, job);
   add_evaluation(t, job);
   t.add("metrics.listen", &job.metrics.listen,
         "host:port of the Prometheus endpoint; a port that is taken: the next free one, with a warning; port "

@@ -96,7 +96,7 @@ class Reader {
       if (!field.path.starts_with(prefix)) continue;
       std::string key = field.path.substr(prefix.size());
       key.resize(std::min(key.size(), key.find('.')));
-      if (keys.empty() || keys.back() != key) keys.push_back(std::move(key));
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
     }
     return keys;
   }
@@ -168,8 +168,9 @@ class Reader {
                field.storage);
   }
 
-  // A recipe given as a map: its keys go over the plainest one.
+  // A recipe given as a map: its keys go over the plainest one. What is on or off is on as a map.
   static void start_custom(const Field& field) {
+    if (bool* const* on = std::get_if<bool*>(&field.storage)) **on = true;
     if (const auto* name = std::get_if<RecipeName>(&field.storage)) {
       *name->recipe = job::PrecisionRecipe{};
       name->recipe->name = "custom";

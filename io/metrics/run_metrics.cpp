@@ -153,6 +153,13 @@ struct RunMetrics::State {
       counter(r, "trainerd_snapshot_seconds_total", "Seconds that training stood still for them.")};
   Family<Counter>& restores =
       counter(r, "trainerd_restores_total", "Restarts of the workers by what their state came from.");
+  std::shared_ptr<AgeGauge> partner_age = std::make_shared<AgeGauge>(
+      "trainerd_partner_copy_age_seconds",
+      "Seconds since the partner got this node's newest snapshot whole; absent before the first.");
+  Family<Counter>& partner_copies = counter(r, "trainerd_partner_copies_total",
+                                            "Snapshots sent to this node's partner, by what became of them.");
+  Family<Counter>& partner_bytes =
+      counter(r, "trainerd_partner_sent_bytes_total", "Bytes of the snapshots that this node's partner got.");
   std::shared_ptr<DiskGauge> disk_free = std::make_shared<DiskGauge>(
       "trainerd_output_disk_free_bytes",
       "Bytes that this user may still write on the output directory's file system.");
@@ -209,7 +216,8 @@ RunMetrics::~RunMetrics() = default;
 
 std::vector<std::shared_ptr<prometheus::Collectable>> RunMetrics::collectables() const {
   const State& s = *state_;
-  return {s.registry, s.checkpoint_age, s.durable_age, s.snapshot_age, s.disk_free, s.goodput, s.cpu_energy};
+  return {s.registry,    s.checkpoint_age, s.durable_age, s.snapshot_age,
+          s.partner_age, s.disk_free,      s.goodput,     s.cpu_energy};
 }
 
 void RunMetrics::on_start(const RunInfo& info) {
@@ -237,7 +245,7 @@ void RunMetrics::on_start(const RunInfo& info) {
   s.restarts.get();
   s.snapshots.get();
   s.snapshot_seconds.get();
-  for (const char* tier : {"memory", "disk", "start"}) s.restores.Add({{"tier", tier}});
+  for (const char* tier : {"memory", "partner", "disk", "start"}) s.restores.Add({{"tier", tier}});
   for (const char* part : {"write", "clean_up"}) s.checkpoint_failures.Add({{"part", part}});
   s.checkpoint_age->set();
   if (info.durable) {
@@ -320,6 +328,15 @@ void RunMetrics::on_snapshot(const SnapshotRecord& record) {
   state_->snapshot_age->set();
   state_->snapshots.get().Increment();
   state_->snapshot_seconds.get().Increment(record.seconds);
+}
+
+void RunMetrics::on_partner_copy(const PartnerCopyRecord& record) {
+  State& s = *state_;
+  for (const char* result : {"kept", "failed"})
+    s.partner_copies.Add({{"result", result}})
+        .Increment(result == (record.kept ? std::string("kept") : "failed"));
+  s.partner_bytes.Add({}).Increment(record.kept ? static_cast<double>(record.bytes) : 0);
+  if (record.kept) s.partner_age->set();
 }
 
 void RunMetrics::on_checkpoint_failure(const CheckpointFailureRecord& record) {

@@ -27,6 +27,7 @@ class RunMetrics : public MetricsSink {
   void on_checkpoint(const CheckpointRecord&) override;
   void on_cadence(const CadenceRecord&) override;
   void on_snapshot(const SnapshotRecord&) override;
+  void on_partner_copy(const PartnerCopyRecord&) override;
   void on_checkpoint_failure(const CheckpointFailureRecord&) override;
   void on_durable(const DurableRecord&) override;
   void on_rank_status(const RankStatusRecord&) override;

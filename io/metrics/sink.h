@@ -16,6 +16,7 @@ class MetricsSink {
   virtual void on_evaluation_progress(const EvaluationProgress&) {}
   virtual void on_checkpoint(const CheckpointRecord&) {}
   virtual void on_snapshot(const SnapshotRecord&) {}
+  virtual void on_partner_copy(const PartnerCopyRecord&) {}
   virtual void on_checkpoint_failure(const CheckpointFailureRecord&) {}
   virtual void on_durable(const DurableRecord&) {}
   virtual void on_cadence(const CadenceRecord&) {}

@@ -151,7 +151,7 @@ const char* name_of(CadenceRecord::Source source) {
 }
 
 const char* name_of(RestoreTier tier) {
-  constexpr std::array<const char*, 3> kTiers{"start", "disk", "memory"};
+  constexpr std::array<const char*, 4> kTiers{"start", "disk", "memory", "partner"};
   return kTiers.at(static_cast<std::size_t>(tier));
 }
 

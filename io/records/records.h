@@ -120,6 +120,14 @@ struct SnapshotRecord {
   double seconds = 0;  ///< training stood still
 };
 
+/// A snapshot of a node that was sent to its partner.
+struct PartnerCopyRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;
+  double seconds = 0;
+  bool kept = false;  ///< false: it did not arrive
+};
+
 /// A try of a checkpoint that failed. The run goes on.
 struct CheckpointFailureRecord {
   enum class What : unsigned char { write, clean_up };
@@ -194,8 +202,8 @@ struct NoticeRecord {
 };
 
 /// The workers start again in the same run: steps after `step` are done again.
-enum class RestoreTier : std::uint8_t { start, disk, memory };
-/// "start" (the seed, or model.from), "disk", "memory".
+enum class RestoreTier : std::uint8_t { start, disk, memory, partner };
+/// "start" (the seed, or model.from), "disk", "memory", "partner" (where that kept a node's snapshot).
 const char* name_of(RestoreTier tier);
 struct RestartRecord {
   RestoreTier tier = RestoreTier::start;  ///< what the state comes from

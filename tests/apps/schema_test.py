@@ -32,8 +32,9 @@ NOT_YET = {"faults", "precision.gemm"}
 # What the parser says of one value by itself. Other messages are of several keys, or of a name's form.
 OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
                           r"|^is empty$|is not available yet")
-# Refused where they have no effect, the default too: for synthetic data, and without a receiver.
-IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment"}
+# Refused where they have no effect, the default too: for synthetic data, and without a receiver or a partner.
+IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment", "checkpoint.partner.wait", "checkpoint.mtbf",
+        "checkpoint.durable.every"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
               "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port"}
 
@@ -108,7 +109,7 @@ def properties(schema, prefix=""):
 
 KEYS = reference()
 # A value stands for a map of one of their keys.
-SHORT = {"precision", "checkpoint.memory"}
+SHORT = {"precision", "checkpoint.memory", "checkpoint.partner"}
 SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - SHORT)
 OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *sorted(SHORT)] if "." in s]
 
@@ -213,7 +214,7 @@ class Schema(unittest.TestCase):
             at = tiny
             for part in key.split("."):
                 at = at.get(part, {}) if isinstance(at, dict) else {}
-            if "default" in schema and at == {} and not key.startswith("precision.") and key not in IDLE:
+            if "default" in schema and at == {} and not key.startswith("precision.") and key not in IDLE | SHORT:
                 put(full, key, schema["default"])
                 said += 1
         self.assertGreater(said, 40)

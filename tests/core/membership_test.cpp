@@ -105,10 +105,23 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
   CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
-  const run::Held held = std::get<run::Held>(crossed(run::Held{3, {5, 10}, true}));
+  const run::Held held = std::get<run::Held>(crossed(run::Held{3, {5, 10}, true, {{2, 10, 40, 2560, true}}}));
+  REQUIRE(held.copies.size() == 1);
+  CHECK((held.copies[0].node == 2 && held.copies[0].step == 10 && held.copies[0].cursor == 40));
+  CHECK((held.copies[0].tokens == 2560 && held.copies[0].self_contained));
+  CHECK(std::get<run::SaveHeld>(crossed(run::SaveHeld{12})).step == 12);
+  const auto copy = std::get<run::CopySnapshot>(crossed(run::CopySnapshot{12, 2}));
+  CHECK((copy.step == 12 && copy.attempt == 2));
+  const auto copied = std::get<run::SnapshotCopied>(crossed(run::SnapshotCopied{12, 2, true}));
+  CHECK((copied.step == 12 && copied.attempt == 2 && copied.kept));
   CHECK((held.attempt == 3 && held.steps == std::vector<std::int64_t>{5, 10} && held.self_contained));
-  const run::Go again = std::get<run::Go>(crossed(run::Go{
-      .step = 7, .resume_path = "c/step-00000007", .attempt = 2, .from_memory = true, .reason = "a death"}));
+  const run::Go again = std::get<run::Go>(crossed(run::Go{.step = 7,
+                                                          .resume_path = "c/step-00000007",
+                                                          .attempt = 2,
+                                                          .from_memory = true,
+                                                          .reason = "a death",
+                                                          .fetch = {1, 4}}));
+  CHECK(again.fetch == std::vector<std::int64_t>{1, 4});
   CHECK((again.attempt == 2 && again.from_memory && again.reason == "a death"));
   CHECK(again.resume_path == "c/step-00000007");
   const run::StopRequest stop = std::get<run::StopAsked>(crossed(run::StopAsked{{"SIGINT", 2}})).request;

@@ -113,3 +113,14 @@ TEST_CASE("a job that does not fit the node is refused with its largest term and
   CHECK_THROWS_WITH(core::rank::require_fits(std::span(&plan, 1), job, topology, 2),
                     Catch::Contains("rank 0") && Catch::Contains("try"));
 }
+
+TEST_CASE("the host's plan counts the snapshots that a job keeps in memory", "[memory]") {
+  core::job::JobSpec job = test::small_job();
+  CHECK((core::rank::snapshot_segments(job) == 2 && core::rank::host_snapshots(job) == 2));
+  job.checkpoint.memory.steps = 10;
+  CHECK((core::rank::snapshot_segments(job) == 3 && core::rank::host_snapshots(job) == 3));
+  job.checkpoint.partner = true;
+  CHECK((core::rank::snapshot_segments(job) == 4 && core::rank::host_snapshots(job) == 6));
+  job.checkpoint.memory = {};
+  CHECK((core::rank::snapshot_segments(job) == 3 && core::rank::host_snapshots(job) == 5));
+}

@@ -161,6 +161,42 @@ TEST_CASE("a precision map is the recipe that it spells, or a custom one", "[spe
   CHECK(spec::parse_job(spec::to_yaml(narrow), "resolved.yaml") == narrow);
 }
 
+TEST_CASE("snapshots in memory and partners have a short form and a map", "[spec]") {
+  const auto of = [](const std::string& checkpoint) {
+    return spec::parse_job(
+               "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+               "batch: {global: 8, micro: 2}\ndata: {format: synthetic}\nparallel: {dp: 2}\n"
+               "cluster: {nodes: 2}\ncheckpoint: " +
+                   checkpoint + "\n",
+               "job.yaml")
+        .checkpoint;
+  };
+  CHECK(of("{}").memory.never());
+  CHECK(of("{memory: 10}").memory.steps == 10);
+  CHECK(of("{memory: {every: 10}}") == of("{memory: 10}"));
+  CHECK(of("{memory: {every: 30s}}").memory.seconds == 30);
+  CHECK_FALSE(of("{}").partner);
+  CHECK((of("{partner: true}").partner && of("{partner: true}").partner_wait_seconds == 60));
+  CHECK((of("{partner: {wait: 5m}}").partner && of("{partner: {wait: 5m}}").partner_wait_seconds == 300));
+  CHECK(of("{partner: {}}") == of("{partner: true}"));
+  for (const char* text : {"{memory: 10}", "{memory: 30s, partner: true}", "{partner: {wait: 5m}}"}) {
+    job::JobSpec job;
+    job.checkpoint = of(text);
+    job.cluster.nodes = 2;
+    const std::string yaml = spec::to_yaml(job);
+    CHECK(yaml.find("every: 30s") == std::string::npos);
+    CHECK((yaml.find("partner:\n    wait:") != std::string::npos) == job.checkpoint.partner);
+  }
+  CHECK_THROWS_WITH(of("{memory: ten}"), Catch::Contains("checkpoint.memory: expected an integer of steps"));
+  CHECK_THROWS_WITH(of("{partner: {wait: 0s}}"), Catch::Contains("checkpoint.partner.wait: must be greater"));
+  CHECK_THROWS_WITH(
+      spec::parse_job(
+          "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+          "batch: {global: 8, micro: 2}\ndata: {format: synthetic}\ncheckpoint: {partner: true}\n",
+          "job.yaml"),
+      Catch::Contains("checkpoint.partner: has no effect: cluster.nodes is 1"));
+}
+
 TEST_CASE("overrides go over the file, in order, and through the same checks", "[spec]") {
   const job::JobSpec job = spec::parse_job(
       kJob, "job.yaml",

@@ -67,12 +67,14 @@ TEST_CASE("values of the wrong type are told at their place", "[spec]") {
         Lines{"job.yaml:6:26: optimizer.betas[1]: expected a number, got 'x'"});
   CHECK(with_line("checkpoint: {async: yes}") ==
         Lines{"job.yaml:6:21: checkpoint.async: expected true or false, got 'yes' (nearest valid: true)"});
-  CHECK(with_line("checkpoint: 5") ==
-        Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
-              "keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory or durable"});
-  CHECK(with_line("checkpoint:") ==
-        Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
-              "its keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory or durable"});
+  CHECK(
+      with_line("checkpoint: 5") ==
+      Lines{
+          "job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
+          "keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory, partner or durable"});
+  CHECK(with_line("checkpoint:") == Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
+                                          "its keys are every, mtbf, keep, keep_every, good_after, async, "
+                                          "give_up, memory, partner or durable"});
   CHECK(with_line("output: {a: b}") == Lines{"job.yaml:6:9: output: expected a text, got a map"});
   CHECK(with_line("output: \"a\\nb\"") ==
         Lines{"job.yaml:6:9: output: must not have control characters, got 'a\\x0ab'"});

@@ -74,7 +74,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     stage.memory = records.memory[rank];
     for (const auto& region : stage.memory.regions)
       for (const auto& [term, bytes] : region.terms) stage.terms[term] += bytes;
-    const std::int64_t snapshots = rank::snapshot_segments(plan.job) * records.of_rank[rank]->snapshot_bytes;
+    const std::int64_t snapshots = rank::host_snapshots(plan.job) * records.of_rank[rank]->snapshot_bytes;
     const std::int64_t who = representative(layout, static_cast<std::int64_t>(rank));
     const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
                        overhead = rank::device_overhead(t, reserve);
@@ -89,7 +89,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     needs.push_back(
         {stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
   }
-  plan.fit = fit_of(layout, t, needs, rank::snapshot_segments(plan.job));
+  plan.fit = fit_of(layout, t, needs, rank::host_snapshots(plan.job));
   plan.fits = plan.fit.fits();
 }
 

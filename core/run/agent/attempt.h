@@ -79,6 +79,7 @@ class Attempt {
   /// Whether everybody is ready that this agent waits for.
   bool all_ready() const { return ready_.all(); }
   bool workers_left() const;
+  bool all_finished_here() const;
   /// Whether every rank of the world has finished, as far as the leader knows.
   bool all_finished() const;
   /// Whether it ended by a vote, before the last step.
@@ -104,7 +105,6 @@ class Attempt {
   void on_worker_end(Worker& worker);
   void on_devices();
   void begin_if_all_ready();
-  bool all_finished_here() const;
   void watch_devices();
   void save_complete_steps();
   // What a rank of this node told.

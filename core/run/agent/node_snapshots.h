@@ -48,6 +48,8 @@ class NodeSnapshots {
                 std::vector<io::TensorSlice> borrowed);
   const std::vector<io::TensorSlice>& slices(std::int64_t rank) const { return of(rank).slices; }
 
+  const std::vector<io::TensorSlice>& borrowed(std::int64_t rank) const { return of(rank).borrowed; }
+
   /// What was in its segments before is gone.
   void add(HeldStep step);
   /// Steps after `step` will be done again.

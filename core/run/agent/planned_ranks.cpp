@@ -51,7 +51,7 @@ PlannedRanks plan_ranks(const job::JobSpec& job, const parallel::Layout& layout,
       plans.known.push_back({plans.here.back(), 1});
     }
     try {
-      rank::require_fits(plans.here, job, topology, rank::snapshot_segments(job), here.first);
+      rank::require_fits(plans.here, job, topology, rank::host_snapshots(job), here.first);
     } catch (const base::CapacityError& e) {
       throw base::capacity_error(
           e.what() + ("\n" + plan::near_text(plan::near_changes(job, topology, plan::NoneFits::nothing))));

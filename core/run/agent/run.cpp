@@ -28,6 +28,9 @@ constexpr double kDeathSeconds = 0.1;
 // How long a node waits, after that, for the leader's word on what it was.
 constexpr double kVerdictSeconds = 5.0;
 
+// The same where the leader goes on without a lost node: a host that vanishes is detected after about 20 s.
+constexpr double kPartnerVerdictSeconds = 30.0;
+
 // How long a failed run tries to write the snapshots that are whole.
 constexpr double kEndSeconds = 20.0;
 
@@ -74,7 +77,8 @@ Run::Run(const AgentOptions& options, Membership& membership)
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
       restarts_(job_.restarts),
-      attempt_(std::make_unique<Attempt>(*this, plan_world(job_, topology_, membership.node()), 1)),
+      attempt_(std::make_unique<Attempt>(*this, plan_world(job_, topology_, membership.node()),
+                                         membership.go().attempt)),
       parts_(attempt_->plan().layout.grid.ranks()) {
   announce();
   if (membership.leads()) plan();
@@ -168,9 +172,12 @@ void Run::train() {
   start_.job_yaml = spec::to_yaml(job_);
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
-  const HeldStep* held = nullptr;
+  begin_partner();
+  // A node that has come back has its snapshots at its partner.
+  const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
     attempt_->begin(start_, held);
+    if (away_) fail_without(*away_);
     supervise();
     if (killed_) return;
     attempt_->end_workers();
@@ -190,7 +197,7 @@ void Run::train() {
       case Next::stop: return;
       case Next::failure: throw_failure();
     }
-    held = next_->from_memory ? snapshots_->find(start_.step) : nullptr;
+    held = next_->from_memory ? held_for(*next_) : nullptr;
     next_.reset();
     dropped_after_.reset();
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
@@ -210,8 +217,10 @@ void Run::supervise() {
   while (working() && !killed_ && !stop_between_ && !regroup_asked_) {
     const bool death = attempt_->failure() && attempt_->failure()->death;
     // A leader that is lost gives no verdict.
-    const double patience = (death ? kDeathSeconds : kLastWordsSeconds) +
-                            (membership_.leads() || lost_node_ ? 0 : kVerdictSeconds);
+    const double patience =
+        (death ? kDeathSeconds : kLastWordsSeconds) + (membership_.leads() || lost_node_ ? 0
+                                                       : partner_ ? kPartnerVerdictSeconds
+                                                                  : kVerdictSeconds);
     const auto left = attempt_->failure()
                           ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
                           : time_left();
@@ -223,8 +232,8 @@ void Run::supervise() {
 /// Handles what comes, for `seconds` at most; without them until something does.
 void Run::wait_for_events(std::optional<double> seconds) {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
-  const bool durable = copier_.has_value();
-  if (durable) fds.push_back({copier_->event_fd(), POLLIN, 0});
+  fds.push_back({partner_ ? partner_->event_fd() : -1, POLLIN, 0});
+  fds.push_back({copier_ ? copier_->event_fd() : -1, POLLIN, 0});
   const std::size_t attempt = fds.size();
   attempt_->watch(fds);
   const std::size_t nodes = fds.size();
@@ -236,7 +245,8 @@ void Run::wait_for_events(std::optional<double> seconds) {
   if (killed_) return;
   attempt_->take(std::span(fds).subspan(attempt, nodes - attempt));
   if (fds[1].revents != 0) on_saved();
-  if (durable && fds[2].revents != 0) on_durable();
+  if (fds[2].revents != 0) on_partner();
+  if (fds[3].revents != 0) on_durable();
   for (Membership::Event& event : membership_.take(std::span(fds).subspan(nodes)))
     on_node_event(std::move(event));
 }

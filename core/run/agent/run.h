@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "core/run/agent/restart_budget.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
+#include "core/run/nodes/partner.h"
 #include "core/run/stop/time_limit.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/plan_check.h"
@@ -34,10 +36,10 @@
 
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
 // worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
-// run_checkpoints.cpp brings snapshots to the disk, run_durable.cpp checkpoints to the durable tier;
-// run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp finds where it begins;
-// run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself, to the log,
-// the sinks and the output directory.
+// run_checkpoints.cpp brings snapshots to the disk, run_partner.cpp to another node, run_durable.cpp
+// checkpoints to the durable tier; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped;
+// run_resume.cpp finds where it begins; run_told.cpp is what the ranks report of the training;
+// run_records.cpp is what it says itself, to the log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 
@@ -146,6 +148,8 @@ class Run {
   void on_message(std::int64_t node, const Regroup& m);
   void on_message(std::int64_t node, const Held& m);
   void on_message(std::int64_t node, const SaveHeld& m);
+  void on_message(std::int64_t node, const CopySnapshot& m);
+  void on_message(std::int64_t node, const SnapshotCopied& m);
   void on_message(std::int64_t node, const Go& m);
   void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   // Checkpoints (run_checkpoints.cpp).
@@ -186,6 +190,25 @@ class Run {
   // How often (run_cadence.cpp).
   void begin_cadence();
   void tell_cadence();
+  // Copies in another node's memory (run_partner.cpp).
+  void begin_partner();
+  void copy_held(std::int64_t step, SnapshotUse use);
+  void send_copy(const HeldStep& held);
+  void on_partner();
+  void copied(std::int64_t node, const SnapshotCopied& m);
+  void free_kept();
+  void forget_copies(const Go& go);
+  const HeldStep* held_for(const Go& go);
+  std::vector<HeldCopy> held_copies() const;
+  struct InMemory {
+    std::int64_t step = 0, cursor = 0, tokens = 0;
+    std::vector<std::int64_t> fetch;
+  };
+  std::optional<InMemory> newest_in_memory() const;
+  bool may_return(std::int64_t node) const;
+  void lose_for_now(std::int64_t node);
+  void fail_without(std::int64_t node);
+  bool await_return();
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -234,7 +257,20 @@ class Run {
   };
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
-  bool saves_fail_ = false;                         ///< since the last that is
+  std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner
+  struct Kept {
+    std::vector<std::int64_t> segments;  ///< by rank of the node
+    bool until_newer = false;            ///< as long as it is the newest; else while it is sent
+  };
+  std::map<std::int64_t, Kept> kept_;        ///< by step: not to be filled, though no writer needs them
+  std::optional<std::int64_t> sent_step_;    ///< on its way to the partner
+  std::optional<std::int64_t> wanted_copy_;  ///< by the leader, of a step that is not whole here yet
+  std::optional<std::int64_t> copied_step_;  ///< the leader's: on its way from some node
+  std::set<std::int64_t> copying_;           ///< the leader's: nodes that have not sent it yet
+  bool copies_fail_ = false;
+  std::optional<std::int64_t> away_;  ///< the leader's: a lost node that may come back
+  bool returned_ = false;
+  bool saves_fail_ = false;  ///< since the last that is
   /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
   /// first.
   std::map<std::int64_t, std::int64_t> folders_;

@@ -28,8 +28,10 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
   environment_ = environment;
   if (use == SnapshotUse::checkpoint) save_held(held, seconds);
   sinks_.each(&io::MetricsSink::on_snapshot, io::SnapshotRecord{.step = held.step, .seconds = seconds});
+  const std::int64_t step = held.step;
   snapshots_->add(std::move(held));
   if (saves_fail_) delay_saves();
+  if (partner_) copy_held(step, use);
 }
 
 /// Brings a snapshot that all ranks of this node hold to the disk.
@@ -61,7 +63,10 @@ void Run::save_held(const HeldStep& held, double seconds) {
   writer_.enqueue(std::move(job));
 }
 
-void Run::on_finished(bool stopped) { writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds); }
+void Run::on_finished(bool stopped) {
+  if (partner_) partner_->stop_sending();
+  writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds);
+}
 
 void Run::on_saved() {
   auto result = writer_.take();
@@ -189,7 +194,10 @@ void Run::release(std::int64_t step) {
     return;
   }
   const auto saved = saving_.extract(step);
-  if (!saved.empty()) attempt_->send_saved(saved.mapped().segments);
+  if (saved.empty()) return;
+  // The partner may need them still.
+  if (sent_step_ == step) kept_[step] = {.segments = saved.mapped().segments};
+  else attempt_->send_saved(saved.mapped().segments);
 }
 
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
@@ -215,6 +223,7 @@ std::int64_t Run::folder_attempt(std::int64_t step) const {
 std::vector<std::int64_t> Run::busy_segments(std::size_t place) const {
   std::vector<std::int64_t> segments;
   for (const auto& [step, saving] : saving_) segments.push_back(saving.segments.at(place));
+  for (const auto& [step, kept] : kept_) segments.push_back(kept.segments.at(place));
   return segments;
 }
 

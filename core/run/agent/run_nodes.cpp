@@ -12,6 +12,10 @@ void Run::on_node_event(Membership::Event event) {
   if (event.message) {
     std::visit([&](auto&& message) { on_message(event.node, std::forward<decltype(message)>(message)); },
                *std::move(event.message));
+  } else if (event.returned) {
+    returned_ = true;
+  } else if (!membership_.over() && may_return(event.node)) {
+    lose_for_now(event.node);
   } else if (!membership_.over()) {
     lost_node_ = true;
     attempt_->set_node_state(event.node, io::RankState::dead);
@@ -75,6 +79,17 @@ void Run::on_message(std::int64_t, const SaveHeld& m) {
   base::check(held != nullptr, "the leader names a step that every node holds");
   save_held(*held, 0);
 }
+
+void Run::on_message(std::int64_t, const CopySnapshot& m) {
+  if (m.attempt != attempt_->number()) return;
+  const HeldStep* held = snapshots_->find(m.step);
+  const bool later = snapshots_->held().empty() || snapshots_->held().back().step < m.step;
+  if (held != nullptr && !partner_->sending()) return send_copy(*held);
+  if (held == nullptr && later) wanted_copy_ = m.step;
+  else membership_.send(SnapshotCopied{m.step, m.attempt, false});
+}
+
+void Run::on_message(std::int64_t node, const SnapshotCopied& m) { copied(node, m); }
 
 void Run::on_message(std::int64_t, const Go& m) { next_ = m; }
 

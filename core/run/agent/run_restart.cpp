@@ -34,6 +34,13 @@ std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t
   return kNone;
 }
 
+/// "node 1, node 4".
+std::string list_of(const std::vector<std::int64_t>& nodes) {
+  std::string text;
+  for (const std::int64_t node : nodes) text += (text.empty() ? "node " : ", node ") + std::to_string(node);
+  return text;
+}
+
 }  // namespace
 
 Run::Next Run::after_failure() {
@@ -49,21 +56,22 @@ Run::Next Run::after_failure() {
 Run::Next Run::lead_restart() {
   log_flights();
   if (!gather_held()) return killed_ ? Next::stop : Next::failure;
-  const std::int64_t common = newest_common(*snapshots_, held_);
+  const bool returns = away_.has_value();
+  if (returns && !await_return()) return killed_ ? Next::stop : Next::failure;
+  const std::optional<InMemory> memory = newest_in_memory();
+  // What a node that comes back had is in its partner's copy alone.
+  const std::int64_t common = returns ? (memory ? memory->step : kNone) : newest_common(*snapshots_, held_);
   drop_saves_after(common);
   parts_.forget_after(common);
   dropped_after_ = common;
   if (stop_) return stop_in_place(std::max(common, start_.step));
   Go go{.last_good = last_good_, .order = start_.order, .attempt = attempt_->number() + 1};
-  const bool in_memory =
-      common != kNone && (membership_.alone() || snapshots_->self_contained()) &&
-      std::all_of(held_.begin(), held_.end(), [](const auto& held) { return held.second.self_contained; });
-  if (in_memory) {
-    const HeldStep& held = *snapshots_->find(common);
+  if (memory) {
     go.from_memory = true;
-    go.step = held.step;
-    go.cursor = held.cursor;
-    go.tokens = held.tokens;
+    go.step = memory->step;
+    go.cursor = memory->cursor;
+    go.tokens = memory->tokens;
+    go.fetch = memory->fetch;
   } else if (const std::string problem = find_checkpoint(go); !problem.empty()) {
     log::error("the workers do not start again: {}", problem);
     return Next::failure;
@@ -106,7 +114,7 @@ bool Run::gather_held() {
   held_.clear();
   membership_.send(Regroup{attempt_->number()});
   const double end = base::monotonic_seconds() + kRegroupSeconds;
-  while (std::cmp_less(held_.size(), membership_.nodes() - 1)) {
+  while (std::cmp_less(held_.size(), membership_.nodes() - (away_ ? 2 : 1))) {
     const double left = end - base::monotonic_seconds();
     if (left <= 0) log::error("not every node has ended its ranks in {} s", kRegroupSeconds);
     if (left <= 0 || killed_ || lost_node_) return false;
@@ -143,7 +151,8 @@ bool Run::finish_saves(double seconds) {
 /// Ends this node's part of the attempt and waits for the leader's word on the next.
 Run::Next Run::follow_restart() {
   log_flights();
-  Held held{.attempt = attempt_->number(), .self_contained = snapshots_->self_contained()};
+  Held held{
+      .attempt = attempt_->number(), .self_contained = snapshots_->self_contained(), .copies = held_copies()};
   for (const HeldStep& step : snapshots_->held()) held.steps.push_back(step.step);
   regroup_asked_ = false;
   membership_.send(held);
@@ -178,8 +187,9 @@ bool Run::prepare_restart(const Go& go) {
   start_.tokens = go.tokens;
   start_.evaluate_first = go.evaluate_first;
   evaluated_step_ = std::min(evaluated_step_, go.step);
-  base::check(!go.from_memory || snapshots_->find(go.step) != nullptr,
+  base::check(!go.from_memory || partner_ || snapshots_->find(go.step) != nullptr,
               "the leader names a step that every node holds");
+  if (partner_) forget_copies(go);
   ++restarted_;
   if (cadence_) cadence_->add_interruption();
   return true;
@@ -187,12 +197,13 @@ bool Run::prepare_restart(const Go& go) {
 
 void Run::record_restart(const Go& go) {
   io::NoticeRecord notice{.kind = io::NoticeKind::restart, .step = go.step, .message = {}, .details = {}};
-  notice.message = "restarted: " + go.reason + "; the workers start again from step " +
-                   std::to_string(go.step) + " (" +
-                   (go.from_memory           ? "snapshot in memory"
-                    : go.resume_path.empty() ? "the start"
-                                             : "checkpoint " + go.resume_path) +
-                   ")";
+  notice.message =
+      "restarted: " + go.reason + "; the workers start again from step " + std::to_string(go.step) + " (" +
+      (!go.fetch.empty()        ? "snapshot in memory, which the partners of " + list_of(go.fetch) + " kept"
+       : go.from_memory         ? "snapshot in memory"
+       : go.resume_path.empty() ? "the start"
+                                : "checkpoint " + go.resume_path) +
+      ")";
   notice.wall_time = base::wall_seconds();
   io::EarlierAttempt earlier{.last_step = step_, .lost_seconds = 0, .wall_time = last_step_at_};
   while (!latest_steps_.empty() && latest_steps_.back().first > go.step) {
@@ -201,7 +212,8 @@ void Run::record_restart(const Go& go) {
   }
   notice.earlier = earlier;
   sinks_.each(&io::MetricsSink::on_restart,
-              io::RestartRecord{.tier = go.from_memory           ? io::RestoreTier::memory
+              io::RestartRecord{.tier = !go.fetch.empty()        ? io::RestoreTier::partner
+                                        : go.from_memory         ? io::RestoreTier::memory
                                         : go.resume_path.empty() ? io::RestoreTier::start
                                                                  : io::RestoreTier::disk,
                                 .step = go.step,

@@ -123,7 +123,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
   server_ = std::make_unique<parallel::StoreServer>(std::move(listener), *options_.token,
                                                     [](const std::string& line) { log::warn("{}", line); });
   go_.run = random_name();
-  const std::string yaml = shared_job(job);
+  job_yaml_ = shared_job(job);
   members_[0].isa = isa_here(job);
   if (!alone()) log::info("node 0 of {} waits for the others at {}", nodes(), options_.rendezvous.text());
   while (!missing().empty()) {
@@ -144,7 +144,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
       finish({.stop_signal = stop->exit_signal});
       return;
     }
-    while (auto joined = server_->take_joined()) admit(*std::move(joined), yaml);
+    while (auto joined = server_->take_joined()) admit(*std::move(joined));
     if (base::monotonic_seconds() <= deadline || missing().empty()) continue;
     const std::string text = "of " + std::to_string(nodes()) +
                              " nodes these did not come to the rendezvous at " + options_.rendezvous.text() +
@@ -177,7 +177,26 @@ std::string Membership::missing() const {
   return names;
 }
 
-void Membership::admit(parallel::StoreServer::Joined joined, const std::string& job_yaml) {
+/// Why an agent is none of the job's; empty: it is.
+std::string Membership::objection(const Hello& hello, const std::string& who) const {
+  if (hello.version != version::version())
+    return who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " +
+           version::version() + "; install one version on all nodes";
+  if (hello.nodes != nodes())
+    return who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" +
+           this_host() + ") as one of " + std::to_string(nodes());
+  if (hello.node < 1 || hello.node >= nodes())
+    return who + " is none of the nodes 1 to " + std::to_string(nodes() - 1) + " that node 0 waits for";
+  if (hello.job_yaml != job_yaml_)
+    return who + " has another job than node 0 (" + this_host() +
+           "): " + first_difference(job_yaml_, hello.job_yaml) + "; give every node the same job and options";
+  if (members_[static_cast<std::size_t>(hello.node)].channel)
+    return "two agents say that they are node " + std::to_string(hello.node) + ", on " +
+           name_of(hello.node).substr(5) + " and " + hello.host + "; give each node a number of its own";
+  return "";
+}
+
+void Membership::admit(parallel::StoreServer::Joined joined) {
   const std::string from = base::peer_address(joined.socket.get());
   base::watch_peer(joined.socket.get(), kMessageSeconds);
   Channel channel(std::move(joined.socket));
@@ -188,22 +207,8 @@ void Membership::admit(parallel::StoreServer::Joined joined, const std::string& 
     log::warn("the rendezvous dropped {}: {}", from, error.what());
     return;
   }
-  const std::string who = "node " + std::to_string(hello.node) + " (" + hello.host + ", " + from + ")";
-  std::string why;
-  if (hello.version != version::version())
-    why = who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " +
-          version::version() + "; install one version on all nodes";
-  else if (hello.nodes != nodes())
-    why = who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" +
-          this_host() + ") as one of " + std::to_string(nodes());
-  else if (hello.node < 1 || hello.node >= nodes())
-    why = who + " is none of the nodes 1 to " + std::to_string(nodes() - 1) + " that node 0 waits for";
-  else if (hello.job_yaml != job_yaml)
-    why = who + " has another job than node 0 (" + this_host() +
-          "): " + first_difference(job_yaml, hello.job_yaml) + "; give every node the same job and options";
-  else if (members_[static_cast<std::size_t>(hello.node)].channel)
-    why = "two agents say that they are node " + std::to_string(hello.node) + ", on " +
-          name_of(hello.node).substr(5) + " and " + hello.host + "; give each node a number of its own";
+  const std::string why =
+      objection(hello, "node " + std::to_string(hello.node) + " (" + hello.host + ", " + from + ")");
   // Kept for the last word even if it is the one that does not belong.
   if (!why.empty()) {
     members_.push_back({hello.host, std::move(channel), hello.isa});
@@ -334,27 +339,42 @@ void Membership::watch(std::vector<pollfd>& fds) const {
     fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
 }
 
-/// Whoever comes to a run that has begun.
-void Membership::turn_away() {
+/// Agents that come to a run that has begun: the one that is expected is admitted, others are turned away.
+std::vector<Membership::Event> Membership::meet_late() {
+  std::vector<Event> events;
   while (auto joined = server_->take_joined()) {
-    log::warn("an agent at {} wants to join a job that runs already: it is turned away",
-              base::peer_address(joined->socket.get()));
-    base::watch_peer(joined->socket.get(), 1);
+    const std::string from = base::peer_address(joined->socket.get());
+    base::watch_peer(joined->socket.get(), kMessageSeconds);
+    Channel channel(std::move(joined->socket));
+    std::string why = "the job runs already, with a node of each number; end it before it is started again";
     try {
-      Channel(std::move(joined->socket))
-          .send(encode(NodeMessage{End{
-              .failed = true,
-              .kind = base::ErrorKind::comm,
-              .message =
-                  "the job runs already, with a node of each number; end it before it is started again"}}));
-    } catch (const base::CommError&) {  // it has gone by itself
+      const Hello hello = decode_hello(joined->text);
+      if (expected_ == hello.node) {
+        why = objection(hello, "node " + std::to_string(hello.node) + " (" + hello.host + ", " + from + ")");
+        if (why.empty() && hello.isa < go_.isa)
+          why = "the job runs with " + std::string(to_string(go_.isa)) + " kernels, and this host has " +
+                to_string(hello.isa) + " at the most";
+      }
+      if (why.empty()) {
+        members_[static_cast<std::size_t>(hello.node)] = {hello.host, std::move(channel), hello.isa};
+        expected_.reset();
+        events.push_back({.node = hello.node, .message = std::nullopt, .returned = true});
+        continue;
+      }
+      log::warn("an agent at {} wants to join a job that runs already: it is turned away: {}", from, why);
+      channel.send(encode(NodeMessage{End{.failed = true, .kind = base::ErrorKind::comm, .message = why}}));
+    } catch (const base::CommError& error) {  // it is no agent, or has gone by itself
+      log::warn("the rendezvous dropped {}: {}", from, error.what());
     }
   }
+  return events;
 }
 
 std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
-  if (fds[0].revents != 0) turn_away();
-  return receive(fds.subspan(1));
+  std::vector<Event> events = receive(fds.subspan(1));
+  if (fds[0].revents != 0)
+    for (Event& event : meet_late()) events.push_back(std::move(event));
+  return events;
 }
 
 std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) {

@@ -74,8 +74,11 @@ class Membership {
 
   struct Event {
     std::int64_t node = 0;
-    std::optional<NodeMessage> message;  ///< none: the node is lost
+    std::optional<NodeMessage> message;  ///< none: the node is lost, or
+    bool returned = false;               ///< there again, in a new process (`expect`)
   };
+  /// The leader's: a node that is lost may come back, and waits for `begin` then.
+  void expect(std::int64_t node) { expected_ = node; }
   /// Appends the descriptors to poll.
   void watch(std::vector<pollfd>& fds) const;
   /// What came, by the descriptors that `watch` appended.
@@ -95,9 +98,10 @@ class Membership {
   void lead(const job::JobSpec& job, int signal_fd);
   void follow(const job::JobSpec& job, int signal_fd);
   void await_go(int signal_fd);
-  void admit(parallel::StoreServer::Joined joined, const std::string& job_yaml);
+  void admit(parallel::StoreServer::Joined joined);
   void refuse(const std::string& why);
-  void turn_away();
+  std::string objection(const Hello& hello, const std::string& who) const;
+  std::vector<Event> meet_late();
   std::vector<Event> receive(std::span<const pollfd> fds);
   std::string missing() const;
   void agree_on_isa();
@@ -109,6 +113,8 @@ class Membership {
   std::optional<TokenFile> token_file_;            ///< of the leader, while others may come
   std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
+  std::string job_yaml_;                           ///< the leader's: what all must agree on
+  std::optional<std::int64_t> expected_;           ///< a lost node that may come back
   std::optional<End> end_;
   Go go_;
   std::optional<StopRequest> stop_;

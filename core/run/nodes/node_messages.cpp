@@ -31,11 +31,24 @@ json body(const Go& m) {
           {"attempt", m.attempt},
           {"from_memory", m.from_memory},
           {"reason", m.reason},
-          {"folders", m.folders}};
+          {"folders", m.folders},
+          {"fetch", m.fetch}};
 }
 json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
 json body(const Held& m) {
-  return {{"type", "held"}, {"attempt", m.attempt}, {"steps", m.steps}, {"self_contained", m.self_contained}};
+  json copies = json::array();
+  for (const HeldCopy& c : m.copies) copies.push_back({c.node, c.step, c.cursor, c.tokens, c.self_contained});
+  return {{"type", "held"},
+          {"attempt", m.attempt},
+          {"steps", m.steps},
+          {"self_contained", m.self_contained},
+          {"copies", copies}};
+}
+json body(const CopySnapshot& m) {
+  return {{"type", "copy_snapshot"}, {"step", m.step}, {"attempt", m.attempt}};
+}
+json body(const SnapshotCopied& m) {
+  return {{"type", "snapshot_copied"}, {"step", m.step}, {"attempt", m.attempt}, {"kept", m.kept}};
 }
 json body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
 json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
@@ -177,9 +190,16 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("attempt"),
                 j.at("from_memory"),
                 j.at("reason"),
-                j.at("folders").get<std::map<std::int64_t, std::int64_t>>()};
+                j.at("folders").get<std::map<std::int64_t, std::int64_t>>(),
+                j.at("fetch")};
     if (type == "regroup") return Regroup{j.at("attempt")};
-    if (type == "held") return Held{j.at("attempt"), j.at("steps"), j.at("self_contained")};
+    if (type == "held") {
+      Held m{j.at("attempt"), j.at("steps"), j.at("self_contained"), {}};
+      for (const json& c : j.at("copies")) m.copies.push_back({c.at(0), c.at(1), c.at(2), c.at(3), c.at(4)});
+      return m;
+    }
+    if (type == "copy_snapshot") return CopySnapshot{j.at("step"), j.at("attempt")};
+    if (type == "snapshot_copied") return SnapshotCopied{j.at("step"), j.at("attempt"), j.at("kept")};
     if (type == "save_held") return SaveHeld{j.at("step")};
     if (type == "completed") return Completed{j.at("step"), j.at("path")};
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};

@@ -46,6 +46,7 @@ struct Go {
   std::string reason = {};   ///< what ended the attempt before
   /// The attempt that the folder of a step's checkpoint will be, where it is not the first.
   std::map<std::int64_t, std::int64_t> folders = {};
+  std::vector<std::int64_t> fetch = {};  ///< nodes that get those snapshots from their partners
 };
 /// A worker has died: end the ranks of this attempt, and say what is held.
 struct Regroup {
@@ -54,6 +55,11 @@ struct Regroup {
 /// The run stops between two attempts: the snapshots of the step that stayed in memory go to the disk.
 struct SaveHeld {
   std::int64_t step = 0;
+};
+/// Send the snapshot of the step to the node's partner.
+struct CopySnapshot {
+  std::int64_t step = 0;
+  std::int64_t attempt = 1;
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
@@ -136,11 +142,23 @@ struct NodeFailed {
   int weight = 0;
   bool death = false;  ///< a worker ended by a signal
 };
+/// What became of a `CopySnapshot`.
+struct SnapshotCopied {
+  std::int64_t step = 0;
+  std::int64_t attempt = 1;
+  bool kept = false;  ///< by the partner
+};
+/// A snapshot of another node that this one keeps.
+struct HeldCopy {
+  std::int64_t node = 0, step = 0, cursor = 0, tokens = 0;
+  bool self_contained = false;
+};
 /// The ranks of the attempt have ended on this node.
 struct Held {
   std::int64_t attempt = 1;
   std::vector<std::int64_t> steps = {};  ///< whose snapshots it holds complete
   bool self_contained = false;           ///< they are all that its ranks need
+  std::vector<HeldCopy> copies = {};
 };
 /// The node's agent was asked to stop.
 struct StopAsked {
@@ -152,8 +170,8 @@ struct StopAsked {
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
 using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
-                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld, DurableBegin,
-                                 DurableDrop, DurableShards, DurableFailed>;
+                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot,
+                                 SnapshotCopied, DurableBegin, DurableDrop, DurableShards, DurableFailed>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

@@ -50,8 +50,9 @@ double Saver::save(SnapshotReady ready) {
   else snapshot_->fill(rank_->backend(), rank_->trainer().stream(), bytes);
   segments_.set_newest(ready.segment);
   copied_at_ = start;
+  // With a partner the agent says when what stays in memory has been sent.
+  if (ready.use == SnapshotUse::checkpoint || options_.partner) segments_.set_free(ready.segment, false);
   if (ready.use == SnapshotUse::checkpoint) {
-    segments_.set_free(ready.segment, false);
     saved_step_ = ready.step;
     saved_at_ = start;
   }

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+#include "kernels/base/socket.h"
+
+// Part of the run (run.h): copies of snapshots in the memory of another node. The leader names the steps that
+// all nodes send, one at a time, so that there is a step that every node's partner has. When a node other
+// than the leader's is lost, the others end their ranks and wait for its agent to be started again.
+
+namespace trainerd::core::run {
+
+void Run::begin_partner() {
+  if (!job_.checkpoint.partner || membership_.alone()) return;
+  const std::int64_t domain = topology_.nvlink_domain / std::max<std::int64_t>(1, topology_.devices_per_node);
+  const std::int64_t node = membership_.node(), partner = partner_of(node, membership_.nodes(), domain);
+  partner_ = std::make_unique<Partner>(Partner::Options{.node = node,
+                                                        .partner = partner,
+                                                        .store = membership_.store(),
+                                                        .address = base::own_address(membership_.interface()),
+                                                        .token = membership_.token()});
+  partner_->begin(attempt_->number());
+  log::info("{} keeps a copy of this node's snapshots", membership_.name_of(partner));
+}
+
+/// A snapshot is whole on this node.
+void Run::copy_held(std::int64_t step, SnapshotUse use) {
+  const HeldStep& held = *snapshots_->find(step);
+  if (use == SnapshotUse::memory) kept_[step] = {.segments = held.segments, .until_newer = true};
+  if (membership_.leads()) {
+    // One that does not arrive before the end is of no use.
+    if (!copied_step_ && !partner_->sending() && !stop_ && step < job_.steps && !attempt_->failure()) {
+      copied_step_ = step;
+      for (std::int64_t node = 0; node < membership_.nodes(); ++node) copying_.insert(node);
+      membership_.send(CopySnapshot{step, attempt_->number()});
+      send_copy(held);
+    }
+  } else if (wanted_copy_ && *wanted_copy_ <= step) {
+    const std::int64_t wanted = *std::exchange(wanted_copy_, std::nullopt);
+    if (wanted == step && !partner_->sending()) send_copy(held);
+    else membership_.send(SnapshotCopied{wanted, attempt_->number(), false});
+  }
+  free_kept();
+}
+
+void Run::send_copy(const HeldStep& held) {
+  const NodeRanks& here = attempt_->plan().here;
+  NodeCopy copy{membership_.node(), held.step, held.cursor, held.tokens, {}};
+  for (std::int64_t i = 0; i < here.count; ++i) {
+    const std::int64_t rank = here.first + i;
+    const auto place = static_cast<std::size_t>(i);
+    copy.ranks.push_back({.slices = snapshots_->slices(rank),
+                          .borrowed = snapshots_->borrowed(rank),
+                          .bytes = held.bytes.at(place),
+                          .xxh3 = {},
+                          .memory = snapshots_->segment(rank, held.segments.at(place))});
+  }
+  sent_step_ = held.step;
+  partner_->send(std::move(copy));
+}
+
+void Run::on_partner() {
+  const std::optional<Partner::Sent> sent = partner_->take();
+  if (!sent) return;
+  const bool kept = sent->problem.empty();
+  sent_step_.reset();
+  sinks_.each(&io::MetricsSink::on_partner_copy,
+              io::PartnerCopyRecord{
+                  .step = sent->step, .bytes = sent->bytes, .seconds = sent->seconds, .kept = kept});
+  // A node that is lost, or a run that ends, is told of elsewhere.
+  if (!kept && !attempt_->failure() && !attempt_->all_finished_here() && !std::exchange(copies_fail_, true))
+    notify(io::NoticeKind::warning, "the snapshot of step " + std::to_string(sent->step) +
+                                        " did not reach this node's partner: " + sent->problem +
+                                        "; the next one is tried");
+  if (kept && std::exchange(copies_fail_, false))
+    notify(io::NoticeKind::warning, "snapshots reach this node's partner again");
+  free_kept();
+  const SnapshotCopied done{sent->step, attempt_->number(), kept};
+  if (membership_.leads()) copied(membership_.node(), done);
+  else membership_.send(done);
+}
+
+/// The next step is sent when every node has done with this one.
+void Run::copied(std::int64_t node, const SnapshotCopied& m) {
+  if (m.attempt != attempt_->number() || copied_step_ != m.step) return;
+  copying_.erase(node);
+  if (copying_.empty()) copied_step_.reset();
+}
+
+/// Segments that nothing needs any more are filled again.
+void Run::free_kept() {
+  const HeldStep* newest = snapshots_->held().empty() ? nullptr : &snapshots_->held().back();
+  std::erase_if(kept_, [&](const auto& entry) {
+    const auto& [step, kept] = entry;
+    if (sent_step_ == step) return false;
+    if (kept.until_newer && newest != nullptr && newest->step == step && newest->segments == kept.segments)
+      return false;
+    attempt_->send_saved(kept.segments);
+    return true;
+  });
+}
+
+/// Before the next attempt: steps after its first will be done again.
+void Run::forget_copies(const Go& go) {
+  constexpr std::int64_t kNone = -1;
+  partner_->begin(go.attempt);
+  partner_->drop_after(go.from_memory ? go.step : kNone);
+  copied_step_.reset();
+  wanted_copy_.reset();
+  copying_.clear();
+  // The workers that held the rest as taken are gone.
+  std::erase_if(kept_, [&](const auto& entry) { return sent_step_ != entry.first; });
+  for (auto& [step, kept] : kept_) kept.until_newer = false;
+}
+
+std::vector<HeldCopy> Run::held_copies() const {
+  std::vector<HeldCopy> copies;
+  if (!partner_) return copies;
+  for (const NodeCopy& copy : partner_->kept())
+    copies.push_back({copy.node, copy.step, copy.cursor, copy.tokens, copy.self_contained()});
+  return copies;
+}
+
+/// The newest step whose state every node has in memory, its own or a partner's.
+std::optional<Run::InMemory> Run::newest_in_memory() const {
+  if (membership_.alone()) {
+    if (snapshots_->held().empty()) return std::nullopt;
+    const HeldStep& newest = snapshots_->held().back();
+    return InMemory{newest.step, newest.cursor, newest.tokens, {}};
+  }
+  std::vector<HeldCopy> copies = held_copies();
+  for (const auto& [node, held] : held_) copies.insert(copies.end(), held.copies.begin(), held.copies.end());
+  const auto has_own = [&](std::int64_t node, std::int64_t step) {
+    if (node == membership_.node()) return snapshots_->self_contained() && snapshots_->find(step) != nullptr;
+    const auto held = held_.find(node);
+    return held != held_.end() && held->second.self_contained &&
+           std::find(held->second.steps.begin(), held->second.steps.end(), step) != held->second.steps.end();
+  };
+  const auto has_copy = [&](std::int64_t node, std::int64_t step) {
+    return std::any_of(copies.begin(), copies.end(), [&](const HeldCopy& copy) {
+      return copy.node == node && copy.step == step && copy.self_contained;
+    });
+  };
+  std::map<std::int64_t, InMemory> steps;  // that this node's ranks can begin from
+  for (const HeldStep& held : snapshots_->held())
+    steps[held.step] = {held.step, held.cursor, held.tokens, {}};
+  for (const HeldCopy& copy : copies)
+    if (copy.node == membership_.node()) steps[copy.step] = {copy.step, copy.cursor, copy.tokens, {}};
+  for (auto at = steps.rbegin(); at != steps.rend(); ++at) {
+    InMemory found = at->second;
+    bool all = true;
+    for (std::int64_t node = 0; all && node < membership_.nodes(); ++node) {
+      if (has_own(node, found.step)) continue;
+      all = has_copy(node, found.step);
+      found.fetch.push_back(node);
+    }
+    if (all) return found;
+  }
+  return std::nullopt;
+}
+
+/// This node's snapshots of a step that all begin from, brought back from its partner where they are not
+/// here.
+const HeldStep* Run::held_for(const Go& go) {
+  if (const HeldStep* held = snapshots_->find(go.step)) return held;
+  const double start = base::monotonic_seconds();
+  base::check(partner_ != nullptr, "a node without a partner has its own snapshots");
+  const NodeCopy copy = partner_->fetch(go.step);
+  const NodeRanks& here = attempt_->plan().here;
+  base::check(std::cmp_equal(copy.ranks.size(), here.count), "a copy is of this node's ranks");
+  HeldStep held{.step = copy.step, .cursor = copy.cursor, .tokens = copy.tokens, .segments = {}, .bytes = {}};
+  for (std::int64_t i = 0; i < here.count; ++i) {
+    const std::int64_t rank = here.first + i;
+    const auto place = static_cast<std::size_t>(i);
+    const std::vector<std::int64_t> busy = busy_segments(place);
+    std::int64_t segment = 0;
+    while (std::find(busy.begin(), busy.end(), segment) != busy.end()) ++segment;
+    const auto bytes =
+        copy.ranks[place].memory->bytes().first(static_cast<std::size_t>(copy.ranks[place].bytes));
+    const std::span<std::byte> room = snapshots_->segment(rank, segment)->bytes();
+    base::check(bytes.size() <= room.size(), "a copy is as large as the ranks' snapshots");
+    std::copy(bytes.begin(), bytes.end(), room.begin());
+    snapshots_->describe(rank, copy.ranks[place].slices, copy.ranks[place].borrowed);
+    held.segments.push_back(segment);
+    held.bytes.push_back(copy.ranks[place].bytes);
+  }
+  log::info("the partner gave back the snapshots of step {}: {} in {}", copy.step,
+            io::short_bytes(copy.bytes()), io::short_duration(base::monotonic_seconds() - start));
+  snapshots_->add(std::move(held));
+  return snapshots_->find(go.step);
+}
+
+/// Whether the run goes on when the node is started again: not while it ends, nor without two at a time.
+bool Run::may_return(std::int64_t node) const {
+  return membership_.leads() && partner_ && job_.restarts > 0 && told_ready_ && !killed_ && !stop_ &&
+         !lost_node_ && (!away_ || *away_ == node) && !attempt_->all_finished_here();
+}
+
+void Run::lose_for_now(std::int64_t node) {
+  away_ = node;
+  returned_ = false;
+  held_.erase(node);
+  membership_.expect(node);
+  fail_without(node);
+}
+
+/// The attempt ends, as by a death: the next one may have the node again.
+void Run::fail_without(std::int64_t node) {
+  attempt_->set_node_state(node, io::RankState::dead);
+  const std::string lost = membership_.name_of(node) + " was lost after step " + std::to_string(step_);
+  log::warn("{}", lost);
+  fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1, true});
+}
+
+/// What the lost node was to save will not be: the others do not wait for it. False: it has not come back.
+bool Run::await_return() {
+  const double wait = job_.checkpoint.partner_wait_seconds, end = base::monotonic_seconds() + wait;
+  std::vector<std::int64_t> saving;
+  for (const auto& [step, save] : saving_)
+    if (!save.dropped) saving.push_back(step);
+  for (const std::int64_t step : saving) drop_save(step);
+  if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
+  const std::string name = membership_.name_of(*away_);
+  notify(io::NoticeKind::warning, name + " is waited for up to " + io::duration_text(wait) +
+                                      " (checkpoint.partner.wait): start its agent again");
+  while (!returned_ && !killed_ && !lost_node_ && !stop_) {
+    const double left = end - base::monotonic_seconds();
+    if (left <= 0) break;
+    wait_for_events(left);
+  }
+  if (returned_ && !killed_ && !lost_node_ && !stop_) {
+    log::info("{} is there again", name);
+    away_.reset();
+    returned_ = false;
+    return true;
+  }
+  lost_node_ = true;
+  if (!killed_ && !stop_)
+    fail({base::ErrorKind::comm,
+          attempt_->failure()->message + "; it did not come back within " + io::duration_text(wait) +
+              " (checkpoint.partner.wait)",
+          2});
+  return false;
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,129 @@
+"""An agent that is lost comes back: its node's snapshots were in the memory of another, and all go on from there."""
+
+import re
+import unittest
+
+from nodes_test import free_port
+from restart_test import RestartTest
+from support import *
+
+STEPS = 300
+LOST = ["--set", f"steps={STEPS}", "--set", "evaluate.every=100", "--set", "checkpoint.every=0"]
+MEMORY = ["--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true"]
+TWO = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
+THREE = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]
+
+
+class PartnerTest(RestartTest):
+    def begin(self, name, layout, *more, nodes=2):
+        self.name, self.port, self.nodes = name, free_port(), nodes
+        self.arguments = [*LOST, *layout, *MEMORY, *more]
+        self.agents = [self.again(node) for node in range(nodes)]
+
+    def again(self, node, *more):
+        job = self.job(self.name, schedule=CONSTANT)
+        return self.start_node(job, node, self.port, *self.arguments, *more, nodes=self.nodes)
+
+    def lose(self, node):
+        """kill -9: its workers die with it."""
+        self.agents[node].kill()
+        self.agents[node].communicate(timeout=PATIENCE)
+
+    def wait_for_copies(self, step):
+        """Until every node's partner has a step after this one."""
+        pattern = r'trainerd_partner_copies_total\{result="kept"\} (\d+)\n'
+        self.wait_for_step(self.agents[0], step, self.name)
+        self.wait_for(self.agents[0], lambda: int((re.search(pattern, scrape(self.address)) or [0, 0])[1]) > 2, "copies")
+
+    def finish_all(self, layout):
+        outputs = self.finish(self.agents)
+        self.assert_as_whole(self.name, *LOST, *layout)
+        return outputs
+
+    def test_an_agent_of_two_comes_back_and_no_disk_is_read(self):
+        self.begin("two", TWO)
+        self.address = re.search(r"http://(\S+)/metrics", self.read_until(self.agents[0], "metrics at")).group(1)
+        self.wait_for_copies(12)
+        last = self.last_step("two")
+        self.lose(1)
+        self.agents[1] = self.again(1)
+        line = self.read_until(self.agents[0], "restarted: ")
+        step = int(re.search(r"node 1 .*was lost .*from step (\d+) \(snapshot in memory, which the partners of node 1 kept\)", line).group(1))
+        self.assertGreater(step, last - 12)
+        self.assertFalse((self.root / "two" / "checkpoints").exists() and self.checkpoints("two"))
+        self.wait_for_step(self.agents[0], last + 5, "two")
+        metrics = scrape(self.address)
+        self.assertRegex(metrics, r'trainerd_restores_total\{tier="partner"\} 1\n')
+        self.assertGreater(float(re.search(r"trainerd_partner_sent_bytes_total (\d\S*)", metrics).group(1)), 0)
+        self.assertLess(float(re.search(r"trainerd_partner_copy_age_seconds (\d\S*)", metrics).group(1)), PATIENCE)
+        outputs = self.finish_all(TWO)
+        self.assertIn("the partner gave back the snapshots of step", outputs[1])
+        [event] = self.restarts("two")
+        self.assertIn("partners of node 1", event["message"])
+
+    def test_agents_of_three_come_back_one_after_the_other(self):
+        self.begin("three", THREE, nodes=3)
+        for node, at in ((2, 12), (1, 60)):
+            self.wait_for_step(self.agents[0], at, "three")
+            self.lose(node)
+            self.agents[node] = self.again(node)
+            self.assertIn(f"which the partners of node {node} kept", self.read_until(self.agents[0], "restarted: "))
+        self.finish_all(THREE)
+
+    def test_one_that_is_lost_again_on_its_way_back_comes_back_later(self):
+        self.begin("twice", TWO)
+        self.wait_for_step(self.agents[0], 12, "twice")
+        self.lose(1)
+        self.agents[1] = self.again(1)
+        self.read_until(self.agents[1], "node 1 of 2 joins")
+        self.lose(1)
+        self.agents[1] = self.again(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.lose(1)  # its workers have not begun, or just so
+        self.agents[1] = self.again(1)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.finish_all(TWO)
+
+    def test_one_that_is_lost_before_the_first_copy_begins_at_the_start(self):
+        self.begin("early", TWO, "--set", "checkpoint.memory=1h")
+        self.wait_for_step(self.agents[0], 3, "early")
+        self.lose(1)
+        self.agents[1] = self.again(1)
+        self.assertIn("from step 0 (the start)", self.read_until(self.agents[0], "restarted: "))
+        self.finish_all(TWO)
+
+    def test_one_that_does_not_come_back_ends_the_run(self):
+        self.begin("gone", TWO, "--set", "checkpoint.partner={wait: 1s}", "--set", "steps=100000")
+        self.wait_for_step(self.agents[0], 12, "gone")
+        self.lose(1)
+        output = self.finish_one(self.agents[0], status=7)
+        self.assertRegex(output, r"node 1 .*was lost after step \d+: .*; it did not come back within 1s \(checkpoint.partner.wait\)")
+        self.assertEqual(self.restarts("gone"), [])
+
+    def test_two_that_are_lost_at_once_end_the_run(self):
+        self.begin("both", THREE, "--set", "steps=100000", nodes=3)
+        self.wait_for_step(self.agents[0], 12, "both")
+        for node in (1, 2):
+            self.lose(node)
+        self.assertRegex(self.finish_one(self.agents[0], status=7), r"node [12] .*was lost after step \d+")
+        self.assertEqual(self.restarts("both"), [])
+
+    def test_an_agent_with_another_job_does_not_come_back(self):
+        self.begin("other", TWO)
+        self.wait_for_step(self.agents[0], 12, "other")
+        self.lose(1)
+        self.read_until(self.agents[0], "start its agent again")
+        self.assertIn("has another job than node 0", self.finish_one(self.again(1, "--set", "seed=8"), status=7))
+        self.agents[1] = self.again(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.finish_all(TWO)
+
+    def test_node_0_that_is_lost_ends_the_run(self):
+        self.begin("leader", TWO, "--set", "steps=100000")
+        self.wait_for_step(self.agents[0], 12, "leader")
+        self.lose(0)
+        self.assertIn("node 0", self.finish_one(self.agents[1], status=7))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
