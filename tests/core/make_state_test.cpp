@@ -64,7 +64,10 @@ TEST_CASE("make a checkpoint of generated state", "[.make-state]") {
     slice.xxh3 = hash.value();
   }
   const io::WrittenShard shard{writer.finish(), slices};
-  io::TrainingState state{.step = 10, .cursor = 10 * job.batch.global, .seed = job.seed};
+  io::TrainingState state;
+  state.step = 10;
+  state.cursor = 10 * job.batch.global;
+  state.seed = job.seed;
   state.identity = train::checkpoint_identity(job);
   state.job = spec::to_yaml(job);
   const std::string manifest = io::to_json(state, std::span(&shard, 1));

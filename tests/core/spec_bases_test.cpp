@@ -145,7 +145,7 @@ TEST_CASE("a key whose value was left out is an error, not a null", "[spec][base
         Lines{"job.yaml:2:1: steps: has no value; expected an integer",
               "job.yaml:3:9: batch.global: has no value; expected an integer",
               "job.yaml:4:1: evaluate: expected a map of keys, got nothing; its keys are every, batches, "
-              "tokenizer or choices"});
+              "tokenizer, choices or ema"});
   // What follows begins like a null.
   CHECK(over_base("steps:\nnullify: 3\n").at(0) == "job.yaml:2:1: steps: has no value; expected an integer");
 }

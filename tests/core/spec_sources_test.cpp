@@ -90,11 +90,11 @@ TEST_CASE("a job of pairs reads pairs, and what does not go with them is told wi
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 
   CHECK(problems(with("format: tokens", "dpo: {beta: -1}")) ==
-        Lines{"job.yaml:7:19: loss.dpo.beta: must be at least 0, got '-1' (nearest valid: 0)"});
+        Lines{"job.yaml:7:20: loss.dpo.beta: must be at least 0, got '-1' (nearest valid: 0)"});
   CHECK(problems(with("format: tokens", "dpo: {beta: 0.1, label_smoothing: 0.5}")) ==
-        Lines{"job.yaml:7:41: loss.dpo.label_smoothing: must be less than 0.5, got '0.5'"});
+        Lines{"job.yaml:7:42: loss.dpo.label_smoothing: must be less than 0.5, got '0.5'"});
   CHECK(problems(with("format: tokens", "dpo: {label_smoothing: 0.1}")) ==
-        Lines{"job.yaml:7:30: loss.dpo.label_smoothing: has no effect: loss.dpo.beta is 0; leave it out"});
+        Lines{"job.yaml:7:31: loss.dpo.label_smoothing: has no effect: loss.dpo.beta is 0; leave it out"});
   const auto told = [&](const std::string& made, const std::string& what) {
     const Lines lines = problems(made);
     CAPTURE(lines, what);
@@ -119,6 +119,22 @@ TEST_CASE("a job of pairs reads pairs, and what does not go with them is told wi
        "evaluate.every: with loss.dpo there are no evaluations yet: set it to 0");
   told(with("format: tokens, packing: pairs", ""),
        "data.packing: pairs are for direct preference optimisation");
+}
+
+TEST_CASE("an evaluation of averaged weights needs them, and fp32 weights", "[spec]") {
+  std::string text = kBlend;
+  text += "evaluate: {every: 2, batches: 1, ema: true}\n";
+  const std::string valid = "  valid: [v.txt]\n";
+  text.insert(text.find("evaluate:"), valid);
+  CHECK(problems(text) ==
+        Lines{"job.yaml:14:39: evaluate.ema: has no effect: ema.decay is 0, so there are no averaged "
+              "weights; leave it out"});
+  const std::string average = "ema: {decay: 0.9}\n";
+  CHECK(problems(text + average).empty());
+  const Lines narrow = problems(text + average + "precision: {compute: bf16, master: bf16}\n");
+  REQUIRE(narrow.size() == 1);
+  CHECK_THAT(narrow[0],
+             Catch::Contains("evaluate.ema: the averages are fp32") && Catch::Contains("set that to fp32"));
 }
 
 TEST_CASE("a blend is in place of data.train, and of files", "[spec][sources]") {

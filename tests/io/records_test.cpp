@@ -72,6 +72,15 @@ TEST_CASE("a step record has the parts of what is minimised and the norms by gro
   CHECK(std::isnan(back.grad_norms[1].second));
   CHECK_FALSE(parse_step_record(kLine).z_loss);
   CHECK(parse_step_record(kLine).grad_norms.empty());
+
+  StepRecord pairs;
+  pairs.rewards = PairRewards{.margin = 1.5, .accuracy = 0.75, .chosen = 0.5, .rejected = -1};
+  const std::string rewards = to_json_line(pairs);
+  CHECK(
+      rewards.find(R"("rewards":{"margin":1.5,"accuracy":0.75,"chosen":0.5,"rejected":-1.0},"grad_norm")") !=
+      std::string::npos);
+  CHECK(parse_step_record(rewards).rewards == pairs.rewards);
+  CHECK_FALSE(back.rewards);
 }
 
 TEST_CASE("a step record is one line of the documented names") {
