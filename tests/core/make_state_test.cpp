@@ -6,6 +6,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "core/rank/device_rank.h"
 #include "core/rank/dry_run.h"
 #include "core/rank/param_record.h"
 #include "core/spec/machines.h"
