@@ -18,6 +18,6 @@ namespace trainerd::core::run {
 /// beside come from that path in any case. `find_s3`: for paths at s3://. Takes the descriptors. Throws
 /// CheckpointError.
 void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
-                   train::Trainer& trainer, kernels::Backend& backend, const io::FindS3& find_s3);
+                   train::Trainer& trainer, kernels::Backend& backend, const io::FindS3& find_s3 = {});
 
 }  // namespace trainerd::core::run
