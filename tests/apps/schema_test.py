@@ -127,6 +127,7 @@ class Schema(unittest.TestCase):
     def parser_errors(self, job):
         """The keys whose values the parser refuses by themselves."""
         done, keys = self.parse(job), set()
+        self.said = done.stderr
         self.assertIn(done.returncode, (0, 2), done.stderr)
         for line in done.stderr.splitlines():
             if found := re.match(rf"(?:trainerd: )?{re.escape(str(self.job))}:\d+:\d+: ([\w.]+)(?:\[\d+\])?: (.*)", line):
@@ -173,7 +174,7 @@ class Schema(unittest.TestCase):
                     if isinstance(value, dict) and value:  # an unknown key in a section is the section's
                         parser = {key for key in parser if key not in {*SECTIONS, *SHORT}}
                         schema = {key for key in schema if key not in {*SECTIONS, *SHORT}}
-                    self.assertEqual(schema, parser)
+                    self.assertEqual(schema, parser, self.said)
         self.assertGreater(refused, 3000)
 
     def test_unknown_and_missing_keys_are_refused_as_the_parser_refuses_them(self):
