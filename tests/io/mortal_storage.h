@@ -42,9 +42,10 @@ class Mortal final : public io::Storage {
   }
   std::unique_ptr<io::StoredFile> open(const std::string& name) const override { return look().open(name); }
   void remove(const std::string& name) override {
-    if (left_ == 1) {  // some of what is below it
+    if (left_ == 1) {  // some of what is below it: the last by name, which a marker is not
       const std::vector<std::string> names = whole_->list(name);
-      for (std::size_t i = 0; i < names.size() / 2; ++i) whole_->remove(name + "/" + names[i]);
+      for (std::size_t i = (names.size() + 1) / 2; i < names.size(); ++i)
+        whole_->remove(name + "/" + names[i]);
     }
     change();
     whole_->remove(name);
