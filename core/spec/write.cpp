@@ -196,6 +196,8 @@ std::vector<std::string> words_of(const Field& field) {
   if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->words;
   if (std::holds_alternative<bool*>(field.storage)) return {"true", "false"};
   if (std::holds_alternative<IntegerOrAuto>(field.storage)) return {"auto"};
+  if (const auto* interval = std::get_if<StepsOrDuration>(&field.storage); interval && interval->or_auto)
+    return {"auto"};
   if (std::holds_alternative<RecipeName>(field.storage)) return recipe_names();
   return {};
 }

@@ -95,7 +95,8 @@ class RealPrometheus(PrometheusTest):
             self.query(rule["query"])
 
     def test_a_run_is_found_scraped_and_missed(self):
-        process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1")
+        process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set",
+                             f"checkpoint.durable.to={self.root}/safe")
         self.wait_until("the run is found and answers", lambda: self.up("first") == [1])
         [target] = self.targets()
         [group] = json.loads(target.read_text())
