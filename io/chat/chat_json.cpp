@@ -102,6 +102,8 @@ std::string pair_text(const json& object, const std::string& field, const Normal
   return form(value.get<std::string>());
 }
 
+constexpr const char* kSameAnswers = "the chosen and the rejected answer are the same: leave the pair out";
+
 bool same(const ChatMessage& a, const ChatMessage& b) {
   return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
 }
@@ -125,9 +127,10 @@ std::vector<ChatMessage> read_chat(std::string_view line, const std::string& fie
 
 ChatPair read_pair(std::string_view line, const NormalForm& form) {
   const json object = object_of(line);
-  const std::string prompt = pair_text(object, "prompt", form);
-  return {completed(prompt, pair_text(object, "chosen", form)),
-          completed(prompt, pair_text(object, "rejected", form))};
+  const std::string prompt = pair_text(object, "prompt", form), chosen = pair_text(object, "chosen", form),
+                    rejected = pair_text(object, "rejected", form);
+  if (chosen == rejected) throw JsonError(kSameAnswers);
+  return {completed(prompt, chosen), completed(prompt, rejected)};
 }
 
 ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
@@ -137,15 +140,27 @@ ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalFo
                            rejected = messages_of(pair_member(object, "rejected"), "rejected", form);
   if (const auto prompt = object.find("prompt"); prompt != object.end() && prompt->is_array()) {
     const std::vector<ChatMessage> before = messages_of(*prompt, "prompt", form);
+    const auto has_it = [&](const std::vector<ChatMessage>& answer) {
+      return std::mismatch(before.begin(), before.end(), answer.begin(), answer.end(), same).first ==
+             before.end();
+    };
+    if (!before.empty() && (has_it(chosen) || has_it(rejected)))
+      throw JsonError("\"chosen\" or \"rejected\" begins with the messages of \"prompt\": give them once");
     for (std::vector<ChatMessage>* answer : {&chosen, &rejected})
       answer->insert(answer->begin(), before.begin(), before.end());
   }
   const auto split = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end(), same);
-  if (split.first == chosen.end() && split.second == rejected.end())
-    throw JsonError("the chosen and the rejected answer are the same: leave the pair out");
+  if (split.first == chosen.end() && split.second == rejected.end()) throw JsonError(kSameAnswers);
   const auto prompt = static_cast<std::size_t>(split.first - chosen.begin());
   if (prompt == 0)
     throw JsonError("\"chosen\" and \"rejected\" begin with no message alike: there is no prompt");
+  const auto is_other = [](auto at, const std::vector<ChatMessage>& all) {
+    return at != all.end() && at->role != "assistant";
+  };
+  if (is_other(split.first, chosen) || is_other(split.second, rejected))
+    throw JsonError(
+        "message " + std::to_string(prompt + 1) +
+        " of \"chosen\" and \"rejected\" differs and is not the assistant's: a pair has one prompt");
   return {answered(chat, chosen, prompt, bos), answered(chat, rejected, prompt, bos)};
 }
 

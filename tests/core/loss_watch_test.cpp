@@ -40,32 +40,33 @@ TEST_CASE("a loss that stays high is out of line for a window, then the new leve
 }
 
 TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss-watch]") {
-  using Steps = std::vector<std::int64_t>;
+  using Verdicts = std::vector<std::pair<std::int64_t, bool>>;
   GoodTags tags(10);
   const auto train = [&](std::int64_t from, std::int64_t to, double loss = 2) {
-    Steps good;
+    Verdicts verdicts;
     for (std::int64_t step = from; step <= to; ++step)
-      for (const std::int64_t s : tags.on_step(step, loss)) good.push_back(s);
-    return good;
+      if (const auto verdict = tags.on_step(step, loss)) verdicts.emplace_back(verdict->step, verdict->good);
+    return verdicts;
   };
-  CHECK(train(1, 50).empty());
-  tags.add(50);
-  CHECK(train(51, 59).empty());
-  tags.add(58);  // complete one step later
-  CHECK(train(60, 60) == Steps{50});
-  CHECK(train(61, 61, 9).empty());  // a spike
-  CHECK(train(62, 90).empty());     // 58 will never be good
-  tags.add(90);
+  CHECK(train(1, 51).empty());
+  CHECK(tags.add(50));  // complete one step later
+  CHECK(train(52, 58).empty());
+  CHECK_FALSE(tags.add(58));  // one at a time
+  CHECK(train(59, 60) == Verdicts{{50, true}});
+  CHECK(tags.add(60));
+  CHECK(train(61, 61, 9) == Verdicts{{60, false}});  // a spike
+  CHECK(train(62, 90).empty());
+  CHECK(tags.add(90));
   CHECK(train(91, 95).empty());
-  tags.drop_after(80);  // a restart: 90 is saved again
+  CHECK_FALSE(tags.drop_after(90));
+  CHECK(tags.drop_after(80));  // a restart: 90 is saved again
   CHECK(train(81, 95).empty());
-  tags.add(90);
-  CHECK(train(96, 100) == Steps{90});
+  CHECK(tags.add(90));
+  CHECK(train(96, 100) == Verdicts{{90, true}});
   // One whose spike came before it was complete.
   CHECK(train(101, 110).empty());
   CHECK(train(111, 111, 9).empty());
-  tags.add(110);
-  CHECK(train(112, 130).empty());
+  CHECK_FALSE(tags.add(110));
 }
 
 }  // namespace

@@ -116,6 +116,10 @@ class Dpo(RunTest):
         chat = lambda line: self.prepare([line], self.root / "wrong", "--chat", "chatml", status=4)
         self.assertIn("line 1: the chosen and the rejected answer are the same", chat({"chosen": turn, "rejected": turn}))
         self.assertIn("begin with no message alike", chat({"chosen": turn, "rejected": turn[1:]}))
+        self.assertIn("line 2: the chosen and the rejected answer are the same", wrong({"prompt": "a", "chosen": "b", "rejected": "b"}))
+        system, other = {"role": "system", "content": "s"}, [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]
+        self.assertIn("message 2 of \"chosen\" and \"rejected\" differs and is not the assistant's", chat({"chosen": [system, *turn], "rejected": [system, *other]}))
+        self.assertIn("give them once", chat({"prompt": turn[:1], "chosen": turn, "rejected": [*turn[:1], other[1]]}))
         self.assertIn("--field: --pairs reads", self.prepare(self.lines, self.root / "wrong", "--field", "x", status=2))
         # Data of pairs is for this alone, and other data is not.
         short = self.run_job(self.job("short"), "--set", "model.seq_len=16", status=4)

@@ -108,6 +108,32 @@ class Damage(StateTest):
                 self.assert_as_whole("damaged")
 
 
+class Cadence(StateTest):
+    def test_the_newest_good_checkpoint_waits_for_its_tag_and_stays(self):
+        output = self.run_job(self.job(schedule=CONSTANT), "--set", "steps=60", "--set", "evaluate.every=0",
+                              "--set", "checkpoint={every: 4, keep: 1, good_after: 20}")
+        self.assertIn("the checkpoint of step 4 is good: the losses of 20 steps after it were in line", output)
+        good = [p for p in self.checkpoints() if (p / "GOOD").exists()]
+        self.assertEqual(len(good), 1, self.checkpoints())
+        self.assertIn(good[0], self.checkpoints()[:-1])
+        listed = subprocess.run([BINARY, "checkpoint", "list", self.root / "a"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual([line.endswith("  good") for line in listed.splitlines()], [p == good[0] for p in reversed(self.checkpoints())])
+
+    def test_a_run_saves_as_often_as_is_worth_it(self):
+        process = self.start(self.job(schedule=CONSTANT), "--set", "steps=100000", "--set", "evaluate.every=0",
+                             "--set", "checkpoint={every: auto, mtbf: 2s}")
+        line = self.read_until(process, "checkpoint.every: auto: every")
+        self.assertIn("mean time between failures 2.0 s (checkpoint.mtbf)", line)
+        self.wait_for(process, lambda: len(self.saves()) > 5, "six checkpoints by time")
+        metrics = scrape(json.loads((self.root / "a" / "metrics.json").read_text())[0]["targets"][0])
+        interval = float(re.search(r"(?m)^trainerd_checkpoint_interval_seconds (\S+)", metrics).group(1))
+        self.assertTrue(0.01 < interval < 2, interval)
+        self.assertIn('trainerd_mtbf_seconds{source="given"} 2', metrics)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 143)
+
+
 # Layouts that follow each other; sizes that do not divide are among them.
 CHAIN = [
     ["parallel.tp=2"],
@@ -205,7 +231,7 @@ class Sizes(StateTest):
                 self.assertEqual(len(peaks), ranks)
                 # What a rank has mapped: its plan, its two snapshots' share of the state, and what a process takes with its libraries.
                 share = state / ranks
-                bound = planned["memory"]["total_bytes"] + 2 * share + largest + 150e6
+                bound = planned["memory"]["peak_bytes"] + 2 * share + largest + 150e6
                 print(f"{state / 1e6:.0f} MB of state on {layout}: {max(peaks) / 1e6:.0f} MB a rank, bound {bound / 1e6:.0f} MB", flush=True)
                 self.assertLess(max(peaks), bound)
 

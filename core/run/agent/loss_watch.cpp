@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "io/text/text.h"
 
@@ -40,23 +41,25 @@ void LossWatch::drop_after(std::int64_t step) {
   while (!latest_.empty() && latest_.back().step > step) latest_.pop_back();
 }
 
-void GoodTags::add(std::int64_t step) { waiting_.push_back(step); }
-
-std::vector<std::int64_t> GoodTags::on_step(std::int64_t step, double loss) {
-  if (!watch_.add(step, loss)) last_outlier_ = step;
-  std::erase_if(waiting_, [&](std::int64_t saved) { return saved < last_outlier_; });
-  std::vector<std::int64_t> good;
-  while (!waiting_.empty() && step - waiting_.front() >= after_) {
-    good.push_back(waiting_.front());
-    waiting_.pop_front();
-  }
-  return good;
+bool GoodTags::add(std::int64_t step) {
+  if (waiting_ || step < last_outlier_) return false;
+  waiting_ = step;
+  return true;
 }
 
-void GoodTags::drop_after(std::int64_t step) {
+std::optional<GoodTags::Verdict> GoodTags::on_step(std::int64_t step, double loss) {
+  const bool in_line = watch_.add(step, loss);
+  if (!in_line) last_outlier_ = step;
+  if (!waiting_ || (in_line && step - *waiting_ < after_)) return std::nullopt;
+  return Verdict{*std::exchange(waiting_, std::nullopt), in_line};
+}
+
+bool GoodTags::drop_after(std::int64_t step) {
   watch_.drop_after(step);
   last_outlier_ = std::min(last_outlier_, step);
-  while (!waiting_.empty() && waiting_.back() > step) waiting_.pop_back();
+  if (!waiting_ || *waiting_ <= step) return false;
+  waiting_.reset();
+  return true;
 }
 
 }  // namespace trainerd::core::run

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
+#include <optional>
 
 namespace trainerd::core::run {
 
@@ -30,22 +30,27 @@ class LossWatch {
   std::int64_t outliers_ = 0;  ///< in a row
 };
 
-/// Checkpoints that wait for their tag: one is good when the losses of the `after` steps that followed it
-/// were in line.
+/// The checkpoint that waits for its tag, one at a time: it is good when the losses of the `after` steps that
+/// followed it were in line.
 class GoodTags {
  public:
   explicit GoodTags(std::int64_t after) : after_(after) {}
-  /// A complete checkpoint.
-  void add(std::int64_t step);
-  /// The loss of a step; the checkpoints that are good from now on.
-  std::vector<std::int64_t> on_step(std::int64_t step, double loss);
-  void drop_after(std::int64_t step);
+  /// A complete checkpoint. Whether it waits from now on: none did, and no loss since was out of line.
+  bool add(std::int64_t step);
+  struct Verdict {
+    std::int64_t step = 0;  ///< of the checkpoint
+    bool good = false;
+  };
+  /// The loss of a step.
+  std::optional<Verdict> on_step(std::int64_t step, double loss);
+  /// Steps after `step` will be done again. Whether the checkpoint that waited was of one of them.
+  bool drop_after(std::int64_t step);
 
  private:
   std::int64_t after_;
   LossWatch watch_;
   std::int64_t last_outlier_ = 0;
-  std::deque<std::int64_t> waiting_;
+  std::optional<std::int64_t> waiting_;
 };
 
 }  // namespace trainerd::core::run

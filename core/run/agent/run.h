@@ -89,6 +89,7 @@ class Run {
   void resume();
   void check_data();
   void check_weights();
+  void require_reference(const std::string& path) const;
   void warn_of_tokenizer();
   void require_same_base(const std::string& path, const std::string& content) const;
   std::string begin_message() const;
@@ -158,7 +159,8 @@ class Run {
   void on_written(CheckpointWriter::Result result);
   void on_shards(CheckpointWriter::Result result);
   void on_tagged(const CheckpointWriter::Result& result);
-  void tag_good(std::int64_t step, double loss);
+  void judge_checkpoint(std::int64_t step, double loss);
+  void unpin_candidate();
   void save_failed(const SaveFailed& m, const std::string& node);
   void drop_save(std::int64_t step);
   void delay_saves();
@@ -301,6 +303,7 @@ class Run {
   std::optional<StopRequest> stop_;  ///< of this agent, or of another
   std::optional<TimeLimit> time_limit_;
   std::optional<GoodTags> good_tags_;  ///< the leader's
+  std::string candidate_;              ///< folder of the checkpoint that waits for its tag
   std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;

@@ -109,20 +109,25 @@ void Run::on_saved() {
 
 /// A tag that could not be written is no harm: a later checkpoint gets one.
 void Run::on_tagged(const CheckpointWriter::Result& result) {
+  unpin_candidate();
   if (result.outcome != CheckpointWriter::Outcome::written)
     return log::warn("the checkpoint of step {} could not be tagged good: {}", result.step, result.problem);
   log::info("the checkpoint of step {} is good: the losses of {} steps after it were in line", result.step,
             job_.checkpoint.good_after);
 }
 
-/// Tags the checkpoints that the loss of a step has shown to be good.
-void Run::tag_good(std::int64_t step, double loss) {
-  if (!good_tags_) return;
-  for (const std::int64_t good : good_tags_->on_step(step, loss)) {
-    CheckpointWriter::Job tag{.part = CheckpointWriter::Part::tag};
-    tag.state.step = good;
-    writer_.enqueue(std::move(tag));
-  }
+/// What a step's loss says of the checkpoint that waits for its tag. It is not removed meanwhile.
+void Run::judge_checkpoint(std::int64_t step, double loss) {
+  const auto verdict = good_tags_ ? good_tags_->on_step(step, loss) : std::nullopt;
+  if (!verdict) return;
+  if (!verdict->good) return unpin_candidate();
+  CheckpointWriter::Job tag{.part = CheckpointWriter::Part::tag};
+  tag.state.step = verdict->step;
+  writer_.enqueue(std::move(tag));
+}
+
+void Run::unpin_candidate() {
+  if (!candidate_.empty()) store_.pinned().unpin(std::exchange(candidate_, {}));
 }
 
 void Run::on_written(CheckpointWriter::Result result) {
@@ -176,7 +181,10 @@ void Run::completed(std::int64_t step, const std::string& path) {
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
   if (membership_.leads()) copy_durably(step, path.substr(path.rfind('/') + 1));
-  if (good_tags_) good_tags_->add(step);
+  if (good_tags_ && candidate_.empty() && good_tags_->add(step)) {
+    candidate_ = path.substr(path.rfind('/') + 1);
+    store_.pinned().pin(candidate_);
+  }
   base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
@@ -204,7 +212,7 @@ void Run::release(std::int64_t step) {
 /// to its end: until then their segments stay taken.
 void Run::drop_saves_after(std::int64_t step) {
   end_copy_from_memory();
-  if (good_tags_) good_tags_->drop_after(step);
+  if (good_tags_ && good_tags_->drop_after(step)) unpin_candidate();
   std::vector<std::int64_t> idle;
   for (auto& [saved, saving] : saving_) {
     if (saved <= step) continue;

@@ -68,14 +68,30 @@ void Run::resume() {
   start_.step = step_ = first_step_ = state.step;
   start_.cursor = state.cursor;
   start_.tokens = tokens_ = state.tokens;
+  origin_ = hf::parse_origin(state.origin, found->where.path);
   if (const auto reference = state.identity.find(kReferenceEntry); reference != state.identity.end())
     start_.reference = reference->second;
+  require_reference(found->where.path);
   log::info("resuming from {} (step {})", found->where.path, state.step);
   if (auto changes = job_changes(state, output_.written_job(), job_)) changes_.push_back(*std::move(changes));
-  origin_ = hf::parse_origin(state.origin, found->where.path);
   resumed_ = std::move(found->manifest.state);
   start_.evaluate_first = evaluation_missing();
   evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
+}
+
+/// The reference of loss.dpo is the weights that the run began from: it must have had one, and they must be
+/// there, in case that log-probabilities are missing.
+void Run::require_reference(const std::string& path) const {
+  if (!job_.loss.dpo.on()) return;
+  if (start_.reference.empty())
+    throw base::checkpoint_error(
+        "loss.dpo: " + path +
+        " was trained without it, and its reference would be the weights from before that: "
+        "give the job another `output`, and set model.from to this run");
+  if (!origin_.from.empty() && job_.model.from.empty())
+    throw base::checkpoint_error("loss.dpo: " + path + " began from the weights of " + origin_.from +
+                                 " (xxh3 " + origin_.content +
+                                 "), which are its reference: set model.from to where they are");
 }
 
 /// Of the run's directory and of its durable tier.

@@ -68,7 +68,7 @@ void Run::on_step(io::StepRecord record) {
   latest_steps_.emplace_back(record.step, record.step_seconds);
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   if (cadence_) cadence_->add_step(record.step_seconds);
-  tag_good(record.step, record.loss);
+  judge_checkpoint(record.step, record.loss);
   sinks_.each(&io::MetricsSink::on_step, record);
   watch_outlets();
   if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)

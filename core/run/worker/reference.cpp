@@ -139,7 +139,9 @@ std::shared_ptr<const ReferenceTable> make_reference(const ReferenceWork& work) 
   auto table = std::make_shared<ReferenceTable>(work.data.sources());
   const std::string path = work.start.reference_path,
                     data = data_text(io::all_files(work.data.sources()), work.start.data_content);
-  const bool first = work.start.rank == 0, begins = work.start.held.empty() && work.start.resume_path.empty();
+  const bool first = work.start.rank == 0, begins = work.start.held.empty() &&
+                                                    work.start.resume_path.empty() &&
+                                                    work.start.reference.empty();
   if (!begins) {
     // One rank reads the file, and the others get the sum of its numbers and their zeros.
     if (!first) std::fill(table->values().begin(), table->values().end(), 0.0);
