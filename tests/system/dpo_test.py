@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import struct
 import unittest
 
@@ -187,6 +188,18 @@ class Dpo(RunTest):
                     self.assertGreater(len(known), 10)
                     self.assertTrue(all(was == now for was, now in known), known)
                     self.assertEqual(self.curve(name), curve)
+        # Without them there is none, and none is made up.
+        resolved = (self.root / "full" / "job.yaml").read_text()
+        without = self.root / "without.yaml"
+        without.write_text(re.sub(r"(?m)^ +from: .*\n", "", resolved))
+        self.assertNotEqual(without.read_text(), resolved)
+        self.assertIn("set model.from to where they are", self.run_job(without, "--set", "steps=9", status=5))
+        # Nor of a run that was no such run when it began.
+        text = self.root / "plain.txt"
+        text.write_text("cow? moo " * 500)
+        self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", "--set", "data={format: text, tokenizer: bytes}", "--set", f"data.train=[{text}]")
+        later = self.run_job(self.job("plain", steps=9), "--set", "data.on_change=continue", status=5)
+        self.assertIn("was trained without it", later)
         # Other weights are another reference.
         config = CONFIGS["llama"]
         self.base = make_directory(self.root / "others", config, make_tensors(config, seed=2))
