@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <future>
 #include <map>
 #include <random>
 #include <utility>
@@ -217,8 +218,10 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       check_shard(header, shard.slices, file);
       name = folder + "/" + file;
       storage_->remove(name);  // of a try that failed
+      auto checksum = std::async(std::launch::async, [&] { return xxh3_hex(shard.bytes); });  // meanwhile
+      auto slices = std::async(std::launch::async, [&] { return with_checksums(shard, header); });
       storage_->write(name, shard.bytes);
-      written.push_back({{file, bytes, xxh3_hex(shard.bytes)}, with_checksums(shard, header)});
+      written.push_back({{file, bytes, checksum.get()}, slices.get()});
     }
     storage_->sync_folder(folder);
     storage_->sync_folder("");

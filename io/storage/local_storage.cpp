@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/storage/direct_write.h"
 #include "io/storage/file_errors.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -48,6 +49,12 @@ class NewFile {
   void write(std::span<const std::byte> bytes) const {
     if (const int error = base::write_all(fd_.get(), bytes); error != 0)
       throw cannot_write(path_, "write", error);
+  }
+  /// All of it at once.
+  void write_whole(std::span<const std::byte> bytes) const {
+    const int error = write_direct(fd_.get(), bytes);
+    if (error == EINVAL) return write(bytes);
+    if (error != 0) throw cannot_write(path_, "write", error);
   }
   void flush() const {
     if (::fsync(fd_.get()) != 0) throw cannot_write(path_, "flush to the disk", errno);
@@ -141,7 +148,7 @@ bool LocalStorage::exists(const std::string& name) const {
 
 void LocalStorage::write(const std::string& name, std::span<const std::byte> bytes) {
   const NewFile file(path_of(name));
-  file.write(bytes);
+  file.write_whole(bytes);
   file.flush();
 }
 

@@ -384,6 +384,27 @@ TEST_CASE("the newest checkpoint that is good is not removed") {
   CHECK(steps_of(store) == Steps{150, 140, 130, 40});
 }
 
+TEST_CASE("files are written past the page cache where their bytes allow it, to the last one") {
+  const TempDir dir;
+  const std::unique_ptr<Storage> storage = open_storage(dir.path());
+  const std::size_t most = (std::size_t{21} << 20) + 4097;
+  std::vector<std::byte> memory(most + 8192);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::span<const std::byte> aligned = std::span(memory).subspan((4096 - address % 4096) % 4096);
+  int number = 0;
+  for (const std::size_t size : {most, most - 1, most - 4097, std::size_t{4096} * 3000, std::size_t{5}})
+    for (const std::size_t offset : {0u, 16u}) {
+      const std::span<const std::byte> bytes = aligned.subspan(offset, size);
+      const std::string name = "file-" + std::to_string(number++);
+      INFO(size << " bytes from " << offset);
+      storage->write(name, bytes);
+      const std::string content = read_file(dir / name);
+      REQUIRE(content.size() == size);
+      CHECK(std::equal(bytes.begin(), bytes.end(), std::as_bytes(std::span(content)).begin()));
+    }
+}
+
 TEST_CASE("a missing or shortened shard is named") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 3);

@@ -1,0 +1,93 @@
+#include "io/storage/direct_write.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace trainerd::io {
+namespace {
+
+constexpr std::size_t kAlignment = 4096;  // of memory, place and size
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kInFlight = 4;
+// Below it the page cache is as fast as anything.
+constexpr std::size_t kLeastBytes = std::size_t{8} << 20;
+
+int write_at(int fd, std::span<const std::byte> bytes, std::size_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : EIO;
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::size_t>(n);
+  }
+  return 0;
+}
+
+/// For as long as it lives the file is written past the page cache.
+class Direct {
+ public:
+  explicit Direct(int fd) : fd_(fd), flags_(::fcntl(fd, F_GETFL)) {
+    is_set_ = flags_ >= 0 && ::fcntl(fd_, F_SETFL, flags_ | O_DIRECT) == 0;
+  }
+  ~Direct() {
+    if (is_set_) ::fcntl(fd_, F_SETFL, flags_);
+  }
+  Direct(const Direct&) = delete;
+  Direct& operator=(const Direct&) = delete;
+  bool is_set() const { return is_set_; }
+
+ private:
+  int fd_, flags_;
+  bool is_set_ = false;
+};
+
+/// Pieces are taken in turn by several threads; the first error ends them all.
+int write_pieces(int fd, std::span<const std::byte> bytes) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<int> first_error{0};
+  const auto work = [&] {
+    for (;;) {
+      const std::size_t at = next.fetch_add(kPieceBytes);
+      if (at >= bytes.size() || first_error != 0) return;
+      const int error = write_at(fd, bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)), at);
+      int none = 0;
+      if (error != 0) first_error.compare_exchange_strong(none, error);
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    try {
+      while (others.size() + 1 < kInFlight) others.emplace_back(work);
+    } catch (const std::system_error&) {
+      // With fewer threads it is only slower.
+    }
+    work();
+  }
+  return first_error;
+}
+
+}  // namespace
+
+int write_direct(int fd, std::span<const std::byte> bytes) {
+  const std::size_t whole = bytes.size() - bytes.size() % kAlignment;
+  if (whole < kLeastBytes || reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) return EINVAL;
+  // Room for all of it is found out at once, and pieces that end the file early cost no change of its size.
+  if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes.size())) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    return errno;
+  {
+    const Direct direct(fd);
+    if (!direct.is_set()) return EINVAL;
+    if (const int error = write_pieces(fd, bytes.first(whole)); error != 0) return error;
+  }
+  return write_at(fd, bytes.subspan(whole), whole);
+}
+
+}  // namespace trainerd::io
