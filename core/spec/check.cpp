@@ -278,7 +278,8 @@ class Checker {
     const std::string& to = job_.checkpoint.durable.to;
     if (io::is_remote(to) && !io::is_s3(to))
       problem("checkpoint.durable.to", "expected a directory or s3://bucket/prefix, got '" + to + "'");
-    if (!to.empty() && (to == job_.output || to == job_.output + "/checkpoints"))
+    if (to.empty() || io::is_remote(to)) return;
+    if (io::is_same_directory(to, job_.output) || io::is_same_directory(to, job_.output + "/checkpoints"))
       problem("checkpoint.durable.to", "is the run's own directory: name another place");
   }
 

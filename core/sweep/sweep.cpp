@@ -228,6 +228,9 @@ class SweepReader {
       spec::Problems found;
       found.add_source(path_, spec::Problems::SourceKind::file);
       job.spec = spec::compose_job(base, layers, around, found);
+      // A durable tier is of one run: a job without an output would go on from another job's checkpoints.
+      if (std::string& to = job.spec.checkpoint.durable.to; !to.empty())
+        to += (to.ends_with('/') ? "" : "/") + job.name;
       try {
         found.throw_if_any();
         if (sweep.where == SweepPlace::local && around.machine) divide_cores(job, around);

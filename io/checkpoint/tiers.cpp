@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
 #include "io/storage/file_errors.h"
 #include "kernels/base/error.h"
@@ -28,6 +30,13 @@ std::string place_of(const CheckpointStore& store) { return store.storage()->pat
 
 std::string newest_text(const std::vector<StoredCheckpoint>& list) {
   return list.empty() ? "holds none" : "has step " + std::to_string(list.front().step);
+}
+
+// Empty: it has none, or a kill has left a part of it, which lacks the end of its last line.
+std::string owner_of(const Storage& tier) {
+  if (!tier.exists(kOwnerFile)) return "";
+  std::string text = read_text(tier, kOwnerFile);
+  return text.ends_with("\"\n") ? text : "";
 }
 
 void throw_if_older(const std::optional<Unread>& unread, std::int64_t step) {
@@ -74,8 +83,11 @@ std::optional<TierChoice> newest_of_tiers(
         choice.why = "the durable tier " + place_of(durable) + " " + newest_text(there);
       if (!unreachable.empty())
         choice.warning = "the durable tier " + place_of(durable) +
-                         " cannot be looked at and may hold a newer checkpoint: it is passed over, because " +
-                         place_of(own) + " gets each checkpoint first: " + unreachable;
+                         " cannot be looked at: the run goes on from step " +
+                         std::to_string(candidate.where.step) + " of " + place_of(own) +
+                         ", and the tier may hold a newer checkpoint if that could not be written or the run "
+                         "went on elsewhere: " +
+                         unreachable;
       return choice;
     } catch (const StorageError& error) {
       if (!is_absence(error.error_number)) {
@@ -101,6 +113,32 @@ std::optional<TierChoice> newest_of_tiers(
       "{} and {}: none of their {} checkpoints is whole; restore one, or begin anew with --fresh, "
       "which moves the output aside, and another checkpoint.durable.to",
       place_of(own), place_of(durable), candidates.size()));
+}
+
+std::string tier_owner(const std::string& job, const std::string& output) {
+  const std::filesystem::path path = std::filesystem::absolute(local_path(output)).lexically_normal();
+  return "job \"" + job + "\", output \"" + (path.has_filename() ? path : path.parent_path()).string() +
+         "\"\n";
+}
+
+void require_tier_of(const Storage& tier, const std::string& owner) {
+  const std::string found = owner_of(tier), file = tier.path_of(kOwnerFile);
+  if (found.empty() || found == owner) return;
+  throw base::spec_error("the durable tier " + tier.path_of("") + " is another run's: " + file + " names " +
+                         found.substr(0, found.size() - 1) + ", and this is " +
+                         owner.substr(0, owner.size() - 1) +
+                         ". Set checkpoint.durable.to to a place of this run alone; if it is the same run "
+                         "under another name or output, remove that file");
+}
+
+void claim_tier(Storage& tier, const std::string& owner) {
+  require_tier_of(tier, owner);
+  if (!owner_of(tier).empty()) return;
+  tier.make_folder("");
+  tier.remove(kOwnerFile);  // the part that a kill has left
+  tier.write(kOwnerFile, bytes_of(owner));
+  tier.sync_folder("");
+  require_tier_of(tier, owner);  // another run may have claimed it meanwhile
 }
 
 }  // namespace trainerd::io

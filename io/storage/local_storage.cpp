@@ -163,7 +163,12 @@ std::int64_t LocalStorage::copy(const std::string& name, const StoredFile& from,
         there->read(at, other);
         return same = std::equal(piece.begin(), piece.end(), other.begin());
       });
-    if (same) return 0;
+    if (same) {
+      // The process that wrote it may have been killed before its fsync: these bytes may be in memory alone.
+      const base::UniqueFd fd(::open(path_of(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+      if (!fd || ::fsync(fd.get()) != 0) throw cannot_write(path_of(name), "flush to the disk", errno);
+      return 0;
+    }
   }
   remove(name);
   const NewFile file(path_of(name));

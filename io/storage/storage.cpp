@@ -1,5 +1,8 @@
 #include "io/storage/storage.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "io/storage/local_storage.h"
 #include "kernels/base/error.h"
 
@@ -27,6 +30,21 @@ std::string local_path(const std::string& uri) {
 std::unique_ptr<Storage> open_storage(const std::string& uri, const OpenRemote& remote) {
   if (remote && uri.starts_with("s3://")) return remote(uri);
   return std::make_unique<LocalStorage>(local_path(uri));
+}
+
+bool is_same_directory(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  const auto plain = [](const std::string& uri) {
+    const std::string path = uri.starts_with("file://") ? uri.substr(7) : uri;
+    std::error_code error;
+    const fs::path absolute = fs::absolute(path, error);
+    fs::path found = fs::weakly_canonical(absolute, error);
+    if (error) found = absolute.lexically_normal();
+    return found.has_filename() ? found : found.parent_path();  // without a slash at its end
+  };
+  const fs::path here = plain(a), there = plain(b);
+  std::error_code absent;
+  return here == there || fs::equivalent(here, there, absent);
 }
 
 std::string read_text(const Storage& storage, const std::string& name) {

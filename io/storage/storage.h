@@ -65,6 +65,10 @@ std::unique_ptr<Storage> open_storage(const std::string& uri, const OpenRemote& 
 /// is not absolute.
 std::string local_path(const std::string& uri);
 
+/// Whether two plain paths or file:/// URIs are of one directory, by name, through links, or by device and
+/// inode. Either need not be there.
+bool is_same_directory(const std::string& a, const std::string& b);
+
 /// The whole of a small file.
 std::string read_text(const Storage& storage, const std::string& name);
 

@@ -45,6 +45,31 @@ struct Setup {
   }
 };
 
+/// A file system that does not return from a copy until it is let go.
+class Hanging final : public io::Storage {
+ public:
+  Hanging(std::shared_ptr<io::Storage> whole, std::shared_ptr<std::atomic<bool>> hangs)
+      : whole_(std::move(whole)), hangs_(std::move(hangs)) {}
+  std::string path_of(const std::string& name) const override { return whole_->path_of(name); }
+  void make_folder(const std::string& name) override { whole_->make_folder(name); }
+  std::vector<std::string> list(const std::string& name) const override { return whole_->list(name); }
+  bool exists(const std::string& name) const override { return whole_->exists(name); }
+  void write(const std::string& name, std::span<const std::byte> bytes) override {
+    whole_->write(name, bytes);
+  }
+  std::int64_t copy(const std::string& name, const io::StoredFile& from, const io::Pace& pace) override {
+    while (*hangs_) ::usleep(1000);
+    return whole_->copy(name, from, pace);
+  }
+  std::unique_ptr<io::StoredFile> open(const std::string& name) const override { return whole_->open(name); }
+  void remove(const std::string& name) override { whole_->remove(name); }
+  void sync_folder(const std::string& name) override { whole_->sync_folder(name); }
+
+ private:
+  std::shared_ptr<io::Storage> whole_;
+  std::shared_ptr<std::atomic<bool>> hangs_;
+};
+
 }  // namespace
 
 TEST_CASE("a checkpoint is due for the durable tier by steps or by time", "[durable]") {
@@ -132,4 +157,78 @@ TEST_CASE("a copy keeps to its rate, and one that is dropped ends at once", "[du
   CHECK(result_of(copier).outcome == Outcome::dropped);
   CHECK(base::monotonic_seconds() - begin < 30);
   CHECK(io::list_checkpoints(s.dir / "tier").empty());
+}
+
+TEST_CASE("a copy that hangs is told once, and goes on when it can", "[durable]") {
+  Setup s;
+  const std::string folder = s.save(10);
+  const auto hangs = std::make_shared<std::atomic<bool>>(true);
+  DurableCopier::Options options = s.options("tier");
+  options.open = [path = s.dir / "tier", hangs] {
+    return io::CheckpointStore(std::make_shared<Hanging>(io::open_storage(path), hangs), {.keep = 1});
+  };
+  DurableCopier copier(s.source, options);
+  CHECK_FALSE(copier.hung(0));
+  copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
+  ::usleep(100'000);
+  CHECK_FALSE(copier.hung(600));
+  const auto hung = copier.hung(0.05);
+  REQUIRE(hung);
+  CHECK(hung->outcome == Outcome::failed);
+  CHECK(hung->folder == folder);
+  CHECK(hung->problem.find("does not return") != std::string::npos);
+  CHECK_FALSE(copier.hung(0));
+  CHECK_FALSE(copier.take());
+  *hangs = false;
+  CHECK(result_of(copier).outcome == Outcome::copied);
+}
+
+TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete or after", "[durable]") {
+  Setup s;
+  const auto is_good = [&](std::int64_t step) {
+    for (const io::StoredCheckpoint& stored : io::list_checkpoints(s.dir / "tier"))
+      if (stored.step == step) return stored.good;
+    return false;
+  };
+  DurableCopier copier(s.source, s.options("tier"));
+  const auto copy = [&](std::int64_t step) {
+    const std::string folder = io::list_checkpoints(s.dir / "run").front().name();
+    copier.enqueue({.step = step, .folder = folder, .target = folder, .ranks = 1});
+    REQUIRE(result_of(copier).outcome == Outcome::copied);
+    copier.enqueue(
+        {.part = DurableCopier::Part::completion, .step = step, .folder = folder, .target = folder});
+    REQUIRE(result_of(copier).outcome == Outcome::copied);
+  };
+  const auto tag = [&](std::int64_t step) {
+    copier.enqueue({.part = DurableCopier::Part::tag, .step = step, .folder = "tag"});
+    return result_of(copier);
+  };
+  s.save(10);
+  copy(10);
+  CHECK_FALSE(is_good(10));
+  s.source.tag_good(10);
+  CHECK(tag(10).problem.empty());
+  CHECK(is_good(10));
+  s.save(20);
+  CHECK(tag(20).problem.empty());  // the tier does not have it
+  copy(20);
+  CHECK_FALSE(is_good(20));
+  CHECK(is_good(10));  // and it stays, with keep: 1
+  s.save(30);
+  s.source.tag_good(30);
+  copy(30);
+  CHECK(is_good(30));
+  // The step was done again: what is in the tier is another one.
+  s.save(40);
+  copy(40);
+  const test::Shard other = test::stamped_shard(41);
+  const io::ShardContent content = other.content();
+  s.source.write(test::state_at(40), std::span(&content, 1));
+  s.source.tag_good(40);
+  CHECK(tag(40).problem.empty());
+  CHECK_FALSE(is_good(40));
+  // A tier that fails is tried once.
+  std::filesystem::remove_all(s.dir / "tier");
+  test::write_file(s.dir / "tier", "in the way");
+  CHECK(tag(30).problem.find(s.dir / "tier") != std::string::npos);
 }

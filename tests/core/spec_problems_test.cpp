@@ -1,5 +1,8 @@
+#include <filesystem>
+
 #include "core/spec/machines.h"
 #include "spec_test_support.h"
+#include "tests/io/temp_dir.h"
 
 namespace trainerd::core {
 namespace {
@@ -273,6 +276,26 @@ TEST_CASE("contradictions are errors", "[spec]") {
       Lines{
           "--set metrics={listen: off, discovery: d}: metrics.discovery: has no effect: metrics.listen: off "
           "serves none; leave it out"});
+}
+
+TEST_CASE("the durable tier is not the run's own directory, by whatever name", "[spec]") {
+  const test::TempDir dir;
+  std::filesystem::create_directories(dir / "run/checkpoints");
+  std::filesystem::create_symlink(dir / "run", dir / "link");
+  const auto with = [&](const std::string& output, const std::string& to) {
+    return problems(kJob, {"output=" + output, "checkpoint.durable.to=" + to});
+  };
+  const std::string run = dir / "run";
+  for (const std::string& to : {run, run + "/", run + "/checkpoints/", run + "/./checkpoints",
+                                "file://" + run, dir / "link/checkpoints", dir / "link"}) {
+    CAPTURE(to);
+    const Lines lines = with(run, to);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find("is the run's own directory") != std::string::npos);
+  }
+  CHECK(with("runs/a", "./runs/x/../a/checkpoints").size() == 1);
+  CHECK(with(run, dir / "tier").empty());
+  CHECK(with(run, "s3://safe/run").empty());
 }
 
 TEST_CASE("Muon's keys are for Muon, and its learning rate has a default of its own", "[spec]") {

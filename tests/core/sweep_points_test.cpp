@@ -251,6 +251,20 @@ TEST_CASE("a job whose keys do not go together is refused alone; where all are, 
         std::string::npos);
 }
 
+TEST_CASE("each job has a durable tier of its own below that of the base", "[sweep]") {
+  const std::string sweep = "base: base.yaml\nname: s\ngrid: {seed: [1, 2]}\n";
+  const auto tiers = [&](const std::string& to) {
+    Lines lines;
+    for (const sweep::SweepJob& job : SweepFiles(sweep, kJob + to).read().jobs)
+      lines.push_back(job.spec.checkpoint.durable.to);
+    return lines;
+  };
+  CHECK(tiers("checkpoint: {durable: {to: \"s3://safe/a\"}}\n") ==
+        Lines{"s3://safe/a/s-001", "s3://safe/a/s-002"});
+  CHECK(tiers("checkpoint: {durable: {to: /safe/a/}}\n") == Lines{"/safe/a/s-001", "/safe/a/s-002"});
+  CHECK(tiers("") == Lines{"", ""});
+}
+
 TEST_CASE("jobs at once divide the cores, unless the base says how many threads", "[sweep]") {
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[0].spec.threads == 4);
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[1].spec.threads == 2);

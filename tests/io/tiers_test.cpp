@@ -137,3 +137,25 @@ TEST_CASE("a checkpoint that is there and cannot be read is not replaced by an o
   p.damage("own/step-00000030");
   CHECK(p.refusal(p.unread).find("not replaced by an older one") != std::string::npos);
 }
+
+TEST_CASE("a durable tier is of the run that copied to it first", "[tiers]") {
+  Places p;
+  Storage& tier = *p.durable.storage();
+  const std::string mine = tier_owner("a", "/runs/a/"), other = tier_owner("a", "/runs/b");
+  CHECK(mine == tier_owner("a", "/runs/x/../a"));
+  CHECK_NOTHROW(require_tier_of(tier, mine));
+  claim_tier(tier, mine);
+  claim_tier(tier, mine);
+  CHECK_NOTHROW(require_tier_of(tier, mine));
+  for (const std::string& owner : {other, tier_owner("b", "/runs/a")}) {
+    CHECK_THROWS_AS(require_tier_of(tier, owner), trainerd::base::SpecError);
+    CHECK_THROWS_WITH(claim_tier(tier, owner),
+                      Catch::Contains(p.dir / "durable/OWNER") && Catch::Contains("output \"/runs/a\""));
+  }
+  CHECK_THROWS_AS(require_tier_of(*p.away.storage(), mine), StorageError);
+  // A kill has left a part of it.
+  write_file(p.dir / "durable/OWNER", mine.substr(0, 9));
+  CHECK_NOTHROW(require_tier_of(tier, other));
+  claim_tier(tier, other);
+  CHECK_THROWS_AS(claim_tier(tier, mine), trainerd::base::SpecError);
+}

@@ -13,9 +13,11 @@
 #include <utility>
 
 #include "io/checkpoint/files.h"
+#include "io/checkpoint/tiers.h"
 #include "io/hash/hash.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/memory_file.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
@@ -50,6 +52,8 @@ struct DurableCopier::State {
   void work(std::unique_lock<std::mutex>& lock, const Job& job);
   Result attempt(const Job& job);
   void copy_shards(const Job& job, Result& result);
+  void complete(const Job& job, Result& result);
+  void tag(const Job& job);
   io::CheckpointStore tier();
   void pace(std::int64_t bytes);
   void post(Result result);
@@ -65,7 +69,10 @@ struct DurableCopier::State {
   std::string current;                      ///< folder of the job that is worked on
   bool dropped = false;                     ///< that one
   bool stop = false;
-  double next_send = 0;  ///< by the monotonic clock, where the rate is limited
+  double next_send = 0;          ///< by the monotonic clock, where the rate is limited
+  double heard = 0;              ///< by the same, when the job under way last did something
+  std::optional<Result> untold;  ///< of the job under way, if it hangs
+  bool claimed = false;          ///< the thread's
 };
 
 io::CheckpointStore DurableCopier::State::tier() {
@@ -81,6 +88,7 @@ void DurableCopier::State::pace(std::int64_t bytes) {
   const double now = base::monotonic_seconds(), begin = std::max(now, next_send);
   if (options.rate_bytes_per_second > 0)
     next_send = begin + static_cast<double>(bytes) / options.rate_bytes_per_second;
+  heard = begin;
   wake.wait_for(lock, std::chrono::duration<double>(begin - now), [this] { return dropped || stop; });
   while (!dropped && !stop && base::monotonic_seconds() < begin)
     wake.wait_for(lock, std::chrono::duration<double>(begin - base::monotonic_seconds()));
@@ -89,6 +97,10 @@ void DurableCopier::State::pace(std::int64_t bytes) {
 
 void DurableCopier::State::copy_shards(const Job& job, Result& result) {
   const io::CheckpointStore to = tier();
+  if (!options.owner.empty() && !claimed) {
+    io::claim_tier(*to.storage(), options.owner);
+    claimed = true;
+  }
   const io::Pace paced = [this](std::int64_t bytes) { pace(bytes); };
   const std::shared_ptr<io::Storage> from = source.folder(job.folder);
   for (std::int64_t i = 0; i < job.ranks; ++i) {
@@ -105,6 +117,33 @@ void DurableCopier::State::copy_shards(const Job& job, Result& result) {
   }
 }
 
+void DurableCopier::State::complete(const Job& job, Result& result) {
+  const std::string manifest = !job.manifest.empty() ? job.manifest : from_source([&] {
+    return io::read_text(*source.folder(job.folder), io::kManifestFile);
+  });
+  const io::CheckpointStore to = tier();
+  io::StoredCheckpoint stored = to.complete_copy(job.target, manifest);
+  result.path = std::move(stored.path);
+  result.left_over = std::move(stored.left_over);
+  try {  // it may have been tagged while it was copied
+    if (source.folder(job.folder)->exists(io::kGoodFile)) to.tag_good(job.step);
+  } catch (const base::CheckpointError& error) {
+    result.problem = error.what();
+  }
+}
+
+/// The newest of its step in both places, if they are the same: another attempt of the step may be bad.
+void DurableCopier::State::tag(const Job& job) {
+  const auto marker = [&](const io::CheckpointStore& store) -> std::string {
+    for (const io::StoredCheckpoint& stored : store.list())
+      if (stored.step == job.step) return io::read_text(*store.folder(stored.name()), io::kMarkerFile);
+    return "";
+  };
+  const io::CheckpointStore to = tier();
+  const std::string there = marker(to);
+  if (!there.empty() && there == marker(source)) to.tag_good(job.step);
+}
+
 DurableCopier::Result DurableCopier::State::attempt(const Job& job) {
   Result result{.part = job.part,
                 .step = job.step,
@@ -112,15 +151,10 @@ DurableCopier::Result DurableCopier::State::attempt(const Job& job) {
                 .ranks = job.ranks,
                 .from_memory = !job.shards.empty()};
   try {
-    if (job.part == Part::shards) {
-      copy_shards(job, result);
-    } else {
-      const std::string manifest = !job.manifest.empty() ? job.manifest : from_source([&] {
-        return io::read_text(*source.folder(job.folder), io::kManifestFile);
-      });
-      io::StoredCheckpoint stored = tier().complete_copy(job.target, manifest);
-      result.path = std::move(stored.path);
-      result.left_over = std::move(stored.left_over);
+    switch (job.part) {
+      case Part::shards: copy_shards(job, result); break;
+      case Part::completion: complete(job, result); break;
+      case Part::tag: tag(job); break;
     }
   } catch (const Dropped&) {
     result.outcome = Outcome::dropped;
@@ -136,7 +170,10 @@ DurableCopier::Result DurableCopier::State::attempt(const Job& job) {
 void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& job) {
   current = job.folder;
   dropped = false;
+  untold = {
+      .outcome = Outcome::failed, .part = job.part, .step = job.step, .folder = job.folder, .failures = 1};
   for (int failures = 1;; ++failures) {
+    heard = base::monotonic_seconds();
     lock.unlock();
     Result result = attempt(job);
     lock.lock();
@@ -144,7 +181,7 @@ void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& j
       result.outcome = Outcome::dropped;
       open.reset();  // it was stopped
     }
-    if (result.outcome != Outcome::failed || stop) {
+    if (result.outcome != Outcome::failed || job.part == Part::tag || stop) {
       post(std::move(result));
       break;
     }
@@ -153,8 +190,10 @@ void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& j
     result.failures = failures;
     result.retry_seconds = wait;
     post(std::move(result));
+    heard = base::monotonic_seconds() + wait;
     wake.wait_for(lock, std::chrono::duration<double>(wait), [this] { return dropped || stop; });
   }
+  untold.reset();
   if (dropped) open.reset();
   current.clear();
 }
@@ -225,6 +264,16 @@ std::optional<DurableCopier::Result> DurableCopier::take() {
   [[maybe_unused]] const ssize_t n = ::read(state_->event.get(), &one, sizeof(one));
   Result result = std::move(state_->results.front());
   state_->results.pop_front();
+  return result;
+}
+
+std::optional<DurableCopier::Result> DurableCopier::hung(double seconds) {
+  const std::lock_guard lock(state_->mutex);
+  const double silent = base::monotonic_seconds() - state_->heard;
+  if (!state_->untold || silent < seconds) return std::nullopt;
+  auto result = std::exchange(state_->untold, std::nullopt);
+  result->problem = "nothing has come of it for " + io::short_duration(silent) +
+                    ": a call of the file system or store does not return";
   return result;
 }
 

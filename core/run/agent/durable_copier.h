@@ -18,7 +18,8 @@ namespace trainerd::core::run {
 class DurableCopier {
  public:
   /// This node's shards of a checkpoint, or for all nodes its manifest and marker, once every shard is there.
-  enum class Part : unsigned char { shards, completion };
+  /// Or the tag of a good one, on one that the tier has already: it is not tried again.
+  enum class Part : unsigned char { shards, completion, tag };
   struct Job {
     Part part = Part::shards;
     std::int64_t step = 0;
@@ -47,13 +48,14 @@ class DurableCopier {
     std::int64_t bytes = 0;                      ///< that were sent
     std::string path = {};                       ///< of a completion
     std::string left_over = {};                  ///< why older ones could not be removed
-    std::string problem = {};
-    double retry_seconds = 0;
-    int failures = 0;  ///< of the job, this one included
+    std::string problem = {};                    ///< also of a tag that a completion could not copy
+    double retry_seconds = 0;                    ///< 0: it is not known when
+    int failures = 0;                            ///< of the job, this one included
   };
   struct Options {
     /// Opens the tier; again after a job was dropped.
     std::function<io::CheckpointStore()> open;
+    std::string owner = {};  ///< that the tier is claimed for before the first copy; empty: not by this node
     double rate_bytes_per_second = 0;  ///< 0: no limit
     double first_seconds = 1;          ///< the first wait after a failure; each is twice the one before it
     double most_seconds = 60;
@@ -71,6 +73,9 @@ class DurableCopier {
   /// a last result.
   void drop(const std::string& folder);
   std::optional<Result> take();
+  /// What is told, once for each job, when nothing has come of it for so long, as when a call of the file
+  /// system does not return.
+  std::optional<Result> hung(double seconds);
   /// Readable when `take` has something.
   int event_fd() const;
 

@@ -14,6 +14,7 @@
 #include "core/run/log/log.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
+#include "io/checkpoint/tiers.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::run {
@@ -41,7 +42,9 @@ constexpr double kSharedSeconds = 30.0;
 void refuse_durable_copies(const AgentOptions& options) {
   const std::string& to = options.job.checkpoint.durable.to;
   if (to.empty()) return;
-  if (const auto copies = durable_store(options).list(); !copies.empty())
+  const io::CheckpointStore durable = durable_store(options);
+  io::require_tier_of(*durable.storage(), durable_owner(options));
+  if (const auto copies = durable.list(); !copies.empty())
     throw base::spec_error("--fresh: the durable tier holds checkpoints of an earlier run, the newest is " +
                            copies.front().path +
                            ": set checkpoint.durable.to to another place, or remove them");

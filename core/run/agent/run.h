@@ -47,6 +47,8 @@ namespace trainerd::core::run {
 io::OpenRemote remote_storages(const AgentOptions& options);
 /// The job's durable tier; nothing is looked at.
 io::CheckpointStore durable_store(const AgentOptions& options);
+/// What its OWNER says of this job (io/checkpoint/tiers.h).
+std::string durable_owner(const AgentOptions& options);
 
 class Run {
  public:
@@ -185,6 +187,8 @@ class Run {
   void on_durable_shards(const std::string& folder, std::int64_t ranks, std::int64_t bytes);
   void on_durable_complete(const DurableCopier::Result& result);
   void durable_failed(const DurableFailed& m, const std::string& node);
+  void require_own_tier(const io::CheckpointStore& durable, bool reachable) const;
+  void check_durable_hangs();
   void copy_from_memory(std::int64_t step);
   void end_copy_from_memory();
   void release_copied(std::int64_t step);

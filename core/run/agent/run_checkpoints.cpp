@@ -114,6 +114,10 @@ void Run::on_tagged(const CheckpointWriter::Result& result) {
     return log::warn("the checkpoint of step {} could not be tagged good: {}", result.step, result.problem);
   log::info("the checkpoint of step {} is good: the losses of {} steps after it were in line", result.step,
             job_.checkpoint.good_after);
+  if (durable_)
+    copier_->enqueue({.part = DurableCopier::Part::tag,
+                      .step = result.step,
+                      .folder = "the tag of step " + std::to_string(result.step)});
 }
 
 /// What a step's loss says of the checkpoint that waits for its tag. It is not removed meanwhile.
@@ -180,6 +184,7 @@ void Run::completed(std::int64_t step, const std::string& path) {
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
   if (membership_.leads()) membership_.send(Completed{step, path});
+  check_durable_hangs();
   if (membership_.leads()) copy_durably(step, path.substr(path.rfind('/') + 1));
   if (good_tags_ && candidate_.empty() && good_tags_->add(step)) {
     candidate_ = path.substr(path.rfind('/') + 1);

@@ -6,7 +6,9 @@
 #include "core/run/log/log.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
+#include "io/checkpoint/tiers.h"
 #include "io/s3_storage/s3_storage.h"
+#include "io/storage/file_errors.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
@@ -41,10 +43,31 @@ io::CheckpointStore durable_store(const AgentOptions& options) {
           {.keep = durable.keep, .keep_every = durable.keep_every}};
 }
 
+std::string durable_owner(const AgentOptions& options) {
+  return io::tier_owner(options.job.name, options.job.output);
+}
+
+/// Before anything is copied to it.
+void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) const {
+  if (told_ready_) return;  // it was
+  const std::string& to = job_.checkpoint.durable.to;
+  if (!io::is_remote(to) &&
+      (io::is_same_directory(to, output_.path()) || io::is_same_directory(to, output_.checkpoints())))
+    throw base::spec_error("checkpoint.durable.to, " + to + ", is the run's own directory, " +
+                           output_.path() + ": name another place");
+  if (!reachable) return;
+  try {
+    io::require_tier_of(*durable.storage(), durable_owner(options_));
+  } catch (const io::StorageError& error) {
+    log::warn("whose the durable tier is cannot be read: {}", error.what());  // the copy tries again
+  }
+}
+
 void Run::begin_durable() {
   const io::DurableOptions& options = job_.checkpoint.durable;
   if (!options.on()) return;
   copier_.emplace(store_, DurableCopier::Options{.open = [this] { return durable_store(options_); },
+                                                 .owner = membership_.leads() ? durable_owner(options_) : "",
                                                  .rate_bytes_per_second = options.rate_bytes_per_second});
   if (!membership_.leads()) return;
   durable_.emplace(options);
@@ -117,6 +140,12 @@ void Run::on_durable() {
   if (!result) return;
   if (result->from_memory && result->outcome != DurableCopier::Outcome::failed) release_copied(result->step);
   const bool leads = membership_.leads();
+  if (result->part == DurableCopier::Part::tag) {
+    if (!result->problem.empty())
+      log::warn("the checkpoint of step {} in the durable tier could not be tagged good: {}", result->step,
+                result->problem);
+    return;
+  }
   if (leads && !durable_->copies(result->folder)) return;  // dropped meanwhile
   switch (result->outcome) {
     case DurableCopier::Outcome::copied:
@@ -161,6 +190,7 @@ void Run::on_durable_complete(const DurableCopier::Result& result) {
          "the checkpoint of step " + std::to_string(copy.step) + " is in the durable tier: " + result.path +
              ", " + io::with_unit(static_cast<double>(copy.bytes), "B") + " sent in " +
              io::short_duration(seconds) + (copy.from_memory ? ", from the snapshot in memory" : ""));
+  if (!result.problem.empty()) log::warn("it could not be tagged good there: {}", result.problem);
   if (!result.left_over.empty())
     notify(io::NoticeKind::warning,
            "older checkpoints of the durable tier could not be removed, which is tried again after the next "
@@ -190,8 +220,9 @@ void Run::durable_failed(const DurableFailed& m, const std::string& node) {
     notify(io::NoticeKind::warning,
            "the checkpoint of step " + std::to_string(m.step) + " could not be copied to the durable tier" +
                (node.empty() ? "" : " by " + node) + ", try " + std::to_string(m.failures) + ": " +
-               m.message + "; the next try is in " + io::short_duration(m.retry_seconds) +
-               ", training goes on");
+               m.message +
+               (m.retry_seconds > 0 ? "; the next try is in " + io::short_duration(m.retry_seconds) : "") +
+               "; training goes on");
   if (now - copy.failing_since >= job_.checkpoint.give_up_seconds) {
     notify(io::NoticeKind::warning, "the durable copy of step " + std::to_string(m.step) +
                                         " is given up after " + io::short_duration(now - copy.failing_since) +
@@ -199,6 +230,20 @@ void Run::durable_failed(const DurableFailed& m, const std::string& node) {
     drop_durable("it is given up");
   }
   durable_next();
+}
+
+/// A call that does not return gives no result: it is looked for when a checkpoint is complete.
+void Run::check_durable_hangs() {
+  if (!copier_) return;
+  const auto hung = copier_->hung(job_.checkpoint.give_up_seconds);
+  if (!hung) return;
+  DurableFailed failed{hung->step, hung->folder, hung->problem, 0, hung->failures, false};
+  if (!membership_.leads()) return membership_.send(failed);
+  if (const DurableTier::Copy* copy = durable_->copying()) {  // which may wait for a tag
+    failed.step = copy->step;
+    failed.folder = copy->folder;
+  }
+  durable_failed(failed, "");
 }
 
 /// The run's directory could not be written: the tier is tried from the snapshot, on one node. It has until

@@ -96,16 +96,19 @@ void Run::require_reference(const std::string& path) const {
 
 /// Of the run's directory and of its durable tier.
 std::optional<io::CheckpointStore::Found> Run::find_newest() {
-  const auto rejected = [this](const std::string& path, const std::string& why) {
-    const std::string message = "checkpoint " + path + " is damaged and will not be used: " + why;
+  const auto warn = [this](const std::string& message) {
     if (told_ready_) notify(io::NoticeKind::warning, message);
     else warn_early(message);
+  };
+  const auto rejected = [&](const std::string& path, const std::string& why) {
+    warn("checkpoint " + path + " is damaged and will not be used: " + why);
   };
   if (!job_.checkpoint.durable.on()) return store_.newest_valid(rejected);
   const io::CheckpointStore durable = durable_store(options_);
   auto choice = io::newest_of_tiers(store_, durable, rejected);
+  require_own_tier(durable, !choice || choice->warning.empty());
   if (!choice) return std::nullopt;
-  if (!choice->warning.empty()) warn_early(choice->warning);
+  if (!choice->warning.empty()) warn(choice->warning);
   const std::string message = "the newest of the run's directory and its durable tier is " +
                               choice->found.where.path + (choice->why.empty() ? "" : "; " + choice->why);
   if (told_ready_) {
