@@ -84,6 +84,16 @@ class Run {
   void on_finished(bool stopped);
 
  private:
+  struct Saving {
+    std::vector<std::int64_t> segments;  ///< by rank of the node
+    std::int64_t attempt = 1;            ///< whose snapshot it is
+    std::int64_t folder = 1;             ///< the attempt of its folder
+    bool in_use = true;                  ///< by this node's writer
+    bool dropped = false;                ///< by the job
+    bool copied = false;                 ///< its memory is read for the durable tier
+    bool released = false;               ///< once it is not any more
+  };
+
   // How it begins (run_resume.cpp).
   void plan();
   void resume();
@@ -163,7 +173,8 @@ class Run {
   void drop_save(std::int64_t step);
   void delay_saves();
   void release(std::int64_t step);
-  void completed(std::int64_t step, const std::string& path);
+  void completed(const Completed& m);
+  Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
   /// Whether that is of a snapshot that was dropped when the workers started again.
   bool stale(std::int64_t step, std::int64_t attempt) const {
@@ -246,15 +257,6 @@ class Run {
   CheckpointWriter writer_;
   std::optional<MetricsFile> metrics_file_;
   std::optional<DiscoveryFile> discovery_file_;
-  struct Saving {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    std::int64_t attempt = 1;            ///< whose snapshot it is
-    std::int64_t folder = 1;             ///< the attempt of its folder
-    bool in_use = true;                  ///< by this node's writer
-    bool dropped = false;                ///< by the job
-    bool copied = false;                 ///< its memory is read for the durable tier
-    bool released = false;               ///< once it is not any more
-  };
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
   std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner

@@ -51,7 +51,7 @@ void Run::on_message(std::int64_t, ShardsSaved m) {
     writer_.enqueue(*std::move(job));
 }
 
-void Run::on_message(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+void Run::on_message(std::int64_t, const Completed& m) { completed(m); }
 
 void Run::on_message(std::int64_t, const SaveDropped& m) {
   if (!stale(m.step, m.attempt)) drop_save(m.step);

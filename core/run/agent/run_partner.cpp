@@ -215,12 +215,13 @@ void Run::fail_without(std::int64_t node) {
   fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1, true});
 }
 
-/// What the lost node was to save will not be: the others do not wait for it. False: it has not come back.
+/// What the lost node was to save will not be: the others do not wait for it. A checkpoint whose shards are all
+/// written is completed without it. False: it has not come back.
 bool Run::await_return() {
   const double wait = job_.checkpoint.partner_wait_seconds, end = base::monotonic_seconds() + wait;
   std::vector<std::int64_t> saving;
   for (const auto& [step, save] : saving_)
-    if (!save.dropped) saving.push_back(step);
+    if (!save.dropped && parts_.waits_for(step)) saving.push_back(step);
   for (const std::int64_t step : saving) drop_save(step);
   if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
   const std::string name = membership_.name_of(*away_);

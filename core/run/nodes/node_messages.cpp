@@ -51,7 +51,9 @@ json body(const SnapshotCopied& m) {
   return {{"type", "snapshot_copied"}, {"step", m.step}, {"attempt", m.attempt}, {"kept", m.kept}};
 }
 json body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
-json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
+json body(const Completed& m) {
+  return {{"type", "completed"}, {"step", m.step}, {"path", m.path}, {"folder", m.folder}};
+}
 json body(const SaveDropped& m) {
   return {{"type", "save_dropped"}, {"step", m.step}, {"attempt", m.attempt}};
 }
@@ -201,7 +203,7 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "copy_snapshot") return CopySnapshot{j.at("step"), j.at("attempt")};
     if (type == "snapshot_copied") return SnapshotCopied{j.at("step"), j.at("attempt"), j.at("kept")};
     if (type == "save_held") return SaveHeld{j.at("step")};
-    if (type == "completed") return Completed{j.at("step"), j.at("path")};
+    if (type == "completed") return Completed{j.at("step"), j.at("path"), j.at("folder")};
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};

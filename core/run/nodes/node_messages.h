@@ -65,6 +65,7 @@ struct CopySnapshot {
 struct Completed {
   std::int64_t step = 0;
   std::string path;
+  std::int64_t folder = 1;  ///< the attempt of its folder
 };
 /// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the
 /// leader.
