@@ -64,7 +64,11 @@ void Run::save_held(const HeldStep& held, double seconds) {
 }
 
 void Run::on_finished(bool stopped) {
-  if (partner_) partner_->stop_sending();
+  if (partner_) {
+    partner_->stop_sending();
+    copies_.clear();  // nobody begins from them any more
+    free_kept();
+  }
   writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds);
 }
 
@@ -211,8 +215,8 @@ void Run::release(std::int64_t step) {
   const auto saved = saving_.extract(step);
   if (saved.empty()) return;
   // The partner may need them still.
-  if (sent_step_ == step) kept_[step] = {.segments = saved.mapped().segments};
-  else attempt_->send_saved(saved.mapped().segments);
+  keep_taken(step, saved.mapped().segments, false);
+  free_kept();
 }
 
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
