@@ -222,8 +222,8 @@ const HeldStep* Run::held_for(const Go& go) {
     without_memory_ = true;
     if (!membership_.leads()) membership_.send(FetchFailed{go.step, attempt_->number()});
     fail({base::ErrorKind::comm,
-          membership_.name_of(membership_.node()) + " cannot have its snapshot of step " +
-              std::to_string(go.step) + " back from its partner: " + error.what() +
+          (membership_.leads() ? membership_.name_of(0) + ": " : "") + "its snapshot of step " +
+              std::to_string(go.step) + " did not come back from its partner: " + error.what() +
               "; see the log of the partner's agent and the network between the two",
           1, true});
     return nullptr;
