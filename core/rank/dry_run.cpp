@@ -66,7 +66,7 @@ std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layo
 }
 
 std::int64_t snapshot_segments(const job::JobSpec& job) {
-  return 2 + (job.checkpoint.memory.never() ? 0 : 1) + (job.checkpoint.partner ? 1 : 0);
+  return 2 + (job.checkpoint.memory.never() ? 0 : 1) + (job.checkpoint.partner ? 2 : 0);
 }
 
 std::int64_t host_snapshots(const job::JobSpec& job) {

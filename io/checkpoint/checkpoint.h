@@ -173,7 +173,7 @@ class CheckpointStore {
                           const Pace& pace) const;
   StoredCheckpoint complete_copy(const std::string& folder, const std::string& manifest) const;
 
-  /// Removes what is there of a checkpoint that will not be completed.
+  /// Removes what is there of a checkpoint that will not be completed. One that is complete stays.
   void discard(std::int64_t step, std::int64_t attempt) const;
 
   /// Tags the complete checkpoint of a step as good. False when there is none.

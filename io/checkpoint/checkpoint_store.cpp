@@ -196,7 +196,8 @@ StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<co
   try {
     return complete(state, attempt, write_shards(state.step, attempt, 0, shards));
   } catch (...) {
-    discard(state.step, attempt);
+    Problems ignored;  // it goes with the next clean-up
+    ignored.attempt([&] { remove_folder(*storage_, folder_name(state.step, attempt)); });
     throw;
   }
 }
@@ -250,7 +251,10 @@ bool CheckpointStore::tag_good(std::int64_t step) const {
 
 void CheckpointStore::discard(std::int64_t step, std::int64_t attempt) const {
   Problems ignored;  // it goes with the next clean-up
-  ignored.attempt([&] { remove_folder(*storage_, folder_name(step, attempt)); });
+  ignored.attempt([&] {
+    const std::string name = folder_name(step, attempt);
+    if (!is_complete(*storage_, name)) remove_folder(*storage_, name);
+  });
 }
 
 StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::int64_t attempt,

@@ -105,16 +105,20 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
   CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
-  const run::Held held = std::get<run::Held>(crossed(run::Held{3, {5, 10}, true, {{2, 10, 40, 2560, true}}}));
+  const run::Held held =
+      std::get<run::Held>(crossed(run::Held{3, {5, 10}, {10}, true, {{2, 10, 40, 2560, true}}}));
   REQUIRE(held.copies.size() == 1);
   CHECK((held.copies[0].node == 2 && held.copies[0].step == 10 && held.copies[0].cursor == 40));
   CHECK((held.copies[0].tokens == 2560 && held.copies[0].self_contained));
   CHECK(std::get<run::SaveHeld>(crossed(run::SaveHeld{12})).step == 12);
-  const auto copy = std::get<run::CopySnapshot>(crossed(run::CopySnapshot{12, 2}));
-  CHECK((copy.step == 12 && copy.attempt == 2));
+  const auto copy = std::get<run::CopySnapshot>(crossed(run::CopySnapshot{12, 2, 7}));
+  CHECK((copy.step == 12 && copy.attempt == 2 && copy.kept_by_all == 7));
+  const auto unfetched = std::get<run::FetchFailed>(crossed(run::FetchFailed{12, 2}));
+  CHECK((unfetched.step == 12 && unfetched.attempt == 2));
   const auto copied = std::get<run::SnapshotCopied>(crossed(run::SnapshotCopied{12, 2, true}));
   CHECK((copied.step == 12 && copied.attempt == 2 && copied.kept));
   CHECK((held.attempt == 3 && held.steps == std::vector<std::int64_t>{5, 10} && held.self_contained));
+  CHECK(held.taken == std::vector<std::int64_t>{10});
   const run::Go again = std::get<run::Go>(crossed(run::Go{.step = 7,
                                                           .resume_path = "c/step-00000007",
                                                           .attempt = 2,
@@ -126,7 +130,8 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(again.resume_path == "c/step-00000007");
   const run::StopRequest stop = std::get<run::StopAsked>(crossed(run::StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
-  CHECK(std::get<run::Completed>(crossed(run::Completed{5, "p"})).path == "p");
+  const auto completed = std::get<run::Completed>(crossed(run::Completed{5, "p", 2}));
+  CHECK((completed.path == "p" && completed.folder == 2));
   CHECK(std::get<run::SaveDropped>(crossed(run::SaveDropped{5})).step == 5);
   CHECK(std::get<run::SaveDropped>(crossed(run::SaveDropped{5, 2})).attempt == 2);
   const auto failed = std::get<run::SaveFailed>(crossed(run::SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
@@ -209,10 +214,12 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   CHECK_FALSE(parts.add(10, 1, {shard("1"), shard("2")}, 0.5, 2).has_value());
   CHECK_FALSE(parts.add(15, 1, {shard("1"), shard("2")}, 0, 0).has_value());
   CHECK_FALSE(parts.none());
+  CHECK((parts.waits_for(10) && !parts.waits_for(20)));
   parts.begin(state_at(10, 7), 1);
   const auto job = parts.add(10, 0, {shard("0")}, 0.25, 3);
   REQUIRE(job.has_value());
   CHECK(job->part == run::CheckpointWriter::Part::completion);
+  CHECK_FALSE(parts.waits_for(10));
   CHECK(job->state.cursor == 7);
   REQUIRE(job->written.size() == 3);
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK(job->written[rank].info.file == std::to_string(rank));

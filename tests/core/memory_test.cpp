@@ -120,7 +120,7 @@ TEST_CASE("the host's plan counts the snapshots that a job keeps in memory", "[m
   job.checkpoint.memory.steps = 10;
   CHECK((core::rank::snapshot_segments(job) == 3 && core::rank::host_snapshots(job) == 3));
   job.checkpoint.partner = true;
-  CHECK((core::rank::snapshot_segments(job) == 4 && core::rank::host_snapshots(job) == 6));
+  CHECK((core::rank::snapshot_segments(job) == 5 && core::rank::host_snapshots(job) == 7));
   job.checkpoint.memory = {};
-  CHECK((core::rank::snapshot_segments(job) == 3 && core::rank::host_snapshots(job) == 5));
+  CHECK((core::rank::snapshot_segments(job) == 4 && core::rank::host_snapshots(job) == 6));
 }

@@ -106,8 +106,8 @@ TEST_CASE("a copy that does not arrive whole is none, and a stranger leaves none
                                              R"({"type": "keep", "node": 0, "step": 20})", 5, why);
     REQUIRE(fd);
     run::Channel channel(std::move(fd));
-    channel.send(R"({"type": "begin", "node": 0})");
-    channel.send(R"({"type": "copy", "node": 0, "step": 20, "cursor": 1, "tokens": 1,)"
+    channel.send(R"({"type": "begin", "node": 0, "attempt": 1, "kept_by_all": -1})");
+    channel.send(R"({"type": "copy", "node": 0, "step": 20, "attempt": 1, "cursor": 1, "tokens": 1,)"
                  R"( "ranks": [{"bytes": 64, "xxh3": "", "slices": [], "borrowed": []}]})");
     ::send(channel.fd(), "half", 4, MSG_NOSIGNAL);
   }
@@ -117,6 +117,53 @@ TEST_CASE("a copy that does not arrive whole is none, and a stranger leaves none
   pair.one.send(copy_of(0, 40));
   CHECK(sent_by(pair.one).problem.empty());
   CHECK(steps_of(pair.two) == Steps{10, 40});
+}
+
+TEST_CASE("a copy that was damaged on its way is refused", "[partner]") {
+  Pair pair;
+  std::string why;
+  base::UniqueFd fd = parallel::join_store(pair.endpoint_of(1), pair.token,
+                                           R"({"type": "keep", "node": 0, "step": 20})", 5, why);
+  REQUIRE(fd);
+  run::Channel channel(std::move(fd));
+  channel.send(R"({"type": "begin", "node": 0, "attempt": 1, "kept_by_all": -1})");
+  channel.send(R"({"type": "copy", "node": 0, "step": 20, "attempt": 1, "cursor": 1, "tokens": 1,)"
+               R"( "ranks": [{"bytes": 4, "xxh3": "0123456789abcdef", "slices": [], "borrowed": []}]})");
+  ::send(channel.fd(), "four", 4, MSG_NOSIGNAL);
+  CHECK_THAT(channel.receive().value_or("nothing"),
+             Catch::Contains("refused") && Catch::Contains("damaged on its way to node 1"));
+  CHECK(steps_of(pair.two).empty());
+}
+
+TEST_CASE("the copy that all nodes' partners have stays until a newer one is kept by all", "[partner]") {
+  Pair pair;
+  pair.one.send(copy_of(0, 10));
+  REQUIRE(sent_by(pair.one).problem.empty());
+  // Some other node's copies of 20 and 30 did not arrive.
+  for (const std::int64_t step : {20, 30}) {
+    pair.one.send(copy_of(0, step), 10);
+    REQUIRE(sent_by(pair.one).problem.empty());
+    CHECK(steps_of(pair.two) == Steps{10, step});
+  }
+  pair.one.send(copy_of(0, 40), 30);
+  REQUIRE(sent_by(pair.one).problem.empty());
+  CHECK(steps_of(pair.two) == Steps{30, 40});
+}
+
+TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
+  Pair pair;
+  pair.one.send(copy_of(0, 10));
+  REQUIRE(sent_by(pair.one).problem.empty());
+  // Of the next attempt the receiver knows already, the sender not yet.
+  pair.two.begin(2);
+  pair.two.drop_after(10);
+  pair.one.send(copy_of(0, 20));
+  CHECK_THAT(sent_by(pair.one).problem, Catch::Contains("an attempt of the run that has ended"));
+  CHECK(steps_of(pair.two) == Steps{10});
+  pair.one.begin(2);
+  pair.one.send(copy_of(0, 20));
+  CHECK(sent_by(pair.one).problem.empty());
+  CHECK(steps_of(pair.two) == Steps{10, 20});
 }
 
 TEST_CASE("a sender is told when its partner is gone", "[partner]") {

@@ -51,6 +51,8 @@ class CheckpointParts {
     parts_.erase(parts_.upper_bound(step), parts_.end());
     dropped_.erase(dropped_.upper_bound(step), dropped_.end());
   }
+  /// Whether shards of some node are still to come; not once the completion is with the writer.
+  bool waits_for(std::int64_t step) const { return parts_.contains(step); }
   /// Whether nothing is waited for.
   bool none() const { return parts_.empty(); }
 

@@ -60,7 +60,7 @@ struct CheckpointWriter::State {
 };
 
 CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
-  Result result{.part = job.part, .step = job.state.step};
+  Result result{.part = job.part, .step = job.state.step, .folder = job.folder};
   const double start = base::monotonic_seconds();
   const auto seconds = [&] { return job.write_seconds + base::monotonic_seconds() - start; };
   try {
@@ -117,8 +117,11 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
     if (failures > 0 && holds_state(job.part)) {
       wait_to_retry(lock, job);
       if (!stop && is_replaced(job)) {
-        post(
-            {.outcome = Outcome::superseded, .part = job.part, .step = job.state.step, .failures = failures});
+        post({.outcome = Outcome::superseded,
+              .part = job.part,
+              .step = job.state.step,
+              .folder = job.folder,
+              .failures = failures});
         job = std::move(queue.front());
         queue.pop_front();
         continue;

@@ -44,6 +44,7 @@ class CheckpointWriter {
     Outcome outcome = Outcome::written;
     Part part = Part::all;
     std::int64_t step = 0;
+    std::int64_t folder = 1;                     ///< the job's
     std::vector<io::WrittenShard> written = {};  ///< of shards alone
     io::CheckpointRecord record = {};            ///< of what is written
     std::string left_over = {};  ///< of a checkpoint that is complete: why older ones could not be removed

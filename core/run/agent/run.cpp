@@ -179,7 +179,7 @@ void Run::train() {
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
-    attempt_->begin(start_, held);
+    if (!attempt_->failure()) attempt_->begin(start_, held);
     if (away_) fail_without(*away_);
     supervise();
     if (killed_) return;
@@ -200,10 +200,10 @@ void Run::train() {
       case Next::stop: return;
       case Next::failure: throw_failure();
     }
-    held = next_->from_memory ? held_for(*next_) : nullptr;
-    next_.reset();
     dropped_after_.reset();
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
+    const Go go = *std::exchange(next_, std::nullopt);
+    held = go.from_memory ? held_for(go) : nullptr;
   }
 }
 

@@ -86,6 +86,16 @@ class Run {
   void on_finished(bool stopped);
 
  private:
+  struct Saving {
+    std::vector<std::int64_t> segments;  ///< by rank of the node
+    std::int64_t attempt = 1;            ///< whose snapshot it is
+    std::int64_t folder = 1;             ///< the attempt of its folder
+    bool in_use = true;                  ///< by this node's writer
+    bool dropped = false;                ///< by the job
+    bool copied = false;                 ///< its memory is read for the durable tier
+    bool released = false;               ///< once it is not any more
+  };
+
   // How it begins (run_resume.cpp).
   void plan();
   void resume();
@@ -153,6 +163,7 @@ class Run {
   void on_message(std::int64_t node, const SaveHeld& m);
   void on_message(std::int64_t node, const CopySnapshot& m);
   void on_message(std::int64_t node, const SnapshotCopied& m);
+  void on_message(std::int64_t node, const FetchFailed& m);
   void on_message(std::int64_t node, const Go& m);
   void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   // Checkpoints (run_checkpoints.cpp).
@@ -167,7 +178,8 @@ class Run {
   void drop_save(std::int64_t step);
   void delay_saves();
   void release(std::int64_t step);
-  void completed(std::int64_t step, const std::string& path);
+  void completed(const Completed& m);
+  Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
   /// Whether that is of a snapshot that was dropped when the workers started again.
   bool stale(std::int64_t step, std::int64_t attempt) const {
@@ -203,14 +215,18 @@ class Run {
   void on_partner();
   void copied(std::int64_t node, const SnapshotCopied& m);
   void free_kept();
+  void keep_taken(std::int64_t step, const std::vector<std::int64_t>& segments, bool until_newer);
+  void keep_copies(std::int64_t kept_by_all, std::int64_t next);
+  bool taken(const HeldStep& held) const;
   void forget_copies(const Go& go);
   const HeldStep* held_for(const Go& go);
+  const HeldStep* fetch(const Go& go);
   std::vector<HeldCopy> held_copies() const;
   struct InMemory {
     std::int64_t step = 0, cursor = 0, tokens = 0;
     std::vector<std::int64_t> fetch;
   };
-  std::optional<InMemory> newest_in_memory() const;
+  std::optional<InMemory> newest_in_memory(bool without_node) const;
   bool may_return(std::int64_t node) const;
   void lose_for_now(std::int64_t node);
   void fail_without(std::int64_t node);
@@ -252,15 +268,6 @@ class Run {
   CheckpointWriter writer_;
   std::optional<MetricsFile> metrics_file_;
   std::optional<DiscoveryFile> discovery_file_;
-  struct Saving {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    std::int64_t attempt = 1;            ///< whose snapshot it is
-    std::int64_t folder = 1;             ///< the attempt of its folder
-    bool in_use = true;                  ///< by this node's writer
-    bool dropped = false;                ///< by the job
-    bool copied = false;                 ///< its memory is read for the durable tier
-    bool released = false;               ///< once it is not any more
-  };
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
   std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner
@@ -273,7 +280,13 @@ class Run {
   std::optional<std::int64_t> wanted_copy_;  ///< by the leader, of a step that is not whole here yet
   std::optional<std::int64_t> copied_step_;  ///< the leader's: on its way from some node
   std::set<std::int64_t> copying_;           ///< the leader's: nodes that have not sent it yet
+  bool copy_missing_ = false;                ///< the leader's: some partner did not get `copied_step_`
+  /// The last step whose copies of all nodes are kept, and what followed it: their segments stay taken, so
+  /// that this node has a step of its own for what another's partner keeps.
+  std::set<std::int64_t> copies_;
+  std::int64_t kept_by_all_ = -1;
   bool copies_fail_ = false;
+  bool without_memory_ = false;       ///< the next attempt: what the partners keep cannot be had
   std::optional<std::int64_t> away_;  ///< the leader's: a lost node that may come back
   bool returned_ = false;
   bool saves_fail_ = false;  ///< since the last that is

@@ -64,7 +64,11 @@ void Run::save_held(const HeldStep& held, double seconds) {
 }
 
 void Run::on_finished(bool stopped) {
-  if (partner_) partner_->stop_sending();
+  if (partner_) {
+    partner_->stop_sending();
+    copies_.clear();  // nobody begins from them any more
+    free_kept();
+  }
   writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds);
 }
 
@@ -81,6 +85,8 @@ void Run::on_saved() {
       return save_failed(failed, "");
     }
     case CheckpointWriter::Outcome::superseded: {
+      if (result->part == CheckpointWriter::Part::completion && saving_in(step, result->folder) == nullptr)
+        return;  // it was given up when the workers started again
       const auto saving = saving_.find(step);
       if (saving != saving_.end() && saving->second.dropped) return release(step);
       if (saving != saving_.end()) saving->second.in_use = false;
@@ -156,7 +162,7 @@ void Run::on_written(CheckpointWriter::Result result) {
            "older checkpoints could not be removed, which is tried again after the next one: " +
                result.left_over);
   }
-  completed(result.step, result.record.path);
+  completed({result.step, result.record.path, result.folder});
 }
 
 /// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
@@ -178,19 +184,33 @@ void Run::on_shards(CheckpointWriter::Result result) {
     membership_.send(message);
 }
 
-void Run::completed(std::int64_t step, const std::string& path) {
+/// What is saved in that folder of the step; null: it was given up, or is of an agent before this one.
+Run::Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
+  const auto saving = saving_.find(step);
+  if (saving == saving_.end()) return nullptr;
+  return membership_.alone() || saving->second.folder == folder ? &saving->second : nullptr;
+}
+
+void Run::completed(const Completed& m) {
+  const auto& [step, path, folder] = m;
+  if (membership_.leads()) membership_.send(m);
+  const Saving* saving = saving_in(step, folder);
+  if (saving == nullptr || (saving->dropped && !membership_.alone())) {
+    // It counts on the disk, but the workers have started again from before it: what follows is done anew.
+    if (saving != nullptr) release(step);
+    return;
+  }
   last_good_ = path;
   completed_step_ = step;
   saves_fail_ = false;
   while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
-  if (membership_.leads()) membership_.send(Completed{step, path});
   check_durable_hangs();
-  if (membership_.leads()) copy_durably(step, path.substr(path.rfind('/') + 1));
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (membership_.leads()) copy_durably(step, name);
   if (good_tags_ && candidate_.empty() && good_tags_->add(step)) {
-    candidate_ = path.substr(path.rfind('/') + 1);
-    store_.pinned().pin(candidate_);
+    candidate_ = name;
+    store_.pinned().pin(name);
   }
-  base::check(saving_.contains(step), "a checkpoint that is complete was saved here too");
   release(step);
 }
 
@@ -209,8 +229,8 @@ void Run::release(std::int64_t step) {
   const auto saved = saving_.extract(step);
   if (saved.empty()) return;
   // The partner may need them still.
-  if (sent_step_ == step) kept_[step] = {.segments = saved.mapped().segments};
-  else attempt_->send_saved(saved.mapped().segments);
+  keep_taken(step, saved.mapped().segments, false);
+  free_kept();
 }
 
 /// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let

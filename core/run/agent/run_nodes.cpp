@@ -51,7 +51,7 @@ void Run::on_message(std::int64_t, ShardsSaved m) {
     writer_.enqueue(*std::move(job));
 }
 
-void Run::on_message(std::int64_t, const Completed& m) { completed(m.step, m.path); }
+void Run::on_message(std::int64_t, const Completed& m) { completed(m); }
 
 void Run::on_message(std::int64_t, const SaveDropped& m) {
   if (!stale(m.step, m.attempt)) drop_save(m.step);
@@ -82,11 +82,19 @@ void Run::on_message(std::int64_t, const SaveHeld& m) {
 
 void Run::on_message(std::int64_t, const CopySnapshot& m) {
   if (m.attempt != attempt_->number()) return;
+  if (attempt_->all_finished_here()) return membership_.send(SnapshotCopied{m.step, m.attempt, false});
+  keep_copies(m.kept_by_all, m.step);
   const HeldStep* held = snapshots_->find(m.step);
   const bool later = snapshots_->held().empty() || snapshots_->held().back().step < m.step;
-  if (held != nullptr && !partner_->sending()) return send_copy(*held);
+  // Segments that are free may be in the course of being filled.
+  const bool whole = held != nullptr && taken(*held);
+  if (whole && !partner_->sending()) return send_copy(*held);
   if (held == nullptr && later) wanted_copy_ = m.step;
   else membership_.send(SnapshotCopied{m.step, m.attempt, false});
+}
+
+void Run::on_message(std::int64_t, const FetchFailed& m) {
+  if (m.attempt == attempt_->number()) without_memory_ = true;
 }
 
 void Run::on_message(std::int64_t node, const SnapshotCopied& m) { copied(node, m); }

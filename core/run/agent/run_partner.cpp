@@ -29,13 +29,15 @@ void Run::begin_partner() {
 /// A snapshot is whole on this node.
 void Run::copy_held(std::int64_t step, SnapshotUse use) {
   const HeldStep& held = *snapshots_->find(step);
-  if (use == SnapshotUse::memory) kept_[step] = {.segments = held.segments, .until_newer = true};
+  if (use == SnapshotUse::memory) keep_taken(step, held.segments, true);
   if (membership_.leads()) {
     // One that does not arrive before the end is of no use.
     if (!copied_step_ && !partner_->sending() && !stop_ && step < job_.steps && !attempt_->failure()) {
       copied_step_ = step;
+      copy_missing_ = false;
       for (std::int64_t node = 0; node < membership_.nodes(); ++node) copying_.insert(node);
-      membership_.send(CopySnapshot{step, attempt_->number()});
+      keep_copies(kept_by_all_, step);
+      membership_.send(CopySnapshot{step, attempt_->number(), kept_by_all_});
       send_copy(held);
     }
   } else if (wanted_copy_ && *wanted_copy_ <= step) {
@@ -59,7 +61,31 @@ void Run::send_copy(const HeldStep& held) {
                           .memory = snapshots_->segment(rank, held.segments.at(place))});
   }
   sent_step_ = held.step;
-  partner_->send(std::move(copy));
+  partner_->send(std::move(copy), kept_by_all_);
+}
+
+/// These segments are not to be filled, for one more reason if the step has them already.
+void Run::keep_taken(std::int64_t step, const std::vector<std::int64_t>& segments, bool until_newer) {
+  Kept& kept = kept_[step];
+  if (!kept.segments.empty() && kept.segments != segments) attempt_->send_saved(kept.segments);
+  kept = {.segments = segments,
+          .until_newer = until_newer || (kept.segments == segments && kept.until_newer)};
+}
+
+/// A node that is lost begins from what its partner keeps, and this one must have a snapshot of that step.
+void Run::keep_copies(std::int64_t kept_by_all, std::int64_t next) {
+  kept_by_all_ = kept_by_all;
+  std::erase_if(copies_, [&](std::int64_t step) { return step != kept_by_all; });
+  copies_.insert(next);
+  free_kept();
+}
+
+/// Whether no rank fills its segments.
+bool Run::taken(const HeldStep& held) const {
+  const auto kept = kept_.find(held.step);
+  const auto saving = saving_.find(held.step);
+  return (kept != kept_.end() && kept->second.segments == held.segments) ||
+         (saving != saving_.end() && saving->second.segments == held.segments);
 }
 
 void Run::on_partner() {
@@ -71,7 +97,8 @@ void Run::on_partner() {
               io::PartnerCopyRecord{
                   .step = sent->step, .bytes = sent->bytes, .seconds = sent->seconds, .kept = kept});
   // A node that is lost, or a run that ends, is told of elsewhere.
-  if (!kept && !attempt_->failure() && !attempt_->all_finished_here() && !std::exchange(copies_fail_, true))
+  if (!kept && !attempt_->failure() && !next_ && !attempt_->all_finished_here() &&
+      !std::exchange(copies_fail_, true))
     notify(io::NoticeKind::warning, "the snapshot of step " + std::to_string(sent->step) +
                                         " did not reach this node's partner: " + sent->problem +
                                         "; the next one is tried");
@@ -87,7 +114,10 @@ void Run::on_partner() {
 void Run::copied(std::int64_t node, const SnapshotCopied& m) {
   if (m.attempt != attempt_->number() || copied_step_ != m.step) return;
   copying_.erase(node);
-  if (copying_.empty()) copied_step_.reset();
+  copy_missing_ = copy_missing_ || !m.kept;
+  if (!copying_.empty()) return;
+  if (!copy_missing_) kept_by_all_ = m.step;
+  copied_step_.reset();
 }
 
 /// Segments that nothing needs any more are filled again.
@@ -95,10 +125,12 @@ void Run::free_kept() {
   const HeldStep* newest = snapshots_->held().empty() ? nullptr : &snapshots_->held().back();
   std::erase_if(kept_, [&](const auto& entry) {
     const auto& [step, kept] = entry;
-    if (sent_step_ == step) return false;
+    if (sent_step_ == step || copies_.contains(step)) return false;
     if (kept.until_newer && newest != nullptr && newest->step == step && newest->segments == kept.segments)
       return false;
-    attempt_->send_saved(kept.segments);
+    const auto saving = saving_.find(step);
+    if (saving == saving_.end() || saving->second.segments != kept.segments)
+      attempt_->send_saved(kept.segments);
     return true;
   });
 }
@@ -111,8 +143,13 @@ void Run::forget_copies(const Go& go) {
   copied_step_.reset();
   wanted_copy_.reset();
   copying_.clear();
+  // A node that has come back keeps nothing for others.
+  const bool valid = go.from_memory && go.fetch.empty();
+  if (!valid || kept_by_all_ > go.step) kept_by_all_ = kNone;
+  std::erase_if(copies_, [&](std::int64_t step) { return !valid || step > go.step; });
   // The workers that held the rest as taken are gone.
-  std::erase_if(kept_, [&](const auto& entry) { return sent_step_ != entry.first; });
+  std::erase_if(
+      kept_, [&](const auto& entry) { return sent_step_ != entry.first && !copies_.contains(entry.first); });
   for (auto& [step, kept] : kept_) kept.until_newer = false;
 }
 
@@ -124,8 +161,10 @@ std::vector<HeldCopy> Run::held_copies() const {
   return copies;
 }
 
-/// The newest step whose state every node has in memory, its own or a partner's.
-std::optional<Run::InMemory> Run::newest_in_memory() const {
+/// The newest step whose state every node has in memory, its own or a partner's. Without a node that was lost
+/// that is no step of all ranks, which NodeSnapshots keeps from being overwritten: then only those count that
+/// were taken when the ranks ended.
+std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
   if (membership_.alone()) {
     if (snapshots_->held().empty()) return std::nullopt;
     const HeldStep& newest = snapshots_->held().back();
@@ -134,10 +173,14 @@ std::optional<Run::InMemory> Run::newest_in_memory() const {
   std::vector<HeldCopy> copies = held_copies();
   for (const auto& [node, held] : held_) copies.insert(copies.end(), held.copies.begin(), held.copies.end());
   const auto has_own = [&](std::int64_t node, std::int64_t step) {
-    if (node == membership_.node()) return snapshots_->self_contained() && snapshots_->find(step) != nullptr;
+    if (node == membership_.node()) {
+      const HeldStep* own = snapshots_->find(step);
+      return own != nullptr && snapshots_->self_contained() && (!without_node || taken(*own));
+    }
     const auto held = held_.find(node);
-    return held != held_.end() && held->second.self_contained &&
-           std::find(held->second.steps.begin(), held->second.steps.end(), step) != held->second.steps.end();
+    if (held == held_.end() || !held->second.self_contained) return false;
+    const std::vector<std::int64_t>& own = without_node ? held->second.taken : held->second.steps;
+    return std::find(own.begin(), own.end(), step) != own.end();
   };
   const auto has_copy = [&](std::int64_t node, std::int64_t step) {
     return std::any_of(copies.begin(), copies.end(), [&](const HeldCopy& copy) {
@@ -162,10 +205,32 @@ std::optional<Run::InMemory> Run::newest_in_memory() const {
   return std::nullopt;
 }
 
-/// This node's snapshots of a step that all begin from, brought back from its partner where they are not
-/// here.
+/// This node's snapshots of a step that all begin from, brought back from its partner where the leader says
+/// so. Null: the attempt has failed, since they cannot be.
 const HeldStep* Run::held_for(const Go& go) {
-  if (const HeldStep* held = snapshots_->find(go.step)) return held;
+  const bool own = std::find(go.fetch.begin(), go.fetch.end(), membership_.node()) == go.fetch.end();
+  try {
+    const HeldStep* held = own ? snapshots_->find(go.step) : fetch(go);
+    base::check(held != nullptr, "the leader names a step that every node holds");
+    if (go.fetch.empty()) return held;
+    // Until there are newer copies the same step brings that node back once more.
+    kept_by_all_ = go.step;
+    copies_ = {go.step};
+    keep_taken(go.step, held->segments, false);
+    return held;
+  } catch (const base::CommError& error) {
+    without_memory_ = true;
+    if (!membership_.leads()) membership_.send(FetchFailed{go.step, attempt_->number()});
+    fail({base::ErrorKind::comm,
+          (membership_.leads() ? membership_.name_of(0) + ": " : "") + "its snapshot of step " +
+              std::to_string(go.step) + " did not come back from its partner: " + error.what() +
+              "; see the log of the partner's agent and the network between the two",
+          1, true});
+    return nullptr;
+  }
+}
+
+const HeldStep* Run::fetch(const Go& go) {
   const double start = base::monotonic_seconds();
   base::check(partner_ != nullptr, "a node without a partner has its own snapshots");
   const NodeCopy copy = partner_->fetch(go.step);
@@ -215,12 +280,13 @@ void Run::fail_without(std::int64_t node) {
   fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1, true});
 }
 
-/// What the lost node was to save will not be: the others do not wait for it. False: it has not come back.
+/// What the lost node was to save will not be: the others do not wait for it. A checkpoint whose shards are
+/// all written is completed without it. False: it has not come back.
 bool Run::await_return() {
   const double wait = job_.checkpoint.partner_wait_seconds, end = base::monotonic_seconds() + wait;
   std::vector<std::int64_t> saving;
   for (const auto& [step, save] : saving_)
-    if (!save.dropped) saving.push_back(step);
+    if (!save.dropped && parts_.waits_for(step)) saving.push_back(step);
   for (const std::int64_t step : saving) drop_save(step);
   if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
   const std::string name = membership_.name_of(*away_);

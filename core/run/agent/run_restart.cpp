@@ -58,9 +58,14 @@ Run::Next Run::lead_restart() {
   if (!gather_held()) return killed_ ? Next::stop : Next::failure;
   const bool returns = away_.has_value();
   if (returns && !await_return()) return killed_ ? Next::stop : Next::failure;
-  const std::optional<InMemory> memory = newest_in_memory();
-  // What a node that comes back had is in its partner's copy alone.
-  const std::int64_t common = returns ? (memory ? memory->step : kNone) : newest_common(*snapshots_, held_);
+  const bool from_disk = std::exchange(without_memory_, false);
+  if (from_disk) snapshots_->drop_after(kNone);
+  const std::optional<InMemory> memory = from_disk ? std::nullopt : newest_in_memory(returns);
+  // What a node that comes back had is in its partner's copy alone. One that could not get it has made no
+  // step.
+  const std::int64_t common = from_disk && !returns ? start_.step
+                              : returns             ? (memory ? memory->step : kNone)
+                                                    : newest_common(*snapshots_, held_);
   drop_saves_after(common);
   parts_.forget_after(common);
   dropped_after_ = common;
@@ -153,7 +158,10 @@ Run::Next Run::follow_restart() {
   log_flights();
   Held held{
       .attempt = attempt_->number(), .self_contained = snapshots_->self_contained(), .copies = held_copies()};
-  for (const HeldStep& step : snapshots_->held()) held.steps.push_back(step.step);
+  for (const HeldStep& step : snapshots_->held()) {
+    held.steps.push_back(step.step);
+    if (taken(step)) held.taken.push_back(step.step);
+  }
   regroup_asked_ = false;
   membership_.send(held);
   while (!next_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
@@ -168,11 +176,12 @@ bool Run::prepare_restart(const Go& go) {
   drop_saves_after(go.step);
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
   // A step that will be saved anew must not have a writer still.
+  if (partner_) partner_->stop_sending();
   const double end = base::monotonic_seconds() + kRegroupSeconds;
   const auto dropped = [this] {
     return std::any_of(saving_.begin(), saving_.end(), [](const auto& s) { return s.second.dropped; });
   };
-  while (dropped() && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
+  while ((dropped() || sent_step_) && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
     wait_for_events(end - base::monotonic_seconds());
   if (killed_ || lost_node_) return false;
   if (dropped()) {
@@ -187,8 +196,6 @@ bool Run::prepare_restart(const Go& go) {
   start_.tokens = go.tokens;
   start_.evaluate_first = go.evaluate_first;
   evaluated_step_ = std::min(evaluated_step_, go.step);
-  base::check(!go.from_memory || partner_ || snapshots_->find(go.step) != nullptr,
-              "the leader names a step that every node holds");
   if (partner_) forget_copies(go);
   ++restarted_;
   if (cadence_) cadence_->add_interruption();

@@ -41,17 +41,24 @@ json body(const Held& m) {
   return {{"type", "held"},
           {"attempt", m.attempt},
           {"steps", m.steps},
+          {"taken", m.taken},
           {"self_contained", m.self_contained},
           {"copies", copies}};
 }
 json body(const CopySnapshot& m) {
-  return {{"type", "copy_snapshot"}, {"step", m.step}, {"attempt", m.attempt}};
+  return {
+      {"type", "copy_snapshot"}, {"step", m.step}, {"attempt", m.attempt}, {"kept_by_all", m.kept_by_all}};
+}
+json body(const FetchFailed& m) {
+  return {{"type", "fetch_failed"}, {"step", m.step}, {"attempt", m.attempt}};
 }
 json body(const SnapshotCopied& m) {
   return {{"type", "snapshot_copied"}, {"step", m.step}, {"attempt", m.attempt}, {"kept", m.kept}};
 }
 json body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
-json body(const Completed& m) { return {{"type", "completed"}, {"step", m.step}, {"path", m.path}}; }
+json body(const Completed& m) {
+  return {{"type", "completed"}, {"step", m.step}, {"path", m.path}, {"folder", m.folder}};
+}
 json body(const SaveDropped& m) {
   return {{"type", "save_dropped"}, {"step", m.step}, {"attempt", m.attempt}};
 }
@@ -194,14 +201,15 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("fetch")};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") {
-      Held m{j.at("attempt"), j.at("steps"), j.at("self_contained"), {}};
+      Held m{j.at("attempt"), j.at("steps"), j.at("taken"), j.at("self_contained"), {}};
       for (const json& c : j.at("copies")) m.copies.push_back({c.at(0), c.at(1), c.at(2), c.at(3), c.at(4)});
       return m;
     }
-    if (type == "copy_snapshot") return CopySnapshot{j.at("step"), j.at("attempt")};
+    if (type == "copy_snapshot") return CopySnapshot{j.at("step"), j.at("attempt"), j.at("kept_by_all")};
+    if (type == "fetch_failed") return FetchFailed{j.at("step"), j.at("attempt")};
     if (type == "snapshot_copied") return SnapshotCopied{j.at("step"), j.at("attempt"), j.at("kept")};
     if (type == "save_held") return SaveHeld{j.at("step")};
-    if (type == "completed") return Completed{j.at("step"), j.at("path")};
+    if (type == "completed") return Completed{j.at("step"), j.at("path"), j.at("folder")};
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};

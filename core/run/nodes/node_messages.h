@@ -60,11 +60,13 @@ struct SaveHeld {
 struct CopySnapshot {
   std::int64_t step = 0;
   std::int64_t attempt = 1;
+  std::int64_t kept_by_all = -1;  ///< the last step whose copies of all nodes are kept; -1: none
 };
 /// Every shard of the step's checkpoint is on the disk and it counts.
 struct Completed {
   std::int64_t step = 0;
   std::string path;
+  std::int64_t folder = 1;  ///< the attempt of its folder
 };
 /// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the
 /// leader.
@@ -148,6 +150,11 @@ struct SnapshotCopied {
   std::int64_t attempt = 1;
   bool kept = false;  ///< by the partner
 };
+/// The node's snapshot of the step could not be brought back from its partner.
+struct FetchFailed {
+  std::int64_t step = 0;
+  std::int64_t attempt = 1;
+};
 /// A snapshot of another node that this one keeps.
 struct HeldCopy {
   std::int64_t node = 0, step = 0, cursor = 0, tokens = 0;
@@ -157,6 +164,7 @@ struct HeldCopy {
 struct Held {
   std::int64_t attempt = 1;
   std::vector<std::int64_t> steps = {};  ///< whose snapshots it holds complete
+  std::vector<std::int64_t> taken = {};  ///< of these, those that no rank can have begun to overwrite
   bool self_contained = false;           ///< they are all that its ranks need
   std::vector<HeldCopy> copies = {};
 };
@@ -169,9 +177,10 @@ struct StopAsked {
 /// node of many ranks saves must not be too long for one.
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
-using NodeMessage = std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished,
-                                 ShardsSaved, NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot,
-                                 SnapshotCopied, DurableBegin, DurableDrop, DurableShards, DurableFailed>;
+using NodeMessage =
+    std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished, ShardsSaved,
+                 NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot, SnapshotCopied, DurableBegin,
+                 DurableDrop, DurableShards, DurableFailed, FetchFailed>;
 
 std::string encode(const Hello& hello);
 std::string encode(const NodeMessage& message);

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -34,7 +35,7 @@ constexpr double kPeerSeconds = 30;
 constexpr double kConnectSeconds = 10;
 // Between two looks whether the copy is still wanted.
 constexpr double kWaitSeconds = 0.5;
-// Complete copies of a node: while one comes, the one before it stays.
+// Complete copies of a node: while one comes, the one that all nodes' partners have stays.
 constexpr std::size_t kKept = 2;
 
 std::string key_of(std::int64_t attempt, std::int64_t node) {
@@ -48,7 +49,7 @@ json to_json(const NodeCopy& copy) {
                      {"xxh3", rank.xxh3},
                      {"slices", slices_to_json(rank.slices)},
                      {"borrowed", slices_to_json(rank.borrowed)}});
-  return {{"type", "copy"},        {"node", copy.node},     {"step", copy.step},
+  return {{"type", "copy"},        {"node", copy.node},     {"step", copy.step}, {"attempt", copy.attempt},
           {"cursor", copy.cursor}, {"tokens", copy.tokens}, {"ranks", ranks}};
 }
 
@@ -56,7 +57,7 @@ NodeCopy copy_from(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) {
     if (type == "refused") throw base::comm_error(j.at("why").get<std::string>());
     if (type != "copy") unknown_message(type);
-    NodeCopy copy{j.at("node"), j.at("step"), j.at("cursor"), j.at("tokens"), {}};
+    NodeCopy copy{j.at("node"), j.at("step"), j.at("cursor"), j.at("tokens"), {}, j.at("attempt")};
     for (const json& rank : j.at("ranks"))
       copy.ranks.push_back({slices_from(rank.at("slices")), slices_from(rank.at("borrowed")),
                             rank.at("bytes"), rank.at("xxh3"), nullptr});
@@ -98,6 +99,21 @@ std::span<const std::byte> bytes_of(const NodeCopy::Rank& rank) {
 void send_copy(Channel& channel, const NodeCopy& copy) {
   channel.send(to_message(to_json(copy)));
   for (const NodeCopy::Rank& rank : copy.ranks) send_bytes(channel.fd(), bytes_of(rank));
+}
+
+bool is_whole(const NodeCopy& copy) {
+  return std::all_of(copy.ranks.begin(), copy.ranks.end(),
+                     [](const NodeCopy::Rank& rank) { return io::xxh3_hex(bytes_of(rank)) == rank.xxh3; });
+}
+
+/// Takes out the oldest copy that is not of `kept_by_all`.
+NodeCopy evict(std::vector<NodeCopy>& copies, std::int64_t kept_by_all) {
+  auto out = std::find_if(copies.begin(), copies.end(),
+                          [&](const NodeCopy& copy) { return copy.step != kept_by_all; });
+  if (out == copies.end()) out = copies.begin();
+  NodeCopy copy = std::move(*out);
+  copies.erase(out);
+  return copy;
 }
 
 /// Into `room` where it fits, else into memory of its own.
@@ -168,6 +184,7 @@ struct Partner::State {
   void accept();
   void serve(Channel& channel, const std::string& text);
   void keep(Channel& channel);
+  void require_present(std::int64_t sent_in) const;
   void give(Channel& channel, std::int64_t node, std::int64_t step);
   Channel connect(const json& what);
   void close_outgoing() {
@@ -207,16 +224,21 @@ void Partner::State::accept() {
         else ++it;
       Visitor& visitor = visitors.emplace_back();
       visitor.fd = joined->socket.get();
-      visitor.thread = std::thread(
-          [this, &visitor, channel = Channel(std::move(joined->socket)), text = joined->text]() mutable {
-            try {
-              serve(channel, text);
-            } catch (const std::exception& error) {
-              log::warn("partner copies: {}", error.what());
-            }
-            const std::lock_guard done(mutex);
-            visitor.done = true;
-          });
+      try {
+        visitor.thread = std::thread(
+            [this, &visitor, channel = Channel(std::move(joined->socket)), text = joined->text]() mutable {
+              try {
+                serve(channel, text);
+              } catch (const std::exception& error) {
+                log::warn("partner copies: {}", error.what());
+              }
+              const std::lock_guard done(mutex);
+              visitor.done = true;
+            });
+      } catch (const std::system_error& error) {  // the connection is gone with what was to serve it
+        visitors.pop_back();
+        log::warn("partner copies: a connection was dropped, no thread can be started: {}", error.what());
+      }
     }
   }
 }
@@ -230,28 +252,46 @@ void Partner::State::serve(Channel& channel, const std::string& text) {
   else unknown_message(what);
 }
 
-/// A copy counts when all of it is here. The one before it stays until then.
+/// A copy counts when all of it is here as it was sent. The one that all nodes' partners have stays until
+/// then.
 void Partner::State::keep(Channel& channel) {
   NodeCopy room;
   try {
-    const json hello = parse_message(received(channel));
+    const auto [node, sent_in, kept_by_all] =
+        from_message(received(channel), [](const json& j, const std::string& type) {
+          if (type != "begin") unknown_message(type);
+          return std::tuple<std::int64_t, std::int64_t, std::int64_t>(j.at("node"), j.at("attempt"),
+                                                                      j.at("kept_by_all"));
+        });
     {
       const std::lock_guard lock(mutex);
-      std::vector<NodeCopy>& copies = kept[hello.at("node").get<std::int64_t>()];
-      while (copies.size() >= kKept) room = std::move(copies.front()), copies.erase(copies.begin());
+      require_present(sent_in);
+      std::vector<NodeCopy>& copies = kept[node];
+      while (copies.size() >= kKept) room = evict(copies, kept_by_all);
     }
     NodeCopy copy = receive_copy(channel, std::move(room));
+    if (!is_whole(copy))
+      throw base::comm_error("the copy of step " + std::to_string(copy.step) + " of node " +
+                             std::to_string(node) + " was damaged on its way to node " +
+                             std::to_string(options.node));
     {
       const std::lock_guard lock(mutex);
-      std::vector<NodeCopy>& copies = kept[copy.node];
+      require_present(sent_in);
+      std::vector<NodeCopy>& copies = kept[node];
       std::erase_if(copies, [&](const NodeCopy& c) { return c.step >= copy.step; });
+      while (copies.size() >= kKept) evict(copies, kept_by_all);
       copies.push_back(std::move(copy));
     }
     channel.send(to_message(json{{"type", "kept"}}));
-  } catch (const base::CapacityError& error) {
+  } catch (const base::Error& error) {
     channel.send(refusal(error.what()));
     throw;
   }
+}
+
+/// Steps of an earlier attempt may be done again by now.
+void Partner::State::require_present(std::int64_t sent_in) const {
+  if (sent_in < attempt) throw base::comm_error("it is of an attempt of the run that has ended");
 }
 
 void Partner::State::give(Channel& channel, std::int64_t node, std::int64_t step) {
@@ -306,7 +346,7 @@ void Partner::begin(std::int64_t attempt) {
             base::Endpoint{state_->options.address, state_->server.port()}.text());
 }
 
-void Partner::send(NodeCopy copy) {
+void Partner::send(NodeCopy copy, std::int64_t kept_by_all) {
   State& s = *state_;
   if (s.outgoing.joinable()) s.outgoing.join();
   {
@@ -314,8 +354,9 @@ void Partner::send(NodeCopy copy) {
     base::check(!s.busy, "one copy is sent at a time");
     s.busy = true;
     s.stopped = false;
+    copy.attempt = s.attempt;
   }
-  s.outgoing = std::thread([&s, copy = std::move(copy)]() mutable {
+  s.outgoing = std::thread([&s, kept_by_all, copy = std::move(copy)]() mutable {
     Sent sent{.step = copy.step, .bytes = copy.bytes(), .seconds = 0, .problem = {}};
     const double start = base::monotonic_seconds();
     std::optional<Channel> channel;  // closed when nobody can shut it down any more
@@ -327,7 +368,8 @@ void Partner::send(NodeCopy copy) {
         if (s.stopped) throw base::comm_error("it was not wanted any more");
         s.outgoing_fd = channel->fd();
       }
-      channel->send(to_message(json{{"type", "begin"}, {"node", copy.node}}));
+      channel->send(to_message(json{
+          {"type", "begin"}, {"node", copy.node}, {"attempt", copy.attempt}, {"kept_by_all", kept_by_all}}));
       send_copy(*channel, copy);
       from_message(received(*channel), [](const json& j, const std::string& type) {
         if (type != "kept") throw base::comm_error(j.at("why").get<std::string>());
@@ -380,10 +422,9 @@ NodeCopy Partner::fetch(std::int64_t step) {
   Channel channel = state_->connect(json{{"type", "give"}, {"node", node}, {"step", step}});
   NodeCopy copy = receive_copy(channel, {});
   base::check(copy.node == node && copy.step == step, "a partner gives what it was asked for");
-  for (const NodeCopy::Rank& rank : copy.ranks)
-    if (io::xxh3_hex(bytes_of(rank)) != rank.xxh3)
-      throw base::comm_error("the copy of step " + std::to_string(step) + " that node " +
-                             std::to_string(state_->options.partner) + " kept is damaged");
+  if (!is_whole(copy))
+    throw base::comm_error("the copy of step " + std::to_string(step) + " that node " +
+                           std::to_string(state_->options.partner) + " kept is damaged");
   return copy;
 }
 

@@ -24,7 +24,8 @@ struct NodeCopy {
   };
   std::int64_t node = 0;  ///< that it is of
   std::int64_t step = 0, cursor = 0, tokens = 0;
-  std::vector<Rank> ranks;  ///< of the node
+  std::vector<Rank> ranks;   ///< of the node
+  std::int64_t attempt = 1;  ///< of the run, in which it was taken
 
   std::int64_t bytes() const;
   /// Whether it has all that the node's ranks need.
@@ -32,8 +33,9 @@ struct NodeCopy {
 };
 
 /// This node's end of the partner tier: sends snapshots to the agent of another node, and keeps those of a
-/// third, the two newest. All of it on threads of its own; connections are between processes that have shown
-/// each other the job's token (parallel/comm/rendezvous/job_token.h).
+/// third: the one of which every node's copy is kept, and the newest. All of it on threads of its own;
+/// connections are between processes that have shown each other the job's token
+/// (parallel/comm/rendezvous/job_token.h).
 class Partner {
  public:
   struct Options {
@@ -50,8 +52,9 @@ class Partner {
 
   /// Leaves word of where this agent listens, for an attempt of the run. Throws CommError.
   void begin(std::int64_t attempt);
-  /// Sends a copy, one at a time. Its `xxh3` are made here.
-  void send(NodeCopy copy);
+  /// Sends a copy of the present attempt, one at a time. Its `xxh3` are made here. `kept_by_all`: the step
+  /// that the partner keeps until it has this one.
+  void send(NodeCopy copy, std::int64_t kept_by_all = -1);
   bool sending() const;
   struct Sent {
     std::int64_t step = 0;
@@ -68,7 +71,7 @@ class Partner {
 
   /// What is kept of another node, oldest first. Without the bytes' owners it means nothing.
   std::vector<NodeCopy> kept() const;
-  /// Steps after `step` will be done again.
+  /// Steps after `step` will be done again. What is still on its way is of an earlier attempt and refused.
   void drop_after(std::int64_t step);
   /// This node's own snapshot of a step, from its partner; its bytes are as they were sent. Throws CommError.
   NodeCopy fetch(std::int64_t step);
