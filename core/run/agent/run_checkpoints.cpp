@@ -207,7 +207,9 @@ void Run::completed(const Completed& m) {
   check_durable_hangs();
   const std::string name = path.substr(path.rfind('/') + 1);
   if (membership_.leads()) copy_durably(step, name);
-  if (good_tags_ && candidate_.empty() && good_tags_->add(step)) {
+  // Without enough steps to come there would be no verdict.
+  const bool in_time = step + job_.checkpoint.good_after <= job_.steps;
+  if (good_tags_ && in_time && candidate_.empty() && good_tags_->add(step)) {
     candidate_ = name;
     store_.pinned().pin(name);
   }
