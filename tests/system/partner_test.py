@@ -92,6 +92,16 @@ class PartnerTest(RestartTest):
         self.assertIn("from step 0 (the start)", self.read_until(self.agents[0], "restarted: "))
         self.finish_all(TWO)
 
+    def test_one_that_is_lost_while_checkpoints_are_written(self):
+        self.begin("saving", TWO, "--set", "checkpoint.every=3")
+        for at in (12, 60):
+            self.wait_for_step(self.agents[0], at, "saving")
+            self.lose(1)
+            self.agents[1] = self.again(1)
+            self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.finish_all(TWO)
+        self.assertEqual(self.checkpoints("saving")[-1].name, f"step-{STEPS:08}")
+
     def test_one_that_does_not_come_back_ends_the_run(self):
         self.begin("gone", TWO, "--set", "checkpoint.partner={wait: 1s}", "--set", "steps=100000")
         self.wait_for_step(self.agents[0], 12, "gone")
