@@ -61,7 +61,7 @@ struct JobSpec {
   /// Sequences that the ranks' microbatches have beyond the global batch: computed, and without weight.
   std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
-  /// What the loss is a mean over, where all of a step count: pairs, or tokens.
+  /// Terms of the mean that a step's loss is, if none is masked: pairs with loss.dpo, else tokens.
   std::int64_t loss_terms_per_step() const { return loss.dpo.on() ? batch.global : tokens_per_step(); }
 
   bool operator==(const JobSpec&) const = default;

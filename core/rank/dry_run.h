@@ -36,7 +36,7 @@ constexpr std::int64_t kNcclOverheadBytes = std::int64_t{1} << 28;
 
 /// The reserves of one rank: a device's, and NCCL's for each group that it is a member of with others.
 std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
-/// What staged communicators of a rank, and its snapshots on their way from a GPU, hold on the host.
+/// Host memory of a rank's staged communicators, and of the copy of its snapshots from a GPU.
 std::int64_t staging_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank);
 
 /// Snapshot segments that a node keeps of each of its ranks: one is filled while the other is written. With

@@ -17,7 +17,7 @@ class CheckpointParts {
  public:
   explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
 
-  /// What the leader says of the checkpoint of a step, and the attempt of its folder.
+  /// The leader begins the checkpoint of a step: its training state, and the attempt of its folder.
   void begin(const io::TrainingState& state, std::int64_t folder) {
     if (dropped_.contains(state.step)) return;
     parts_[state.step].state = state;

@@ -73,8 +73,8 @@ class DurableCopier {
   /// a last result.
   void drop(const std::string& folder);
   std::optional<Result> take();
-  /// What is told, once for each job, when nothing has come of it for so long, as when a call of the file
-  /// system does not return.
+  /// A result for the present job when it has made no progress for so many seconds, once a job: a call of the
+  /// file system may not return.
   std::optional<Result> hung(double seconds);
   /// Readable when `take` has something.
   int event_fd() const;
