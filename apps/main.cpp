@@ -44,6 +44,9 @@ class CommandLine {
                     "Which of them this is, from 0; Slurm tells it by itself")
         ->check(CLI::NonNegativeNumber)
         ->type_name("I");
+    run->add_flag("--spare", nodes.spare,
+                  "This is none of the nodes, but waits to take the place of one that is lost "
+                  "(cluster.failures.spares); so does a node with a number after the last");
     run->add_option("--rendezvous,--rdzv-endpoint", nodes.rendezvous,
                     "Where the nodes meet: an address of node 0 and a free port, the same on all; by default "
                     "node 0's host "

@@ -150,6 +150,7 @@ std::optional<std::int64_t> slurm_step_nodes(const Environment& environment) {
 }
 
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
+                                                            std::int64_t spares,
                                                             const Environment& environment,
                                                             const NodeAddress& address) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
@@ -159,11 +160,13 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
   membership.nodes.nodes = nodes;
   // With --node given, no scheduler is asked.
   const std::optional<SlurmStep> step = args.node < 0 ? slurm_step(environment) : std::nullopt;
-  if (step && step->nodes != nodes)
+  if (step && (step->nodes < nodes || step->nodes > nodes + spares))
     throw base::spec_error("the Slurm step has " + std::to_string(step->nodes) + " nodes and " + several +
                            ": set cluster.nodes to " + std::to_string(step->nodes) + " (--nodes " +
                            std::to_string(step->nodes) +
-                           "), or start with srun --nodes=" + std::to_string(nodes));
+                           "), or start with srun --nodes=" + std::to_string(nodes + spares));
+  if (args.spare && spares == 0)
+    throw base::spec_error("--spare: the job has no spare nodes: set cluster.failures.spares");
   if (nodes == 1 && args.node <= 0 && args.rendezvous.empty()) {
     for (const auto& [given, name] : {std::pair{!args.interface.empty(), "--interface"},
                                       {args.timeout_seconds > 0, "--rendezvous-timeout"}})
@@ -171,14 +174,17 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
         throw base::spec_error(std::string(name) + " has no effect: the job has one node; leave it out");
     return std::nullopt;
   }
-  if (nodes > 1 && args.node < 0 && !step)
+  if (nodes > 1 && args.node < 0 && !step && !args.spare)
     throw base::spec_error(several +
                            " and nothing says which this one is: start with srun, or give --node 0 to " +
                            std::to_string(nodes - 1) + " and --rendezvous HOST:PORT on each");
   membership.nodes.node = step ? step->node : std::max<std::int64_t>(args.node, 0);
-  if (membership.nodes.node >= nodes)
+  membership.spare = args.spare || (spares > 0 && membership.nodes.node >= nodes);
+  if (membership.nodes.node >= nodes + spares)
     throw base::spec_error("--node " + std::to_string(membership.nodes.node) + ": " + several +
-                           ", which are 0 to " + std::to_string(nodes - 1));
+                           ", which are 0 to " + std::to_string(nodes - 1) +
+                           (spares > 0 ? ", and spares to " + std::to_string(nodes + spares - 1) : ""));
+  if (membership.spare) membership.nodes.node = std::max(membership.nodes.node, nodes);
   if (step) membership.nodes.hosts = step->hosts;
   if (const auto token = environment("TRAINERD_TOKEN"); token && !token->empty())
     membership.token.emplace(*token, "TRAINERD_TOKEN");

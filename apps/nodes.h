@@ -15,6 +15,7 @@ namespace trainerd::apps {
 struct NodeArgs {
   std::int64_t nodes = -1;
   std::int64_t node = -1;
+  bool spare = false;
   std::string rendezvous;  ///< host:port
   double timeout_seconds = -1;
   std::string interface;
@@ -30,11 +31,13 @@ std::optional<std::string> process_environment(const std::string& name);
 /// step has several tasks on a node.
 std::optional<std::int64_t> slurm_step_nodes(const Environment& environment);
 
-/// Where this agent stands among the `nodes` of its job: by the options, or else by the Slurm step that it is
-/// a task of. Under Slurm they meet at the step's first node: by its name where the network knows that, else
-/// at its `address`. TRAINERD_TOKEN is the job's token where it is set. None for a job of one node that names
-/// no rendezvous. Throws SpecError when something is missing or contradicts.
+/// Where this agent stands among the `nodes` and `spares` of its job, which have the numbers after them: by
+/// the options, or else by the Slurm step that it is a task of. Under Slurm they meet at the step's first
+/// node: by its name where the network knows that, else at its `address`. TRAINERD_TOKEN is the job's token
+/// where it is set. None for a job of one node that names no rendezvous. Throws SpecError when something is
+/// missing or contradicts.
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
+                                                            std::int64_t spares,
                                                             const Environment& environment,
                                                             const NodeAddress& address);
 

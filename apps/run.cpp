@@ -70,6 +70,18 @@ core::run::Invocation invocation(const RunArgs& args) {
   return call;
 }
 
+/// Whether --nodes is the job's own nodes and some of its spares.
+bool counts_spares(const RunArgs& args) {
+  try {
+    core::spec::Surroundings around = surroundings_here();
+    around.remark = {};
+    const core::job::JobSpec job = read_job(args.job, args.overrides, std::move(around));
+    return job.cluster.nodes < args.nodes.nodes && args.nodes.nodes <= job.cluster.nodes + job.cluster.spares;
+  } catch (const base::SpecError&) {  // without its number of nodes it is no job
+    return false;
+  }
+}
+
 }  // namespace
 
 int run_command(const RunArgs& args) {
@@ -86,7 +98,8 @@ int run_command(const RunArgs& args) {
   } const finish{*screen};
   std::optional<core::run::EarlyStop> early(std::in_place, signals.get(), leave_with(screen));
   std::vector<std::string> overrides = args.overrides;
-  if (args.nodes.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
+  if (args.nodes.nodes > 0 && !counts_spares(args))
+    overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   core::spec::Surroundings around = surroundings_here();
   if (args.nodes.node < 0) around.nodes = [] { return slurm_step_nodes(process_environment); };
   auto [job, rates] = core::spec::job_here(read_job(args.job, overrides, std::move(around)));
@@ -95,8 +108,8 @@ int run_command(const RunArgs& args) {
       !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
                            args.metrics_listen + "'");
-  const auto membership =
-      find_membership(args.nodes, job.cluster.nodes, process_environment, core::slurm::slurm_node_address);
+  const auto membership = find_membership(args.nodes, job.cluster.nodes, job.cluster.spares,
+                                          process_environment, core::slurm::slurm_node_address);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();

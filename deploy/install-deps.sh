@@ -18,6 +18,7 @@ test_packages=(
   dpkg-dev      # finds what Debian's package depends on
   mandoc        # judges and shows man pages
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
+  iproute2      # several hosts on one, as network namespaces
   python3       # drives the real binary
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser
   python3-venv  # for what Debian does not have, below
@@ -59,6 +60,7 @@ install_missing() {
 python_packages=(
   opentelemetry-proto==1.45.2 protobuf==7.36.2  # the published schema of OTLP, with which the tests decode what is sent
   tensorboard==2.21.0  # reads event files back
+  'moto[s3]==5.2.5'  # an S3 server that checks signatures and rights; brings boto3
   # An MLflow server, without what models need of it.
   mlflow-skinny==3.17.2 flask==3.1.3 flask-cors==6.0.5 sqlalchemy==2.1.9 alembic==1.20.1 graphene==3.4.3 huey==3.5.4 pandas==3.1.1 aiohttp==3.14.5
 )

@@ -350,7 +350,7 @@ class Pages(unittest.TestCase):
 
     def test_metrics_are_those_that_the_code_exports(self):
         exported = set()
-        for source in (ROOT / "io" / "metrics").rglob("*.cpp"):
+        for source in [s for kind in ("*.cpp", "*.h") for s in (ROOT / "io" / "metrics").rglob(kind)]:
             exported |= set(re.findall(r'"(trainerd_[a-z_]+)"', source.read_text()))
         cmake = "".join(p.read_text() for p in [ROOT / "CMakeLists.txt", *ROOT.glob("*/CMakeLists.txt"), *(ROOT / "kernels").rglob("*.cmake")])
         named, wrong = set(), []

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "core/job/faults_options.h"
 #include "core/job/model_options.h"
+#include "core/job/supervise_options.h"
 #include "core/job/train_options.h"
 #include "io/checkpoint/options.h"
 #include "io/metrics/options.h"
@@ -51,6 +53,8 @@ struct JobSpec {
   EvaluateOptions evaluate;
   io::MetricsOptions metrics;
   TraceOptions trace;
+  FaultsOptions faults;
+  SuperviseOptions supervise;
   parallel::ClusterOptions cluster;
 
   /// Of each rank and step; the last of them may have padding.

@@ -86,4 +86,8 @@ void ParamStore::updated(Stream& stream) {
   for (const auto& view : views_) view->updated(stream);
 }
 
+void ParamStore::finish_gathers(kernels::Stream& stream) {
+  for (const auto& view : views_) view->finish_gathers(stream);
+}
+
 }  // namespace trainerd::core::model

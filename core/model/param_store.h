@@ -44,6 +44,9 @@ class ParamStore {
   /// update them.
   void finish_grads();
 
+  /// What is gathered after an update is whole: between steps.
+  void finish_gathers(kernels::Stream& stream);
+
   /// Draws initial values, a function of (seed, name, global element index) alone, and publishes them.
   void initialise(kernels::Stream& stream, std::uint64_t seed);
   /// The same for the trainable ones, and publishes nothing: the others are loaded.

@@ -236,6 +236,37 @@ Tensor ParamView::norm_elements(const StateRun& run) const {
   return reducer_->part(run.part).rows(run.begin, run.count);
 }
 
+/// Whether any other rank holds elements of the parameter, of whose data-parallel copies there are so many.
+bool ParamView::held_by_others(ParamId id, std::int64_t data_parallel_copies) const {
+  const parallel::ShardSpec& shard = info(id).shard;
+  if (data_parallel_copies > 1 || info(id).cut_alone) return true;  // that of several pipeline stages
+  if (placement_.tp == 1) return false;
+  if (shard.placement != parallel::TensorPlacement::shard) return true;
+  const std::vector<parallel::ShardPiece> pieces =
+      parallel::shard_pieces(shard, placement_.tp, placement_.tp_rank);
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [](const parallel::ShardPiece& piece) { return piece.holders > 1; });
+}
+
+void ParamView::each_copy(const ShowCopy& show) const {
+  const parallel::DataParallelGroups& dp = placement_.dp;
+  const std::int64_t ranks = dp.inner->size() * (dp.outer != nullptr ? dp.outer->size() : 1);
+  const bool sharded = placement_.shards(1);
+  for (const StateRun& run : runs_) {
+    if (!held_by_others(run.id, sharded ? ranks / dp.parts() : ranks)) continue;
+    const StatePart& part = parts_[run.part];
+    show("", run, part.master.rows(run.begin, run.count));
+    for (std::size_t s = 0; s < states_.size(); ++s)
+      show("optimizer." + states_[s] + ".", run, part.states[s].rows(run.begin, run.count));
+  }
+  // What is gathered whole, where the parts are not all of it.
+  if (placement_.shards(3) || (!sharded && !master_.defined())) return;
+  std::vector<StateRun> whole;
+  list_runs(0, buckets_.elements, 0, whole);
+  for (const StateRun& run : whole)
+    if (held_by_others(run.id, ranks)) show("copy of ", run, gatherer_->flat().rows(run.begin, run.count));
+}
+
 Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
   Param& param = of(id);
   const parallel::GatheredUnit unit = gatherer_->use(stream, param.unit);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -106,6 +107,7 @@ class ParamView {
   kernels::WriteMode grad_mode(ParamId id);
   void reduce_complete_grads();
   void finish_grads();
+  void finish_gathers(kernels::Stream& stream) { gatherer_->finish(stream); }
   void initialise(kernels::Stream& stream, std::uint64_t seed);
   void begin_average(kernels::Stream& stream);
   void read_average(kernels::Stream& stream, bool average);
@@ -133,6 +135,12 @@ class ParamView {
   kernels::UpdateRange update_range(const StateRun& run) const;
   /// A parameter's master weights. Only without a sharded state.
   kernels::Tensor master(ParamId id) const;
+  /// Shows every box that other ranks may hold the same copy of, as far as the placement tells, and what it
+  /// is: "" for master weights, "optimizer.moment1." for a state, "copy of " for what operators read where
+  /// that is not the master weights.
+  using ShowCopy =
+      std::function<void(const std::string& what, const StateRun& run, const kernels::Tensor& elements)>;
+  void each_copy(const ShowCopy& show) const;
 
  private:
   /// A form other than the plain one: in its own bytes, or behind each gathered copy of the unit.
@@ -162,6 +170,7 @@ class ParamView {
   void make_reducer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void make_gatherer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
+  bool held_by_others(ParamId id, std::int64_t data_parallel_copies) const;
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                  std::vector<StateRun>& runs) const;
 

@@ -135,6 +135,11 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
   recorder.start();
   trainer.step(2, batches, {});
   recorder.stop();
+  if (trainer.copies() != nullptr) {  // for its memory
+    trainer.hash_copies(true);
+    trainer.step(3, batches, {});
+    trainer.hash_copies(false);
+  }
   // An evaluation, or the reference's pass over pairs, may need more memory than training.
   if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);
   if (job.evaluate.every > 0 || job.loss.dpo.on()) trainer.evaluate(batches);

@@ -11,8 +11,10 @@
 #include "core/spec/check_preferences.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
+#include "core/spec/faults_fields.h"
 #include "core/spec/fields.h"
 #include "core/spec/lora.h"
+#include "core/spec/supervise.h"
 #include "core/spec/write.h"
 #include "io/http/listen_address.h"
 #include "io/otlp/http_post.h"
@@ -51,6 +53,9 @@ class Checker {
     metrics();
     durable();
     trace();
+    for (const auto& problems : {supervise_problems(job_), fault_problems(job_, problems_)})
+      for (const KeyProblem& wrong : problems)
+        if (!problems_.bad(wrong.path)) problem(wrong.path, wrong.what);
     availability();
     idle_keys();
     machines();

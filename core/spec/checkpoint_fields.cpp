@@ -54,6 +54,9 @@ void add_checkpoint(FieldTable& t, job::JobSpec& job) {
        "a checkpoint is tagged good when the losses of so many steps after it were in line with those before "
        "(robust z-score below 8); the newest one that is tagged is never removed; 0: none is tagged")
       .between(0, kMaxCheckpointSteps);
+  t.add("checkpoint.read_back", &c.read_back,
+        "read every shard back after it was written and compare its checksum; what differs counts as a write "
+        "that failed, and is tried again");
   t.add("checkpoint.async", &c.async, "write checkpoints while training continues");
   t.add("checkpoint.give_up", Duration{&c.give_up_seconds},
         "how long to retry checkpoints that cannot be written (a full disk) before the run ends; training "

@@ -45,6 +45,9 @@ void add_checkpoint(FieldTable& t, job::JobSpec& job);
 /// The keys of snapshots that stay in memory.
 void add_memory_tiers(FieldTable& t, job::JobSpec& job);
 
+/// The keys of how a run watches its ranks and nodes.
+void add_supervise(FieldTable& t, job::JobSpec& job);
+
 /// The keys of the cache of data at s3://.
 void add_cache(FieldTable& t, io::DataOptions& d);
 

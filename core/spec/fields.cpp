@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/spec/faults_fields.h"
 #include "core/spec/field_table.h"
 #include "core/spec/lora.h"
 #include "core/spec/problems.h"
@@ -319,9 +320,10 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .idle_if(job.device == job::DeviceChoice::cuda, "the kernels are a GPU's");
   t.add("threads", &job.threads, "CPU threads of a worker; 0: one for each core").between(0, kMaxThreads);
   t.add("restarts", &job.restarts,
-        "how often the workers start again after one has ended by a signal (killed, out of memory, a crash), "
-        "within 10 minutes: from the newest snapshot in memory, else from the newest checkpoint, else from "
-        "the start; one death more ends the run; 0: the first one does")
+        "how often the workers start again after one has ended by a signal (killed, out of memory, a crash) "
+        "or "
+        "hung, within 10 minutes: from the newest snapshot in memory, else from the newest checkpoint, else "
+        "from the start; one death more ends the run; 0: the first one does")
       .between(0, kMaxRestarts);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_model(t, job.model);
@@ -378,7 +380,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "steps of which a trace is written to `traces/` in the output directory, for Perfetto")
       .between(1, kMaxSteps)
       .or_else("none");
-  t.add("faults", NotYet{}, "failures to inject").only_if(true, "", "leave it out");
+  add_faults(t, job.faults);
   t.add("cluster.preset", &job.cluster.preset,
         "the machines; local: this one, as detected; else a built-in cluster (`dgx-a100`, `dgx-h100`, "
         "`dgx-h200`, "
@@ -403,6 +405,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
        "longest time that a communication of the ranks takes; then the run ends, and says what each rank did "
        "last")
       .above(0);
+  add_supervise(t, job);
   return t.take();
 }
 

@@ -38,10 +38,13 @@ class Resolver {
     if (around_.nodes == nullptr || job_.cluster.preset != "local" || places_.contains("cluster.nodes"))
       return;
     const auto nodes = around_.nodes();
-    if (!nodes || *nodes == job_.cluster.nodes) return;
-    job_.cluster.nodes = *nodes;
+    const std::int64_t spares = job_.cluster.spares;
+    if (!nodes || *nodes <= spares || *nodes - spares == job_.cluster.nodes) return;
+    job_.cluster.nodes = *nodes - spares;
     if (around_.remark)
-      around_.remark("cluster.nodes is " + to_string(*nodes) + ", the nodes that the scheduler gave the job");
+      around_.remark("cluster.nodes is " + to_string(job_.cluster.nodes) +
+                     ", the nodes that the scheduler gave the job" +
+                     (spares > 0 ? " but for cluster.failures.spares" : ""));
   }
 
   void choose_device() {

@@ -72,7 +72,7 @@ std::string map_yaml(const std::vector<Field>& fields, const std::vector<Field>&
   std::string out;
   for (std::size_t i = 0; i < fields.size(); ++i) {
     const std::string value = value_yaml(fields[i]);
-    if (value.empty() || value == value_yaml(plain[i])) continue;
+    if (value.empty() || (!fields[i].required && value == value_yaml(plain[i]))) continue;
     out.append(out.empty() ? "" : ", ").append(fields[i].path).append(": ").append(value);
   }
   return "{" + out + "}";

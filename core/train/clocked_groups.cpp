@@ -7,13 +7,15 @@ namespace trainerd::core::train {
 using parallel::CommCall;
 using parallel::CommMoment;
 
-RankGroups clocked(const RankGroups& groups, StepClock& clock) {
-  return RankGroups(groups, [&clock](parallel::Group group, parallel::Communicator& inner) {
+RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page) {
+  return RankGroups(groups, [&clock, &page](parallel::Group group, parallel::Communicator& inner) {
     if (inner.size() == 1)
       return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
     return parallel::make_observed(
-        inner,
-        [&clock, &charge = info(group)](kernels::Stream& stream, CommMoment moment, const CommCall& call) {
+        inner, [&clock, &page, &charge = info(group)](kernels::Stream& stream, CommMoment moment,
+                                                      const CommCall& call) {
+          if (moment == CommMoment::done) page->resume();
+          else page->wait(charge.group);
           switch (moment) {
             case CommMoment::issue: return clock.stall(stream, charge.issue, call);
             case CommMoment::wait: return clock.stall(stream, charge.wait, call);

@@ -12,6 +12,15 @@ using namespace kernels;
 using parallel::Action;
 using parallel::ActionKind;
 
+namespace {
+
+Activity activity_of(ActionKind kind) {
+  if (kind == ActionKind::forward_only) return Activity::evaluation;
+  return kind == ActionKind::forward ? Activity::forward : Activity::backward;
+}
+
+}  // namespace
+
 int Trainer::slot_of(const PassSchedule& schedule, const Action& action, SlotClass slot_class) const {
   return schedule.slots[static_cast<std::size_t>(slot_class)].slot_of_microbatch[static_cast<std::size_t>(
       local(action.chunk))][static_cast<std::size_t>(action.microbatch)];
@@ -75,6 +84,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens,
                        batch.tokens_T,    batch.targets_T,     batch.reference_P2};
   const auto to = std::span(all).first(!request.tokens ? 3 : pairs ? 6 : 5);
+  page_->enter(Activity::data_wait, action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::data_wait);
   const auto fill = [&](std::span<std::byte> bytes) {
     const HostBatch& values = batches.next(request);
@@ -91,6 +101,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
     if (request.tokens) put(values.tokens_T), put(values.targets_T), put(values.reference_P2);
   };
   backend_.write_made(*compute_, to, staging_, std::ref(fill));
+  page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::compute);
 }
 
@@ -201,7 +212,10 @@ void Trainer::land(const std::byte* tensor) {
 
 void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
   Stream& s = *compute_;
-  if (action.kind != ActionKind::reduce_grads) clock_.act(s, &action);
+  if (action.kind != ActionKind::reduce_grads) {
+    page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
+    clock_.act(s, &action);
+  }
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   const std::optional<parallel::PreferenceTarget> preference = preference_of(chunk);

@@ -42,7 +42,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       place_(layout.grid.coordinate(groups.rank())),
       backend_(backend),
       clock_(backend),
-      groups_(clocked(groups, clock_)),
+      groups_(clocked(groups, clock_, page_)),
       memory_(memory),
       microbatches_(job.microbatches()),
       tokens_(job.batch.micro * job.model.seq_len),
@@ -55,6 +55,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
       norm_groups_(job.metrics.grad_norms, job.model) {
+  if (job_.supervise.hash_every > 0) copies_.emplace(params_);
+  if (copies_ && copies_->count() == 0) copies_.reset();
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();
@@ -92,6 +94,7 @@ void Trainer::take_persistent(Arena& persistent) {
     if (!norm_groups().empty())
       slot.group_sums =
           persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
+    if (copies_) slot.copy_hashes = persistent.take(DType::i32, {copies_->count(), 2}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
@@ -201,9 +204,16 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   run(parallel::ParamGatherer::Pass::train, batches);
   dropout_key_.reset();
 
+  page_->enter(Activity::reduce_grads);
   params_.finish_grads();
 
+  slot.hashed = hashes_copies_;
+  if (slot.hashed) {
+    clock_.enter(s, base::LedgerPart::other);
+    copies_->make(backend_, s, slot.copy_hashes);
+  }
   if (before_update) {
+    page_->enter(Activity::snapshot);
     clock_.enter(s, base::LedgerPart::checkpoint);
     before_update();
   }
@@ -215,6 +225,7 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 
 void Trainer::update(const ReportSlot& slot) {
   Stream& s = *compute_;
+  page_->enter(Activity::optimizer);
   clock_.enter(s, base::LedgerPart::optimizer);
   for (std::size_t i = 0; i < norm_runs_.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
@@ -274,6 +285,7 @@ std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double wei
 }
 
 StepReport Trainer::report() {
+  page_->enter(Activity::report);
   // What is behind the step on the compute stream goes on meanwhile.
   backend_.wait(*reports_, clock_.over());
   const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMaxSteps - clock_.unread()) %
@@ -289,6 +301,7 @@ StepReport Trainer::report() {
   report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
+  if (slot.hashed) report.copy_hashes = read_copy_hashes(*reports_, slot);
   report.time = clock_.read();
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
@@ -306,6 +319,20 @@ StepReport Trainer::report() {
                  .memory = save == SaveVote::memory,
                  .no_room = save == SaveVote::no_room};
   return report;
+}
+
+std::vector<std::uint64_t> Trainer::read_copy_hashes(Stream& stream, const ReportSlot& slot) {
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(copies_->count()));
+  backend_.read_back(stream, slot.copy_hashes, std::as_writable_bytes(std::span(hashes)));
+  return hashes;
+}
+
+std::vector<std::uint64_t> Trainer::hash_copies_now() {
+  base::check(copies_ && clock_.unread() == 0, "copies are hashed between steps");
+  params_.finish_gathers(*compute_);
+  const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  copies_->make(backend_, *compute_, slot.copy_hashes);
+  return read_copy_hashes(*compute_, slot);
 }
 
 Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {

@@ -15,8 +15,10 @@
 #include "core/model/parameters.h"
 #include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
+#include "core/train/copy_hashes.h"
 #include "core/train/norm_groups.h"
 #include "core/train/optimizer.h"
+#include "core/train/rank_page.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
 #include "io/records/records.h"
@@ -53,6 +55,8 @@ struct StepReport {
       0;  ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
   StepVote vote;          ///< of all ranks
+  /// Of `Trainer::copies`, as they were before the update, if `hash_copies` asked for them; else empty.
+  std::vector<std::uint64_t> copy_hashes;
   base::TimeLedger time;  ///< of this device's part of the step
 };
 
@@ -126,8 +130,18 @@ class Trainer {
   void keep_trace(bool on) { clock_.keep_trace(on); }
   const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
 
+  /// What other ranks hold too, of a job with supervise.hash_every; else null.
+  const CopyHashes* copies() const { return copies_ ? &*copies_ : nullptr; }
+  /// Whether the next steps hash that, between backward and update.
+  void hash_copies(bool on) { hashes_copies_ = on && copies_; }
+  /// The same now: no step is on the way.
+  std::vector<std::uint64_t> hash_copies_now();
+
   /// For records of what a step does: `observe` is called from the next pass on.
   void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
+
+  /// Where what it does is shown from now on; outlives it.
+  void show_on(RankPage& page) { page_ = &page; }
 
   /// What this rank makes its microbatches from, and which of them a pass asks for, in order.
   BatchShape batch_shape() const;
@@ -155,6 +169,8 @@ class Trainer {
     /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
     /// a z-loss a fourth: that term. Of pairs three more: kernels::PreferenceLoss::rewards.
     kernels::Tensor totals;
+    kernels::Tensor copy_hashes;  ///< i32 [copies, 2]; undefined without
+    bool hashed = false;
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32 [3]: to stop, to save (`SaveVote`), and of a rank whose gradients are not
@@ -194,6 +210,7 @@ class Trainer {
   void sum_groups(const ReportSlot& slot);
   bool norms_groups(std::int64_t step) const;
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
+  std::vector<std::uint64_t> read_copy_hashes(kernels::Stream& stream, const ReportSlot& slot);
   struct MeanLoss {
     double loss = 0, weight = 0, z_loss = 0;
     std::optional<io::PairRewards> rewards;
@@ -205,6 +222,8 @@ class Trainer {
   parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
   StepClock clock_;
+  RankPage own_page_;  ///< where nobody looks
+  RankPage* page_ = &own_page_;
   RankGroups groups_;  ///< as `clock_` sees them
   StepMemory& memory_;
   std::int64_t microbatches_;
@@ -241,6 +260,8 @@ class Trainer {
   std::vector<NormRun> norm_runs_;
   std::vector<std::int64_t> first_block_;  ///< by norm run
   NormGroups norm_groups_;
+  std::optional<CopyHashes> copies_;
+  bool hashes_copies_ = false;
   std::vector<std::int32_t> group_of_run_;  ///< of those; empty without groups
   std::vector<std::byte> staging_;          ///< a microbatch's values, one array after the other
 };

@@ -139,10 +139,12 @@ class PinnedFolders {
 class CheckpointStore {
  public:
   /// Makes the directory if it is not there. Throws CheckpointError when it cannot be written.
-  CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every = 0);
+  /// With `read_back` every shard is read and compared after it was written.
+  CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every = 0,
+                  bool read_back = false);
   /// What is there is not looked at.
-  CheckpointStore(std::shared_ptr<Storage> storage, Retention retention)
-      : storage_(std::move(storage)), retention_(retention) {}
+  CheckpointStore(std::shared_ptr<Storage> storage, Retention retention, bool read_back = false)
+      : storage_(std::move(storage)), retention_(retention), read_back_(read_back) {}
 
   /// Removes what kills left, at the start of a run that has the directory to itself. The first problem;
   /// empty: none.
@@ -179,6 +181,9 @@ class CheckpointStore {
   /// Tags the complete checkpoint of a step as good. False when there is none.
   bool tag_good(std::int64_t step) const;
 
+  /// Makes a complete checkpoint one that does not count, and leaves its files to be looked at.
+  void withdraw(const std::string& name) const;
+
   /// A folder that stays while it is read.
   PinnedFolders& pinned() const { return *pinned_; }
   /// One checkpoint's files.
@@ -207,6 +212,7 @@ class CheckpointStore {
   void mark(const std::string& name, const std::string& manifest, std::span<const WrittenShard> shards) const;
   std::shared_ptr<Storage> storage_;
   Retention retention_;
+  bool read_back_ = false;
   std::shared_ptr<PinnedFolders> pinned_ = std::make_shared<PinnedFolders>();
 };
 

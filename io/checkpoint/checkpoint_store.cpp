@@ -97,6 +97,19 @@ bool is_marked(const Storage& storage, const std::string& folder, const std::str
   }
 }
 
+// What the disk gives back must be what it was given: another try may find a better place.
+void require_stored(const Storage& storage, const std::string& name, const ShardInfo& shard) {
+  const std::unique_ptr<StoredFile> file = storage.open(name);
+  file->forget_cached();
+  std::vector<std::byte> chunk(kChunkBytes);
+  const std::string checksum = checksum_of(*file, chunk);
+  if (file->bytes() != shard.bytes || checksum != shard.xxh3)
+    throw StorageError(fmt::format("{}: what is read back is not what was written: its checksum is {}, that "
+                                   "of the bytes written {}",
+                                   storage.path_of(name), checksum, shard.xxh3),
+                       EIO);
+}
+
 // Other nodes wrote some of them: what one of them calls written must be what is here.
 void require_there(const Storage& storage, const std::string& folder, std::span<const WrittenShard> shards) {
   for (const WrittenShard& shard : shards) {
@@ -153,8 +166,9 @@ bool PinnedFolders::has(const std::string& folder) const {
   return folders_.contains(folder);
 }
 
-CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every)
-    : CheckpointStore(open_storage(directory), {.keep = keep, .keep_every = keep_every}) {
+CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep, std::int64_t keep_every,
+                                 bool read_back)
+    : CheckpointStore(open_storage(directory), {.keep = keep, .keep_every = keep_every}, read_back) {
   base::check(keep >= 1, "a checkpoint store keeps at least one checkpoint");
   storage_->make_folder("");
   // Found out now, not after an hour of training.
@@ -223,6 +237,7 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       auto slices = std::async(std::launch::async, [&] { return with_checksums(shard, header); });
       storage_->write(name, shard.bytes);
       written.push_back({{file, bytes, checksum.get()}, slices.get()});
+      if (read_back_) require_stored(*storage_, name, written.back().info);
     }
     storage_->sync_folder(folder);
     storage_->sync_folder("");
@@ -307,6 +322,11 @@ StoredCheckpoint CheckpointStore::complete_copy(const std::string& folder,
   mark(folder, manifest, shards);
   return {parsed.state.step, storage_->path_of(folder), false,
           clean_up(*storage_, parsed.state.step, retention_, *pinned_)};
+}
+
+void CheckpointStore::withdraw(const std::string& name) const {
+  storage_->remove(name + "/" + kMarkerFile);
+  storage_->sync_folder(name);
 }
 
 std::shared_ptr<Storage> CheckpointStore::folder(const std::string& name) const {

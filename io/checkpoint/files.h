@@ -26,6 +26,10 @@ inline std::span<const std::byte> bytes_of(const std::string& text) { return std
 std::string shard_file(std::int64_t rank);
 /// The manifest of the checkpoint at the storage's root, checked against the marker. Throws CheckpointError.
 Manifest read_manifest(const Storage& storage);
+/// The checksum of all its bytes, as the manifest has it; `chunk` is what they are read into.
+std::string checksum_of(const StoredFile& file, std::span<std::byte> chunk);
+/// Of such a chunk.
+inline constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 /// The header of a safetensors file; `path` is for messages. Throws CheckpointError.
 SafetensorsHeader read_header(const StoredFile& file, const std::string& path);
 

@@ -27,10 +27,11 @@ struct CheckpointOptions {
   std::int64_t keep = 3;        ///< complete checkpoints kept, newest first
   std::int64_t keep_every = 0;  ///< and the first of every so many steps for good; 0: none
   std::int64_t good_after =
-      100;               ///< steps whose losses must stay in line for one to be tagged good; 0: none is
-  bool async = true;     ///< training goes on while the agent writes
-  Interval memory{};     ///< between snapshots that stay in memory; never: those of checkpoints alone
-  bool partner = false;  ///< of several nodes: another one keeps a copy of a node's newest snapshot
+      100;                 ///< steps whose losses must stay in line for one to be tagged good; 0: none is
+  bool read_back = false;  ///< every shard is read and compared after it was written
+  bool async = true;       ///< training goes on while the agent writes
+  Interval memory{};       ///< between snapshots that stay in memory; never: those of checkpoints alone
+  bool partner = false;    ///< of several nodes: another one keeps a copy of a node's newest snapshot
   double partner_wait_seconds = 60;  ///< for a lost node to come back
   double give_up_seconds =
       3600;  ///< without a checkpoint that could be written, since the first failure: the run ends

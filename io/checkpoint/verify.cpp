@@ -18,8 +18,6 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
-
 // The first of `slices` whose bytes are not those of its checksum, with both; empty: none is known to be
 // damaged.
 std::string damaged_tensor(const StoredFile& file, const SafetensorsHeader& header,
@@ -62,21 +60,25 @@ void verify_shard(const Storage& storage, const ShardInfo& shard, std::span<cons
   if (file->bytes() != shard.bytes)
     throw base::checkpoint_error(
         fmt::format("{}: has {} bytes, the manifest says {}", path, file->bytes(), shard.bytes));
-  Xxh3 hash;
-  for (std::int64_t at = 0; at < shard.bytes;) {
-    const std::span<std::byte> part = std::span(chunk).first(static_cast<std::size_t>(
-        std::min<std::int64_t>(static_cast<std::int64_t>(chunk.size()), shard.bytes - at)));
-    file->read(at, part);
-    hash.update(part);
-    at += static_cast<std::int64_t>(part.size());
-  }
-  if (hash.hex() != shard.xxh3)
+  if (const std::string checksum = checksum_of(*file, chunk); checksum != shard.xxh3)
     throw base::checkpoint_error(fmt::format("{}: is damaged: its checksum is {}, the manifest says {}{}",
-                                             path, hash.hex(), shard.xxh3, damage_of(*file, path, slices)));
+                                             path, checksum, shard.xxh3, damage_of(*file, path, slices)));
   check_shard(read_header(*file, path), slices, path);
 }
 
 }  // namespace
+
+std::string checksum_of(const StoredFile& file, std::span<std::byte> chunk) {
+  Xxh3 hash;
+  for (std::int64_t at = 0; at < file.bytes();) {
+    const std::span<std::byte> part = chunk.first(static_cast<std::size_t>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(chunk.size()), file.bytes() - at)));
+    file.read(at, part);
+    hash.update(part);
+    at += static_cast<std::int64_t>(part.size());
+  }
+  return hash.hex();
+}
 
 SafetensorsHeader read_header(const StoredFile& file, const std::string& path) {
   try {

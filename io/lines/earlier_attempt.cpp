@@ -1,7 +1,10 @@
 #include "io/lines/earlier_attempt.h"
 
 #include <charconv>
+#include <limits>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "io/lines/log_lines.h"
 #include "kernels/base/error.h"
@@ -75,19 +78,16 @@ std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path
 EarlierRun read_earlier_run(const std::string& steps_path, const std::string& events_path,
                             std::int64_t start_step) {
   EarlierRun earlier;
-  bool asked = false;  // for the end of the latest attempt
-  read_log_lines(steps_path, [&](const std::string& line, bool) {
-    if (const std::int64_t step = step_at_the_front(line); step > 0 && step <= start_step)
-      earlier.useful_seconds +=
-          number_after(line, "\"step_seconds\":") - number_after(line, "\"checkpoint\":");
-    return true;
-  });
+  bool asked = false;                                                // for the end of the latest attempt
+  std::vector<std::variant<NoticeRecord, EvaluationRecord>> events;  // that the wall time is parted by
   read_log_lines(events_path, [&](const std::string& line, bool) {
-    if (!may_begin_or_end(line)) return true;
+    if (!may_begin_or_end(line) && !line.starts_with("{\"event\":\"evaluation\"")) return true;
     try {
       const EventRecord event = parse_event_record(line);
+      if (const auto* evaluation = std::get_if<EvaluationRecord>(&event)) events.emplace_back(*evaluation);
       const auto* notice = std::get_if<NoticeRecord>(&event);
       if (notice == nullptr) return true;
+      events.emplace_back(*notice);
       if (ends_attempt(notice->kind)) {
         earlier.ended = true;
         asked = notice->kind != NoticeKind::failure;
@@ -102,6 +102,30 @@ EarlierRun read_earlier_run(const std::string& steps_path, const std::string& ev
     return true;
   });
   if (earlier.attempts > 0 && !asked) ++earlier.interruptions;
+  std::size_t next = 0;
+  const auto add_events_until = [&](double time) {
+    for (; next < events.size(); ++next) {
+      if (const auto* notice = std::get_if<NoticeRecord>(&events[next])) {
+        if (notice->wall_time > time) return;
+        add_to(earlier.wall, *notice);
+      } else {
+        const auto& evaluation = std::get<EvaluationRecord>(events[next]);
+        if (evaluation.wall_time > time) return;
+        earlier.wall.evaluation(evaluation.wall_time, evaluation.seconds);
+      }
+    }
+  };
+  read_log_lines(steps_path, [&](const std::string& line, bool) {
+    const std::int64_t step = step_at_the_front(line);
+    if (step <= 0 || step > start_step) return true;
+    const double seconds = number_after(line, "\"step_seconds\":"),
+                 save = number_after(line, "\"checkpoint\":"), end = number_after(line, "\"wall_time\":");
+    earlier.useful_seconds += seconds - save;
+    add_events_until(end);
+    earlier.wall.step(step, end, seconds, save);
+    return true;
+  });
+  add_events_until(std::numeric_limits<double>::infinity());
   return earlier;
 }
 

@@ -22,8 +22,6 @@ JsonlSink::~JsonlSink() = default;
 
 void JsonlSink::on_step(const StepRecord& record) { state_->lines.append(record.step, to_json_line(record)); }
 
-void JsonlSink::on_checkpoint(const CheckpointRecord& record) { state_->lines.keep_to(record.step); }
-
 void JsonlSink::on_restart(const RestartRecord& record) { state_->lines.take_back_after(record.step); }
 
 void JsonlSink::on_finish(const RunSummary&) { state_->lines.finish(state_->last_tries); }
@@ -55,8 +53,6 @@ void SamplesSink::on_step(const StepRecord& record) {
                                                                .sources = record.source_samples,
                                                                .counted_tokens = record.counted_tokens}));
 }
-
-void SamplesSink::on_checkpoint(const CheckpointRecord& record) { state_->lines.keep_to(record.step); }
 
 void SamplesSink::on_restart(const RestartRecord& record) {
   state_->lines.take_back_after(record.step);

@@ -72,6 +72,7 @@ ReportSink::~ReportSink() = default;
 void ReportSink::on_start(const RunInfo& info) {
   State& s = *state_;
   s.report.info = info;
+  if (info.earlier) s.report.wall = info.earlier->wall;
   s.report.summary.step = info.start_step;
   s.report.tokens = info.start_tokens;
   read_step_log(s.steps_path, info.start_step, [&s](const StepRecord& record) { s.add(record); });
@@ -87,6 +88,8 @@ void ReportSink::on_start(const RunInfo& info) {
 void ReportSink::on_step(const StepRecord& record) {
   State& s = *state_;
   ++s.own_steps;
+  s.report.wall.step(record.step, record.wall_time, record.step_seconds,
+                     record.time[base::LedgerPart::checkpoint]);
   s.add(record);
   s.report.summary.step = record.step;
   const double now = base::monotonic_seconds();
@@ -95,14 +98,19 @@ void ReportSink::on_step(const StepRecord& record) {
   s.writer.write(s.page());
 }
 
-void ReportSink::on_notice(const NoticeRecord& record) { state_->report.notices.push_back(record); }
+void ReportSink::on_notice(const NoticeRecord& record) {
+  add_to(state_->report.wall, record);
+  state_->report.notices.push_back(record);
+}
 
 std::vector<OutletRecord> ReportSink::outlets() const { return {state_->writer.record()}; }
 
 void ReportSink::on_evaluation(const EvaluationRecord& record) {
+  state_->report.wall.evaluation(record.wall_time, record.seconds);
   state_->report.evaluations.push_back(record);
 }
 void ReportSink::on_checkpoint(const CheckpointRecord& record) {
+  state_->report.wall.keep(record.step);
   state_->report.checkpoints.push_back(record);
 }
 

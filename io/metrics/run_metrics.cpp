@@ -13,6 +13,8 @@
 #include "io/metrics/families.h"
 #include "io/metrics/goodput_gauge.h"
 #include "io/metrics/rank_metrics.h"
+#include "io/metrics/supervision_metrics.h"
+#include "io/metrics/wall_gauges.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::io {
@@ -126,6 +128,7 @@ struct RunMetrics::State {
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
   Single<Counter> restarts{counter(r, "trainerd_restarts_total",
                                    "Times that this process started the workers again after one had died.")};
+  SupervisionMetrics supervision{r};
   Family<Counter>& checkpoint_failures =
       counter(r, "trainerd_checkpoint_failures_total",
               "Tries of this process to write a checkpoint, or to remove old ones, that failed.");
@@ -200,13 +203,15 @@ struct RunMetrics::State {
   Single<Counter> refused_connections{
       counter(r, "trainerd_rendezvous_refused_total",
               "Connections to the rendezvous that were refused: none of the job's processes made them.")};
+  WallGauges wall{gauge(r, "trainerd_wall_seconds",
+                        "Wall time since the run's first start, in all its attempts, by what it went into.")};
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
   double began = base::wall_seconds();  // this process
   double tokens_before = 0;             // of the run, up to the step before
   double flops_per_token = 0;
   std::optional<std::int64_t> attempts;
-  std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that no checkpoint has
+  std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that may be done again
   // Of the workers that were there before a restart: a worker counts from its own start.
   double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0;
 };
@@ -238,11 +243,13 @@ void RunMetrics::on_start(const RunInfo& info) {
   if (info.earlier) {
     s.attempts = info.earlier->attempts + 1;
     s.attempt.get().Set(static_cast<double>(*s.attempts));
+    s.wall.begin(info.earlier->wall);
     s.goodput->begin(info.earlier->began > 0 ? info.earlier->began : s.began, info.earlier->useful_seconds);
   }
   s.lost_seconds.get();
   s.checkpoints.get();
   s.restarts.get();
+  s.supervision.begin();
   s.snapshots.get();
   s.snapshot_seconds.get();
   for (const char* tier : {"memory", "partner", "disk", "start"}) s.restores.Add({{"tier", tier}});
@@ -284,6 +291,7 @@ void RunMetrics::on_step(const StepRecord& record) {
   s.flops.get().Increment(s.flops_per_token * more);
   s.useful.emplace_back(record.step, useful_seconds(record));
   s.goodput->add(s.useful.back().second);
+  s.wall.on_step(record);
   s.cpu_energy->read_within(kEnergySeconds);
   raise_to(s.widened.get(), s.widened_before + static_cast<double>(record.widened_gemms));
   raise_to(s.reference_gemms.get(), s.reference_gemms_before + static_cast<double>(record.reference_gemms));
@@ -295,6 +303,7 @@ void RunMetrics::on_step(const StepRecord& record) {
 
 void RunMetrics::on_evaluation(const EvaluationRecord& record) {
   State& s = *state_;
+  s.wall.on_evaluation(record);
   const auto show = [&s](const prometheus::Labels& labels, double loss,
                          const std::optional<double>& bits_per_byte) {
     s.validation.Add(labels).Set(loss);
@@ -313,7 +322,8 @@ void RunMetrics::on_checkpoint(const CheckpointRecord& record) {
   State& s = *state_;
   s.checkpoints.get().Increment();
   s.checkpoint_age->set();
-  while (!s.useful.empty() && s.useful.front().first <= record.step) s.useful.pop_front();
+  forget_to(s.useful, record.step);
+  s.wall.on_checkpoint(record);
   s.checkpoint_bytes.get().Set(static_cast<double>(record.bytes));
   s.checkpoint_seconds.Add({{"part", "snapshot"}}, checkpoint_buckets()).Observe(record.snapshot_seconds);
   s.checkpoint_seconds.Add({{"part", "write"}}, checkpoint_buckets()).Observe(record.write_seconds);
@@ -389,6 +399,8 @@ void RunMetrics::on_rendezvous(const RendezvousRecord& record) {
   raise_to(state_->refused_connections.get(), static_cast<double>(record.refused));
 }
 
+void RunMetrics::on_nodes(const NodesRecord& record) { state_->supervision.on_nodes(record); }
+
 void RunMetrics::on_prediction(const PredictionRecord& record) {
   for (const PredictionTerm& term : record.terms) {
     if (term.name == "memory_bytes") state_->planned_bytes.get().Set(term.predicted);
@@ -396,6 +408,10 @@ void RunMetrics::on_prediction(const PredictionRecord& record) {
     state_->plan_error.Add({{"term", term.name}}).Set(term.error);
   }
 }
+
+void RunMetrics::on_notice(const NoticeRecord& record) { state_->wall.on_notice(record); }
+
+void RunMetrics::on_corruption(const CorruptionRecord& record) { state_->supervision.on_corruption(record); }
 
 void RunMetrics::on_restart(const RestartRecord& record) {
   State& s = *state_;
@@ -413,8 +429,12 @@ void RunMetrics::on_restart(const RestartRecord& record) {
     s.goodput->add(-s.useful.back().second);
     s.lost_seconds.get().Increment(std::max(0.0, s.useful.back().second));
   }
+  s.supervision.on_restart();
   s.ranks.on_restart();
 }
+
+void RunMetrics::on_hang(const HangRecord& record) { state_->supervision.on_hang(record); }
+void RunMetrics::on_straggler(const StragglerRecord& record) { state_->supervision.on_straggler(record); }
 
 // The endpoint lives as long as the sink; a last scrape after the last step still sees everything.
 void RunMetrics::on_finish(const RunSummary& summary) {

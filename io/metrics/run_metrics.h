@@ -35,7 +35,12 @@ class RunMetrics : public MetricsSink {
   void on_prediction(const PredictionRecord&) override;
   void on_outlet(const OutletRecord&) override;
   void on_rendezvous(const RendezvousRecord& record) override;
+  void on_nodes(const NodesRecord& record) override;
+  void on_notice(const NoticeRecord& record) override;
+  void on_corruption(const CorruptionRecord&) override;
   void on_restart(const RestartRecord&) override;
+  void on_hang(const HangRecord&) override;
+  void on_straggler(const StragglerRecord&) override;
   void on_finish(const RunSummary&) override;
 
  private:

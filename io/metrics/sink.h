@@ -29,8 +29,12 @@ class MetricsSink {
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_outlet(const OutletRecord&) {}
   virtual void on_rendezvous(const RendezvousRecord&) {}
+  virtual void on_nodes(const NodesRecord&) {}
   /// What was told of steps after the record's is void; they will be told again.
+  virtual void on_corruption(const CorruptionRecord&) {}
   virtual void on_restart(const RestartRecord&) {}
+  virtual void on_hang(const HangRecord&) {}
+  virtual void on_straggler(const StragglerRecord&) {}
   virtual void on_finish(const RunSummary&) {}
   /// The files and streams that it writes to, as they are now.
   virtual std::vector<OutletRecord> outlets() const { return {}; }

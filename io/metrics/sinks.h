@@ -114,7 +114,6 @@ class JsonlSink final : public MetricsSink {
   /// What was wrong with the file that it was opened on; empty: nothing.
   const std::string& warning() const;
   void on_step(const StepRecord&) override;
-  void on_checkpoint(const CheckpointRecord&) override;
   /// Drops the lines of this process after the record's step.
   void on_restart(const RestartRecord&) override;
   /// Throws SpecError when lines were lost.
@@ -135,7 +134,6 @@ class SamplesSink final : public MetricsSink {
   ~SamplesSink() override;
   const std::string& warning() const;
   void on_step(const StepRecord&) override;
-  void on_checkpoint(const CheckpointRecord&) override;
   void on_restart(const RestartRecord&) override;
   /// Throws SpecError when lines were lost.
   void on_finish(const RunSummary&) override;

@@ -62,10 +62,6 @@ void StepLines::append(std::int64_t step, const std::string& line) {
   if (file_.append(line)) lines_.emplace_back(step, static_cast<std::int64_t>(line.size()) + 1);
 }
 
-void StepLines::keep_to(std::int64_t step) {
-  while (!lines_.empty() && lines_.front().first <= step) lines_.pop_front();
-}
-
 void StepLines::take_back_after(std::int64_t step) {
   std::int64_t bytes = 0;
   for (; !lines_.empty() && lines_.back().first > step; lines_.pop_back()) bytes += lines_.back().second;

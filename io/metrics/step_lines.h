@@ -21,9 +21,8 @@ class StepLines {
   const std::string& warning() const { return warning_; }
   /// By one write: another process reading along, or a kill, never sees half of a line.
   void append(std::int64_t step, const std::string& line);
-  /// Lines up to `step` stay: workers never start again before a checkpoint that is complete.
-  void keep_to(std::int64_t step);
-  /// Takes back the lines of this process after `step`.
+  /// Takes back the lines of this process after `step`, also those before a checkpoint that is complete: what
+  /// other nodes' memory holds may be older.
   void take_back_after(std::int64_t step);
   /// Tries for `seconds` to write what waits. Throws SpecError when lines were lost.
   void finish(double seconds);
@@ -32,7 +31,7 @@ class StepLines {
  private:
   std::string path_, warning_;
   LineFile file_;
-  std::deque<std::pair<std::int64_t, std::int64_t>> lines_;  ///< step and bytes of the latest of this process
+  std::deque<std::pair<std::int64_t, std::int64_t>> lines_;  ///< step and bytes of each of this process
 };
 
 }  // namespace trainerd::io

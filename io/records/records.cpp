@@ -30,8 +30,9 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
-constexpr std::array<const char*, 9> kNotices{"start",   "resume", "change",  "warning", "stop",
-                                              "failure", "finish", "restart", "durable"};
+constexpr std::array<const char*, 15> kNotices{"start",   "resume",    "change",   "warning",    "stop",
+                                               "failure", "finish",    "restart",  "durable",    "node",
+                                               "hang",    "straggler", "injected", "corruption", "withdrawn"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -137,6 +138,7 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
   nlohmann::ordered_json line{
       {"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
   if (r.earlier) line["earlier"] = object_of(*r.earlier);
+  if (r.start_seconds > 0) line["start_seconds"] = r.start_seconds;
   add_wall_time(line, r.wall_time);
   return line;
 }
@@ -261,17 +263,43 @@ EventRecord parse_event_record(const std::string& text) {
                               .wall_time = wall_time_of(line)};
     for (std::size_t kind = 0; kind < kNotices.size(); ++kind)
       if (event == kNotices[kind])
-        return NoticeRecord{.kind = static_cast<NoticeKind>(kind),
-                            .step = int_member(line, "step"),
-                            .message = string_member(line, "message"),
-                            .details = strings_of(member(line, "details")),
-                            .wall_time = wall_time_of(line),
-                            .earlier = line.contains("earlier")
-                                           ? std::optional(earlier_of(member(line, "earlier")))
-                                           : std::nullopt};
+        return NoticeRecord{
+            .kind = static_cast<NoticeKind>(kind),
+            .step = int_member(line, "step"),
+            .message = string_member(line, "message"),
+            .details = strings_of(member(line, "details")),
+            .wall_time = wall_time_of(line),
+            .earlier =
+                line.contains("earlier") ? std::optional(earlier_of(member(line, "earlier"))) : std::nullopt,
+            .start_seconds = line.contains("start_seconds") ? real_member(line, "start_seconds") : 0};
     throw JsonError("there is no event \"" + event + "\"");
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());
+  }
+}
+
+void add_to(WallLedger& ledger, const NoticeRecord& notice) {
+  const EarlierAttempt earlier = notice.earlier.value_or(EarlierAttempt{});
+  const auto begin = [&](WallLedger::Begin what) {
+    ledger.begin(what, notice.wall_time - notice.start_seconds, notice.step, earlier.wall_time,
+                 earlier.lost_seconds);
+  };
+  switch (notice.kind) {
+    case NoticeKind::start:
+    case NoticeKind::resume: return begin(WallLedger::Begin::process);
+    case NoticeKind::restart: return begin(WallLedger::Begin::workers);
+    case NoticeKind::stop:
+    case NoticeKind::failure:
+    case NoticeKind::finish: return ledger.end(notice.wall_time);
+    case NoticeKind::change:
+    case NoticeKind::warning:
+    case NoticeKind::durable:
+    case NoticeKind::node:
+    case NoticeKind::hang:
+    case NoticeKind::straggler:
+    case NoticeKind::injected:
+    case NoticeKind::corruption:
+    case NoticeKind::withdrawn: return;
   }
 }
 

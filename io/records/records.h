@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "io/records/wall_ledger.h"
 #include "kernels/base/ledger.h"
 #include "kernels/nvml/nvml.h"
 
@@ -178,7 +179,13 @@ enum class NoticeKind : std::uint8_t {
   failure,
   finish,
   restart,
-  durable
+  durable,
+  node,
+  hang,
+  straggler,
+  injected,
+  corruption,
+  withdrawn
 };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
@@ -199,6 +206,7 @@ struct NoticeRecord {
   std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
   double wall_time = 0;
   std::optional<EarlierAttempt> earlier = {};  ///< of a start, resume or restart after another attempt
+  double start_seconds = 0;                    ///< of a start or resume: since its process began
 };
 
 /// The workers start again in the same run: steps after `step` are done again.
@@ -209,6 +217,20 @@ struct RestartRecord {
   RestoreTier tier = RestoreTier::start;  ///< what the state comes from
   std::int64_t step = 0;
   std::int64_t tokens = 0;  ///< trained on by then
+};
+
+/// Training was held up, and by what (core/run/supervise/hang_verdict.h).
+struct HangRecord {
+  std::string kind;
+};
+/// A rank computes longer per step than its peers.
+struct StragglerRecord {
+  std::int64_t rank = 0, node = 0;
+  double excess = 0;  ///< over their median, less 1; 0: it does no longer
+};
+/// What these ranks hold differs from what others hold of the same.
+struct CorruptionRecord {
+  std::vector<std::int64_t> ranks = {};
 };
 
 /// What happens beside the steps: a line of events.jsonl.
@@ -254,6 +276,12 @@ struct OutletRecord {
   bool operator==(const OutletRecord&) const = default;
 };
 
+/// Agents of a job of several nodes.
+struct NodesRecord {
+  std::int64_t spares = 0;  ///< that wait to take a lost node's place
+  std::int64_t lost = 0;    ///< nodes, since this process began
+};
+
 /// What came to the rendezvous of several nodes.
 struct RendezvousRecord {
   std::int64_t refused = 0;  ///< connections that none of the job's processes made
@@ -267,7 +295,11 @@ struct EarlierRun {
   std::int64_t interruptions = 0;
   double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
   bool ended = false;         ///< the last of them was done, stopped or failed, and could say so
+  WallLedger wall = {};       ///< what their time went into
 };
+
+/// Takes a notice that begins or ends something.
+void add_to(WallLedger& ledger, const NoticeRecord& notice);
 
 /// What is known before the first step.
 struct RunInfo {

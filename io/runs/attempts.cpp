@@ -62,6 +62,12 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       }
       case NoticeKind::change:
       case NoticeKind::durable:
+      case NoticeKind::node:
+      case NoticeKind::hang:
+      case NoticeKind::straggler:
+      case NoticeKind::injected:
+      case NoticeKind::corruption:
+      case NoticeKind::withdrawn:
       case NoticeKind::warning: break;
     }
   }

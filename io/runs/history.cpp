@@ -28,7 +28,10 @@ std::vector<EvaluationRecord> every_other(const std::vector<EvaluationRecord>& r
   return kept;
 }
 
-bool is_turn(NoticeKind kind) { return kind != NoticeKind::change && kind != NoticeKind::warning; }
+bool is_turn(NoticeKind kind) {
+  return kind != NoticeKind::change && kind != NoticeKind::warning && kind != NoticeKind::injected &&
+         kind != NoticeKind::corruption && kind != NoticeKind::withdrawn;
+}
 
 }  // namespace
 

@@ -151,6 +151,12 @@ std::int64_t send_in_parts(S3Client& client, const S3Path& path, const Parts& pa
   return Sending(client, path, parts, pace).send(client.begin_upload(path), {});
 }
 
+/// Where the answer to a begin was lost there is an upload that nobody sends to.
+void abort_uploads(S3Client& client, const S3Path& path) {
+  for (const S3Upload& upload : client.uploads(path.bucket, path.key))
+    if (upload.key == path.key) client.abort_upload(path, upload.id);
+}
+
 }  // namespace
 
 std::int64_t part_bytes_of(std::int64_t file_bytes) {
@@ -166,6 +172,7 @@ std::int64_t upload_file(S3Client& client, const S3Path& path, const StoredFile&
       return 0;
   if (parts.count() > 1) {
     const std::int64_t sent = send_in_parts(client, path, parts, pace);
+    abort_uploads(client, path);
     const auto there = client.head(path);
     if (!there || there->bytes != from.bytes())
       throw S3Error(S3Error::Kind::refused,

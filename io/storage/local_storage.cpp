@@ -95,6 +95,7 @@ class LocalFile final : public StoredFile {
                                    std::to_string(static_cast<std::int64_t>(out.size()) - got) +
                                    " bytes too early, at " + std::to_string(offset + got));
   }
+  void forget_cached() const override { ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED); }
 
  private:
   std::string path_;

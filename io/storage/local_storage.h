@@ -7,7 +7,7 @@
 namespace trainerd::io {
 
 /// Files below a directory of a local (or mounted) file system.
-class LocalStorage final : public Storage {
+class LocalStorage : public Storage {
  public:
   explicit LocalStorage(std::string root) : root_(std::move(root)) {}
 

@@ -42,6 +42,9 @@ enum class Communication : std::uint8_t { automatic, nccl, staged };
 struct ClusterOptions {
   std::string preset = "local";  ///< local, a built-in cluster, or the path of a cluster's YAML file
   std::int64_t nodes = 1;
+  std::int64_t spares = 0;        ///< nodes beside those, which take the places of lost ones
+  bool elastic = false;           ///< go on with fewer replicas where a lost node has no spare
+  std::int64_t min_replicas = 1;  ///< dp below which an elastic job waits
   Communication communication = Communication::automatic;
   double timeout_seconds = 300;  ///< longest time that a communication of the ranks takes
 

@@ -25,8 +25,9 @@ std::optional<std::string> scheduler_address(const std::string& node) {
   return node == "gpu09" ? std::optional<std::string>("10.0.0.9") : std::nullopt;
 }
 std::optional<core::run::MembershipOptions> membership_of(const NodeArgs& args, std::int64_t nodes,
-                                                          const Environment& environment) {
-  return find_membership(args, nodes, environment, scheduler_address);
+                                                          const Environment& environment,
+                                                          std::int64_t spares = 0) {
+  return find_membership(args, nodes, spares, environment, scheduler_address);
 }
 
 const std::map<std::string, std::string> kStep = {{"SLURM_JOB_ID", "4711"},
@@ -147,4 +148,28 @@ TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") 
   CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("nothing says where they meet"));
   args.rendezvous = "host:0";
   CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("expected host:port"));
+}
+
+TEST_CASE("nodes after the last are spares, and an agent may say that it is one", "[nodes]") {
+  NodeArgs args;
+  args.rendezvous = "10.0.0.1:29500";
+  for (const std::int64_t node : {0, 1}) {
+    args.node = node;
+    CHECK_FALSE(membership_of(args, 2, in({}), 2)->spare);
+  }
+  for (const std::int64_t node : {2, 3}) {
+    args.node = node;
+    CHECK(membership_of(args, 2, in({}), 2)->spare);
+  }
+  args.node = 4;
+  CHECK_THROWS_WITH(membership_of(args, 2, in({}), 2), Catch::Contains("0 to 1, and spares to 3"));
+  args.node = -1;
+  args.spare = true;
+  CHECK(membership_of(args, 2, in({}), 1)->spare);
+  CHECK_THROWS_WITH(membership_of(args, 2, in({}), 0), Catch::Contains("set cluster.failures.spares"));
+  // Under Slurm the last nodes of the step.
+  const auto last = membership_of({}, 2, in(with(kStep, "SLURM_NODEID", "2")), 1);
+  CHECK((last->spare && last->rendezvous.host == "10.0.0.9"));
+  CHECK_FALSE(membership_of({}, 2, in(kStep), 1)->spare);
+  CHECK_THROWS_WITH(membership_of({}, 2, in(kStep), 0), Catch::Contains("the Slurm step has 3 nodes"));
 }

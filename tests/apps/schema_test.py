@@ -27,14 +27,15 @@ VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validato
 
 # Known to the parser so that it can say what to do instead; not in the reference.
 RESERVED = {"dropout.attention", "parallel.cp", "parallel.ep", "precision.loss_scale", "data.tokenizer"}
-NOT_YET = {"faults", "precision.gemm"}
+NOT_YET = {"precision.gemm"}
 
 # What the parser says of one value by itself. Other messages are of several keys, or of a name's form.
 OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
                           r"|^is empty$|is not available yet")
 # Refused where they have no effect, the default too: for synthetic data, and without a receiver or a partner.
 IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment", "checkpoint.partner.wait", "checkpoint.mtbf",
-        "checkpoint.durable.every"}
+        "checkpoint.durable.every", "supervise.heartbeat", "supervise.dead_after", "cluster.failures.spares", "cluster.failures.elastic",
+        "cluster.failures.min_replicas"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
               "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port"}
 

@@ -128,6 +128,12 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(again.fetch == std::vector<std::int64_t>{1, 4});
   CHECK((again.attempt == 2 && again.from_memory && again.reason == "a death"));
   CHECK(again.resume_path == "c/step-00000007");
+  CHECK(std::get<run::TakePlace>(crossed(run::TakePlace{3})).node == 3);
+  CHECK(std::holds_alternative<run::Resize>(crossed(run::Resize{})));
+  CHECK(std::get<run::Go>(crossed(run::Go{.nodes = 3})).nodes == 3);
+  CHECK(std::holds_alternative<run::WaitAsSpare>(crossed(run::WaitAsSpare{})));
+  CHECK(run::decode_beat_hello(run::encode(run::BeatHello{"a7"}))->agent == "a7");
+  CHECK_FALSE(run::decode_beat_hello(run::encode(good_hello())).has_value());
   const run::StopRequest stop = std::get<run::StopAsked>(crossed(run::StopAsked{{"SIGINT", 2}})).request;
   CHECK((stop.reason == "SIGINT" && stop.exit_signal == 2));
   const auto completed = std::get<run::Completed>(crossed(run::Completed{5, "p", 2}));
@@ -137,6 +143,24 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   const auto failed = std::get<run::SaveFailed>(crossed(run::SaveFailed{5, "disk \"x\" is full", 0.5, 3}));
   CHECK((failed.step == 5 && failed.message == "disk \"x\" is full" && failed.retry_seconds == 0.5 &&
          failed.failures == 3));
+}
+
+TEST_CASE("what a node sees of its ranks arrives as it was", "[membership]") {
+  const auto crossed = [](const run::NodeMessage& message) {
+    return run::decode_node_message(run::encode(message));
+  };
+  CHECK(std::get<run::HangSuspected>(crossed(run::HangSuspected{3})).attempt == 3);
+  const auto asked = std::get<run::ShowRanks>(crossed(run::ShowRanks{3, 7}));
+  CHECK((asked.attempt == 3 && asked.number == 7));
+  run::RankSight sight{.rank = 5, .node = 1, .activity = train::Activity::backward, .step = 12};
+  sight.still.stopped = 6;
+  const auto seen = std::get<run::RankSeen>(crossed(run::RankSeen{3, 7, sight}));
+  CHECK((seen.attempt == 3 && seen.number == 7 && seen.sight.rank == 5 && seen.sight.step == 12));
+  CHECK((seen.sight.activity == train::Activity::backward && seen.sight.still.stopped == 6));
+  const auto times = std::get<run::RankTimes>(crossed(run::RankTimes{3, {{5, 40, 2.5}, {6, 41, 3.5}}}));
+  REQUIRE(times.ranks.size() == 2);
+  CHECK((times.attempt == 3 && times.ranks[1].rank == 6 && times.ranks[1].steps == 41 &&
+         times.ranks[1].compute_seconds == 3.5));
 }
 
 TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "[membership]") {

@@ -194,3 +194,20 @@ TEST_CASE("text that is no message is a communication error, of whatever kind th
   CHECK_THROWS_AS(run::decode_agent_message(R"({"type":"finished"})"), base::CommError);
   CHECK_THROWS_AS(run::decode_agent_message(R"({"type":"start","job":1})"), base::CommError);
 }
+
+TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
+  const run::FaultInjected fault{"kill step 3 rank 0", "injected", true};
+  const auto told =
+      std::get<run::FaultInjected>(run::decode_worker_message(run::encode(run::WorkerMessage{fault})));
+  CHECK((told.id == fault.id && told.message == fault.message && told.kills_agent));
+  const run::CopiesHashed hashes{2, 15, {"a [0:2]"}, {0xffffffffffffffffu, 1}, 3};
+  const auto back =
+      std::get<run::CopiesHashed>(run::decode_worker_message(run::encode(run::WorkerMessage{hashes})));
+  CHECK((back.rank == 2 && back.step == 15 && back.attempt == 3));
+  CHECK(back.names == hashes.names);
+  CHECK(back.hashes == hashes.hashes);
+  run::Start start;
+  start.faults_done = {"x", "y"};
+  CHECK(std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).faults_done ==
+        start.faults_done);
+}

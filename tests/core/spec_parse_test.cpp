@@ -235,6 +235,33 @@ TEST_CASE("a job file that is absent or a directory is a SpecError that names it
   CHECK_THROWS_AS(spec::load_job("."), base::SpecError);
 }
 
+TEST_CASE("signs of life and spares are of several nodes, and fit each other", "[spec]") {
+  const auto of = [](const std::string& keys, int nodes = 2) {
+    return spec::parse_job(
+        "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+        "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: " +
+            std::to_string(nodes) + keys,
+        "job.yaml");
+  };
+  const job::JobSpec plain = of("}");
+  CHECK((plain.supervise.heartbeat_seconds == 1 && plain.supervise.dead_after_seconds == 5));
+  CHECK(plain.cluster.spares == 0);
+  const job::JobSpec job = of(", failures: {spares: 3}}\nsupervise: {heartbeat: 250ms, dead_after: 2s}\n");
+  CHECK((job.supervise.heartbeat_seconds == 0.25 && job.supervise.dead_after_seconds == 2));
+  CHECK(job.cluster.spares == 3);
+  CHECK(spec::parse_job(spec::to_yaml(job), "again") == job);
+  CHECK_THROWS_WITH(of("}\nsupervise: {heartbeat: 2s}"),
+                    Catch::Contains("supervise.dead_after: 5s is less than 3 times supervise.heartbeat (2s"));
+  CHECK_THROWS_WITH(of("}\nsupervise: {dead_after: 500ms}"),
+                    Catch::Contains("supervise.dead_after: 0.5s is out of 1s to 1h (nearest valid: 1s)"));
+  CHECK_THROWS_WITH(of("}\nsupervise: {heartbeat: 1ms}"),
+                    Catch::Contains("supervise.heartbeat: 0.001s is out of 0.05s to 20m"));
+  CHECK_THROWS_WITH(of(", failures: {spares: 1}}", 1),
+                    Catch::Contains("cluster.failures.spares: has no effect: cluster.nodes is 1"));
+  CHECK_THROWS_WITH(of("}\nsupervise: {dead_after: 2m}", 1),
+                    Catch::Contains("supervise.dead_after: has no effect: cluster.nodes is 1"));
+}
+
 TEST_CASE("configs/README.md holds the reference that the parser's table makes", "[spec][readme]") {
   std::ifstream file(std::string(TRAINERD_SOURCE_DIR) + "/configs/README.md");
   std::ostringstream text;
@@ -290,7 +317,7 @@ TEST_CASE("the reference has a row for every key of the issue's list", "[spec]")
 
 TEST_CASE("a key that cannot be set is not in the reference", "[spec]") {
   const std::string reference = spec::reference_markdown();
-  for (const char* key : {"cp", "ep", "loss_scale", "gemm", "faults"})
+  for (const char* key : {"cp", "ep", "loss_scale", "gemm"})
     CHECK(reference.find("| `" + std::string(key) + "` |") == std::string::npos);
   // That of texts; evaluate.tokenizer can be set.
   CHECK(reference.find("how text becomes tokens") == std::string::npos);

@@ -28,6 +28,19 @@ TEST_CASE("how often workers start again, and how long a communication takes, ha
   CHECK(with_line("cluster: {timeout: 0s}").front().starts_with("job.yaml:6:20: cluster.timeout: "));
 }
 
+TEST_CASE("how long a rank may make no progress has limits", "[spec]") {
+  CHECK(with_line("supervise: {hang_factor: -1}") ==
+        Lines{"job.yaml:6:26: supervise.hang_factor: must be at least 0, got '-1' (nearest valid: 0)"});
+  CHECK(with_line("supervise: {hang_minimum: 0s}")
+            .front()
+            .starts_with("job.yaml:6:27: supervise.hang_minimum: "));
+  CHECK(
+      with_line("supervise: {hang_factor: 0, hang_minimum: 9s}") ==
+      Lines{"job.yaml:6:43: supervise.hang_minimum: has no effect: supervise.hang_factor: 0 judges nothing; "
+            "leave it out"});
+  CHECK(with_line("supervise: {hang_factor: 0}").empty());
+}
+
 TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
   CHECK(with_line("optimiser: {lr: 1e-3}") ==
         Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});
@@ -70,14 +83,13 @@ TEST_CASE("values of the wrong type are told at their place", "[spec]") {
         Lines{"job.yaml:6:26: optimizer.betas[1]: expected a number, got 'x'"});
   CHECK(with_line("checkpoint: {async: yes}") ==
         Lines{"job.yaml:6:21: checkpoint.async: expected true or false, got 'yes' (nearest valid: true)"});
-  CHECK(
-      with_line("checkpoint: 5") ==
-      Lines{
-          "job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
-          "keys are every, mtbf, keep, keep_every, good_after, async, give_up, memory, partner or durable"});
-  CHECK(with_line("checkpoint:") == Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
-                                          "its keys are every, mtbf, keep, keep_every, good_after, async, "
-                                          "give_up, memory, partner or durable"});
+  CHECK(with_line("checkpoint: 5") == Lines{"job.yaml:6:13: checkpoint: expected a map of keys, got '5'; its "
+                                            "keys are every, mtbf, keep, keep_every, good_after, read_back, "
+                                            "async, give_up, memory, partner or durable"});
+  CHECK(with_line("checkpoint:") ==
+        Lines{"job.yaml:6:1: checkpoint: expected a map of keys, got nothing; "
+              "its keys are every, mtbf, keep, keep_every, good_after, read_back, async, "
+              "give_up, memory, partner or durable"});
   CHECK(with_line("output: {a: b}") == Lines{"job.yaml:6:9: output: expected a text, got a map"});
   CHECK(with_line("output: \"a\\nb\"") ==
         Lines{"job.yaml:6:9: output: must not have control characters, got 'a\\x0ab'"});
@@ -329,8 +341,6 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
   };
   for (const std::string axis : {"cp", "ep"})
     refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
-  refused("faults=[x]", "faults", "is not available yet: leave it out");
-  refused("faults={kill: 3}", "faults", "is not available yet: leave it out");
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",
           "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");

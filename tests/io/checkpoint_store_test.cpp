@@ -8,6 +8,8 @@
 
 #include "io/checkpoint/folders.h"
 #include "io/hash/hash.h"
+#include "io/storage/file_errors.h"
+#include "io/storage/local_storage.h"
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
 #include "tests/io/checkpoint_support.h"
@@ -76,6 +78,48 @@ TEST_CASE("the checksum is XXH3-128") {
   pieces.update(std::as_bytes(std::span(abc)).first(1));
   pieces.update(std::as_bytes(std::span(abc)).subspan(1));
   CHECK(pieces.hex() == "06b05ab6733a618578af5f94892f3950");
+}
+
+namespace {
+
+/// A disk that keeps one file with a flipped bit.
+class Flipping final : public LocalStorage {
+ public:
+  using LocalStorage::LocalStorage;
+  void write(const std::string& name, std::span<const std::byte> bytes) override {
+    std::vector<std::byte> kept(bytes.begin(), bytes.end());
+    if (flips && name.ends_with(".safetensors")) kept.back() ^= std::byte{4};
+    LocalStorage::write(name, kept);
+  }
+  bool flips = true;
+};
+
+}  // namespace
+
+TEST_CASE("a shard that the disk keeps otherwise than it was written is found by reading it back") {
+  const TempDir dir;
+  const auto disk = std::make_shared<Flipping>(dir / "checkpoints");
+  CheckpointStore careful(disk, {}, true);
+  try {
+    write_step(careful, 10);
+    FAIL("nothing was found");
+  } catch (const StorageError& error) {  // another try may do
+    CHECK_THAT(error.what(),
+               Catch::Contains("step-00000010/shard-00000.safetensors: what is read back is not "
+                               "what was written: its checksum is "));
+  }
+  CHECK(careful.list().empty());
+  CHECK(disk->list("").empty());
+  disk->flips = false;
+  CHECK(write_step(careful, 10).step == 10);
+  CHECK(careful.newest_valid({}));
+  // Without it the damage is found when it is too late.
+  disk->flips = true;
+  CheckpointStore trusting(disk, {});
+  write_step(trusting, 20);
+  std::vector<std::string> rejected;
+  trusting.newest_valid([&](const std::string& path, const std::string&) { rejected.push_back(path); });
+  CHECK(rejected == std::vector{dir / "checkpoints/step-00000020"});
 }
 
 TEST_CASE("a written checkpoint is listed, whole and reads back") {

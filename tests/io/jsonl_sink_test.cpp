@@ -183,6 +183,39 @@ TEST_CASE("the logs say how many attempts there were, since when, and which of t
   CHECK(killed.interruptions == 3);
 }
 
+TEST_CASE("the logs say what the wall time of earlier attempts went into") {
+  const TempDir dir;
+  std::string text;
+  for (std::int64_t n = 1; n <= 3; ++n) {
+    StepRecord record = step(n);
+    record.step_seconds = 2;
+    record.time[trainerd::base::LedgerPart::checkpoint] = n == 2 ? 0.5 : 0;
+    record.wall_time = 1e9 + 2 * static_cast<double>(n) + (n > 2 ? 3 : 0);
+    text += to_json_line(record) + "\n";
+  }
+  write_file(dir / "steps.jsonl", text);
+  NoticeRecord start{.kind = NoticeKind::start, .message = "m", .details = {}, .wall_time = 1e9};
+  start.start_seconds = 4;
+  const EvaluationRecord evaluation{.step = 2, .loss = 1, .tokens = 1, .seconds = 3, .wall_time = 1e9 + 7};
+  write_file(dir / "events.jsonl",
+             to_json_line(EventRecord{start}) + "\n" + to_json_line(EventRecord{evaluation}) + "\n");
+  const WallLedger all = read_earlier_run(dir / "steps.jsonl", dir / "events.jsonl", 3).wall;
+  CHECK(all.seconds(WallPart::start) == Approx(4));
+  CHECK(all.seconds(WallPart::useful) == Approx(5.5));
+  CHECK(all.seconds(WallPart::save) == Approx(0.5));
+  CHECK(all.seconds(WallPart::evaluate) == Approx(3));
+  CHECK(all.total() == Approx(13));
+  // The next process goes on after step 2: step 3 is void, and not in the ledger yet.
+  WallLedger resumed = read_earlier_run(dir / "steps.jsonl", dir / "events.jsonl", 2).wall;
+  NoticeRecord resume{
+      .kind = NoticeKind::resume, .step = 2, .message = "m", .details = {}, .wall_time = 1e9 + 20};
+  resume.earlier = EarlierAttempt{.last_step = 3, .lost_seconds = 2, .wall_time = 1e9 + 9};
+  add_to(resumed, resume);
+  CHECK(resumed.seconds(WallPart::replay) == Approx(2));
+  CHECK(resumed.seconds(WallPart::down) == Approx(11));
+  CHECK(resumed.total() == Approx(24));
+}
+
 TEST_CASE("steps that are done again after a restart are in the file once") {
   const TempDir dir;
   write_file(dir / "steps.jsonl", lines(1, 3));
@@ -195,6 +228,11 @@ TEST_CASE("steps that are done again after a restart are in the file once") {
   sink.on_restart({.step = 7, .tokens = 700});
   sink.on_step(step(8));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 8));
+  // Other nodes' memory held an older step than the newest checkpoint.
+  sink.on_restart({.step = 4, .tokens = 400});
+  CHECK(read_file(dir / "steps.jsonl") == lines(1, 4));
+  sink.on_step(step(5));
+  CHECK(read_file(dir / "steps.jsonl") == lines(1, 5));
 }
 
 TEST_CASE("the ledger of samples has each step once, with the attempt that its line is of") {

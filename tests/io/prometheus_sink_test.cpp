@@ -352,6 +352,22 @@ TEST_CASE("a bad address is a spec error that names it") {
   }
 }
 
+TEST_CASE("hangs are counted by what held training up, and slow ranks are shown while they are slow") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(info());
+  CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"link\"}") == 0);
+  sink.on_hang({"stopped"});
+  CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"stopped\"}") == 1);
+  const std::string slow = "trainerd_straggler_ratio{rank=\"3\"}";
+  sink.on_straggler({3, 1, 0.25});
+  CHECK(scrape(sink).at(slow) == 0.25);
+  sink.on_straggler({3, 1, 0});
+  CHECK(scrape(sink).count(slow) == 0);
+  sink.on_straggler({3, 1, 0.5});
+  sink.on_restart({});  // new workers have to show it anew
+  CHECK(scrape(sink).count(slow) == 0);
+}
+
 TEST_CASE("a restart is counted, and what the workers after it count is added to what was before") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.on_start(info());

@@ -158,7 +158,7 @@ class Slurm(Commands, SlurmTest):
         self.assertEqual(self.steps("asked"), [])
 
     def test_srun_and_sbatch_train(self):
-        for name, page, beginning in (("plain", "core/run/README.md", "srun"), ("own", "deploy/README.md", "srun")):
+        for name, page, beginning in (("plain", "core/run/README.md", "srun --nodes=2"), ("own", "deploy/README.md", "srun")):
             self.type(page, beginning, name, 2)
             self.assert_trained(name)
         for name, ranks, beginning in (("script", 2, "sbatch --nodes=2 deploy"), ("early", 2, "sbatch --nodes=2 --signal"), ("array", 1, "sbatch --array")):

@@ -110,13 +110,27 @@ class PartnerTest(RestartTest):
         self.assertRegex(output, r"node 1 .*was lost after step \d+: .*; it did not come back within 1s \(checkpoint.partner.wait\)")
         self.assertEqual(self.restarts("gone"), [])
 
-    def test_two_that_are_lost_at_once_end_the_run(self):
-        self.begin("both", THREE, "--set", "steps=100000", nodes=3)
+    def test_two_that_are_lost_at_once_both_come_back(self):
+        # The copy that node 2 kept of node 1 is gone with it: they begin from the start, or a checkpoint.
+        self.begin("both", THREE, nodes=3)
         self.wait_for_step(self.agents[0], 12, "both")
         for node in (1, 2):
             self.lose(node)
-        self.assertRegex(self.finish_one(self.agents[0], status=7), r"node [12] .*was lost after step \d+")
-        self.assertEqual(self.restarts("both"), [])
+        for node in (1, 2):
+            self.agents[node] = self.again(node)
+        self.assertIn("from step 0 (the start)", self.read_until(self.agents[0], "restarted: "))
+        self.finish_all(THREE)
+
+    def test_one_that_is_there_again_before_its_loss_is_noticed_waits(self):
+        self.begin("quick", TWO, "--set", "supervise.dead_after=3s")
+        self.wait_for_step(self.agents[0], 12, "quick")
+        old = self.agents[1]
+        os.kill(old.pid, signal.SIGSTOP)  # its connection stays open
+        self.agents[1] = self.again(1)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        os.kill(old.pid, signal.SIGCONT)
+        self.assertRegex(self.finish_one(old, status=7), "counts as lost|node 0 .* was lost")
+        self.finish_all(TWO)
 
     def test_an_agent_with_another_job_does_not_come_back(self):
         self.begin("other", TWO)

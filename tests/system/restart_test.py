@@ -31,6 +31,7 @@ class RestartTest(NodesTest):
 
     def assert_as_whole(self, name, *args):
         """Every step once, with the loss and norm of the undisturbed run, and the same bytes at the end."""
+        self.assert_samples_once(name)
         self.assertEqual(self.losses(name), self.whole(*args))
         norms = [[repr(s["grad_norm"]) for s in self.steps(n)] for n in (name, "whole")]
         self.assertEqual(*norms)

@@ -65,12 +65,14 @@ class Kills(StateTest):
                     time.sleep(chance.uniform(0, 0.5 * seconds))
                     process.kill()
                 process.communicate()
-            self.run_job(job, *KILLED, *layout)
+            output = self.run_job(job, *KILLED, *layout)
             self.assert_as_whole(name, *layout)
             for checkpoint in self.checkpoints(name):
                 self.assertEqual(subprocess.run([BINARY, "checkpoint", "verify", checkpoint], capture_output=True).returncode, 0)
-            leftovers = {p.name for p in (self.root / name / "checkpoints").iterdir()} - {p.name for p in self.checkpoints(name)}
-            self.assertEqual(leftovers, set())
+            # A removal that a kill interrupted, behind the last checkpoint, waits for the next save: there is none any more.
+            left = [p for p in (self.root / name / "checkpoints").iterdir() if p not in self.checkpoints(name)]
+            removals = [p for p in left if (p / "manifest.json").exists() and p < self.checkpoints(name)[-1]]
+            self.assertEqual(left, removals if "steps are done already" in output else [], self.events(name)[-30:])
             shutil.rmtree(self.root / name)
         print(f"kills: {kills}, runs: {runs}, starts: {starts + runs}", flush=True)
 

@@ -158,8 +158,10 @@ class RunTest(unittest.TestCase):
 
     def job(self, name="a", extra="", lr="1.0e-3", schedule="{kind: cosine, warmup: 5, min_lr: 1.0e-4}"):
         path = self.root / f"{name}.yaml"
-        path.write_text(JOB.format(output=self.root / name, data=self.data, lr=lr, schedule=schedule) + extra)
-        return path
+        # At once: a process that was started before may be about to read it.
+        new = self.root / f".{name}.yaml"
+        new.write_text(JOB.format(output=self.root / name, data=self.data, lr=lr, schedule=schedule) + extra)
+        return new.replace(path)
 
     def start(self, job, *args, **kwargs):
         process = subprocess.Popen([BINARY, "run", job, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -198,6 +200,18 @@ class RunTest(unittest.TestCase):
             lines = file.read().split(b"\n")
         return json.loads(lines[-2])["step"] if len(lines) > 1 else 0
 
+    def assert_samples_once(self, name="a", first=0):
+        """The ledger of the surviving history: every sample once and in order, whatever failed."""
+        lines = [json.loads(line) for line in (self.root / name / "samples.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [s["step"] for s in self.steps(name)])
+        self.assertEqual([line["step"] for line in lines], list(range(1, len(lines) + 1)))
+        attempts = [line["attempt"] for line in lines]
+        self.assertEqual(attempts, sorted(attempts))
+        for line in lines:
+            self.assertEqual(line["first"], first, line)
+            self.assertGreater(line["count"], 0, line)
+            first += line["count"]
+
     def losses(self, name="a"):
         """(step, loss as its exact text) of every step."""
         return [(s["step"], repr(s["loss"])) for s in self.steps(name)]
@@ -205,7 +219,7 @@ class RunTest(unittest.TestCase):
     def checkpoints(self, name="a"):
         """Complete checkpoints, oldest first."""
         folder = self.root / name / "checkpoints"
-        return sorted(p for p in folder.glob("step-*") if (p / "COMPLETE").exists())
+        return sorted(p for p in folder.glob("step-*") if (p / "COMPLETE").exists() and (p / "COMPLETE").stat().st_size)
 
     def events(self, name="a"):
         path = self.root / name / "events.jsonl"

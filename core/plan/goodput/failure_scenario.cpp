@@ -111,7 +111,18 @@ spec::FailureSpec job_failures(const job::JobSpec& job, const std::vector<std::s
   const auto spec = spec::read_cluster_failures(job.cluster.preset, {source, 1, 1}, overrides, problems);
   problems.throw_if_any();
   base::check(spec.has_value(), "failures that cannot be read have a problem");
-  return *spec;
+  // What the run itself does, where nothing else is asked for.
+  const auto given = [&](const std::string& key) {
+    return std::any_of(overrides.begin(), overrides.end(),
+                       [&](const std::string& o) { return o.starts_with("cluster.failures." + key + "="); });
+  };
+  spec::FailureSpec failures = *spec;
+  if (job.cluster.spares > 0 && !given("spares")) failures.spares = job.cluster.spares;
+  if (job.cluster.elastic && !given("elastic")) {
+    failures.elastic = true;
+    if (!given("min_replicas")) failures.min_replicas = job.cluster.min_replicas;
+  }
+  return failures;
 }
 
 FailureScenario failure_scenario(const job::JobSpec& job, const spec::FailureSpec& spec,

@@ -28,7 +28,8 @@ void Attempt::begin(Start start, const HeldStep* held) {
   const job::JobSpec& job = run_.job();
   const NodeRanks& here = plan_.here;
   if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
-  if (plan_.layout.grid.ranks() > 1) flights_ = make_flight_segment(here.count);
+  flights_ = make_flight_segment(here.count);
+  if (job.supervise.hang_factor > 0) rank_watch_.emplace(*flights_, here, run_.membership().node());
   start.layout = plan_.layout;
   start.node_first = here.first;
   start.node_count = here.count;
@@ -115,6 +116,7 @@ void Attempt::watch(std::vector<pollfd>& fds) const {
     fds.push_back({worker.alive ? worker.process->pidfd() : -1, POLLIN, 0});
   }
   fds.push_back({devices_ ? devices_->event_fd() : -1, POLLIN, 0});
+  fds.push_back({rank_watch_ ? rank_watch_->event_fd() : -1, POLLIN, 0});
 }
 
 void Attempt::take(std::span<const pollfd> fds) {
@@ -124,6 +126,14 @@ void Attempt::take(std::span<const pollfd> fds) {
     else if (fds[2 * i + 1].revents != 0) on_worker_end(workers_[i]);
   }
   if (fds[2 * workers_.size()].revents != 0) on_devices();
+  if (fds[2 * workers_.size() + 1].revents != 0) look_at_ranks();
+}
+
+void Attempt::look_at_ranks() {
+  std::vector<pid_t> pids;
+  for (const Worker& worker : workers_) pids.push_back(worker.alive ? worker.process->pid() : 0);
+  rank_watch_->look(pids);
+  run_.ranks().on_look(*this);
 }
 
 void Attempt::send(Worker& worker, const AgentMessage& message) {
@@ -171,7 +181,7 @@ void Attempt::fail(Failure failure) {
   if (!failure_) {
     failed_at_ = base::monotonic_seconds();
     // As it was when the failure was seen: the ranks leave their operations now.
-    if (failure.kind == base::ErrorKind::comm && flights_) {
+    if (failure.kind == base::ErrorKind::comm && plan_.layout.grid.ranks() > 1 && flights_) {
       std::vector<RankFlights> ranks = read_flights(*flights_, plan_.here);
       for (std::size_t i = 0; i < workers_.size(); ++i)
         if (workers_[i].alive) ranks[i].process_state = process_state(workers_[i].process->pid());
@@ -181,7 +191,8 @@ void Attempt::fail(Failure failure) {
     if (world_) parallel::abort_shm(*world_, failure.message);
   }
   if (!run_.membership().leads())
-    run_.membership().send(NodeFailed{failure.kind, failure.message, failure.weight, failure.death});
+    run_.membership().send(
+        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.crash});
   if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
 }
 
@@ -191,11 +202,12 @@ void Attempt::on_worker_end(Worker& worker) {
   const bool finished = finished_.contains(worker.rank);
   if (!finished) set_rank_state(run_.membership().node(), worker.rank, 1, io::RankState::dead);
   if ((finished && end.how.empty()) || (failure_ && end.how == "exit status 1")) return;
+  const std::string rank = "rank " + std::to_string(worker.rank);
   fail({base::ErrorKind::comm,
-        "rank " + std::to_string(worker.rank) + " (pid " + std::to_string(worker.process->pid()) +
-            ") ended by " + (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
+        rank + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
+            (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
             std::to_string(run_.step()),
-        1, end.signal != 0});
+        1, end.signal != 0, is_crash(end.signal) ? rank + " by " + end.how : ""});
 }
 
 void Attempt::kill_workers() {

@@ -15,6 +15,7 @@
 
 #include "core/run/agent/device_watch.h"
 #include "core/run/agent/node_snapshots.h"
+#include "core/run/agent/rank_watch.h"
 #include "core/run/agent/ready_ranks.h"
 #include "core/run/agent/trace_files.h"
 #include "core/run/agent/world_plan.h"
@@ -33,8 +34,9 @@ class Run;
 struct Failure {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
-  int weight = 0;      ///< how much it tells of the cause
-  bool death = false;  ///< a worker ended by a signal: the workers may start again
+  int weight = 0;          ///< how much it tells of the cause
+  bool death = false;      ///< a worker ended by a signal: the workers may start again
+  std::string crash = {};  ///< rank and signal of a worker that crashed by what it computed
 };
 
 /// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
@@ -78,6 +80,8 @@ class Attempt {
   const std::vector<std::string>& flights() const { return flights_text_; }
   /// Whether everybody is ready that this agent waits for.
   bool all_ready() const { return ready_.all(); }
+  /// What this node's ranks do; null: nobody looks.
+  const RankWatch* ranks() const { return rank_watch_ ? &*rank_watch_ : nullptr; }
   bool workers_left() const;
   bool all_finished_here() const;
   /// Whether every rank of the world has finished, as far as the leader knows.
@@ -104,6 +108,7 @@ class Attempt {
   void on_message(Worker& worker);
   void on_worker_end(Worker& worker);
   void on_devices();
+  void look_at_ranks();
   void begin_if_all_ready();
   void watch_devices();
   void save_complete_steps();
@@ -120,6 +125,8 @@ class Attempt {
   void handle(std::int64_t rank, const StepTrace& m);
   void handle(std::int64_t rank, const SnapshotReady& m);
   void handle(std::int64_t rank, const MemoryUsed& m);
+  void handle(std::int64_t rank, const FaultInjected& m);
+  void handle(std::int64_t rank, CopiesHashed m);
 
   Run& run_;
   WorldPlan plan_;
@@ -128,7 +135,8 @@ class Attempt {
   /// Where the ranks of a node alone meet, if NCCL joins them.
   std::unique_ptr<parallel::StoreServer> store_server_;
   std::optional<base::Segment> world_;    ///< the memory that the node's ranks share; none for a rank alone
-  std::optional<base::Segment> flights_;  ///< what they communicated last; none for a world of one
+  std::optional<base::Segment> flights_;  ///< what they do, and communicated last
+  std::optional<RankWatch> rank_watch_;
   std::vector<std::string> flights_text_;
   TraceFiles traces_;
   std::optional<DeviceWatch> devices_;      ///< of this node's GPUs

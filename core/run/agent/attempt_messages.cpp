@@ -91,6 +91,10 @@ void Attempt::handle(std::int64_t rank, const MemoryUsed& m) {
   run_.on_memory_used(rank, m.bytes);
 }
 
+void Attempt::handle(std::int64_t, const FaultInjected& m) { run_.on_injected(m); }
+
+void Attempt::handle(std::int64_t, CopiesHashed m) { run_.on_copies(std::move(m)); }
+
 void Attempt::handle(std::int64_t, const io::NoticeRecord& m) { run_.notify(m.kind, m.message, m.details); }
 
 void Attempt::handle(std::int64_t, const io::RankStatusRecord& m) {

@@ -157,8 +157,10 @@ bool OutputDirectory::records_no_checkpoint() const {
   io::read_event_log(events(), std::numeric_limits<std::int64_t>::max(), [&](const io::EventRecord& event) {
     ++events_seen;
     saved += std::holds_alternative<io::CheckpointRecord>(event) ? 1 : 0;
+    const auto* notice = std::get_if<io::NoticeRecord>(&event);
+    saved -= notice != nullptr && notice->kind == io::NoticeKind::withdrawn ? 1 : 0;
   });
-  return events_seen > 0 && saved == 0;
+  return events_seen > 0 && saved <= 0;
 }
 
 OutputDirectory OutputDirectory::marked(const std::string& path, const std::string& run, double seconds) {

@@ -12,7 +12,7 @@ namespace trainerd::core::run {
 /// A run's directory, held by one agent at a time: job.yaml, run.json, starts.jsonl, gemm-algorithms.txt,
 /// steps.jsonl, samples.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html, run.log, metrics.json
 /// while it runs, .discovery-node-0 while a target of it is in the job's discovery directory, traces/,
-/// checkpoints/, of a job with loss.dpo reference.safetensors.
+/// hangs/, checkpoints/, of a job with loss.dpo reference.safetensors.
 class OutputDirectory {
  public:
   /// What becomes of an earlier run's output.
@@ -60,6 +60,7 @@ class OutputDirectory {
     return path_ + (node == 0 ? "/metrics.json" : "/metrics-node-" + std::to_string(node) + ".json");
   }
   std::string traces() const { return path_ + "/traces"; }
+  std::string hangs() const { return path_ + "/hangs"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string reference() const { return path_ + "/reference.safetensors"; }
   /// Whether report.html is there, no older than steps.jsonl, and of a run that ended.

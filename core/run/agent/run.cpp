@@ -27,10 +27,8 @@ constexpr double kLastWordsSeconds = 1.0;
 constexpr double kDeathSeconds = 0.1;
 
 // How long a node waits, after that, for the leader's word on what it was.
+// A node that is lost is the cause of much: the leader notices it after supervise.dead_after.
 constexpr double kVerdictSeconds = 5.0;
-
-// The same where the leader goes on without a lost node: a host that vanishes is detected after about 20 s.
-constexpr double kPartnerVerdictSeconds = 30.0;
 
 // How long a failed run tries to write the snapshots that are whole.
 constexpr double kEndSeconds = 20.0;
@@ -67,7 +65,7 @@ OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
 
 }  // namespace
 
-Run::Run(const AgentOptions& options, Membership& membership)
+Run::Run(const AgentOptions& options, Membership& membership, RunSeries& series)
     : options_(options),
       job_(options.job),
       membership_(membership),
@@ -76,15 +74,19 @@ Run::Run(const AgentOptions& options, Membership& membership)
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),
-      store_(output_.checkpoints(), options.job.checkpoint.keep, options.job.checkpoint.keep_every),
+      store_(output_.checkpoints(), options.job.checkpoint.keep, options.job.checkpoint.keep_every,
+             options.job.checkpoint.read_back),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
       stop_(membership.stop()),
-      restarts_(job_.restarts),
+      series_(series),
+      restarts_(series.restarts),
       attempt_(std::make_unique<Attempt>(*this, plan_world(job_, topology_, membership.node()),
                                          membership.go().attempt)),
       parts_(attempt_->plan().layout.grid.ranks()) {
   announce();
-  if (membership.leads()) plan();
+  if (!membership.leads()) return;
+  check_smallest();
+  plan();
 }
 
 /// What the run is held against, once it trains.
@@ -99,6 +101,7 @@ void Run::plan() {
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
   }
   if (planned.step_seconds) log::info("planned: {} per step", plan::duration(*planned.step_seconds));
+  ranks_.plan(planned.step_seconds);
   planned_ = std::move(planned);
 }
 
@@ -113,7 +116,9 @@ void Run::begin() {
                      .order = start_.order,
                      .evaluate_first = start_.evaluate_first,
                      .resume_path = start_.resume_path,
-                     .folders = folders_});
+                     .attempt = attempt_->number(),
+                     .folders = folders_,
+                     .faults_done = start_.faults_done});
 }
 
 AgentResult Run::run() {
@@ -127,6 +132,7 @@ AgentResult Run::run() {
     if (!tokenizer_.empty()) hf::replace_tokenizer(tokenizer_, output_.path() + "/" + hf::kCompanionFolder);
     if (stopped_before_start()) return {step_, stop_->exit_signal};
   }
+  begin_faults();
   begin();
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();
@@ -136,6 +142,10 @@ AgentResult Run::run() {
     begin_durable();
     train();
     drain_writer();
+    // A request to stop came meanwhile.
+    if (killed_) resizes_ = grows_ = false;
+    if (stop_ && !grows_ && membership_.leads() && std::exchange(resizes_, false)) stop_between_ = true;
+    if (resizes_ || (grows_ && attempt_->stopped())) return leave_to_next_size();
     drain_durable();
   } catch (const std::exception& error) {
     const End end = end_by(error);
@@ -176,11 +186,13 @@ void Run::train() {
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
+  membership_.admit_late(partner_ != nullptr && job_.restarts > 0);
+  tell_nodes();
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
     if (!attempt_->failure()) attempt_->begin(start_, held);
-    if (away_) fail_without(*away_);
+    for (const std::int64_t node : away_) fail_without(node, "it was not there when the ranks began");
     supervise();
     if (killed_) return;
     attempt_->end_workers();
@@ -194,14 +206,17 @@ void Run::train() {
       finish_saves(kEndSeconds);
       return;
     }
-    if (!attempt_->failure() && !regroup_asked_) return;
+    if (resizes_ || (!attempt_->failure() && !regroup_asked_)) return;
     switch (after_failure()) {
       case Next::attempt: break;
+      case Next::resize:
       case Next::stop: return;
       case Next::failure: throw_failure();
     }
     dropped_after_.reset();
+    ranks_.restart();
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
+    completed_folders_.clear(), copied_folders_.clear();
     const Go go = *std::exchange(next_, std::nullopt);
     held = go.from_memory ? held_for(go) : nullptr;
   }
@@ -217,18 +232,20 @@ bool Run::working() const {
 
 /// Until the attempt is over.
 void Run::supervise() {
-  while (working() && !killed_ && !stop_between_ && !regroup_asked_) {
+  while (working() && !killed_ && !stop_between_ && !regroup_asked_ && !resizes_) {
     const bool death = attempt_->failure() && attempt_->failure()->death;
     // A leader that is lost gives no verdict.
-    const double patience =
-        (death ? kDeathSeconds : kLastWordsSeconds) + (membership_.leads() || lost_node_ ? 0
-                                                       : partner_ ? kPartnerVerdictSeconds
-                                                                  : kVerdictSeconds);
+    const bool asks = !membership_.leads() && !lost_node_;
+    const double patience = (death ? kDeathSeconds : kLastWordsSeconds) +
+                            (asks ? kVerdictSeconds + 2 * job_.supervise.dead_after_seconds : 0);
     const auto left = attempt_->failure()
                           ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
                           : time_left();
-    if (attempt_->failure() && *left <= 0) return;
-    wait_for_events(left);
+    // That ranks missed each other may be a node's doing, whose loss shows within supervise.dead_after.
+    const bool in_doubt = attempt_->failure() && attempt_->failure()->kind == base::ErrorKind::comm &&
+                          !lost_node_ && membership_.in_doubt();
+    if (attempt_->failure() && *left <= 0 && !in_doubt) return;
+    wait_for_events(in_doubt ? kDeathSeconds : left);
   }
 }
 
@@ -241,8 +258,10 @@ void Run::wait_for_events(std::optional<double> seconds) {
   attempt_->watch(fds);
   const std::size_t nodes = fds.size();
   membership_.watch(fds);
+  if (const auto due = membership_.due_seconds()) seconds = std::min(seconds.value_or(*due), *due);
   const int timeout = seconds ? static_cast<int>(std::clamp(1000 * *seconds, 0.0, 1e9)) + 1 : -1;
   if (::poll(fds.data(), fds.size(), timeout) < 0) return;
+  membership_.works();
   if (fds[0].revents != 0) on_signal();
   check_time_limit();
   if (killed_) return;
@@ -257,11 +276,13 @@ void Run::wait_for_events(std::optional<double> seconds) {
 // ---- the end
 
 void Run::throw_failure() {
-  const Failure& failure = *attempt_->failure();
+  Failure failure = *attempt_->failure();
   const std::string message = with_last_checkpoint(failure);
+  if (!repeated_.empty()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
+  withdraw_checkpoints();
   base::throw_error(failure.kind, message);
 }
 
@@ -270,6 +291,11 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
     return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
+  if (!repeated_.empty())
+    return text + "; " + repeated_ +
+           " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
+           "hardware "
+           "that computes wrongly; try the step on other hardware";
   if (failure.death && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +

@@ -16,13 +16,17 @@
 #include "core/run/agent/cadence.h"
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
+#include "core/run/agent/copy_watch.h"
 #include "core/run/agent/discovery_file.h"
 #include "core/run/agent/durable_copier.h"
 #include "core/run/agent/durable_tier.h"
+#include "core/run/agent/elastic.h"
+#include "core/run/agent/fault_log.h"
 #include "core/run/agent/loss_watch.h"
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
 #include "core/run/agent/output_directory.h"
+#include "core/run/agent/rank_supervisor.h"
 #include "core/run/agent/restart_budget.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
@@ -37,9 +41,11 @@
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
 // worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
 // run_checkpoints.cpp brings snapshots to the disk, run_partner.cpp to another node, run_durable.cpp
-// checkpoints to the durable tier; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped;
-// run_resume.cpp finds where it begins; run_told.cpp is what the ranks report of the training;
-// run_records.cpp is what it says itself, to the log, the sinks and the output directory.
+// checkpoints to the durable tier; run_returns.cpp gives the places of lost nodes away; run_elastic.cpp goes
+// on with fewer or more; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp
+// finds where it begins; run_faults.cpp breaks it on purpose; run_copies.cpp compares what several ranks
+// hold; run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself, to the
+// log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 
@@ -52,10 +58,12 @@ std::string durable_owner(const AgentOptions& options);
 
 class Run {
  public:
-  Run(const AgentOptions& options, Membership& membership);
+  Run(const AgentOptions& options, Membership& membership, RunSeries& series);
   /// Opens the log, finds the checkpoint to go on from, and looks at the data.
   void prepare();
   AgentResult run();
+  /// Whether it ended to go on with another number of nodes.
+  bool resizes() const { return resizes_; }
 
   // ---- for its attempts
 
@@ -66,6 +74,7 @@ class Run {
   Membership& membership() { return membership_; }
   NodeSnapshots& snapshots() { return *snapshots_; }
   RunSinks& sinks() { return sinks_; }
+  RankSupervisor& ranks() { return ranks_; }
   std::int64_t step() const { return step_; }
   bool stopping() const { return stop_.has_value(); }
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
@@ -76,6 +85,10 @@ class Run {
   void on_step(io::StepRecord record);
   void on_evaluation(io::EvaluationRecord record);
   void on_rank_status(const io::RankStatusRecord& record);
+  /// A rank of any node has hashed what others hold too.
+  void on_copies(CopiesHashed m);
+  /// A rank of this node breaks as the job's `faults` say.
+  void on_injected(const FaultInjected& m);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
   /// Every rank of this node has filled its segment of a step; training stood still for `seconds`.
   void on_snapshot(HeldStep held, SnapshotUse use, double seconds,
@@ -124,7 +137,7 @@ class Run {
   void drain_quietly();
   void end_failed(const std::string& error);
   // The next one (run_restart.cpp).
-  enum class Next { attempt, stop, failure };
+  enum class Next { attempt, stop, failure, resize };
   Next after_failure();
   Next lead_restart();
   Next follow_restart();
@@ -144,8 +157,19 @@ class Run {
   std::optional<double> time_left() const;
   void check_time_limit();
   void stop_after(std::int64_t step);
+  // Fewer nodes and more (run_elastic.cpp).
+  void check_smallest() const;
+  bool shrinks() const;
+  Next shrink();
+  void grow_if_possible();
+  AgentResult leave_to_next_size();
   // Other nodes (run_nodes.cpp).
   void on_node_event(Membership::Event event);
+  void on_busy(std::int64_t node, double seconds);
+  void tell_of_nodes(const std::string& text);
+  void on_message(std::int64_t, const TakePlace&) {}    // these two are read by an agent
+  void on_message(std::int64_t, const WaitAsSpare&) {}  // that has no run yet
+  void on_message(std::int64_t, const Resize&) { resizes_ = true; }
   void on_message(std::int64_t node, const NodeReady& m);
   void on_message(std::int64_t node, const NodeFinished& m);
   void on_message(std::int64_t node, ShardsSaved m);
@@ -165,6 +189,16 @@ class Run {
   void on_message(std::int64_t node, const SnapshotCopied& m);
   void on_message(std::int64_t node, const FetchFailed& m);
   void on_message(std::int64_t node, const Go& m);
+  template <class Message>
+  void to_ranks(const Message& m) {
+    if (m.attempt == attempt_->number()) ranks_.on_message(*attempt_, m);
+  }
+  void on_message(std::int64_t, const HangSuspected& m) { to_ranks(m); }
+  void on_message(std::int64_t, const ShowRanks& m) { to_ranks(m); }
+  void on_message(std::int64_t, const RankSeen& m) { to_ranks(m); }
+  void on_message(std::int64_t, const RankTimes& m) { to_ranks(m); }
+  void on_message(std::int64_t, FaultInjected m);
+  void on_message(std::int64_t, CopiesHashed m);
   void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   // Checkpoints (run_checkpoints.cpp).
   void save_held(const HeldStep& held, double seconds);
@@ -228,9 +262,17 @@ class Run {
   };
   std::optional<InMemory> newest_in_memory(bool without_node) const;
   bool may_return(std::int64_t node) const;
-  void lose_for_now(std::int64_t node);
-  void fail_without(std::int64_t node);
+  void lose_for_now(std::int64_t node, const std::string& why);
+  void fail_without(std::int64_t node, const std::string& why);
+  void give_up_saves_of_lost();
   bool await_return();
+  std::string names_of(const std::set<std::int64_t>& nodes) const;
+  void tell_nodes();
+  // The job's faults (run_faults.cpp).
+  void begin_faults();
+  void withdraw_checkpoints();  // run_copies.cpp
+  void await_dropped_copy();
+  void break_checkpoint(std::int64_t step, const std::string& folder);
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -286,10 +328,13 @@ class Run {
   std::set<std::int64_t> copies_;
   std::int64_t kept_by_all_ = -1;
   bool copies_fail_ = false;
-  bool without_memory_ = false;       ///< the next attempt: what the partners keep cannot be had
-  std::optional<std::int64_t> away_;  ///< the leader's: a lost node that may come back
-  bool returned_ = false;
-  bool saves_fail_ = false;  ///< since the last that is
+  bool without_memory_ = false;  ///< the next attempt: what the partners keep cannot be had
+  // The leader's:
+  std::set<std::int64_t> away_;  ///< lost nodes whose places are taken again before the next attempt
+  std::set<std::int64_t> back_;  ///< of these, those that are
+  bool resizes_ = false;         ///< the run goes on with another number of nodes
+  bool grows_ = false;           ///< the leader's: it stops for that
+  bool saves_fail_ = false;      ///< since the last that is
   /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
   /// first.
   std::map<std::int64_t, std::int64_t> folders_;
@@ -312,7 +357,7 @@ class Run {
   std::int64_t step_ = 0, tokens_ = 0;
   std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due
   std::deque<std::pair<std::int64_t, double>>
-      latest_steps_;                 ///< and their seconds, since the last checkpoint
+      latest_steps_;                 ///< and their seconds: those that may be done again
   double last_step_at_ = 0;          ///< wall time
   std::int64_t completed_step_ = 0;  ///< of the checkpoint that this run has completed last
   std::string last_good_ = "none";   ///< the checkpoint that was verified or written by this run last
@@ -324,18 +369,30 @@ class Run {
   std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;
-  std::int64_t refused_told_ = 0;  ///< connections
-  bool killed_ = false;            ///< stopped at once: nothing is waited for
-  bool stop_between_ = false;      ///< stopped between two attempts, or before one has begun to train
-  bool lost_node_ = false;         ///< the workers do not start again without it
+  std::int64_t refused_told_ = 0;      ///< connections
+  bool killed_ = false;                ///< stopped at once: nothing is waited for
+  bool stop_between_ = false;          ///< stopped between two attempts, or before one has begun to train
+  bool lost_node_ = false;             ///< the workers do not start again without it
+  std::optional<FaultLog> fault_log_;  ///< the leader's, of a job with faults
+  std::optional<CheckpointFaults> checkpoint_faults_;  ///< of such a job
+  std::optional<CopyWatch> copy_watch_;                ///< the leader's, of the present attempt
+  std::int64_t copies_attempt_ = 0;                    ///< its number
+  std::optional<std::int64_t> equal_until_;            ///< the leader's, of ranks that differ
+  /// Folders that the present attempt has completed, and those in the durable tier that it copied them to:
+  /// what an earlier one left was compared by it, or is of a run that was not.
+  std::set<std::string> completed_folders_, copied_folders_;
+  std::string dropped_copy_;  ///< in the durable tier, when ranks differed
   // Between two attempts.
-  RestartBudget restarts_;
+  RunSeries& series_;
+  std::string repeated_;  ///< a crash that came again at the same place
+  RestartBudget& restarts_;
   std::int64_t restarted_ = 0;         ///< times, by this process
   bool regroup_asked_ = false;         ///< by the leader
   std::map<std::int64_t, Held> held_;  ///< the leader's: by node
   /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
   std::optional<std::int64_t> dropped_after_;
   std::optional<Go> next_;  ///< the leader's word on the next attempt
+  RankSupervisor ranks_{*this};
   // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;
   CheckpointParts parts_;  ///< of the leader of several nodes

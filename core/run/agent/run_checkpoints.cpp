@@ -4,6 +4,7 @@
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/train/snapshot.h"
+#include "io/checkpoint/folders.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
@@ -148,6 +149,8 @@ void Run::on_written(CheckpointWriter::Result result) {
                                         io::short_duration(result.failing_seconds));
   if (time_limit_) time_limit_->add_save(result.record.snapshot_seconds + result.record.write_seconds);
   if (result.part == CheckpointWriter::Part::shards) return on_shards(std::move(result));
+  const std::string& path = result.record.path;
+  if (membership_.alone()) break_checkpoint(result.step, path.substr(path.rfind('/') + 1));
   result.record.wall_time = base::wall_seconds();
   sinks_.each(&io::MetricsSink::on_checkpoint, result.record);
   if (cadence_) {
@@ -172,6 +175,7 @@ void Run::on_shards(CheckpointWriter::Result result) {
   base::check(saving != saving_.end(), "shards that were written are of a checkpoint under way");
   saving->second.in_use = false;
   if (saving->second.dropped) return release(record.step);
+  break_checkpoint(record.step, io::folder_name(record.step, saving->second.folder));
   if (membership_.leads()) {
     auto job = parts_.add(record.step, attempt_->plan().here.first, std::move(result.written),
                           record.snapshot_seconds, record.write_seconds);
@@ -203,9 +207,10 @@ void Run::completed(const Completed& m) {
   last_good_ = path;
   completed_step_ = step;
   saves_fail_ = false;
-  while (!latest_steps_.empty() && latest_steps_.front().first <= step) latest_steps_.pop_front();
+  io::forget_to(latest_steps_, step);
   check_durable_hangs();
   const std::string name = path.substr(path.rfind('/') + 1);
+  completed_folders_.insert(name);
   if (membership_.leads()) copy_durably(step, name);
   // Without enough steps to come there would be no verdict.
   const bool in_time = step + job_.checkpoint.good_after <= job_.steps;

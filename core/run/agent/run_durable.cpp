@@ -101,9 +101,11 @@ void Run::copy_durably(std::int64_t step, const std::string& folder) {
 }
 
 void Run::durable_next() {
+  if (equal_until_) return;  // what ranks hold may be wrong
   if (durable_->is_superseded()) drop_durable("a newer checkpoint takes its place");
   auto copy = durable_->begin(base::monotonic_seconds());
   if (!copy) return;
+  if (copy->from_memory || completed_folders_.contains(copy->folder)) copied_folders_.insert(copy->target);
   if (copy->by_leader)
     return copier_->enqueue(
         {.step = copy->step, .folder = copy->folder, .target = copy->target, .ranks = copy->ranks});

@@ -2,6 +2,7 @@
 
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "io/text/text.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): what it makes of what the agents of other nodes say.
@@ -9,22 +10,47 @@
 namespace trainerd::core::run {
 
 void Run::on_node_event(Membership::Event event) {
-  if (event.message) {
-    std::visit([&](auto&& message) { on_message(event.node, std::forward<decltype(message)>(message)); },
-               *std::move(event.message));
-  } else if (event.returned) {
-    returned_ = true;
-  } else if (!membership_.over() && may_return(event.node)) {
-    lose_for_now(event.node);
-  } else if (!membership_.over()) {
-    lost_node_ = true;
-    attempt_->set_node_state(event.node, io::RankState::dead);
-    const std::string lost =
-        membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
-    // At once: whatever took that node may end this agent before the run's last words.
-    log::warn("{}", lost);
-    fail({base::ErrorKind::comm, lost + ": its agent has ended or its host is out of reach", 1});
+  switch (event.what) {
+    case Membership::Event::What::message:
+      return std::visit(
+          [&](auto&& message) { on_message(event.node, std::forward<decltype(message)>(message)); },
+          *std::move(event.message));
+    case Membership::Event::What::returned:
+      if (away_.contains(event.node)) back_.insert(event.node);
+      if (!event.text.empty()) tell_of_nodes(event.text);
+      return;
+    case Membership::Event::What::stop: {
+      const StopRequest& request = std::get<StopAsked>(*event.message).request;
+      return request_stop({request.reason + " at " + event.text, request.exit_signal});
+    }
+    case Membership::Event::What::busy: return on_busy(event.node, event.seconds);
+    case Membership::Event::What::spares:
+      tell_nodes();
+      tell_of_nodes(event.text);
+      return grow_if_possible();
+    case Membership::Event::What::lost: break;
   }
+  if (membership_.over()) return;
+  if (may_return(event.node)) return lose_for_now(event.node, event.text);
+  lost_node_ = true;
+  attempt_->set_node_state(event.node, io::RankState::dead);
+  const std::string lost = membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
+  // At once: whatever took that node may end this agent before the run's last words.
+  log::warn("{}", lost);
+  fail({base::ErrorKind::comm, lost + ": " + event.text, 1});
+}
+
+/// The agent is alive, and a disk or another call holds it up.
+void Run::on_busy(std::int64_t node, double seconds) {
+  const std::string text = membership_.name_of(node) + " is alive, but its agent has been busy for " +
+                           io::short_duration(seconds) + ": it may wait for a disk";
+  if (told_ready_ && membership_.leads() && !attempt_->failure()) notify(io::NoticeKind::warning, text);
+  else log::info("{}", text);
+}
+
+void Run::tell_of_nodes(const std::string& text) {
+  if (told_ready_) notify(io::NoticeKind::node, text);
+  else log::info("{}", text);
 }
 
 void Run::on_message(std::int64_t node, const NodeReady& m) {
@@ -37,7 +63,7 @@ void Run::on_message(std::int64_t node, const NodeFinished& m) {
 }
 
 void Run::on_message(std::int64_t node, const NodeFailed& m) {
-  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death});
+  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.crash});
 }
 
 /// Any rank's vote stops all: the leader learns what to call it.
@@ -67,11 +93,13 @@ void Run::on_message(std::int64_t node, const SaveFailed& m) {
 }
 
 void Run::on_message(std::int64_t, const Regroup& m) {
-  if (m.attempt == attempt_->number()) regroup_asked_ = true;
+  // The next attempt may have failed at another node while this one still prepares for it.
+  if (m.attempt == attempt_->number() || (next_ && m.attempt == next_->attempt)) regroup_asked_ = true;
 }
 
 void Run::on_message(std::int64_t node, const Held& m) {
-  if (m.attempt == attempt_->number()) held_[node] = m;
+  // One that has taken a lost node's place holds nothing of the attempt.
+  if (m.attempt == attempt_->number() && !away_.contains(node)) held_[node] = m;
 }
 
 void Run::on_message(std::int64_t, const SaveHeld& m) {
@@ -100,5 +128,14 @@ void Run::on_message(std::int64_t, const FetchFailed& m) {
 void Run::on_message(std::int64_t node, const SnapshotCopied& m) { copied(node, m); }
 
 void Run::on_message(std::int64_t, const Go& m) { next_ = m; }
+
+void Run::on_message(std::int64_t, CopiesHashed m) {
+  if (m.attempt == attempt_->number()) on_copies(std::move(m));
+}
+
+void Run::on_message(std::int64_t, FaultInjected m) {
+  m.kills_agent = false;  // that of the node which told of it
+  on_injected(m);
+}
 
 }  // namespace trainerd::core::run

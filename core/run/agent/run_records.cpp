@@ -189,7 +189,10 @@ void Run::open_trackers() {
 
 /// To the log and to every sink.
 void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
-  const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure;
+  const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure &&
+                    kind != io::NoticeKind::hang && kind != io::NoticeKind::straggler &&
+                    kind != io::NoticeKind::injected && kind != io::NoticeKind::corruption &&
+                    kind != io::NoticeKind::withdrawn;
   log::write(calm ? log::Level::info : log::Level::warn, message);
   for (const std::string& detail : details)
     log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);
@@ -237,6 +240,7 @@ void Run::record_begin() {
                              io::short_duration(earlier_->lost_seconds) + ")");
     log::warn("{}", notice.details.back());
   }
+  notice.start_seconds = base::monotonic_seconds() - begin_;
   sinks_.each(&io::MetricsSink::on_notice, notice);
 }
 

@@ -45,7 +45,14 @@ std::string list_of(const std::vector<std::int64_t>& nodes) {
 
 Run::Next Run::after_failure() {
   if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
+  // It grows later.
+  if (std::exchange(grows_, false)) stop_.reset();
   if (!attempt_->failure()->death || lost_node_) return Next::failure;
+  const std::string& crash = attempt_->failure()->crash;
+  if (!crash.empty() && series_.crashes.add(crash, step_ + 1)) {
+    repeated_ = crash + " in step " + std::to_string(step_ + 1);
+    return Next::failure;
+  }
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
     if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);
     return Next::failure;
@@ -56,7 +63,8 @@ Run::Next Run::after_failure() {
 Run::Next Run::lead_restart() {
   log_flights();
   if (!gather_held()) return killed_ ? Next::stop : Next::failure;
-  const bool returns = away_.has_value();
+  const bool returns = !away_.empty();
+  if (returns && shrinks()) return shrink();
   if (returns && !await_return()) return killed_ ? Next::stop : Next::failure;
   const bool from_disk = std::exchange(without_memory_, false);
   if (from_disk) snapshots_->drop_after(kNone);
@@ -87,6 +95,7 @@ Run::Next Run::lead_restart() {
   if (!prepare_restart(go)) return killed_ ? Next::stop : Next::failure;
   if (stop_) return stop_in_place(go.step);  // asked for meanwhile
   go.folders = folders_;
+  go.faults_done = start_.faults_done;
   if (!membership_.alone()) membership_.begin(go);
   next_ = go;
   return Next::attempt;
@@ -119,7 +128,7 @@ bool Run::gather_held() {
   held_.clear();
   membership_.send(Regroup{attempt_->number()});
   const double end = base::monotonic_seconds() + kRegroupSeconds;
-  while (std::cmp_less(held_.size(), membership_.nodes() - (away_ ? 2 : 1))) {
+  while (std::cmp_less(held_.size(), membership_.nodes() - 1 - std::ssize(away_))) {
     const double left = end - base::monotonic_seconds();
     if (left <= 0) log::error("not every node has ended its ranks in {} s", kRegroupSeconds);
     if (left <= 0 || killed_ || lost_node_) return false;
@@ -164,7 +173,8 @@ Run::Next Run::follow_restart() {
   }
   regroup_asked_ = false;
   membership_.send(held);
-  while (!next_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
+  while (!next_ && !resizes_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
+  if (resizes_) return Next::resize;
   if (killed_ || told_to_end()) return Next::stop;
   if (!next_ || !prepare_restart(*next_)) return Next::failure;
   folders_ = next_->folders;
@@ -190,6 +200,7 @@ bool Run::prepare_restart(const Go& go) {
     return false;
   }
   record_restart(go);
+  if (!membership_.leads()) start_.faults_done = go.faults_done;
   start_.resume_path = go.resume_path;
   start_.step = step_ = go.step;
   start_.cursor = go.cursor;

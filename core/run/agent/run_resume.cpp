@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <iterator>
@@ -49,6 +50,7 @@ void Run::resume() {
     start_.order = go.order;
     start_.evaluate_first = go.evaluate_first;
     folders_ = go.folders;
+    start_.faults_done = go.faults_done;
     return;
   }
   if (!output_.moved_to().empty())
@@ -56,6 +58,7 @@ void Run::resume() {
   if (const std::string problem = store_.collect_partial(); !problem.empty())
     warn_early("what an earlier run left unfinished is still there: " + problem);
   folders_ = store_.next_attempts();
+  for (const auto& [step, next] : series_.folders) folders_[step] = std::max(folders_[step], next);
   auto found = find_newest();
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
     if (!found || incomplete.step > found->where.step)

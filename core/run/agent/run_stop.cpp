@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -21,6 +22,11 @@ constexpr double kGuessedBytesPerSecond = 200e6;
 
 /// A scheduler signals every node, and a rank may have signals of its own: each is the same request.
 void Run::request_stop(const StopRequest& request) {
+  if (stop_ && std::exchange(grows_, false)) {
+    log::info("{}: stopping, and not growing", request.reason);
+    stop_ = request;
+    return;
+  }
   if (stop_) {
     log::info("{}: the run is stopping already, by {}", request.reason, stop_->reason);
     return;

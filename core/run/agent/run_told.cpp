@@ -33,6 +33,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   }
   start_.reference = first.reference;
   const bool again = std::exchange(told_ready_, true);
+  series_.was_ready = true;
   if (again) tell_cadence();
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
@@ -69,6 +70,8 @@ void Run::on_step(io::StepRecord record) {
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   if (cadence_) cadence_->add_step(record.step_seconds);
   judge_checkpoint(record.step, record.loss);
+  if (checkpoint_faults_)
+    checkpoint_faults_->on_step(record.step, attempt_->plan().here.first, attempt_->plan().here.count);
   sinks_.each(&io::MetricsSink::on_step, record);
   watch_outlets();
   if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)
@@ -81,6 +84,7 @@ void Run::on_step(io::StepRecord record) {
   if (plan_check_) plan_check_->add(record);
   compare_with_plan();
   if (!evaluation_due(job_, record.step)) stop_after(record.step);
+  grow_if_possible();
 }
 
 /// How many of `count` samples from the cursor `first` on are of each source.
@@ -100,6 +104,7 @@ void Run::on_evaluation(io::EvaluationRecord record) {
 
 void Run::on_rank_status(const io::RankStatusRecord& record) {
   sinks_.each(&io::MetricsSink::on_rank_status, record);
+  ranks_.on_status(*attempt_, record);
   // On nodes other than the first nothing else brings it about.
   if (!membership_.leads()) watch_outlets();
 }

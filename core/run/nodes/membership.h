@@ -5,11 +5,13 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/run/nodes/heartbeats.h"
 #include "core/run/nodes/node_messages.h"
 #include "core/run/nodes/token_file.h"
 #include "core/run/wire/channel.h"
@@ -28,11 +30,14 @@ struct MembershipOptions {
   /// By which the agents know each other; none: node 0 makes one, and leaves it in the output directory for
   /// the others (TokenFile).
   std::optional<parallel::JobToken> token = {};
+  bool spare = false;  ///< this agent waits until a node is lost, and takes its place
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
 /// judges who belongs to the job, and hears of everything; the others hold a connection to it, whose end is
-/// the end of the node at its other side.
+/// the end of the node at its other side. Each of them and the leader send each other signs of life
+/// (Heartbeats): one that is not heard of for `supervise.dead_after` is lost too, and told so should it speak
+/// again.
 class Membership {
  public:
   /// A node alone.
@@ -46,7 +51,9 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   std::int64_t node() const { return options_.nodes.node; }
+  /// That the run has now: an elastic one may have fewer than its job.
   std::int64_t nodes() const { return options_.nodes.nodes; }
+  std::int64_t job_nodes() const { return job_nodes_; }
   double timeout_seconds() const { return options_.timeout_seconds; }
   bool leads() const { return node() == 0; }
   bool alone() const { return nodes() == 1; }
@@ -73,14 +80,42 @@ class Membership {
   std::int64_t refused() const { return server_ ? server_->refused() : 0; }
 
   struct Event {
+    enum class What : std::uint8_t {
+      message,   ///< what the node said
+      lost,      ///< `text` says why
+      returned,  ///< a lost node is there again, in a new process (`expect`); `text` if it had no such number
+      busy,      ///< it is alive, and its event loop has not turned for `seconds`
+      spares,    ///< a spare has come or gone, as `text` says
+      stop,      ///< a spare, `text`, asks for one, as `message` says: it was a node until now
+    };
+    What what = What::message;
     std::int64_t node = 0;
-    std::optional<NodeMessage> message;  ///< none: the node is lost, or
-    bool returned = false;               ///< there again, in a new process (`expect`)
+    std::optional<NodeMessage> message = {};
+    std::string text = {};
+    double seconds = 0;
   };
-  /// The leader's: a node that is lost may come back, and waits for `begin` then.
-  void expect(std::int64_t node) { expected_ = node; }
+  /// The leader's: a node that is lost is given to a spare, or may come back; the agent that has its number
+  /// then waits for `begin`. True: one has it already.
+  bool expect(std::int64_t node);
+  /// The leader's: whether lost nodes may be replaced. Until it is said they may not.
+  void admit_late(bool allowed) { admits_late_ = allowed; }
+  /// Nodes that were lost.
+  std::int64_t lost() const { return lost_; }
+  /// The leader's, of an elastic run: its nodes are `count` of those that are there and of the spares, with
+  /// new numbers; the rest are spares. They wait for `begin`, which says `attempt`.
+  void resize(std::int64_t count, std::int64_t attempt);
+  /// The others': waits for that.
+  void await_resize(int signal_fd);
+  /// Agents that wait to take the place of a lost node.
+  std::int64_t spares() const { return static_cast<std::int64_t>(spares_.size()); }
+  /// Whether some node is late with its sign of life, and may turn out to be lost.
+  bool in_doubt() const { return beats_ && beats_->in_doubt(); }
+  /// When `take` has something to do though nothing came: in so many seconds.
+  std::optional<double> due_seconds() const;
   /// Appends the descriptors to poll.
   void watch(std::vector<pollfd>& fds) const;
+  /// What came is being handled: to be called when the wait for the descriptors is over.
+  void works();
   /// What came, by the descriptors that `watch` appended.
   std::vector<Event> take(std::span<const pollfd> fds);
 
@@ -94,6 +129,14 @@ class Membership {
     std::string host;
     std::optional<Channel> channel;
     kernels::Isa isa = kernels::Isa::portable;
+    std::string agent;       ///< a name that no other process has
+    std::int64_t beats = 0;  ///< its number there (Heartbeats); 0: none yet
+  };
+  /// An agent with the number of a node that is there: the node's loss may not have been noticed yet.
+  struct Late {
+    std::int64_t node = 0;
+    Member member;
+    double until = 0;
   };
   void lead(const job::JobSpec& job, int signal_fd);
   void follow(const job::JobSpec& job, int signal_fd);
@@ -101,8 +144,20 @@ class Membership {
   void admit(parallel::StoreServer::Joined joined);
   void refuse(const std::string& why);
   std::string objection(const Hello& hello, const std::string& who) const;
-  std::vector<Event> meet_late();
+  static std::string who_is(const Hello& hello, const std::string& from);
+  std::string taken_by(const Hello& hello) const;
+  void join_beats(const std::string& agent);
+  void admit_beats(const BeatHello& hello, base::UniqueFd socket);
+  bool has_room() const;
+  void admit_spare(Member member, const std::string& who, std::vector<Event>& events);
+  bool turn_away(Member& member, const std::string& who, const std::string& why);
+  void meet_late(std::vector<Event>& events);
+  void end_waits(std::vector<Event>& events);
   std::vector<Event> receive(std::span<const pollfd> fds);
+  void receive_from_spare(std::size_t i, std::vector<Event>& events);
+  void receive_reports(std::vector<Event>& events);
+  Member* member_of_beats(std::int64_t beats);
+  void part_with(Member& member, const std::string& why);
   std::string missing() const;
   void agree_on_isa();
   std::string host_of(std::int64_t node) const;
@@ -114,12 +169,30 @@ class Membership {
   std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
   std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
   std::string job_yaml_;                           ///< the leader's: what all must agree on
-  std::optional<std::int64_t> expected_;           ///< a lost node that may come back
+  std::set<std::int64_t> expected_;                ///< lost nodes that may come back
+  bool admits_late_ = false;
+  std::int64_t max_spares_ = 0;
+  std::int64_t job_nodes_ = 1;
+  std::int64_t lost_ = 0;
+  bool elastic_ = false;
+  std::vector<Member> spares_;
+  std::vector<Late> late_;
+  std::vector<Channel> ghosts_;  ///< to agents that count as lost, until they have read so
+  std::unique_ptr<Heartbeats> beats_;
+  std::int64_t next_beats_ = 0;
+  double dead_seconds_ = 0;
   std::optional<End> end_;
   Go go_;
   std::optional<StopRequest> stop_;
   bool finished_ = false;
 };
+
+/// No message between agents waits longer to leave or to be whole: a frozen peer must not freeze the others.
+inline constexpr double kAgentMessageSeconds = 30;
+/// For `poll`, until then (monotonic seconds).
+int poll_timeout(double deadline);
+/// What is known of a node that has sent no sign of life: "has not been heard of for 5.0 s ...".
+std::string silence_text(double seconds);
 
 /// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from
 /// node to node: the content is compared when all ranks are ready.

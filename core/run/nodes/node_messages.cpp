@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/run/wire/hashes_json.h"
 #include "core/run/wire/json_text.h"
 #include "core/run/wire/order_json.h"
 #include "core/run/wire/slices_json.h"
@@ -14,9 +15,14 @@ namespace {
 using nlohmann::json;
 
 json body(const Hello& m) {
-  return {{"type", "hello"}, {"node", m.node},    {"nodes", m.nodes},       {"version", m.version},
-          {"host", m.host},  {"job", m.job_yaml}, {"isa", to_string(m.isa)}};
+  return {{"type", "hello"},         {"node", m.node},   {"nodes", m.nodes},
+          {"version", m.version},    {"host", m.host},   {"job", m.job_yaml},
+          {"isa", to_string(m.isa)}, {"agent", m.agent}, {"spare", m.spare}};
 }
+json body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
+json body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
+json body(const Resize&) { return {{"type", "resize"}}; }
+json body(const WaitAsSpare&) { return {{"type", "wait_as_spare"}}; }
 json body(const Go& m) {
   return {{"type", "go"},
           {"run", m.run},
@@ -32,8 +38,14 @@ json body(const Go& m) {
           {"from_memory", m.from_memory},
           {"reason", m.reason},
           {"folders", m.folders},
-          {"fetch", m.fetch}};
+          {"fetch", m.fetch},
+          {"nodes", m.nodes},
+          {"faults_done", m.faults_done}};
 }
+json body(const FaultInjected& m) {
+  return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
+}
+json body(const CopiesHashed& m) { return to_json(m); }
 json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
 json body(const Held& m) {
   json copies = json::array();
@@ -100,11 +112,9 @@ json body(const ShardsSaved& m) {
           {"attempt", m.attempt}};
 }
 json body(const NodeFailed& m) {
-  return {{"type", "failed"},
-          {"kind", base::to_string(m.kind)},
-          {"message", m.message},
-          {"weight", m.weight},
-          {"death", m.death}};
+  return {{"type", "failed"},     {"kind", base::to_string(m.kind)},
+          {"message", m.message}, {"weight", m.weight},
+          {"death", m.death},     {"crash", m.crash}};
 }
 json body(const DurableBegin& m) {
   return {{"type", "durable_begin"}, {"step", m.step}, {"folder", m.folder}, {"target", m.target}};
@@ -121,6 +131,18 @@ json body(const DurableFailed& m) {
           {"retry_seconds", m.retry_seconds},
           {"failures", m.failures},
           {"gone", m.gone}};
+}
+json body(const HangSuspected& m) { return {{"type", "hang_suspected"}, {"attempt", m.attempt}}; }
+json body(const ShowRanks& m) {
+  return {{"type", "show_ranks"}, {"attempt", m.attempt}, {"number", m.number}};
+}
+json body(const RankSeen& m) {
+  return {{"type", "rank_seen"}, {"attempt", m.attempt}, {"number", m.number}, {"sight", to_json(m.sight)}};
+}
+json body(const RankTimes& m) {
+  json ranks = json::array();
+  for (const RankTime& time : m.ranks) ranks.push_back({time.rank, time.steps, time.compute_seconds});
+  return {{"type", "rank_times"}, {"attempt", m.attempt}, {"ranks", ranks}};
 }
 json body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
@@ -161,6 +183,8 @@ std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes) {
 
 std::string encode(const Hello& hello) { return to_message(body(hello)); }
 
+std::string encode(const BeatHello& hello) { return to_message(body(hello)); }
+
 std::string encode(const NodeMessage& message) {
   return std::visit([](const auto& m) { return to_message(body(m)); }, message);
 }
@@ -173,12 +197,22 @@ Hello decode_hello(const std::string& text) {
             .version = j.at("version"),
             .host = j.at("host"),
             .job_yaml = {},
-            .isa = {}};
+            .isa = {},
+            .agent = {}};
     if (m.version != version::version()) return m;
     m.nodes = j.at("nodes");
     m.job_yaml = j.at("job");
     m.isa = isa_in(j);
+    m.agent = j.at("agent");
+    m.spare = j.at("spare");
     return m;
+  });
+}
+
+std::optional<BeatHello> decode_beat_hello(const std::string& text) {
+  return from_message(text, [](const json& j, const std::string& type) -> std::optional<BeatHello> {
+    if (type != "beats") return std::nullopt;
+    return BeatHello{j.at("agent")};
   });
 }
 
@@ -198,7 +232,14 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("from_memory"),
                 j.at("reason"),
                 j.at("folders").get<std::map<std::int64_t, std::int64_t>>(),
-                j.at("fetch")};
+                j.at("fetch"),
+                j.at("nodes"),
+                j.at("faults_done")};
+    if (type == "take_place") return TakePlace{j.at("node")};
+    if (type == "resize") return Resize{};
+    if (type == "wait_as_spare") return WaitAsSpare{};
+    if (type == "hashes") return copies_hashed_from(j);
+    if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") {
       Held m{j.at("attempt"), j.at("steps"), j.at("taken"), j.at("self_contained"), {}};
@@ -224,13 +265,22 @@ NodeMessage decode_node_message(const std::string& text) {
         m.shards.push_back({{s.at("file"), s.at("bytes"), s.at("xxh3")}, slices_from(s.at("slices"))});
       return m;
     }
-    if (type == "failed") return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death")};
+    if (type == "failed")
+      return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death"), j.at("crash")};
     if (type == "durable_begin") return DurableBegin{j.at("step"), j.at("folder"), j.at("target")};
     if (type == "durable_drop") return DurableDrop{j.at("folder")};
     if (type == "durable_shards") return DurableShards{j.at("folder"), j.at("ranks"), j.at("bytes")};
     if (type == "durable_failed")
       return DurableFailed{j.at("step"),          j.at("folder"),   j.at("message"),
                            j.at("retry_seconds"), j.at("failures"), j.at("gone")};
+    if (type == "hang_suspected") return HangSuspected{j.at("attempt")};
+    if (type == "show_ranks") return ShowRanks{j.at("attempt"), j.at("number")};
+    if (type == "rank_seen") return RankSeen{j.at("attempt"), j.at("number"), sight_from(j.at("sight"))};
+    if (type == "rank_times") {
+      RankTimes m{j.at("attempt"), {}};
+      for (const json& t : j.at("ranks")) m.ranks.push_back({t.at(0), t.at(1), t.at(2)});
+      return m;
+    }
     if (type == "stop") return StopAsked{{j.at("reason"), j.at("signal")}};
     unknown_message(type);
   });

@@ -5,11 +5,15 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "core/run/stop/stop.h"
+#include "core/run/supervise/rank_sight.h"
+#include "core/run/supervise/straggler_watch.h"
+#include "core/run/wire/messages.h"
 #include "io/checkpoint/checkpoint.h"
 #include "io/tokens/token_blend.h"
 #include "kernels/base/error.h"
@@ -25,9 +29,25 @@ struct Hello {
   std::string host;
   std::string job_yaml;                       ///< resolved
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
+  std::string agent = {};                     ///< a name that no other process has
+  bool spare = false;                         ///< it waits for the place of a lost node
+};
+/// The same agent's first words on the connection of its signs of life.
+struct BeatHello {
+  std::string agent;
 };
 
 // ---- From the leader ----
+
+/// To a spare: it is this node from now on, and `Go` follows.
+struct TakePlace {
+  std::int64_t node = 0;
+};
+/// To an agent whose number is taken: it is a spare.
+struct WaitAsSpare {};
+/// The run goes on with another number of nodes: end this node's part of it, and wait for `TakePlace` and
+/// `Go`.
+struct Resize {};
 
 /// All have met: begin.
 struct Go {
@@ -46,7 +66,9 @@ struct Go {
   std::string reason = {};   ///< what ended the attempt before
   /// The attempt that the folder of a step's checkpoint will be, where it is not the first.
   std::map<std::int64_t, std::int64_t> folders = {};
-  std::vector<std::int64_t> fetch = {};  ///< nodes that get those snapshots from their partners
+  std::vector<std::int64_t> fetch = {};       ///< nodes that get those snapshots from their partners
+  std::int64_t nodes = 0;                     ///< that the run has now; 0: those of the job
+  std::vector<std::string> faults_done = {};  ///< see `Start`
 };
 /// A worker has died: end the ranks of this attempt, and say what is held.
 struct Regroup {
@@ -90,6 +112,11 @@ struct DurableBegin {
 /// It will not be completed there.
 struct DurableDrop {
   std::string folder = {};
+};
+/// What do your ranks do?
+struct ShowRanks {
+  std::int64_t attempt = 1;
+  std::int64_t number = 0;  ///< of the question
 };
 /// The run is over for every node.
 struct End {
@@ -142,7 +169,8 @@ struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
   int weight = 0;
-  bool death = false;  ///< a worker ended by a signal
+  bool death = false;      ///< a worker ended by a signal
+  std::string crash = {};  ///< Failure::crash
 };
 /// What became of a `CopySnapshot`.
 struct SnapshotCopied {
@@ -168,6 +196,21 @@ struct Held {
   bool self_contained = false;           ///< they are all that its ranks need
   std::vector<HeldCopy> copies = {};
 };
+/// A rank of the node makes no progress.
+struct HangSuspected {
+  std::int64_t attempt = 1;
+};
+/// What the node sees of one of its ranks: the answer to `ShowRanks`, one message for each.
+struct RankSeen {
+  std::int64_t attempt = 1;
+  std::int64_t number = 0;  ///< of the question
+  RankSight sight = {};
+};
+/// What steps take on the node's ranks.
+struct RankTimes {
+  std::int64_t attempt = 1;
+  std::vector<RankTime> ranks = {};
+};
 /// The node's agent was asked to stop.
 struct StopAsked {
   StopRequest request;
@@ -180,12 +223,16 @@ std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000)
 using NodeMessage =
     std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished, ShardsSaved,
                  NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot, SnapshotCopied, DurableBegin,
-                 DurableDrop, DurableShards, DurableFailed, FetchFailed>;
+                 DurableDrop, DurableShards, DurableFailed, FetchFailed, TakePlace, WaitAsSpare, Resize,
+                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed>;
 
 std::string encode(const Hello& hello);
+std::string encode(const BeatHello& hello);
 std::string encode(const NodeMessage& message);
 /// Throws CommError on text that is none. Of another version no more than node, host and version is read.
 Hello decode_hello(const std::string& text);
+/// None for text that is something else.
+std::optional<BeatHello> decode_beat_hello(const std::string& text);
 /// Throws CommError on text that is not such a message.
 NodeMessage decode_node_message(const std::string& text);
 

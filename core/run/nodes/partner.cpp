@@ -33,6 +33,7 @@ using nlohmann::json;
 // Of one step of a conversation: a peer that does not read or write for so long is lost.
 constexpr double kPeerSeconds = 30;
 constexpr double kConnectSeconds = 10;
+constexpr double kTrySeconds = 1;
 // Between two looks whether the copy is still wanted.
 constexpr double kWaitSeconds = 0.5;
 // Complete copies of a node: while one comes, the one that all nodes' partners have stays.
@@ -325,7 +326,14 @@ Channel Partner::State::connect(const json& what) {
     throw base::comm_error("node " + std::to_string(options.partner) +
                            ", which keeps this node's copies, has not said where it listens");
   std::string why;
-  base::UniqueFd fd = parallel::join_store(*where, options.token, to_message(what), kConnectSeconds, why);
+  base::UniqueFd fd;
+  // A host that is cut off answers nothing: `stop_sending` must not wait for all of the time.
+  for (double tries = kConnectSeconds / kTrySeconds; !fd && tries > 0; --tries) {
+    const double begin = base::monotonic_seconds();
+    fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why);
+    const std::lock_guard lock(mutex);
+    if (stopped || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
+  }
   if (!fd)
     throw base::comm_error("node " + std::to_string(options.partner) + " at " + where->text() + ": " + why);
   base::watch_peer(fd.get(), kPeerSeconds);

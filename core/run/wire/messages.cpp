@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/run/wire/hashes_json.h"
 #include "core/run/wire/json_text.h"
 #include "core/run/wire/layout_json.h"
 #include "core/run/wire/order_json.h"
@@ -40,7 +41,8 @@ json body(const Start& m) {
           {"weights", m.weights_path},
           {"order", order_to_json(m.order)},
           {"reference_path", m.reference_path},
-          {"reference", m.reference}};
+          {"reference", m.reference},
+          {"faults_done", m.faults_done}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -71,6 +73,10 @@ json body(const io::EvaluationProgress& m) {
   return {{"type", "evaluating"}, {"step", m.step}, {"done", m.done}, {"batches", m.batches}};
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
+json body(const FaultInjected& m) {
+  return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
+}
+json body(const CopiesHashed& m) { return to_json(m); }
 json body(const SnapshotReady& m) {
   return {{"type", "snapshot"}, {"segment", m.segment}, {"memory", m.use == SnapshotUse::memory},
           {"bytes", m.bytes},   {"step", m.step},       {"cursor", m.cursor},
@@ -140,7 +146,8 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("newest_segment"),
               j.at("busy_segments"),
               j.at("reference_path"),
-              j.at("reference")};
+              j.at("reference"),
+              j.at("faults_done")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;
@@ -187,6 +194,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
           j.at("seconds")};
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
+    if (type == "hashes") return copies_hashed_from(j);
+    if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "rank_status") {
       io::RankStatusRecord m{j.at("rank"), j.at("step"),        j.at("steps"),          j.at("step_seconds"),

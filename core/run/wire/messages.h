@@ -57,6 +57,7 @@ struct Start {
   std::vector<std::int64_t> busy_segments = {};  ///< not to be filled until their bytes have been written
   std::string reference_path = {};               ///< of the reference's log-probabilities (loss.dpo)
   std::string reference = {};                    ///< their checksum, of those that the state was made by
+  std::vector<std::string> faults_done = {};     ///< of the job's `faults`: not made again
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -115,6 +116,20 @@ struct StepTrace {
 struct StopNeeded {
   std::string reason;
 };
+/// Hashes of what other ranks hold too (train::CopyHashes).
+struct CopiesHashed {
+  std::int64_t rank = 0;
+  std::int64_t step = 0;                   ///< they are of the state after it
+  std::vector<std::string> names = {};     ///< in the first message of an attempt; then empty
+  std::vector<std::uint64_t> hashes = {};  ///< by name
+  std::int64_t attempt = 1;                ///< between nodes
+};
+/// One of the job's `faults` happens now.
+struct FaultInjected {
+  std::string id;
+  std::string message;       ///< for people
+  bool kills_agent = false;  ///< the agent of this node is to end
+};
 struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
   std::string message;
@@ -127,9 +142,9 @@ struct Finished {
 };
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, SaveEvery>;
-using WorkerMessage =
-    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
-                 io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, Failed, Finished>;
+using WorkerMessage = std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress,
+                                   io::NoticeRecord, io::RankStatusRecord, StepTrace, MemoryUsed,
+                                   SnapshotReady, StopNeeded, FaultInjected, CopiesHashed, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

@@ -57,6 +57,7 @@ RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Op
   if (options_.flights) {
     flights_.emplace(base::Segment::attach(std::move(options_.flights)));
     recorder_.emplace(flight_ring(*flights_, options_.rank - here_.first));
+    page_ = &rank_page(*flights_, options_.rank - here_.first);
   }
   if (options_.shared)
     shared_ = std::make_unique<parallel::ShmWorld>(

@@ -8,6 +8,7 @@
 
 #include "core/job/job.h"
 #include "core/rank/device_rank.h"
+#include "core/train/rank_page.h"
 #include "kernels/base/fd.h"
 #include "kernels/base/socket.h"
 #include "kernels/base/thread_pool.h"
@@ -45,8 +46,8 @@ class RankWorld final : public parallel::World {
   struct Options {
     std::int64_t rank = 0;
     NodeRanks here;
-    base::UniqueFd shared;   ///< the node's memory; none for a rank alone on it
-    base::UniqueFd flights;  ///< where this rank's communication is recorded (flight_segment.h), if anywhere
+    base::UniqueFd shared;     ///< the node's memory; none for a rank alone on it
+    base::UniqueFd flights;    ///< where this rank's work is shown (flight_segment.h), if anywhere
     std::int64_t attempt = 1;  ///< of the run: its keys of the store are its own
     double spin_seconds = 0;   ///< of ShmOptions
     std::string rendezvous;    ///< host:port of the store; empty: all ranks are here, and NCCL is not used
@@ -60,6 +61,8 @@ class RankWorld final : public parallel::World {
                                                        const parallel::GroupMembers& group) override;
   /// With NCCL the device may have gone on with any numbers.
   void require_alive() const override;
+  /// Where this rank shows what it does; null: nowhere.
+  train::RankPage* page() const { return page_; }
 
  private:
   std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend,
@@ -74,6 +77,7 @@ class RankWorld final : public parallel::World {
   };
   Options options_;
   std::optional<base::Segment> flights_;
+  train::RankPage* page_ = nullptr;
   std::optional<parallel::FlightRecorder> recorder_;
   bool nccl_, staged_;
   double deadline_seconds_;

@@ -1,5 +1,7 @@
 #include "core/run/worker/report_record.h"
 
+#include "io/text/text.h"
+
 namespace trainerd::core::run {
 
 void put_report(const train::StepReport& report, const train::Trainer& trainer, const job::JobSpec& job,
@@ -14,6 +16,15 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
     record.grad_norms.emplace_back(trainer.norm_groups()[i], report.group_norms[i]);
   record.learning_rate = report.learning_rate;
   record.time = report.time;
+}
+
+io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now) {
+  return {
+      .kind = io::NoticeKind::warning,
+      .step = step,
+      .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
+                 io::with_unit(now, "FLOP/s") + " a rank, not " + io::with_unit(before, "FLOP/s"),
+      .details = {}};
 }
 
 }  // namespace trainerd::core::run

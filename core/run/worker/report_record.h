@@ -10,4 +10,7 @@ namespace trainerd::core::run {
 void put_report(const train::StepReport& report, const train::Trainer& trainer, const job::JobSpec& job,
                 io::StepRecord& record);
 
+/// That the measured peak of GEMMs was too low.
+io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now);
+
 }  // namespace trainerd::core::run

@@ -13,8 +13,10 @@
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/batches.h"
+#include "core/run/worker/copy_check.h"
 #include "core/run/worker/evaluation.h"
 #include "core/run/worker/evaluator.h"
+#include "core/run/worker/injector.h"
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
@@ -24,9 +26,9 @@
 #include "core/run/worker/resume_check.h"
 #include "core/run/worker/saver.h"
 #include "core/run/worker/worker_process.h"
+#include "core/run/worker/worker_world.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "io/text/text.h"
 #include "io/tokens/token_blend.h"
 #include "kernels/base/clock.h"
 
@@ -56,17 +58,17 @@ class Worker {
         flights_fd_(std::move(memory.flights)),
         held_fds_(std::move(memory.held)),
         late_(late),
-        saver_(std::move(memory.segments), [this] { listen(true); }) {}
+        saver_(std::move(memory.segments), [this] { await_agent(); }) {}
   ~Worker() { files_.stop(); }  // its loader may wait for a store
   void run();
 
  private:
   void build(const Start& start);
-  void meet(const Start& start, const parallel::Topology& topology);
   Ready ready(const Start& start, const parallel::Topology& topology) const;
   void send(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
+  void await_agent();
   void launch(std::int64_t step);
   bool settle(std::size_t left);
   train::StepReport await_report(const Launched& launched, io::StepRecord& record);
@@ -91,6 +93,8 @@ class Worker {
   std::string reference_;  ///< Ready::reference
   std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
+  train::RankPage own_page_;            ///< where no agent looks
+  train::RankPage* page_ = &own_page_;  ///< what this rank does
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
   Saver saver_;
@@ -98,8 +102,10 @@ class Worker {
   std::shared_ptr<io::TokenBlend> train_;        ///< a loader's thread may outlive the worker
   std::unique_ptr<train::BatchLoader> batches_;  ///< of training
   std::optional<Evaluator> evaluator_;
-  std::deque<Launched> launched_;  ///< not reported yet
-  double begin_ = 0;               ///< of the step that is reported next
+  std::optional<CopyCheck> copies_;
+  std::optional<Injector> injector_;  ///< of a job with faults
+  std::deque<Launched> launched_;     ///< not reported yet
+  double begin_ = 0;                  ///< of the step that is reported next
   RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -132,21 +138,12 @@ void Worker::listen(bool wait) {
   if (cpu_time_is_up()) send(StopNeeded{"SIGXCPU"});
 }
 
-void Worker::meet(const Start& start, const parallel::Topology& topology) {
-  // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
-  constexpr double kSpinSeconds = 100e-6;
-  const bool own_cores = start.node_count * topology.device.threads <= kernels::detect_cpu().threads;
-  world_ = std::make_unique<RankWorld>(job_, start.layout,
-                                       RankWorld::Options{.rank = rank_number_,
-                                                          .here = {start.node_first, start.node_count},
-                                                          .shared = std::move(world_fd_),
-                                                          .flights = std::move(flights_fd_),
-                                                          .attempt = start.attempt,
-                                                          .spin_seconds = own_cores ? kSpinSeconds : 0.0,
-                                                          .rendezvous = start.rendezvous,
-                                                          .token = start.token,
-                                                          .device = topology.device_of(rank_number_),
-                                                          .interface = start.interface});
+/// As part of what it does now.
+void Worker::await_agent() {
+  const train::Activity now = page_->activity();
+  page_->enter(train::Activity::agent_wait);
+  listen(true);
+  page_->enter(now);
 }
 
 void Worker::build(const Start& start) {
@@ -156,10 +153,13 @@ void Worker::build(const Start& start) {
   if (job_.device != job::DeviceChoice::cuda && job_.isa != job::IsaChoice::automatic)
     kernels::limit_gemm_library(job::most_isa(job_));
   const parallel::Topology topology = spec::job_topology(job_);
-  meet(start, topology);
+  world_ = make_world(job_, start, topology, std::move(world_fd_), std::move(flights_fd_));
+  if (world_->page() != nullptr) page_ = world_->page();
+  page_->enter(train::Activity::load);
   rank_ = std::make_unique<rank::DeviceRank>(job_, start.layout, topology, start.rank, *world_,
                                              rank::DeviceRank::Observe{}, start.gemm_algorithms);
   trainer_ = &rank_->trainer();
+  trainer_->show_on(*page_);
   if (!late_) late_ = topology.device.runs_behind_host() ? train::StepClock::kMaxSteps - 1 : 0;
   // A GPU's peak is its maker's; nobody prints one for a CPU.
   const bool bf16 = job_.precision.compute == kernels::DType::bf16;
@@ -167,7 +167,6 @@ void Worker::build(const Start& start) {
   if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
   else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
   saver_.start(start, job_, *rank_, *late_ > 0);
-
   files_ = data_files(job_, find_s3_);
   train_ = training_data(job_, files_);
   if (const auto notice = limited_packing_notice(job_, *train_); notice && rank_number_ == 0) send(*notice);
@@ -182,12 +181,17 @@ void Worker::build(const Start& start) {
       make_reference({job_, start, saver_.snapshot(), *trainer_, *train_, find_s3_,
                       [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
   if (reference) reference_ = reference->checksum();
+  page_->enter(train::Activity::load);
   restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
                 find_s3_);
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
                          reference);
   tokens_ = start.tokens;
+  copies_.emplace(job_, rank_number_, *trainer_);
+  if (job_.faults.any())
+    injector_.emplace(job_.faults, rank_number_, rank_->layout().grid.ranks(), start.faults_done, *trainer_,
+                      [this](const FaultInjected& fault) { send(fault); });
   send(ready(start, topology));
 }
 
@@ -207,9 +211,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   return ready;
 }
 
-bool Worker::traces(std::int64_t step) const {
-  return std::find(job_.trace.steps.begin(), job_.trace.steps.end(), step) != job_.trace.steps.end();
-}
+bool Worker::traces(std::int64_t step) const { return std::ranges::count(job_.trace.steps, step) > 0; }
 
 void Worker::launch(std::int64_t step) {
   Launched launched{.step = step,
@@ -225,10 +227,18 @@ void Worker::launch(std::int64_t step) {
                                   .category = "checkpoint",
                                   .start_seconds = begin_,
                                   .seconds = launched.carried_stall});
+  page_->begin_step(step);
   trainer_->keep_trace(launched.traced);
   // A snapshot of the step before is filled by then, and told of: the next may take the other segment.
   std::function<void()> before_update;
   if (saver_.under_way()) before_update = [this] { saver_.finish(), send_snapshot(); };
+  copies_->begin(step);
+  if (injector_) injector_->begin(step);
+  if (injector_ && injector_->flips_gradient())
+    before_update = [this, before = std::move(before_update)] {
+      if (before) before();
+      injector_->before_update();
+    };
   trainer_->launch(step, *batches_, saver_.vote(step, stop_asked_), before_update);
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
@@ -239,7 +249,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   train::StepReport report = trainer_->report();
   world_->require_alive();
   // The rank that has the culprit names it; the agent ends the others.
-  while (report.skipped && report.nonfinite_rank != rank_number_) listen(true);
+  while (report.skipped && report.nonfinite_rank != rank_number_) await_agent();
   if (report.skipped)
     throw base::diverged_error(
         "step " + std::to_string(launched.step) + ": " +
@@ -267,11 +277,13 @@ bool Worker::settle(std::size_t left) {
     launched_.pop_front();
     io::StepRecord record;
     const train::StepReport report = await_report(launched, record);
+    if (const auto hashed = copies_->take(launched.step, report.copy_hashes)) send(*hashed);
     stop = stop || report.vote.stop;
     checkpoint = checkpoint || report.vote.checkpoint;
     memory = memory || report.vote.memory;
     if (launched_.empty() && (stop || checkpoint || memory))
       save(launched.step, stop || checkpoint ? SnapshotUse::checkpoint : SnapshotUse::memory, record);
+    if (injector_) injector_->measured(launched.step, record.time[base::LedgerPart::compute]);
     // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
     // parts.
     const double begin = begin_;
@@ -279,6 +291,7 @@ bool Worker::settle(std::size_t left) {
     record.step_seconds = begin_ - begin;
     record.time[base::LedgerPart::other] = 0;
     record.time[base::LedgerPart::other] = record.step_seconds - record.time.sum();
+    page_->end_step(record.step_seconds);
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
@@ -299,20 +312,16 @@ double Worker::mfu_of(const io::StepRecord& record) {
                          static_cast<double>(rank_->layout().grid.ranks());
   const double before = peak_->flops_per_second();
   if (reports_ && peak_->raise_to(reached)) {
-    send(io::NoticeRecord{
-        .kind = io::NoticeKind::warning,
-        .step = record.step,
-        .message = "the GEMM peak that MFU is of was too low, as other programs ran while it was measured: " +
-                   io::with_unit(peak_->flops_per_second(), "FLOP/s") + " a rank, not " +
-                   io::with_unit(before, "FLOP/s"),
-        .details = {}});
+    send(raised_peak_notice(record.step, before, peak_->flops_per_second()));
     begin_ = base::monotonic_seconds();
   }
   return reached / peak_->flops_per_second();
 }
 
 void Worker::save(std::int64_t step, SnapshotUse use, io::StepRecord& record) {
+  page_->enter(train::Activity::snapshot);
   const double start = base::monotonic_seconds();
+  copies_->add_snapshot(step);
   const double stall = saver_.save({.use = use, .step = step, .cursor = cursor_, .tokens = tokens_});
   record.time[base::LedgerPart::checkpoint] += stall;
   checkpoint_stalls_.push_back(
@@ -328,7 +337,7 @@ void Worker::send_snapshot() {
   const SnapshotSegments& segments = saver_.segments();
   const double start = base::monotonic_seconds();
   while (!job_.checkpoint.async && !segments.free(filled->segment) && !segments.delayed(filled->segment))
-    listen(true);
+    await_agent();
   carried_stall_ = base::monotonic_seconds() - start;
 }
 
@@ -348,6 +357,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
 }
 
 Evaluator::Result Worker::evaluate(std::int64_t step) {
+  page_->enter(train::Activity::evaluation);
   saver_.finish(), send_snapshot();
   double told = base::monotonic_seconds();
   const Evaluator::Result result =
@@ -363,6 +373,7 @@ Evaluator::Result Worker::evaluate(std::int64_t step) {
                                    told = base::monotonic_seconds();
                                    send(progress);
                                  }});
+  page_->enter(train::Activity::between);
   if (result.complete && reports_) send(result.record);
   return result;
 }
@@ -379,10 +390,11 @@ void Worker::run() {
   Evaluator::Result evaluated = start->evaluate_first ? evaluate(step) : Evaluator::Result{};
   bool stop = evaluated.stop;
   saver_.begin(step);
+  page_->enter(train::Activity::between);
   while (step < job_.steps && !stop) {
     listen(false);
-    // A traced step begins on a device that has nothing left to do.
-    if (traces(step + 1) && settle(0)) {
+    // A traced or slowed step begins on a device that has nothing left to do.
+    if ((traces(step + 1) || (injector_ && injector_->slows(step + 1))) && settle(0)) {
       stop = true;
       break;
     }
@@ -398,7 +410,9 @@ void Worker::run() {
     save(step, SnapshotUse::checkpoint, told_already);
   }
   saver_.finish(), send_snapshot();
+  if (const auto hashed = copies_->last(step)) send(*hashed);
   send(Finished{step, stop && (step < job_.steps || !evaluated.complete)});
+  page_->enter(train::Activity::done);
   while (!saver_.segments().all_free()) listen(true);
 }
 

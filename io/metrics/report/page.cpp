@@ -169,7 +169,8 @@ std::string render(const Report& r) {
   HtmlDocument page{.title = r.info.name};
   // The first kilobyte says it to other programs. An open page follows the run.
   if (running) page.head = fmt::format("{}<meta http-equiv=\"refresh\" content=\"60\">\n", kRunningTag);
-  page.body = head(r) + charts(r) + facts_table(r) + attempts_table(r) + figures_tables(r) + history_table(r);
+  page.body = head(r) + charts(r) + facts_table(r) + attempts_table(r) + wall_table(r) + figures_tables(r) +
+              history_table(r);
   if (!r.job_yaml.empty())
     page.body += "<h2>Job</h2>\n<div class=\"box\"><pre>" + escape_html(r.job_yaml) + "</pre></div>\n";
   return to_html(page);

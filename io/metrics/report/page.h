@@ -21,6 +21,7 @@ struct Report {
   std::int64_t tokens = 0;            ///< trained on
   std::vector<NoticeRecord> notices;  ///< of all attempts
   std::vector<Attempt> attempts;
+  WallLedger wall;  ///< what their time went into
   RunSummary summary;
   StepSeries series;
   std::vector<EvaluationRecord> evaluations;

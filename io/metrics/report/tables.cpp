@@ -25,9 +25,15 @@ std::string clock(double wall_time) {
 const char* class_of(NoticeKind kind) {
   switch (kind) {
     case NoticeKind::finish: return "good";
+    case NoticeKind::corruption:
+    case NoticeKind::withdrawn:
     case NoticeKind::failure: return "bad";
     case NoticeKind::stop:
     case NoticeKind::restart:
+    case NoticeKind::node:
+    case NoticeKind::hang:
+    case NoticeKind::straggler:
+    case NoticeKind::injected:
     case NoticeKind::warning: return "warn";
     case NoticeKind::start:
     case NoticeKind::resume:
@@ -194,6 +200,19 @@ std::string attempts_table(const Report& r) {
   return "<h2>Attempts</h2>\n<div class=\"box wide\"><table><tr><th>attempt</th><th>began "
          "(UTC)</th><th>took</th><th>steps</th>"
          "<th>done again</th><th>end</th></tr>\n" +
+         rows + "</table></div>\n";
+}
+
+std::string wall_table(const Report& r) {
+  // Of a run that was never disturbed the attempts say it all.
+  if (r.attempts.size() < 2 || r.wall.total() <= 0) return "";
+  std::string rows;
+  for (std::size_t part = 0; part < kWallParts.size(); ++part)
+    if (const double seconds = r.wall.seconds(static_cast<WallPart>(part)); seconds > 0)
+      rows += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n",
+                          kWallParts[part], short_duration(seconds), 100 * seconds / r.wall.total());
+  return "<h2>Goodput</h2>\n<div class=\"box\"><table><tr><th>wall time since the first start</th><th "
+         "class=\"n\">took</th><th class=\"n\">share</th></tr>\n" +
          rows + "</table></div>\n";
 }
 

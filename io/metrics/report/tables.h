@@ -17,6 +17,8 @@ std::string short_outcome(const std::string& outcome);
 std::string facts_table(const Report& report);
 /// The attempts of the run, when there were several.
 std::string attempts_table(const Report& report);
+/// What the wall time of all attempts went into; empty for a single one.
+std::string wall_table(const Report& report);
 /// Notices of the run, newest first.
 std::string history_table(const Report& report);
 /// What all steps took, by part of the ledger.

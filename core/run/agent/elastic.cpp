@@ -1,0 +1,65 @@
+#include "core/run/agent/elastic.h"
+
+#include <algorithm>
+
+#include "core/spec/spec.h"
+#include "kernels/base/error.h"
+#include "parallel/layout/layout.h"
+
+namespace trainerd::core::run {
+namespace {
+
+/// What is of several nodes has no effect on one, and is not said of it.
+void leave_to_several(job::JobSpec& job) {
+  const job::JobSpec plain;
+  job.supervise.heartbeat_seconds = plain.supervise.heartbeat_seconds;
+  job.supervise.dead_after_seconds = plain.supervise.dead_after_seconds;
+  job.cluster.spares = plain.cluster.spares;
+  job.cluster.elastic = plain.cluster.elastic;
+  job.cluster.min_replicas = plain.cluster.min_replicas;
+  job.checkpoint.partner = plain.checkpoint.partner;
+  job.checkpoint.partner_wait_seconds = plain.checkpoint.partner_wait_seconds;
+}
+
+/// A fault of a rank that is not there cannot happen.
+void leave_out_faults(job::JobSpec& job) {
+  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  std::erase_if(job.faults.inject, [&](const job::Fault& fault) { return fault.rank >= ranks; });
+  if (!job.faults.any()) job.faults = {};
+}
+
+bool is_valid(const job::JobSpec& job) {
+  try {
+    spec::parse_job(spec::to_yaml(job), "job.yaml");
+    return true;
+  } catch (const base::SpecError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes) {
+  if (nodes >= whole.cluster.nodes) return whole;
+  const std::int64_t replica = whole.parallel.tp * whole.parallel.pp,
+                     of_node = replica * whole.parallel.dp / whole.cluster.nodes;
+  for (; nodes > 0; --nodes) {
+    const std::int64_t dp = nodes * of_node / replica;
+    if (nodes * of_node % replica != 0 || dp < whole.cluster.min_replicas) continue;
+    job::JobSpec job = whole;
+    job.parallel.dp = dp;
+    job.cluster.nodes = nodes;
+    leave_out_faults(job);
+    if (nodes == 1) leave_to_several(job);
+    if (is_valid(job)) return job;
+  }
+  return std::nullopt;
+}
+
+job::JobSpec smallest_job(const job::JobSpec& whole) {
+  for (std::int64_t nodes = 1; nodes < whole.cluster.nodes; ++nodes)
+    if (auto job = job_on(whole, nodes)) return *std::move(job);
+  return whole;
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "core/job/job.h"
+#include "core/run/agent/restart_budget.h"
+#include "core/run/supervise/repeated_crash.h"
+
+namespace trainerd::core::run {
+
+/// The job on `nodes` of its nodes, or on as many fewer as hold whole replicas: dp is what they hold, and all
+/// else, the global batch too, stays. None where that is less than `cluster.failures.min_replicas`, or no
+/// valid job.
+std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes);
+
+/// An elastic job on the fewest nodes that it goes on with.
+job::JobSpec smallest_job(const job::JobSpec& whole);
+
+/// What a run that changes its size keeps. Each size is a `Run` of its own, which goes on from a checkpoint.
+struct RunSeries {
+  const job::JobSpec& whole;  ///< with all of its nodes
+  RestartBudget restarts;
+  RepeatedCrash crashes = {};
+  std::optional<std::int64_t> nodes = {};  ///< of the next size; none: the run is over
+  bool was_ready = false;                  ///< all ranks of some size were
+  /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
+  std::map<std::int64_t, std::int64_t> folders = {};
+};
+
+}  // namespace trainerd::core::run

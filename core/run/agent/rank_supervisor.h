@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/run/nodes/node_messages.h"
+#include "core/run/supervise/hang_inquiry.h"
+#include "core/run/supervise/hang_verdict.h"
+#include "core/run/supervise/straggler_watch.h"
+#include "io/records/records.h"
+
+namespace trainerd::core::run {
+
+class Attempt;
+class Run;
+
+/// What a run makes of what its ranks do: it fails an attempt that hangs, and tells of slow ranks. On every
+/// node; the first one decides for all.
+class RankSupervisor {
+ public:
+  /// `planned_step_seconds`: where the cluster has rates.
+  explicit RankSupervisor(Run& run);
+  void plan(std::optional<double> step_seconds) { limits_.planned_step_seconds = step_seconds; }
+
+  /// The ranks of this node were looked at.
+  void on_look(Attempt& attempt);
+  void on_message(Attempt& attempt, const HangSuspected& m);
+  void on_message(Attempt& attempt, const ShowRanks& m);
+  void on_message(Attempt& attempt, const RankSeen& m);
+  /// What ranks of this node, or of another, say of their time.
+  void on_status(Attempt& attempt, const io::RankStatusRecord& record);
+  void on_message(Attempt& attempt, const RankTimes& m);
+  /// Another attempt begins.
+  void restart();
+
+ private:
+  void inquire(Attempt& attempt);
+  void decide(Attempt& attempt, const std::vector<RankSight>& sights);
+  void tell(Attempt& attempt, const HangVerdict& verdict, const std::vector<RankSight>& sights);
+  std::string keep(const HangVerdict& verdict, const std::vector<RankSight>& sights) const;
+  void add(Attempt& attempt, const RankTime& time);
+
+  Run& run_;
+  HangLimits limits_;
+  HangInquiry inquiry_;
+  std::string told_;                            ///< what was told and ended nothing
+  double suspected_at_ = -1e9;                  ///< when the first node was asked to inquire
+  std::unique_ptr<StragglerWatch> stragglers_;  ///< the first node's
+  std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet
+  double times_sent_at_ = 0;
+};
+
+}  // namespace trainerd::core::run

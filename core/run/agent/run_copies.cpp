@@ -1,0 +1,81 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): what ranks hold alike is compared by node 0.
+
+namespace trainerd::core::run {
+
+void Run::on_copies(CopiesHashed m) {
+  if (!membership_.leads()) {
+    m.attempt = attempt_->number();
+    return membership_.send(m);
+  }
+  if (attempt_->failure()) return;
+  if (!copy_watch_ || copies_attempt_ != attempt_->number()) {
+    copy_watch_.emplace(attempt_->plan().layout.grid.ranks());
+    copies_attempt_ = attempt_->number();
+  }
+  const std::optional<CopyVerdict> verdict = copy_watch_->add(std::move(m));
+  if (!verdict) return;
+  const std::string what = to_text(*verdict);
+  notify(io::NoticeKind::corruption, what, verdict->details);
+  sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict->ranks});
+  // What the ranks began from they loaded alike.
+  equal_until_ = std::max(start_.step, copy_watch_->equal_step());
+  if (durable_ && durable_->copying() && durable_->copying()->step > *equal_until_) {
+    dropped_copy_ = durable_->copying()->folder;
+    drop_durable("what ranks hold differs");
+  }
+  std::string message = what;
+  for (const std::string& detail : verdict->details) message += "\n  " + detail;
+  fail({base::ErrorKind::device, message, 3});
+}
+
+/// Checkpoints of states that this attempt completed and did not find equal do not count any more: of
+/// replicas they hold one copy, and it may be the wrong one.
+void Run::withdraw_checkpoints() {
+  if (!equal_until_ || !membership_.leads()) return;
+  const auto withdraw = [this](const io::CheckpointStore& store, const std::set<std::string>& folders,
+                               io::NoticeKind kind) {
+    try {
+      for (const io::StoredCheckpoint& checkpoint : store.list_attempts()) {
+        if (checkpoint.step <= *equal_until_ || !folders.contains(checkpoint.name())) continue;
+        store.withdraw(checkpoint.name());
+        notify(kind, "checkpoint " + checkpoint.path +
+                         " does not count any more: the copies that ranks held of its state were not found "
+                         "equal");
+      }
+    } catch (const base::CheckpointError& error) {
+      notify(io::NoticeKind::warning,
+             "checkpoints after step " + std::to_string(*equal_until_) +
+                 " may hold the corruption and could not be withdrawn, remove them: " + error.what());
+    }
+  };
+  withdraw(store_, completed_folders_, io::NoticeKind::withdrawn);
+  if (!durable_) return;
+  await_dropped_copy();
+  withdraw(durable_store(options_), copied_folders_, io::NoticeKind::corruption);
+}
+
+/// A copy whose last file was on its way may become complete still.
+void Run::await_dropped_copy() {
+  constexpr double kDropSeconds = 5;
+  const double end = base::monotonic_seconds() + kDropSeconds;
+  while (!dropped_copy_.empty() && base::monotonic_seconds() < end) {
+    pollfd event{copier_->event_fd(), POLLIN, 0};
+    ::poll(&event, 1, 100);
+    const auto result = copier_->take();
+    if (result && result->folder == dropped_copy_ && result->outcome != DurableCopier::Outcome::failed)
+      dropped_copy_.clear();
+  }
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,101 @@
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "core/spec/machines.h"
+#include "io/text/text.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): an elastic job goes on with fewer nodes where one is lost and has no spare, and
+// with more when one comes. Each size is a run of its own (RunSeries) that goes on from the newest
+// checkpoint: the agents stay and keep their connections, the workers begin with another layout.
+
+namespace trainerd::core::run {
+namespace {
+
+// How long snapshots under way have to reach the disk.
+constexpr double kShrinkSeconds = 60;
+
+std::string size_text(const job::JobSpec& job) {
+  return std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes") + " and dp " +
+         std::to_string(job.parallel.dp);
+}
+
+}  // namespace
+
+/// The fewest replicas need the most memory of a rank: what fits there fits everywhere.
+void Run::check_smallest() const {
+  if (!series_.whole.cluster.elastic || job_.cluster.nodes < series_.whole.cluster.nodes) return;
+  const job::JobSpec smallest = smallest_job(series_.whole);
+  if (smallest.cluster.nodes == series_.whole.cluster.nodes)
+    throw base::capacity_error(
+        "cluster.failures.elastic: the job has no smaller size: its replicas (tp x pp ranks) do not fit on "
+        "fewer "
+        "nodes, or cluster.failures.min_replicas is its dp; leave it out");
+  try {
+    plan_world(smallest, spec::job_topology(smallest), 0);
+  } catch (const base::CapacityError& error) {
+    throw base::capacity_error(
+        "cluster.failures.elastic: on " + size_text(smallest) +
+        ", which cluster.failures.min_replicas allows, the job does not fit: " + error.what());
+  }
+  log::info("elastic: the job fits on {} at the least", size_text(smallest));
+}
+
+/// Whether a lost node that has no spare is done without.
+bool Run::shrinks() const {
+  if (!series_.whole.cluster.elastic || stop_ || killed_ || lost_node_ || back_ == away_) return false;
+  return job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_)).has_value();
+}
+
+/// Every node's ranks have ended. What is on its way to the disk reaches it, but for what the lost nodes were
+/// to write.
+Run::Next Run::shrink() {
+  give_up_saves_of_lost();
+  if (!finish_saves(kShrinkSeconds)) {
+    log::error("snapshots that are under way do not reach the disk");
+    return killed_ ? Next::stop : Next::failure;
+  }
+  const auto smaller = job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_));
+  if (!smaller || stop_ || killed_ || lost_node_) return killed_ ? Next::stop : Next::failure;
+  series_.nodes = smaller->cluster.nodes;
+  record_begin();
+  notify(io::NoticeKind::node, attempt_->failure()->message + "; the run goes on with " +
+                                   size_text(*smaller) + " from the newest checkpoint");
+  resizes_ = true;
+  return Next::resize;
+}
+
+/// A smaller run stops after the present step and saves, when there are agents for a larger one.
+void Run::grow_if_possible() {
+  if (!membership_.leads() || membership_.nodes() == membership_.job_nodes() || membership_.spares() == 0 ||
+      stop_ || killed_ || attempt_->failure() || !told_ready_ || !attempt_->all_ready() ||
+      attempt_->all_finished_here())
+    return;
+  const auto larger = job_on(series_.whole, membership_.nodes() + membership_.spares());
+  if (!larger || larger->cluster.nodes <= membership_.nodes()) return;
+  series_.nodes = larger->cluster.nodes;
+  grows_ = true;
+  stop_ = StopRequest{.reason = "a node that has come", .exit_signal = 0};
+  notify(io::NoticeKind::node,
+         "a node has come: the run goes on with " + size_text(*larger) + " after this step");
+  attempt_->send_all(Stop{});
+}
+
+/// The end of this size. The others end theirs when they hear of it.
+AgentResult Run::leave_to_next_size() {
+  resizes_ = true;
+  if (membership_.leads()) {
+    if (grows_)
+      record(io::NoticeKind::stop,
+             "stopped after step " + std::to_string(step_) + " to go on with more nodes");
+    membership_.send(Resize{});
+    membership_.resize(*series_.nodes, attempt_->number() + 1);
+    series_.folders = folders_;
+  }
+  // The report of a size that never began would be of nothing.
+  if (told_ready_) finish("goes on with another number of nodes");
+  return {step_, 0};
+}
+
+}  // namespace trainerd::core::run

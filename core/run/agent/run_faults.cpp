@@ -1,0 +1,46 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "io/checkpoint/folders.h"
+
+// Part of the run (run.h): the job's `faults`, as far as they are the agents'. Node 0 keeps for all nodes
+// which were made.
+
+namespace trainerd::core::run {
+
+void Run::begin_faults() {
+  if (!job_.faults.any()) return;
+  if (membership_.leads()) {
+    fault_log_.emplace(output_.path() + "/faults-done");
+    start_.faults_done = fault_log_->done();
+  }
+  checkpoint_faults_.emplace(job_.faults, attempt_->plan().layout.grid.ranks(), start_.faults_done);
+}
+
+void Run::on_injected(const FaultInjected& m) {
+  start_.faults_done.push_back(m.id);
+  if (membership_.leads()) {
+    fault_log_->add(m.id);
+    if (told_ready_) notify(io::NoticeKind::injected, m.message);
+    else
+      changes_.push_back(
+          {.kind = io::NoticeKind::injected, .step = step_, .message = m.message, .details = {}});
+  } else {
+    membership_.send(m);
+  }
+  if (m.kills_agent) ::kill(::getpid(), SIGKILL);
+}
+
+/// A checkpoint's shards of this node are on the disk.
+void Run::break_checkpoint(std::int64_t step, const std::string& folder) {
+  if (!checkpoint_faults_) return;
+  for (const DueFault& due : checkpoint_faults_->take(step)) {
+    const std::string path = output_.checkpoints() + "/" + folder + "/" + io::shard_file(due.fault.rank);
+    on_injected({.id = due.id, .message = "injected: " + flip_bit_of_file(path)});
+  }
+}
+
+}  // namespace trainerd::core::run

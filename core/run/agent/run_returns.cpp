@@ -1,0 +1,100 @@
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "io/text/text.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): a node is lost, and a spare, or its own agent in a new process, takes its place.
+
+namespace trainerd::core::run {
+
+/// Whether the run goes on when the node's place is taken again: not before it has begun, nor while it ends.
+bool Run::may_return(std::int64_t) const {
+  const parallel::ClusterOptions& cluster = series_.whole.cluster;
+  return membership_.leads() && (partner_ || cluster.spares > 0 || cluster.elastic) && job_.restarts > 0 &&
+         series_.was_ready && !killed_ && (!stop_ || grows_) && !lost_node_ &&
+         (!attempt_->all_finished_here() || grows_);
+}
+
+void Run::lose_for_now(std::int64_t node, const std::string& why) {
+  const std::string name = membership_.name_of(node);
+  away_.insert(node);
+  back_.erase(node);
+  held_.erase(node);
+  fail_without(node, why);
+  const bool taken = membership_.expect(node);
+  tell_nodes();
+  if (!taken) return;
+  back_.insert(node);
+  tell_of_nodes(name + " was lost after step " + std::to_string(step_) + ": " + membership_.name_of(node) +
+                " takes its place");
+}
+
+/// The attempt ends, as by a death: the next one has the node again.
+void Run::fail_without(std::int64_t node, const std::string& why) {
+  attempt_->set_node_state(node, io::RankState::dead);
+  const std::string lost = membership_.name_of(node) + " was lost after step " + std::to_string(step_);
+  log::warn("{}", lost);
+  fail({base::ErrorKind::comm, lost + ": " + why, 1, true});
+}
+
+std::string Run::names_of(const std::set<std::int64_t>& nodes) const {
+  std::string names;
+  for (const std::int64_t node : nodes) names += (names.empty() ? "" : ", ") + membership_.name_of(node);
+  return names;
+}
+
+void Run::tell_nodes() {
+  if (membership_.leads() && membership_.job_nodes() > 1)
+    sinks_.each(&io::MetricsSink::on_nodes, io::NodesRecord{membership_.spares(), membership_.lost()});
+}
+
+/// What the lost nodes were to save will not be: the others do not wait for it. A checkpoint whose shards are
+/// all written is completed without them.
+void Run::give_up_saves_of_lost() {
+  std::vector<std::int64_t> saving;
+  for (const auto& [step, save] : saving_)
+    if (!save.dropped && parts_.waits_for(step)) saving.push_back(step);
+  for (const std::int64_t step : saving) drop_save(step);
+  if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
+}
+
+/// False: not all have come back.
+bool Run::await_return() {
+  const double wait = job_.checkpoint.partner_wait_seconds, end = base::monotonic_seconds() + wait;
+  give_up_saves_of_lost();
+  const auto missing = [this] {
+    std::set<std::int64_t> nodes = away_;
+    for (const std::int64_t node : back_) nodes.erase(node);
+    return nodes;
+  };
+  if (const auto nodes = missing(); !nodes.empty()) {
+    const std::string text = names_of(nodes) + (nodes.size() == 1 ? " is" : " are") + " waited for up to " +
+                             io::duration_text(wait) + " (checkpoint.partner.wait): start its agent again" +
+                             (job_.cluster.spares > 0 ? ", or a spare's" : "");
+    if (told_ready_) notify(io::NoticeKind::warning, text);
+    else log::warn("{}", text);
+  }
+  while (!missing().empty() && !killed_ && !lost_node_ && !stop_) {
+    const double left = end - base::monotonic_seconds();
+    if (left <= 0) break;
+    wait_for_events(left);
+  }
+  if (missing().empty() && !killed_ && !lost_node_ && !stop_) {
+    log::info("{} {} there again", names_of(away_), away_.size() == 1 ? "is" : "are");
+    away_.clear();
+    back_.clear();
+    return true;
+  }
+  lost_node_ = true;
+  if (!killed_ && !stop_)
+    fail({base::ErrorKind::comm,
+          attempt_->failure()->message + "; it did not come back within " + io::duration_text(wait) +
+              " (checkpoint.partner.wait)",
+          2});
+  return false;
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/run/nodes/beat_watch.h"
+#include "kernels/base/fd.h"
+
+namespace trainerd::core::run {
+
+/// Signs of life between agents, on a thread and connections of their own: an agent whose event loop waits
+/// for a disk goes on beating, and says for how long its loop has been busy; one that is stopped, frozen or
+/// out of reach does not.
+class Heartbeats {
+ public:
+  explicit Heartbeats(const BeatOptions& options);
+  ~Heartbeats();
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
+
+  enum class Counts : std::uint8_t {
+    at_once,          ///< it beats from when it has the connection
+    from_first_beat,  ///< it has the connection, and may be long in taking it up
+  };
+  /// Beats to a peer and listens to it by this connection. Its silence counts from then, or later.
+  void add(std::int64_t peer, base::UniqueFd socket, Counts counts);
+  void remove(std::int64_t peer);
+  /// This agent's event loop waits for something to happen, or handles what has.
+  void loop_waits();
+  void loop_works();
+
+  struct Report {
+    enum class What : std::uint8_t {
+      silent,  ///< it counts as dead, and is not listened to any more
+      busy,    ///< it is alive, and its event loop has not turned
+    };
+    What what = What::silent;
+    std::int64_t peer = 0;
+    double seconds = 0;  ///< for how long
+  };
+  /// What was noticed since the last call.
+  std::vector<Report> take();
+  /// Readable when `take` has something.
+  int event_fd() const;
+  /// Whether a peer is late by more than a beat, and may turn out to be dead.
+  bool in_doubt() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trainerd::core::run

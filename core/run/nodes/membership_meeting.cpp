@@ -1,0 +1,334 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <sstream>
+
+#include "core/run/log/log.h"
+#include "core/run/nodes/membership.h"
+#include "core/run/stop/early_stop.h"
+#include "core/version/version.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+// Part of the membership (membership.h): how the agents meet, before a run begins and during it.
+
+namespace trainerd::core::run {
+namespace {
+
+constexpr double kRetrySeconds = 0.1;
+// A token that a leader has not left by then may well be one that it left elsewhere.
+constexpr double kTokenSeconds = 5;
+// Of one attempt to reach the leader; signals are read between two.
+constexpr double kJoinSeconds = 1;
+// How long an agent that has met the leader tries to make its second connection, for signs of life.
+constexpr double kBeatsSeconds = 15;
+
+std::string this_host() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+std::string random_name() {
+  std::random_device random;
+  std::ostringstream text;
+  text << std::hex << random() << random();
+  return text.str();
+}
+
+/// Where two resolved jobs part, for people.
+std::string first_difference(const std::string& here, const std::string& there) {
+  std::istringstream a(here), b(there);
+  std::string x, y;
+  for (;;) {
+    const bool more_a = static_cast<bool>(std::getline(a, x)), more_b = static_cast<bool>(std::getline(b, y));
+    if (!more_a && !more_b) return "";
+    if (!more_a) x = "(the end)";
+    if (!more_b) y = "(the end)";
+    if (x != y) return "'" + y + "' there, '" + x + "' at node 0";
+  }
+}
+
+kernels::Isa isa_here(const job::JobSpec& job) { return kernels::detect_cpu(1, job::most_isa(job)).isa; }
+
+std::string seconds_text(double seconds) {
+  std::ostringstream text;
+  text << seconds;
+  return text.str();
+}
+
+}  // namespace
+
+void Membership::lead(const job::JobSpec& job, int signal_fd) {
+  const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
+  base::UniqueFd listener = base::listen_at(options_.rendezvous);
+  leaves_token_ = !options_.token;
+  if (leaves_token_) {
+    options_.token = parallel::JobToken::random();
+    token_file_.emplace(output_, *options_.token);
+  }
+  server_ = std::make_unique<parallel::StoreServer>(std::move(listener), *options_.token,
+                                                    [](const std::string& line) { log::warn("{}", line); });
+  go_.run = random_name();
+  job_yaml_ = shared_job(job);
+  members_[0].isa = isa_here(job);
+  if (!alone()) log::info("node 0 of {} waits for the others at {}", nodes(), options_.rendezvous.text());
+  while (!missing().empty()) {
+    std::vector<pollfd> fds{{signal_fd, POLLIN, 0}};
+    watch(fds);
+    ::poll(fds.data(), fds.size(), poll_timeout(deadline));
+    std::optional<StopRequest> stop;
+    if (fds[0].revents != 0)
+      if (const int signal = read_signal(signal_fd); signal != 0) stop = stop_request(signal);
+    for (const Event& event : receive(std::span(fds).subspan(2))) {
+      // A node that waits says one thing alone: that it is asked to stop.
+      if (event.what == Event::What::lost)
+        log::warn("{} left the rendezvous: {}", name_of(event.node), event.text);
+      if (event.what == Event::What::spares) log::info("{}", event.text);
+      if (const auto* asked = event.message ? std::get_if<StopAsked>(&*event.message) : nullptr)
+        stop = asked->request;
+    }
+    if (stop) {
+      log::info("{}: stopped while node 0 waited for {}", stop->reason, missing());
+      finish({.stop_signal = stop->exit_signal});
+      return;
+    }
+    while (auto joined = server_->take_joined()) admit(*std::move(joined));
+    if (base::monotonic_seconds() <= deadline || missing().empty()) continue;
+    const std::string text = "of " + std::to_string(nodes()) +
+                             " nodes these did not come to the rendezvous at " + options_.rendezvous.text() +
+                             " in " + seconds_text(options_.timeout_seconds) + " s: " + missing() +
+                             "; see whether `trainerd run` was started there and can reach that address";
+    finish({.failed = true, .kind = base::ErrorKind::comm, .message = text});
+    throw base::comm_error(text);
+  }
+  agree_on_isa();
+  // Whose output this is shows later.
+  token_file_.reset();
+}
+
+/// The lowest of all nodes: results must not depend on the node that computes them.
+void Membership::agree_on_isa() {
+  const auto by_isa = [](const Member& a, const Member& b) { return a.isa < b.isa; };
+  const auto [lowest, highest] = std::minmax_element(members_.begin(), members_.end(), by_isa);
+  go_.isa = lowest->isa;
+  if (lowest->isa != highest->isa)
+    log::warn("all nodes compute with {} kernels: {} has no more, {} has {}", to_string(lowest->isa),
+              name_of(lowest - members_.begin()), name_of(highest - members_.begin()),
+              to_string(highest->isa));
+}
+
+std::string Membership::missing() const {
+  std::string names;
+  for (std::int64_t node = 1; node < nodes(); ++node)
+    if (!members_[static_cast<std::size_t>(node)].channel)
+      names += (names.empty() ? "" : ", ") + name_of(node);
+  return names;
+}
+
+/// Why an agent is none of the job's; empty: it is.
+std::string Membership::objection(const Hello& hello, const std::string& who) const {
+  if (hello.version != version::version())
+    return who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " +
+           version::version() + "; install one version on all nodes";
+  if (hello.nodes != job_nodes_)
+    return who + " was started as one of " + std::to_string(hello.nodes) + " nodes, and node 0 (" +
+           this_host() + ") as one of " + std::to_string(job_nodes_);
+  if (!hello.spare && (hello.node < 1 || hello.node >= job_nodes_))
+    return who + " is none of the nodes 1 to " + std::to_string(job_nodes_ - 1) + " that node 0 waits for";
+  if (hello.job_yaml != job_yaml_)
+    return who + " has another job than node 0 (" + this_host() +
+           "): " + first_difference(job_yaml_, hello.job_yaml) + "; give every node the same job and options";
+  return "";
+}
+
+/// Why a number cannot be this agent's; empty: it can.
+std::string Membership::taken_by(const Hello& hello) const {
+  if (hello.spare || !members_[static_cast<std::size_t>(hello.node)].channel) return "";
+  return "two agents say that they are node " + std::to_string(hello.node) + ", on " +
+         name_of(hello.node).substr(5) + " and " + hello.host + "; give each node a number of its own";
+}
+
+void Membership::admit(parallel::StoreServer::Joined joined) {
+  const std::string from = base::peer_address(joined.socket.get());
+  Hello hello;
+  try {
+    if (const auto beats = decode_beat_hello(joined.text))
+      return admit_beats(*beats, std::move(joined.socket));
+    hello = decode_hello(joined.text);
+  } catch (const base::CommError& error) {
+    log::warn("the rendezvous dropped {}: {}", from, error.what());
+    return;
+  }
+  base::watch_peer(joined.socket.get(), kAgentMessageSeconds);
+  Member member{hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent};
+  const std::string who = who_is(hello, from);
+  std::string why = objection(hello, who);
+  if (hello.spare) {
+    std::vector<Event> events;
+    if (!why.empty()) turn_away(member, who, why);
+    else admit_spare(std::move(member), who, events);
+    for (const Event& event : events) log::info("{}", event.text);
+    return;
+  }
+  if (why.empty()) why = taken_by(hello);
+  // Kept for the last word even if it is the one that does not belong.
+  if (!why.empty()) {
+    members_.push_back(std::move(member));
+    refuse(why);
+  }
+  members_[static_cast<std::size_t>(hello.node)] = std::move(member);
+}
+
+void Membership::refuse(const std::string& why) {
+  finish({.failed = true, .kind = base::ErrorKind::spec, .message = why});
+  throw base::spec_error(why);
+}
+
+/// The agent's signs of life, of one that has been admitted or waits for it.
+void Membership::admit_beats(const BeatHello& hello, base::UniqueFd socket) {
+  const auto is = [&](const Member& member) { return member.channel && member.agent == hello.agent; };
+  Member* member = nullptr;
+  for (Member& m : members_)
+    if (is(m)) member = &m;
+  for (Member& m : spares_)
+    if (is(m)) member = &m;
+  for (Late& late : late_)
+    if (is(late.member)) member = &late.member;
+  if (member == nullptr || hello.agent.empty() || !beats_) return;
+  member->beats = ++next_beats_;
+  beats_->add(member->beats, std::move(socket), Heartbeats::Counts::at_once);
+}
+
+void Membership::follow(const job::JobSpec& job, int signal_fd) {
+  const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
+  const Hello hello{node(),          nodes(),       version::version(), this_host(),
+                    shared_job(job), isa_here(job), random_name(),      options_.spare};
+  if (!options_.spare) members_[static_cast<std::size_t>(node())].host = hello.host;
+  const std::optional<parallel::JobToken> given = options_.token;
+  bool told = false;
+  if (options_.spare)
+    log::info("a spare of {} nodes joins node 0 at {}", nodes(), options_.rendezvous.text());
+  else log::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
+  for (;;) {
+    const double left = deadline - base::monotonic_seconds();
+    std::string why;
+    const auto token = given ? given : TokenFile::read(output_);
+    const double patience = std::clamp(left, 0.1, kJoinSeconds);
+    base::UniqueFd socket;
+    if (token) socket = parallel::join_store(options_.rendezvous, *token, encode(hello), patience, why);
+    // Without one there is nothing to say, but whether somebody listens.
+    const bool listens = !token && base::try_connect(options_.rendezvous, patience, why);
+    if (listens)
+      why =
+          "it has left no token for the others in " + TokenFile::path(output_) +
+          "; set `output` to a directory that all nodes share (NFS, Lustre), by the same path, or give all " +
+          "agents one token in TRAINERD_TOKEN";
+    if (socket) {
+      options_.token = token;
+      base::watch_peer(socket.get(), kAgentMessageSeconds);
+      members_[0].channel.emplace(std::move(socket));
+      join_beats(hello.agent);
+      return await_go(signal_fd);
+    }
+    if (listens && !told && options_.timeout_seconds - left > kTokenSeconds) {
+      log::warn("{} is there, but {}", name_of(0), why);
+      told = true;
+    }
+    if (left <= 0)
+      throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() +
+                             " in " + seconds_text(options_.timeout_seconds) + " s (" + why +
+                             "); see whether its `trainerd run` was started, and whether " +
+                             options_.rendezvous.host + " is an address of it that this host reaches");
+    pollfd p{signal_fd, POLLIN, 0};
+    if (::poll(&p, 1, static_cast<int>(1e3 * kRetrySeconds)) <= 0) continue;
+    if (const int signal = read_signal(signal_fd); signal != 0) {
+      const StopRequest stop = stop_request(signal);
+      log::info("{}: stopped before {} was reached", stop.reason, name_of(0));
+      end_ = End{.stop_signal = stop.exit_signal};
+      return;
+    }
+  }
+}
+
+/// The second connection to the leader, for signs of life. Where it does not come about, what the leader says
+/// on the first tells why.
+void Membership::join_beats(const std::string& agent) {
+  const double deadline = base::monotonic_seconds() + kBeatsSeconds;
+  std::string why;
+  while (!members_[0].channel->ready()) {
+    base::UniqueFd socket = parallel::join_store(options_.rendezvous, *options_.token,
+                                                 encode(BeatHello{agent}), kJoinSeconds, why);
+    if (socket) {
+      members_[0].beats = ++next_beats_;
+      // Node 0 may look for hours at checkpoints and data before it takes the connection up.
+      beats_->add(members_[0].beats, std::move(socket), Heartbeats::Counts::from_first_beat);
+      return;
+    }
+    if (base::monotonic_seconds() > deadline)
+      throw base::comm_error(name_of(0) + " at " + options_.rendezvous.text() +
+                             " took one connection and not a second (" + why + "); see the log of its agent");
+    ::usleep(static_cast<useconds_t>(1e6 * kRetrySeconds));
+  }
+}
+
+// The leader's deadline is for all: it says when to give up, or is gone. A spare waits for the loss of a
+// node.
+void Membership::await_go(int signal_fd) {
+  StopSignals signals;
+  for (;;) {
+    std::array<pollfd, 3> fds{pollfd{signal_fd, POLLIN, 0}, pollfd{members_[0].channel->fd(), POLLIN, 0},
+                              pollfd{beats_->event_fd(), POLLIN, 0}};
+    beats_->loop_waits();
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (fds[0].revents != 0)
+      if (const int signal = read_signal(signal_fd); signal != 0) {
+        const StopSignals::Meaning meaning = signals.on_signal(signal, base::monotonic_seconds());
+        // The run goes on without a spare.
+        if (meaning == StopSignals::Meaning::stop_at_once || options_.spare) {
+          end_ = End{.stop_signal = options_.spare ? stop_request(signal).exit_signal : signal};
+          return;
+        }
+        if (meaning == StopSignals::Meaning::stop) {
+          stop_ = stop_request(signal);
+          send(StopAsked{*stop_});
+        }
+      }
+    for (const Heartbeats::Report& report : beats_->take())
+      if (report.what == Heartbeats::Report::What::silent)
+        throw base::comm_error(name_of(0) + " " + silence_text(report.seconds));
+    if (fds[1].revents == 0) continue;
+    const auto text = members_[0].channel->receive();
+    if (!text)
+      throw base::comm_error(name_of(0) + " was lost before training began; see what became of its agent");
+    const NodeMessage message = decode_node_message(*text);
+    if (const auto* end = std::get_if<End>(&message)) {
+      end_ = *end;
+      finished_ = true;
+      if (end->failed) base::throw_error(end->kind, end->message);
+      return;
+    }
+    if (std::holds_alternative<WaitAsSpare>(message)) {
+      log::info("the run has a node {}: this agent waits as a spare", node());
+      options_.spare = true;
+    }
+    if (const auto* place = std::get_if<TakePlace>(&message)) {
+      options_.spare = false;
+      options_.nodes.node = place->node;
+      if (std::cmp_less_equal(members_.size(), place->node))
+        members_.resize(static_cast<std::size_t>(place->node) + 1);
+      members_[static_cast<std::size_t>(place->node)].host = this_host();
+      log::info("this agent is node {} from now on", place->node);
+    }
+    if (const auto* go = std::get_if<Go>(&message)) {
+      go_ = *go;
+      if (go->nodes > 0) options_.nodes.nodes = go->nodes;
+      members_.resize(static_cast<std::size_t>(nodes()));
+      return;
+    }
+  }
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,378 @@
+#include "core/run/supervise/hang_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace trainerd::core::run {
+namespace {
+
+using parallel::Axis;
+using parallel::FlightState;
+using parallel::Group;
+using parallel::RankRange;
+using train::Activity;
+
+/// "2", "2 and 3", "36, 38, 39": as a list of numbers.
+std::string numbers(const std::vector<std::int64_t>& ranks) {
+  return fmt::format("{}", fmt::join(ranks, ", "));
+}
+std::string names(const std::vector<std::int64_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + numbers(ranks);
+}
+
+/// `reduce_scatter #812 'grad bucket 7'`
+std::string describe(const SeenOperation& op) {
+  return fmt::format("{} #{} '{}'", op.op, op.sequence, op.label);
+}
+
+const char* text_of(HangCause cause) {
+  switch (cause) {
+    case HangCause::stopped: return "stopped";
+    case HangCause::asleep: return "asleep";
+    case HangCause::spinning: return "spinning";
+    case HangCause::disk: return "disk";
+    case HangCause::data: break;
+  }
+  return "data";
+}
+
+std::string evidence(HangCause cause, const RankSight& sight) {
+  switch (cause) {
+    case HangCause::stopped: return "its process is stopped by a signal";
+    case HangCause::asleep: return fmt::format("its process sleeps, for {:.1f} s", sight.still.asleep);
+    case HangCause::spinning:
+      return fmt::format("its process computes without progress, for {:.1f} s of CPU time",
+                         sight.still.computing);
+    case HangCause::disk:
+      return fmt::format("its process waits for a disk or a device, for {:.1f} s", sight.still.disk);
+    case HangCause::data: break;
+  }
+  return fmt::format("no data comes, for {:.1f} s", sight.still.asleep);
+}
+
+/// What one rank waits for.
+struct Wait {
+  const RankSight* who = nullptr;
+  const SeenOperation* op = nullptr;       ///< the collective
+  std::optional<RankRange> members = {};   ///< of the collective's group
+  std::vector<std::int64_t> missing = {};  ///< that have not entered it, or the neighbours it may await
+  bool complete = true;                    ///< all of these ranks are seen
+  bool message = false;                    ///< it waits for a pipeline neighbour's message
+
+  std::string key() const { return fmt::format("{}/{}/{}", op->group, members->first, op->sequence); }
+};
+
+class Judge {
+ public:
+  Judge(std::span<const RankSight> sights, const parallel::Layout& layout, const parallel::GroupNeeds& needs,
+        const HangLimits& limits)
+      : layout_(layout), needs_(needs), limits_(limits) {
+    for (const RankSight& sight : sights) {
+      ranks_[sight.rank] = &sight;
+      several_nodes_ = several_nodes_ || sight.node != sights.front().node;
+    }
+    for (const auto& [rank, sight] : ranks_)
+      if (auto wait = wait_of(*sight)) waits_.emplace(rank, *std::move(wait));
+  }
+
+  std::optional<HangVerdict> verdict() const {
+    if (auto found = mismatch()) return found;
+    if (auto found = culprits(/*restart=*/true)) return found;
+    if (auto found = stuck()) return found;
+    if (auto found = deadlock()) return found;
+    return culprits(/*restart=*/false);
+  }
+
+ private:
+  std::string place(const RankSight& sight) const {
+    return place_of(sight.rank, sight.node, several_nodes_, layout_);
+  }
+
+  static const SeenOperation* of_group(const RankSight& sight, Group group, FlightState state) {
+    for (const SeenOperation& op : sight.operations)
+      if (op.state == state && op.group == info(group).name && !op.exchange()) return &op;
+    return nullptr;
+  }
+
+  /// The group that the rank waits in: its main thread, or its device, by a collective rather than by an
+  /// exchange, which may have been issued early.
+  static std::optional<Group> group_of(const RankSight& sight) {
+    if (sight.waits || sight.activity != Activity::report) return sight.waits;
+    bool message = false;
+    for (const SeenOperation& op : sight.operations) {
+      if (op.state != FlightState::started) continue;
+      message = message || op.exchange();
+      for (const parallel::GroupInfo& group : parallel::kGroups)
+        if (op.group == group.name && !op.exchange()) return group.group;
+    }
+    return message ? std::optional(Group::pp) : std::nullopt;
+  }
+
+  std::optional<Wait> wait_of(const RankSight& sight) const {
+    const std::optional<Group> group = group_of(sight);
+    if (!group) return std::nullopt;
+    Wait wait{.who = &sight};
+    for (const parallel::GroupMembers& members : parallel::groups_of(layout_, sight.rank, needs_))
+      if (members.group == *group) wait.members = members.ranks;
+    if (!wait.members) return std::nullopt;
+    if (*group == Group::pp) {
+      await_neighbours(wait);
+      return wait;
+    }
+    wait.op = of_group(sight, *group, FlightState::started);
+    if (wait.op == nullptr) wait.op = of_group(sight, *group, FlightState::enqueued);
+    // Before its operation, or behind it, or its ring has lost it.
+    if (wait.op == nullptr) return std::nullopt;
+    await_members(wait);
+    return wait;
+  }
+
+  /// Which of the two sends what it awaits cannot be told: an exchange may be awaited at once, while the page
+  /// still shows what was computed before it, or later, or by the device.
+  void await_neighbours(Wait& wait) const {
+    wait.message = true;
+    const RankRange& stages = *wait.members;
+    const std::int64_t place = *stages.place(wait.who->rank);
+    // Of several chunks a rank the last rank's are followed by the first one's.
+    const bool ring = std::cmp_greater(layout_.chunks.size(), stages.count);
+    for (std::int64_t next : {place - 1, place + 1}) {
+      if (ring) next = (next + stages.count) % stages.count;
+      if (next < 0 || next >= stages.count || next == place) continue;
+      const std::int64_t peer = stages[next];
+      if (std::ranges::find(wait.missing, peer) != wait.missing.end()) continue;
+      wait.missing.push_back(peer);
+      wait.complete = wait.complete && ranks_.contains(peer);
+    }
+  }
+
+  /// Whether the ring has gone round since the operation that the rank waits in was put there. Operations of
+  /// a group end in their order: behind one that is in the ring, done, there is none under way.
+  static bool lost(const RankSight& sight) {
+    const std::vector<SeenOperation>& operations = sight.operations;
+    if (operations.empty() || operations.front().order <= 1) return false;
+    if (sight.waits)
+      return std::ranges::none_of(
+          operations, [&](const SeenOperation& op) { return op.group == info(*sight.waits).name; });
+    // What the device has come to is older than all that the host issued last.
+    return sight.activity == Activity::report && operations.front().state == FlightState::enqueued;
+  }
+
+  void await_members(Wait& wait) const {
+    for (const std::int64_t member : wait.members->list()) {
+      const auto seen = ranks_.find(member);
+      if (seen == ranks_.end()) wait.complete = false;
+      else if (!has_entered(*seen->second, *wait.op)) wait.missing.push_back(member);
+    }
+  }
+
+  static bool has_entered(const RankSight& sight, const SeenOperation& op) {
+    return std::ranges::any_of(sight.operations, [&](const SeenOperation& other) {
+      return !other.exchange() && other.group == op.group && other.sequence >= op.sequence &&
+             other.state != FlightState::enqueued;
+    });
+  }
+
+  Awaits awaits(std::int64_t rank) const {
+    const auto found = waits_.find(rank);
+    if (found == waits_.end()) return lost(*ranks_.at(rank)) ? Awaits::others : Awaits::nobody;
+    const Wait& wait = found->second;
+    if (wait.message || !wait.complete || !wait.missing.empty()) return Awaits::others;
+    // Others have done with it.
+    const bool left = std::ranges::any_of(wait.members->list(), [&](std::int64_t member) {
+      return std::ranges::any_of(ranks_.at(member)->operations, [&](const SeenOperation& other) {
+        return !other.exchange() && other.group == wait.op->group &&
+               (other.sequence > wait.op->sequence ||
+                (other.sequence == wait.op->sequence && other.state == FlightState::done));
+      });
+    });
+    return left ? Awaits::nobody : Awaits::all_there;
+  }
+
+  bool late(const Wait& wait) const { return limits_.waits_too_long(*wait.who); }
+
+  // ---- different operations
+
+  std::optional<HangVerdict> mismatch() const {
+    for (const auto& [rank, wait] : waits_) {
+      if (wait.message || !late(wait)) continue;
+      for (const std::int64_t member : wait.members->list()) {
+        const auto seen = ranks_.find(member);
+        const SeenOperation* other = seen == ranks_.end() ? nullptr : same_number(*seen->second, *wait.op);
+        if (other == nullptr || agree(*wait.op, *other)) continue;
+        const auto text = [this](const RankSight& sight, const SeenOperation& op) {
+          return fmt::format("{} {} of {} bytes {}", place(sight), describe(op), op.bytes, op.dtype);
+        };
+        return HangVerdict{
+            .kind = "mismatch",
+            .ranks = {std::min(rank, member), std::max(rank, member)},
+            .message = fmt::format("the ranks of group {} called different operations: {}; {}",
+                                   wait.op->group, text(*wait.who, *wait.op), text(*seen->second, *other))};
+      }
+    }
+    return std::nullopt;
+  }
+
+  static const SeenOperation* same_number(const RankSight& sight, const SeenOperation& op) {
+    for (const SeenOperation& other : sight.operations)
+      if (!other.exchange() && other.group == op.group && other.sequence == op.sequence) return &other;
+    return nullptr;
+  }
+  static bool agree(const SeenOperation& a, const SeenOperation& b) {
+    return a.op == b.op && a.label == b.label && a.bytes == b.bytes && a.dtype == b.dtype;
+  }
+
+  // ---- a rank that makes no progress
+
+  std::optional<HangVerdict> culprits(bool restart) const {
+    std::optional<HangVerdict> verdict;
+    for (const auto& [rank, sight] : ranks_) {
+      const std::optional<HangCause> cause = limits_.cause(*sight, awaits(rank));
+      if (!cause || (*cause == HangCause::disk || *cause == HangCause::data) == restart) continue;
+      const std::string line = line_of(*cause, *sight);
+      if (verdict) verdict->details.push_back(line);
+      else verdict = HangVerdict{.kind = text_of(*cause), .restart = restart, .message = line};
+      verdict->ranks.push_back(rank);
+    }
+    if (verdict && !verdict->details.empty())
+      verdict->message += fmt::format("; and {} more of the kind", verdict->details.size());
+    return verdict;
+  }
+
+  std::string line_of(HangCause cause, const RankSight& sight) const {
+    const auto [what, tail] = missed_by(sight.rank);
+    std::string line = place(sight);
+    line += what.empty() ? " makes no progress" : what;
+    line += fmt::format("; last seen in {}, {:.1f} s ago; {}", doing(sight), sight.beat_seconds,
+                        evidence(cause, sight));
+    return line + tail;
+  }
+
+  struct Missed {
+    std::string what, tail;
+  };
+  /// The collective that most ranks miss the rank in, or the neighbours that may wait for its messages, and
+  /// who they are.
+  Missed missed_by(std::int64_t rank) const {
+    std::map<std::string, std::vector<const Wait*>> found;
+    std::vector<const Wait*> neighbours;
+    for (const auto& [other, wait] : waits_) {
+      if (other == rank || std::ranges::find(wait.missing, rank) == wait.missing.end()) continue;
+      (wait.message ? neighbours : found[wait.key()]).push_back(&wait);
+    }
+    const auto ranks_of = [](const std::vector<const Wait*>& waits) {
+      std::vector<std::int64_t> ranks;
+      for (const Wait* wait : waits) ranks.push_back(wait->who->rank);
+      return ranks;
+    };
+    if (!found.empty()) {
+      const auto& most =
+          std::ranges::max_element(found, {}, [](const auto& entry) { return entry.second.size(); })->second;
+      const SeenOperation& op = *most.front()->op;
+      return {fmt::format(" never entered {} of group {}", describe(op), op.group),
+              fmt::format("; {} {} for it", names(ranks_of(most)), most.size() == 1 ? "waits" : "wait")};
+    }
+    if (neighbours.empty()) return {};
+    const RankSight& first = *neighbours.front()->who;
+    return {"", fmt::format("; {}, next to it in the pipeline, {} in {}", names(ranks_of(neighbours)),
+                            neighbours.size() == 1 ? std::string("waits for a message,")
+                                                   : fmt::format("wait for messages, rank {}", first.rank),
+                            doing(first))};
+  }
+
+  // ---- nobody is missing, and it does not advance
+
+  std::optional<HangVerdict> stuck() const {
+    for (const auto& [rank, wait] : waits_) {
+      if (wait.message || !wait.complete || !wait.missing.empty() || !late(wait)) continue;
+      std::set<std::int64_t> nodes;
+      bool all = true;
+      for (const std::int64_t member : wait.members->list()) {
+        const auto other = waits_.find(member);
+        nodes.insert(ranks_.at(member)->node);
+        all = all && other != waits_.end() && !other->second.message && other->second.key() == wait.key() &&
+              late(other->second);
+      }
+      if (!all) continue;
+      const std::vector<std::int64_t> members = wait.members->list();
+      const bool link = nodes.size() > 1;
+      return HangVerdict{
+          .kind = link ? "link" : "stuck",
+          .ranks = members,
+          .message =
+              fmt::format("{} of group {} does not advance, though {} have all entered it, {:.1f} s ago; {}",
+                          describe(*wait.op), wait.op->group, names(members), wait.op->started_ago,
+                          link ? fmt::format("the link between nodes {} is down or loses what is sent",
+                                             fmt::join(nodes, ", "))
+                               : std::string("they are all on one node"))};
+    }
+    return std::nullopt;
+  }
+
+  // ---- a circle
+
+  std::optional<HangVerdict> deadlock() const {
+    for (const auto& [rank, wait] : waits_) {
+      std::set<std::int64_t> circle;
+      if (!closed(rank, circle)) continue;
+      HangVerdict verdict{.kind = "deadlock", .ranks = {circle.begin(), circle.end()}};
+      std::set<std::int64_t> nodes;
+      for (const std::int64_t member : circle) {
+        const Wait& w = waits_.at(member);
+        nodes.insert(w.who->node);
+        verdict.details.push_back(
+            w.message ? fmt::format("{} waits for a message of rank {}, in {}", place(*w.who),
+                                    fmt::join(w.missing, " or "), doing(*w.who))
+                      : fmt::format("{} waits for {} of group {}, in {}, for {}", place(*w.who),
+                                    describe(*w.op), w.op->group, doing(*w.who), names(w.missing)));
+      }
+      verdict.message =
+          fmt::format("{} wait for each other{}", names(verdict.ranks),
+                      nodes.size() > 1 ? "; or a link between their nodes loses what is sent" : "");
+      return verdict;
+    }
+    return std::nullopt;
+  }
+
+  /// Whether `rank` and all that it waits for, directly or not, wait, for too long, for ranks that are seen.
+  bool closed(std::int64_t rank, std::set<std::int64_t>& circle) const {
+    const auto found = waits_.find(rank);
+    if (found == waits_.end()) return false;
+    if (!circle.insert(rank).second) return true;
+    const Wait& wait = found->second;
+    if (!wait.complete || wait.missing.empty() || !late(wait)) return false;
+    return std::ranges::all_of(wait.missing, [&](std::int64_t other) { return closed(other, circle); });
+  }
+
+  const parallel::Layout& layout_;
+  const parallel::GroupNeeds& needs_;
+  const HangLimits& limits_;
+  bool several_nodes_ = false;
+  std::map<std::int64_t, const RankSight*> ranks_;
+  std::map<std::int64_t, Wait> waits_;
+};
+
+}  // namespace
+
+std::string place_of(std::int64_t rank, std::int64_t node, bool several_nodes,
+                     const parallel::Layout& layout) {
+  std::vector<std::string> parts;
+  if (several_nodes) parts.push_back("node " + std::to_string(node));
+  const parallel::ProcessGrid::Coordinate at = layout.grid.coordinate(rank);
+  for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::pp, Axis::dp})
+    if (layout.grid.size(axis) > 1)
+      parts.push_back(fmt::format("{} {}", to_string(axis), at[static_cast<std::size_t>(axis)]));
+  const std::string name = "rank " + std::to_string(rank);
+  return parts.empty() ? name : fmt::format("{} ({})", name, fmt::join(parts, ", "));
+}
+
+std::optional<HangVerdict> judge(std::span<const RankSight> sights, const parallel::Layout& layout,
+                                 const parallel::GroupNeeds& needs, const HangLimits& limits) {
+  if (!limits.on() || sights.empty()) return std::nullopt;
+  return Judge(sights, layout, needs, limits).verdict();
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,34 @@
+#include "core/run/supervise/still_clock.h"
+
+#include <utility>
+
+namespace trainerd::core::run {
+namespace {
+
+// The kernel counts CPU time in ticks of 10 ms. A rank that polls for another uses less between two looks.
+constexpr double kTick = 0.009;
+
+}  // namespace
+
+void StillClock::reset(std::uint64_t beats) {
+  beats_ = beats;
+  before_.reset();
+  time_ = {};
+}
+
+void StillClock::add(double seconds, bool patient, const ProcessLook& process) {
+  const std::optional<ProcessLook> before = std::exchange(before_, process);
+  if (process.traced) {
+    time_ = {};
+    return;
+  }
+  if (!before || seconds <= 0) return;  // nothing to compare with
+  const double cpu = process.cpu_seconds - before->cpu_seconds;
+  if (cpu >= kTick) time_.computing += cpu;
+  if (cpu >= kTick && patient) time_.asleep = 0;
+  if (process.state == 'T') time_.stopped += seconds;
+  else if (process.state == 'D') time_.disk += seconds;
+  else if (cpu < kTick && !process.runnable) time_.asleep += seconds;
+}
+
+}  // namespace trainerd::core::run

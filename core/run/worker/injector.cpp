@@ -1,0 +1,173 @@
+#include "core/run/worker/injector.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "kernels/tensor/rng.h"
+
+namespace trainerd::core::run {
+namespace {
+
+using job::FaultKind;
+
+[[noreturn]] void compute_for_ever() {
+  for (volatile std::uint64_t turns = 0;;) turns = turns + 1;
+}
+
+/// A run of the rank's state, and the view that it is of.
+struct Place {
+  const model::ParamView* view = nullptr;
+  const model::StateRun* run = nullptr;
+};
+
+/// Those that the fault may flip a bit of.
+std::vector<Place> places_of(train::Trainer& trainer, const job::Fault& fault) {
+  const model::ParamStore& params = trainer.params();
+  std::vector<Place> places;
+  for (std::size_t v = 0; v < params.views(); ++v) {
+    const model::ParamView& view = params.view(v);
+    if (fault.kind == FaultKind::flip_gradient && !view.trainable()) continue;
+    for (const model::StateRun& run : view.state_runs())
+      if (fault.tensor.empty() || params.info(run.id).name == fault.tensor) places.push_back({&view, &run});
+  }
+  return places;
+}
+
+}  // namespace
+
+void compute_for(double seconds) {
+  const double end = base::monotonic_seconds() + seconds;
+  while (base::monotonic_seconds() < end) {}
+}
+
+Injector::Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
+                   const std::vector<std::string>& done, train::Trainer& trainer, Tell tell)
+    : plan_(options, ranks, done), rank_(rank), trainer_(trainer), tell_(std::move(tell)) {
+  for (const DueFault& named : plan_.named())
+    if (named.fault.rank == rank && job::flips_tensor(named.fault.kind) &&
+        std::find(done.begin(), done.end(), named.id) == done.end() &&
+        places_of(trainer, named.fault).empty())
+      throw base::spec_error(
+          fmt::format("faults.inject: {}: rank {} updates nothing of a tensor '{}'; see "
+                      "`trainerd checkpoint show` for names and ranks",
+                      named.id, rank, named.fault.tensor));
+}
+
+bool Injector::slows(std::int64_t step) const {
+  if (step <= slow_until_) return true;
+  const std::vector<DueFault> due = plan_.due(step);
+  return std::any_of(due.begin(), due.end(), [&](const DueFault& d) {
+    return d.fault.rank == rank_ && d.fault.kind == FaultKind::slow;
+  });
+}
+
+void Injector::begin(std::int64_t step) {
+  step_ = step;
+  calls_ = 0;
+  in_step_.clear(), gradients_.clear();
+  for (DueFault& due : plan_.due(step)) {
+    if (due.fault.rank != rank_ || due.fault.kind == FaultKind::flip_checkpoint) continue;
+    plan_.set_done(due.id);
+    if (due.fault.kind == FaultKind::flip_parameter) flip(due);
+    else if (due.fault.kind == FaultKind::flip_gradient) gradients_.push_back(std::move(due));
+    else in_step_.push_back(std::move(due));
+  }
+  const bool acts = !in_step_.empty() || step <= slow_until_;
+  trainer_.observe_actions(acts ? [this](std::span<const parallel::Action> actions) { in_pass(actions); }
+                                : train::ObserveActions{});
+}
+
+/// At the first action of the step it is slowed, behind the forwards it is ended.
+void Injector::in_pass(std::span<const parallel::Action> actions) {
+  if (calls_++ == 0) {
+    for (const DueFault& due : in_step_) {
+      if (due.fault.kind != FaultKind::slow) continue;
+      slow_until_ = step_ + due.fault.steps - 1;
+      factor_ = due.fault.factor;
+      tell(due, fmt::format("rank {} takes {} times as long, for {} {}", rank_, factor_, due.fault.steps,
+                            due.fault.steps == 1 ? "step" : "steps"));
+    }
+    if (step_ <= slow_until_) compute_for((factor_ - 1) * compute_seconds_);
+  }
+  const auto forwards = static_cast<std::int64_t>(trainer_.batch_requests(parallel::Pass::train).size());
+  if (calls_ <= forwards && !actions.empty()) return;
+  for (const DueFault& due : std::exchange(in_step_, {})) happen(due);
+}
+
+void Injector::happen(const DueFault& due) {
+  switch (due.fault.kind) {
+    case FaultKind::kill:
+      tell(due, fmt::format("rank {} is killed", rank_));
+      ::kill(::getpid(), SIGKILL);
+      break;
+    case FaultKind::crash:
+      tell(due, fmt::format("rank {} crashes", rank_));
+      std::signal(SIGSEGV, SIG_DFL);
+      ::raise(SIGSEGV);
+      break;
+    case FaultKind::stop:
+      tell(due, fmt::format("rank {} is stopped", rank_));
+      ::kill(::getpid(), SIGSTOP);
+      break;
+    case FaultKind::hang: tell(due, fmt::format("rank {} computes for ever", rank_)); compute_for_ever();
+    case FaultKind::kill_agent: tell(due, fmt::format("the agent of rank {} is killed", rank_)); break;
+    case FaultKind::slow:
+    case FaultKind::flip_parameter:
+    case FaultKind::flip_gradient:
+    case FaultKind::flip_checkpoint: break;
+  }
+}
+
+void Injector::before_update() {
+  for (const DueFault& due : std::exchange(gradients_, {})) flip(due);
+}
+
+void Injector::flip(const DueFault& due) {
+  const bool gradient = due.fault.kind == FaultKind::flip_gradient;
+  const std::vector<Place> places = places_of(trainer_, due.fault);
+  if (places.empty()) return;
+  const std::uint64_t key = kernels::hash_name(due.id, 0);
+  const Place& place = places[kernels::mix_keys(key, 0) % places.size()];
+  const auto count = static_cast<std::uint64_t>(place.run->count);
+  const auto element = static_cast<std::int64_t>(
+      (due.fault.element >= 0 ? static_cast<std::uint64_t>(due.fault.element) : kernels::mix_keys(key, 1)) %
+      count);
+  const model::StatePart& part = place.view->state_parts()[place.run->part];
+  const kernels::Tensor x = (gradient ? part.grads : part.master).rows(place.run->begin + element, 1);
+  std::array<std::byte, 4> bytes{};
+  const auto used = std::span(bytes).first(static_cast<std::size_t>(x.bytes()));
+  trainer_.backend().read_back(trainer_.stream(), x, used);
+  const std::int64_t bit = bit_to_flip(due.fault.bit, x.bytes());
+  const auto value = [&] {  // bf16 is the upper half of fp32
+    std::uint32_t word = 0;
+    std::memcpy(reinterpret_cast<std::byte*>(&word) + (4 - used.size()), used.data(), used.size());
+    return std::bit_cast<float>(word);
+  };
+  const float was = value();
+  bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1u << (bit % 8));
+  tell(due, fmt::format("bit {} of element {} of {}{} at rank {}: {} becomes {}", bit, element,
+                        gradient ? "the gradient of " : "", place.view->info(place.run->id).name, rank_, was,
+                        value()));
+  trainer_.backend().write(trainer_.stream(), used, x);
+}
+
+void Injector::tell(const DueFault& due, const std::string& what) {
+  tell_({.id = due.id,
+         .message = fmt::format("injected in step {}: {}", step_, what),
+         .kills_agent = due.fault.kind == FaultKind::kill_agent});
+}
+
+void Injector::measured(std::int64_t step, double compute_seconds) {
+  if (step > slow_until_) compute_seconds_ = compute_seconds;
+}
+
+}  // namespace trainerd::core::run

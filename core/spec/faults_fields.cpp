@@ -1,0 +1,114 @@
+#include "core/spec/faults_fields.h"
+
+#include <algorithm>
+#include <string>
+
+#include "parallel/layout/grid.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+using job::FaultKind;
+
+constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31;
+
+std::vector<Field> fields_of_fault(job::Fault& f) {
+  FieldTable t;
+  t.choice(
+       "kind", f.kind,
+       {{"kill", FaultKind::kill},
+        {"crash", FaultKind::crash},
+        {"kill_agent", FaultKind::kill_agent},
+        {"stop", FaultKind::stop},
+        {"hang", FaultKind::hang},
+        {"slow", FaultKind::slow},
+        {"flip_parameter", FaultKind::flip_parameter},
+        {"flip_gradient", FaultKind::flip_gradient},
+        {"flip_checkpoint", FaultKind::flip_checkpoint}},
+       "kill: the rank's worker gets SIGKILL; crash: SIGSEGV, as by a bug; kill_agent: the agent of its node "
+       "gets SIGKILL; stop: the worker gets SIGSTOP; hang: it computes for ever; slow: its computing takes "
+       "`factor` times as long; "
+       "flip_parameter: a bit of its master weights changes before the step; flip_gradient: a bit of its "
+       "reduced gradients before the update; flip_checkpoint: a bit of its file in the first checkpoint "
+       "that is written from the step on")
+      .needed();
+  t.add("step", &f.step, "when").between(1, kMaxFaultStep).needed();
+  t.add("rank", &f.rank, "where").between(0, static_cast<double>(parallel::kMaxRanks) - 1);
+  t.add("steps", &f.steps, "of slow: for how many steps").between(1, kMaxFaultStep);
+  t.add("factor", &f.factor, "of slow: how many times as long; measured by the step before")
+      .above(1, kMaxFactor);
+  t.add("tensor", &f.tensor, "of flip_parameter and flip_gradient: its name").or_else("one that is drawn");
+  t.add("element", &f.element, "of the same: which of those that the rank updates of the tensor")
+      .between(0, kMaxElement)
+      .or_else("one that is drawn");
+  t.add("bit", &f.bit, "of the same: from the lowest, 0")
+      .between(0, kMaxBit)
+      .or_else("the highest of the mantissa");
+  return t.take();
+}
+
+bool is_kind(const std::string& word) {
+  return std::find(job::kFaultWords.begin(), job::kFaultWords.end(), word) != job::kFaultWords.end();
+}
+
+std::string kinds_text() {
+  std::string text;
+  for (const std::string_view word : job::kFaultWords) text.append(text.empty() ? "" : ", ").append(word);
+  return text;
+}
+
+}  // namespace
+
+void add_faults(FieldTable& t, job::FaultsOptions& faults) {
+  t.add("faults.allow", &faults.allow,
+        "the run may break itself as the keys below say: for rehearsals. A job with faults and without this "
+        "is refused");
+  t.add("faults.inject", MapList(faults.inject, fields_of_fault),
+        "failures that the run makes on purpose, each once: not again when the step is done again, in the "
+        "same run or after a resume")
+      .or_else("none");
+  t.add("faults.random.rate", &faults.random.rate,
+        "share of the steps that get a fault; its rank and kind are drawn; 0: none")
+      .between(0, 1);
+  const std::string none = "faults.random.rate is 0";
+  t.add("faults.random.seed", &faults.random.seed, "by which they are drawn: the same give the same faults")
+      .idle_if(faults.random.rate == 0, none);
+  t.add("faults.random.kinds", &faults.random.kinds, "of which, as in `inject`")
+      .idle_if(faults.random.rate == 0, none);
+}
+
+std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& bad) {
+  std::vector<KeyProblem> problems;
+  const job::FaultsOptions& faults = job.faults;
+  const auto refuse = [&](const std::string& path, const std::string& what) {
+    if (!bad.bad(path)) problems.push_back({path, what});
+  };
+  if (bad.bad("faults.inject") || bad.bad("faults.random.rate")) return problems;
+  if (faults.any() && !faults.allow)
+    refuse("faults.allow", "is false, and faults are given: set it to true to let the run break itself");
+  for (const std::string& kind : faults.random.kinds)
+    if (!is_kind(kind)) refuse("faults.random.kinds", "'" + kind + "' is no kind: give of " + kinds_text());
+  if (faults.random.kinds.empty()) refuse("faults.random.kinds", "is empty: give of " + kinds_text());
+  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  const job::Fault plain;
+  for (std::size_t i = 0; i < faults.inject.size(); ++i) {
+    const job::Fault& f = faults.inject[i];
+    const std::string at = "faults.inject[" + std::to_string(i) + "].";
+    const std::string kind = "of kind " + job::word_of(f.kind);
+    if (f.step > job.steps && !bad.bad("steps"))
+      refuse(at + "step", "step " + std::to_string(f.step) +
+                              " is after the last one (nearest valid: " + std::to_string(job.steps) + ")");
+    if (f.rank >= ranks && ranks > 0)
+      refuse(at + "rank", "rank " + std::to_string(f.rank) + " is none of the job's " +
+                              std::to_string(ranks) + " (nearest valid: " + std::to_string(ranks - 1) + ")");
+    const bool slow = f.kind == FaultKind::slow, flips = job::flips_tensor(f.kind);
+    if (!slow && f.steps != plain.steps) refuse(at + "steps", "has no effect on a fault " + kind);
+    if (!slow && f.factor != plain.factor) refuse(at + "factor", "has no effect on a fault " + kind);
+    if (!flips && f.tensor != plain.tensor) refuse(at + "tensor", "has no effect on a fault " + kind);
+    if (!flips && f.element != plain.element) refuse(at + "element", "has no effect on a fault " + kind);
+    if (!flips && f.bit != plain.bit) refuse(at + "bit", "has no effect on a fault " + kind);
+  }
+  return problems;
+}
+
+}  // namespace trainerd::core::spec

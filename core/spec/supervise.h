@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "core/job/job.h"
+#include "core/spec/problems.h"
+
+namespace trainerd::core::spec {
+
+/// Of keys of `supervise` that contradict each other.
+std::vector<KeyProblem> supervise_problems(const job::JobSpec& job);
+
+}  // namespace trainerd::core::spec

@@ -1,0 +1,110 @@
+#include "core/spec/field_table.h"
+#include "core/spec/fields.h"
+#include "core/spec/supervise.h"
+#include "io/text/text.h"
+
+namespace trainerd::core::spec {
+namespace {
+
+// A machine with much to do schedules a thread late: below these every node would be lost sooner or later.
+constexpr double kMinDeadSeconds = 1;
+constexpr double kMaxDeadSeconds = 3600;
+constexpr double kMinBeatSeconds = 0.05;
+constexpr double kBeatsUntilDead = 3;
+constexpr double kMaxSpares = 1 << 20;
+constexpr double kMaxHangFactor = 1e6;
+constexpr double kMaxHashSteps = 1e12;
+
+// Between the agents of several nodes. After the other keys of `cluster`.
+void add_heartbeats(FieldTable& t, job::JobSpec& job) {
+  job::SuperviseOptions& s = job.supervise;
+  // How many nodes a preset's ranks need shows later.
+  const bool one = job.cluster.nodes == 1 && job.cluster.preset == "local";
+  const std::string one_node = "cluster.nodes is 1: there is no other node";
+  t.add("cluster.failures.spares", &job.cluster.spares,
+        "agents beside those of the nodes (`--spare`, or under `srun` the last nodes of the step) that wait "
+        "and take the places of nodes that are lost")
+      .between(0, kMaxSpares)
+      .idle_if(one, one_node);
+  t.add("cluster.failures.elastic", &job.cluster.elastic,
+        "when a lost node has no spare, go on with the data-parallel replicas that the nodes left hold, from "
+        "the newest checkpoint and with the same global batch, and grow again when a node comes")
+      .idle_if(one, one_node);
+  t.add("cluster.failures.min_replicas", &job.cluster.min_replicas,
+        "dp below which an elastic job does not go; it waits for a node instead")
+      .between(1, kMaxSpares)
+      .idle_if(one || !job.cluster.elastic, one ? one_node : "cluster.failures.elastic is false");
+  t.add("supervise.heartbeat", Duration{&s.heartbeat_seconds},
+        "time between two signs of life that each node's agent and node 0's send each other")
+      .above(0)
+      .idle_if(one, one_node);
+  t.add("supervise.dead_after", Duration{&s.dead_after_seconds},
+        "a node that was not heard of for so long counts as lost: its agent is stopped, its host frozen, or "
+        "the link to it cut; at least 3 heartbeats")
+      .above(0)
+      .idle_if(one, one_node);
+}
+
+void add_hangs(FieldTable& t, job::JobSpec& job) {
+  job::SuperviseOptions& s = job.supervise;
+  t.add("supervise.hang_factor", &s.hang_factor,
+        "a rank hangs when it makes no progress for so many times the median step, or its longest recent "
+        "action of the kind; the run names it and restarts all workers from memory; 0: off")
+      .between(0, kMaxHangFactor);
+  t.add("supervise.hang_minimum", Duration{&s.hang_minimum_seconds},
+        "no rank is hung sooner; first steps and evaluations have 12 times as long, loads 60 times")
+      .above(0)
+      .idle_if(s.hang_factor == 0, "supervise.hang_factor: 0 judges nothing");
+}
+
+void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
+  job::SuperviseOptions& s = job.supervise;
+  t.add(
+       "supervise.hash_every", &s.hash_every,
+       "steps between two comparisons of what several ranks hold alike: parameters, and optimizer states "
+       "where they are not sharded. Each snapshot is compared too, and the end of the run. Where they differ "
+       "the run ends, and names the ranks and tensors; 0: never")
+      .between(0, kMaxHashSteps);
+}
+
+}  // namespace
+
+void add_supervise(FieldTable& t, job::JobSpec& job) {
+  add_heartbeats(t, job);
+  add_hangs(t, job);
+  add_replica_hashes(t, job);
+}
+
+std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
+  const job::SuperviseOptions& s = job.supervise;
+  if (job.cluster.elastic && job.parallel.dp > 0 && job.cluster.min_replicas > job.parallel.dp)
+    return {{"cluster.failures.min_replicas", std::to_string(job.cluster.min_replicas) + " is more than dp " +
+                                                  std::to_string(job.parallel.dp) + " (nearest valid: " +
+                                                  std::to_string(job.parallel.dp) + ")"}};
+  const std::int64_t group = job.parallel.zero_group;
+  const bool replicas = job.parallel.zero == 0 || (group > 0 && group < job.parallel.dp);
+  if (s.hash_every > 0 && job.optimizer.name == "muon" && job.cluster.nodes > 1 && replicas)
+    return {
+        {"supervise.hash_every",
+         "with optimizer muon, replicas on several nodes compute its matrix products each for themselves, "
+         "and other processors or thread counts may round them otherwise (nearest valid: 0, or "
+         "parallel.zero: 1)"}};
+  const auto out_of = [](double value, double least, double most) {
+    return io::duration_text(value) + " is out of " + io::duration_text(least) + " to " +
+           io::duration_text(most) + " (nearest valid: " + io::duration_text(value < least ? least : most) +
+           ")";
+  };
+  constexpr double kMaxBeatSeconds = kMaxDeadSeconds / kBeatsUntilDead;
+  if (s.heartbeat_seconds < kMinBeatSeconds || s.heartbeat_seconds > kMaxBeatSeconds)
+    return {{"supervise.heartbeat", out_of(s.heartbeat_seconds, kMinBeatSeconds, kMaxBeatSeconds)}};
+  if (s.dead_after_seconds < kMinDeadSeconds || s.dead_after_seconds > kMaxDeadSeconds)
+    return {{"supervise.dead_after", out_of(s.dead_after_seconds, kMinDeadSeconds, kMaxDeadSeconds)}};
+  const double least = kBeatsUntilDead * s.heartbeat_seconds;
+  if (s.dead_after_seconds >= least) return {};
+  return {{"supervise.dead_after", io::duration_text(s.dead_after_seconds) +
+                                       " is less than 3 times supervise.heartbeat (" +
+                                       io::duration_text(s.heartbeat_seconds) +
+                                       "; nearest valid: " + io::duration_text(least) + ")"}};
+}
+
+}  // namespace trainerd::core::spec

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model/param_store.h"
+#include "kernels/backend/backend.h"
+
+namespace trainerd::core::train {
+
+/// Hashes of what other ranks hold too, by the ranks' placement: what operators read, master weights and the
+/// optimizer's states, box by box of the logical tensors. Equal boxes have equal names on all ranks, so
+/// hashes of one name must be equal.
+class CopyHashes {
+ public:
+  explicit CopyHashes(const model::ParamStore& params);
+
+  /// "layers.0.down.weight [0:64, 0:88]".
+  const std::vector<std::string>& names() const { return names_; }
+  std::int64_t count() const { return static_cast<std::int64_t>(tensors_.size()); }
+  /// `out`: i32 [count, 2].
+  void make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<kernels::Tensor> tensors_;
+};
+
+}  // namespace trainerd::core::train

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "parallel/group/group.h"
+
+namespace trainerd::core::train {
+
+/// What a rank does.
+enum class Activity : std::uint8_t {
+  none,          ///< its process has not come so far
+  load,          ///< builds its world, opens data, loads its state
+  between,       ///< between two steps
+  data_wait,     ///< waits for a microbatch
+  forward,       ///< of a chunk and a microbatch
+  backward,      ///< likewise, or the weight gradients alone
+  reduce_grads,  ///< waits for the reductions of its gradients
+  optimizer,     ///< the norm over all ranks, and the update
+  report,        ///< the host waits for what the step left on the device
+  evaluation,    ///< of a microbatch
+  snapshot,      ///< copies its state
+  agent_wait,    ///< waits for the agent, which writes checkpoints
+  done,          ///< all its steps
+};
+inline constexpr std::size_t kActivities = 13;
+/// "forward", ...
+const char* name_of(Activity activity);
+
+/// What a rank does now, since when, and how long that takes, in memory that another process may read at any
+/// moment. Written by the rank's main thread alone, by relaxed stores, so that it costs a step nothing; a
+/// reader may see one change without the next. All zeros is the initial state.
+class RankPage {
+ public:
+  static constexpr std::size_t kSteps = 32, kDurations = 16;
+
+  void enter(Activity activity, int chunk = -1, int microbatch = -1) {
+    const double now = base::monotonic_seconds();
+    const auto before = static_cast<std::size_t>(get(activity_));
+    put(durations_[before][get(entered_[before]) % kDurations], static_cast<float>(now - get(since_)));
+    put(entered_[before], get(entered_[before]) + 1);
+    put(activity_, static_cast<std::uint8_t>(activity));
+    put(chunk_, chunk);
+    put(microbatch_, microbatch);
+    put(since_, now);
+    beat(now);
+  }
+  /// The main thread issues or awaits an operation of the group, until `resume`.
+  void wait(parallel::Group group) {
+    put(waits_, static_cast<std::uint8_t>(1 + static_cast<int>(group)));
+    beat(base::monotonic_seconds());
+  }
+  void resume() {
+    put(waits_, std::uint8_t{0});
+    beat(base::monotonic_seconds());
+  }
+  void begin_step(std::int64_t step) {
+    put(step_, step);
+    enter(Activity::between);
+  }
+  void end_step(double seconds) {
+    put(step_seconds_[static_cast<std::size_t>(get(steps_)) % kSteps], static_cast<float>(seconds));
+    put(steps_, get(steps_) + 1);
+    enter(Activity::between);
+  }
+
+  /// Rises with every change.
+  std::uint64_t beats() const { return get(beats_); }
+  double beat_at() const { return get(beat_at_); }
+  Activity activity() const { return static_cast<Activity>(get(activity_)); }
+  double since() const { return get(since_); }
+  std::int64_t step() const { return get(step_); }
+  int chunk() const { return get(chunk_); }
+  int microbatch() const { return get(microbatch_); }
+  std::optional<parallel::Group> waits() const {
+    const std::uint8_t waits = get(waits_);
+    return waits == 0 ? std::nullopt : std::optional(static_cast<parallel::Group>(waits - 1));
+  }
+  /// Done since the rank's process began.
+  std::int64_t steps() const { return get(steps_); }
+  /// Median of the latest kSteps; 0: none was done.
+  double median_step_seconds() const {
+    std::vector<float> latest;
+    for (std::size_t i = 0; i < std::min(kSteps, static_cast<std::size_t>(steps())); ++i)
+      latest.push_back(get(step_seconds_[i]));
+    if (latest.empty()) return 0;
+    const auto middle = latest.begin() + static_cast<std::ptrdiff_t>(latest.size() / 2);
+    std::nth_element(latest.begin(), middle, latest.end());
+    return static_cast<double>(*middle);
+  }
+  /// Of the latest kDurations of this kind that are over.
+  double longest_seconds(Activity activity) const {
+    const auto kind = static_cast<std::size_t>(activity);
+    float longest = 0;
+    for (std::size_t i = 0; i < std::min(kDurations, static_cast<std::size_t>(get(entered_[kind]))); ++i)
+      longest = std::max(longest, get(durations_[kind][i]));
+    return static_cast<double>(longest);
+  }
+
+ private:
+  template <class T>
+  using Shared = std::atomic<T>;
+  template <class T>
+  static void put(Shared<T>& to, T value) {
+    to.store(value, std::memory_order_relaxed);
+  }
+  template <class T>
+  static T get(const Shared<T>& from) {
+    return from.load(std::memory_order_relaxed);
+  }
+  void beat(double now) {
+    put(beat_at_, now);
+    put(beats_, get(beats_) + 1);
+  }
+
+  Shared<std::uint64_t> beats_{};
+  Shared<double> beat_at_{}, since_{};
+  Shared<std::int64_t> step_{}, steps_{};
+  Shared<int> chunk_{}, microbatch_{};
+  Shared<std::uint8_t> activity_{}, waits_{};                 ///< waits_: 1 + group; 0: for none
+  std::array<Shared<std::uint32_t>, kActivities> entered_{};  ///< and left
+  std::array<Shared<float>, kSteps> step_seconds_{};
+  std::array<std::array<Shared<float>, kDurations>, kActivities> durations_{};
+  static_assert(Shared<double>::is_always_lock_free && Shared<std::uint64_t>::is_always_lock_free);
+};
+
+}  // namespace trainerd::core::train

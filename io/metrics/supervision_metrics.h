@@ -1,0 +1,68 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "io/metrics/families.h"
+#include "io/records/records.h"
+
+namespace trainerd::io {
+
+/// What watching ranks and nodes has found: a rank that hangs, is slow or differs from its replicas, nodes
+/// that were lost.
+class SupervisionMetrics {
+ public:
+  explicit SupervisionMetrics(prometheus::Registry& r)
+      : hangs_(counter(r, "trainerd_hangs_total",
+                       "Times that this process found training held up, by what held it up.")),
+        stragglers_(gauge(r, "trainerd_straggler_ratio",
+                          "Of a rank that is slow: its seconds of computation per step over the median of "
+                          "its pipeline stage, less 1; absent for others.")),
+        corruptions_(counter(r, "trainerd_corruptions_total",
+                             "Times that what a rank holds was found to differ from its replicas, by rank.")),
+        spares_(gauge(r, "trainerd_spares",
+                      "Spare nodes that wait to take a lost node's place; absent in a job of one node.")),
+        lost_nodes_(counter(r, "trainerd_nodes_lost_total",
+                            "Nodes that this run lost since the process began; absent in a job of one "
+                            "node.")) {}
+  /// The kinds that may come count from 0.
+  void begin() {
+    for (const char* kind :
+         {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data"})
+      hangs_.Add({{"kind", kind}});
+  }
+  void on_hang(const HangRecord& record) { hangs_.Add({{"kind", record.kind}}).Increment(); }
+  void on_straggler(const StragglerRecord& record) {
+    prometheus::Gauge& ratio = stragglers_.Add({{"rank", std::to_string(record.rank)}});
+    if (record.excess > 0) {
+      ratio.Set(record.excess);
+      slow_.insert(&ratio);
+    } else {
+      slow_.erase(&ratio);
+      stragglers_.Remove(&ratio);
+    }
+  }
+  void on_corruption(const CorruptionRecord& record) {
+    for (const std::int64_t rank : record.ranks)
+      corruptions_.Add({{"rank", std::to_string(rank)}}).Increment();
+  }
+  void on_nodes(const NodesRecord& record) {
+    spares_.Add({}).Set(static_cast<double>(record.spares));
+    raise_to(lost_nodes_.Add({}), static_cast<double>(record.lost));
+  }
+  /// Other workers than those that were slow.
+  void on_restart() {
+    for (prometheus::Gauge* ratio : std::exchange(slow_, {})) stragglers_.Remove(ratio);
+  }
+
+ private:
+  prometheus::Family<prometheus::Counter>& hangs_;
+  prometheus::Family<prometheus::Gauge>& stragglers_;
+  std::set<prometheus::Gauge*> slow_;
+  prometheus::Family<prometheus::Counter>& corruptions_;
+  prometheus::Family<prometheus::Gauge>& spares_;
+  prometheus::Family<prometheus::Counter>& lost_nodes_;
+};
+
+}  // namespace trainerd::io

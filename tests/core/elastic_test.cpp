@@ -1,0 +1,86 @@
+// Which smaller sizes an elastic job has.
+
+#include "core/run/agent/elastic.h"
+
+#include <catch2/catch.hpp>
+
+#include "core/spec/spec.h"
+#include "kernels/base/error.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+
+namespace {
+
+job::JobSpec elastic_job(const std::string& parallel, int nodes, const std::string& more = "") {
+  return spec::parse_job(
+      "steps: 20\nmodel: {layers: 4, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+      "batch: {global: 24, micro: 1}\ndata: {train: [a.txt]}\nsupervise: {dead_after: 9s}\n"
+      "parallel: " +
+          parallel + "\ncluster: {nodes: " + std::to_string(nodes) + ", failures: {elastic: true" + more +
+          "}}\n",
+      "job.yaml");
+}
+
+/// "nodes x dp" of the job on so many nodes; "none".
+std::string size_on(const job::JobSpec& whole, std::int64_t nodes) {
+  const auto job = run::job_on(whole, nodes);
+  return job ? std::to_string(job->cluster.nodes) + " x " + std::to_string(job->parallel.dp) : "none";
+}
+
+}  // namespace
+
+TEST_CASE("the nodes that are left hold whole replicas of an elastic job", "[elastic]") {
+  const job::JobSpec plain = elastic_job("{dp: 4}", 4);
+  CHECK(run::job_on(plain, 4) == plain);
+  CHECK(size_on(plain, 3) == "3 x 3");
+  CHECK(size_on(plain, 1) == "1 x 1");
+  CHECK(size_on(plain, 0) == "none");
+  // Several replicas on a node, or one on several.
+  CHECK(size_on(elastic_job("{dp: 4, tp: 2}", 2), 1) == "1 x 2");
+  const job::JobSpec spread = elastic_job("{dp: 3, pp: 2}", 6);
+  CHECK(size_on(spread, 5) == "4 x 2");
+  CHECK(size_on(spread, 3) == "2 x 1");
+  CHECK(size_on(spread, 1) == "none");
+  // Two replicas on three nodes.
+  CHECK(size_on(elastic_job("{dp: 2, pp: 3}", 2), 1) == "1 x 1");
+  CHECK(size_on(elastic_job("{dp: 4}", 4, ", min_replicas: 3"), 3) == "3 x 3");
+  CHECK(size_on(elastic_job("{dp: 4}", 4, ", min_replicas: 3"), 2) == "none");
+  // Groups of ZeRO stay as they are.
+  CHECK(size_on(elastic_job("{dp: 4, zero_group: 2, zero: 2}", 4), 3) == "2 x 2");
+}
+
+TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elastic]") {
+  const job::JobSpec whole = elastic_job("{dp: 4}", 4);
+  job::JobSpec smaller = run::job_on(whole, 2).value();
+  CHECK(spec::parse_job(spec::to_yaml(smaller), "again") == smaller);
+  CHECK(smaller.batch.global == 24);
+  CHECK(smaller.microbatches() == 12);
+  smaller.parallel.dp = smaller.cluster.nodes = 4;
+  CHECK(smaller == whole);
+  // On one node nothing of several is said.
+  const job::JobSpec one = run::job_on(whole, 1).value();
+  CHECK(spec::parse_job(spec::to_yaml(one), "again") == one);
+  CHECK(run::smallest_job(whole) == one);
+  CHECK(run::smallest_job(elastic_job("{dp: 4}", 4, ", min_replicas: 3")).cluster.nodes == 3);
+}
+
+TEST_CASE("one node is watched as the job says, and faults of ranks that it lacks are left out",
+          "[elastic]") {
+  job::JobSpec whole = elastic_job("{dp: 2}", 2);
+  whole.supervise.hang_factor = 0;
+  whole.supervise.hash_every = 7;
+  whole.faults = {.allow = true, .inject = {{.step = 3, .rank = 1}, {.step = 4, .rank = 0}}};
+  const job::JobSpec one = run::job_on(whole, 1).value();
+  CHECK(one.supervise.hang_factor == 0);
+  CHECK(one.supervise.hash_every == 7);
+  REQUIRE(one.faults.inject.size() == 1);
+  CHECK(one.faults.inject[0].step == 4);
+  whole.faults.inject.pop_back();
+  CHECK(run::job_on(whole, 1).value().faults == job::FaultsOptions{});
+}
+
+TEST_CASE("an elastic job's fewest replicas are at most its dp", "[elastic]") {
+  CHECK_THROWS_WITH(elastic_job("{dp: 4}", 4, ", min_replicas: 5"),
+                    Catch::Contains("cluster.failures.min_replicas: 5 is more than dp 4 (nearest valid: 4)"));
+}

@@ -1,0 +1,160 @@
+// Signs of life between agents: what counts as dead, and what does not.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "core/run/nodes/beat_watch.h"
+#include "core/run/nodes/heartbeats.h"
+#include "kernels/base/clock.h"
+
+using namespace trainerd;
+using core::run::BeatOptions;
+using core::run::BeatWatch;
+using core::run::Heartbeats;
+using Counts = Heartbeats::Counts;
+using What = Heartbeats::Report::What;
+
+namespace {
+
+/// Judges every quarter of a beat until `end`; peer 1 is heard at each, peer 2 is not.
+std::vector<BeatWatch::Silent> judge_until(BeatWatch& watch, double begin, double end) {
+  for (double now = begin; now <= end; now += 0.25) {
+    watch.heard(1, now);
+    if (auto silent = watch.judge(now); !silent.empty()) return silent;
+  }
+  return {};
+}
+
+std::pair<base::UniqueFd, base::UniqueFd> connection() {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  return {base::UniqueFd(ends[0]), base::UniqueFd(ends[1])};
+}
+
+/// What comes within a minute.
+std::vector<Heartbeats::Report> wait_for_report(Heartbeats& beats) {
+  const double end = base::monotonic_seconds() + 60;
+  while (base::monotonic_seconds() < end) {
+    if (auto reports = beats.take(); !reports.empty()) return reports;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a peer that is not heard of counts as dead after the time, once, and no other does",
+          "[heartbeat]") {
+  BeatWatch watch({.every_seconds = 1, .dead_seconds = 5});
+  watch.add(1, 100);
+  watch.add(2, 100);
+  CHECK(judge_until(watch, 100, 104.75).empty());
+  CHECK(watch.longest(104.75) == Approx(4.75));
+  const auto silent = judge_until(watch, 105, 105);
+  REQUIRE(silent.size() == 1);
+  CHECK((silent[0].peer == 2 && silent[0].seconds == Approx(5)));
+  CHECK(judge_until(watch, 105.25, 120).empty());
+  // One that has gone, or was never there, is not judged by what still comes.
+  watch.heard(2, 121);
+  watch.forget(1);
+  CHECK(watch.judge(122).empty());
+  CHECK(watch.longest(122) == 0);
+}
+
+TEST_CASE("a process that did not run itself judges nobody by that time", "[heartbeat]") {
+  BeatWatch watch({.every_seconds = 1, .dead_seconds = 5});
+  watch.add(1, 100);
+  watch.add(2, 100);
+  CHECK(judge_until(watch, 100, 103).empty());
+  // Stopped for a minute; what had come meanwhile is read first, and of peer 2 nothing had.
+  CHECK(judge_until(watch, 163, 164.75).empty());
+  const auto silent = judge_until(watch, 165, 170);
+  REQUIRE(silent.size() == 1);
+  CHECK(silent[0].peer == 2);
+  CHECK(silent[0].seconds == Approx(5).margin(0.3));
+}
+
+TEST_CASE("agents beat to each other, and one that ends without a word is reported", "[heartbeat]") {
+  const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 2};
+  auto [a, b] = connection();
+  Heartbeats here(options);
+  {
+    Heartbeats there(options);
+    here.add(7, std::move(a), Counts::at_once);
+    there.add(3, std::move(b), Counts::at_once);
+    const double end = base::monotonic_seconds() + 3;
+    while (base::monotonic_seconds() < end) {
+      CHECK(here.take().empty());
+      CHECK(there.take().empty());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  const auto reports = wait_for_report(here);
+  REQUIRE(reports.size() == 1);
+  CHECK((reports[0].what == What::silent && reports[0].peer == 7));
+  CHECK(reports[0].seconds >= 2);
+}
+
+TEST_CASE("a peer that is removed is not reported", "[heartbeat]") {
+  auto [a, b] = connection();
+  auto [c, d] = connection();
+  Heartbeats here({.every_seconds = 0.05, .dead_seconds = 0.5});
+  here.add(1, std::move(a), Counts::at_once);
+  here.add(2, std::move(c), Counts::at_once);
+  here.remove(1);
+  const auto reports = wait_for_report(here);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].peer == 2);
+}
+
+TEST_CASE("an agent whose event loop does not turn is alive and says so", "[heartbeat]") {
+  const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 0.5};
+  auto [a, b] = connection();
+  Heartbeats here(options), there(options);
+  there.loop_works();
+  here.add(1, std::move(a), Counts::at_once);
+  there.add(1, std::move(b), Counts::at_once);
+  const auto reports = wait_for_report(here);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].what == What::busy);
+  CHECK(reports[0].seconds >= 0.5);
+  // Once; and again when it has turned meanwhile.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(here.take().empty());
+  there.loop_waits();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  there.loop_works();
+  CHECK(wait_for_report(here).size() == 1);
+}
+
+TEST_CASE("a peer that is long in taking up the connection is not dead, and once it has beaten it can be",
+          "[heartbeat]") {
+  const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 0.5};
+  auto [a, b] = connection();
+  Heartbeats here(options);
+  here.add(1, std::move(a), Counts::from_first_beat);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  CHECK(here.take().empty());
+  CHECK_FALSE(here.in_doubt());
+  // One beat, and silence.
+  const std::uint64_t beat = 0;
+  REQUIRE(::send(b.get(), &beat, sizeof(beat), 0) == sizeof(beat));
+  const auto reports = wait_for_report(here);
+  REQUIRE(reports.size() == 1);
+  CHECK((reports[0].what == What::silent && reports[0].peer == 1));
+}
+
+TEST_CASE("a peer that closes the connection without a beat is silent from then on", "[heartbeat]") {
+  auto [a, b] = connection();
+  Heartbeats here({.every_seconds = 0.05, .dead_seconds = 0.5});
+  here.add(1, std::move(a), Counts::from_first_beat);
+  b.reset();
+  const auto reports = wait_for_report(here);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].what == What::silent);
+}

@@ -1,0 +1,171 @@
+// What the leader makes of agents that come, leave and change their places while a run is on.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "core/run/nodes/membership.h"
+#include "core/spec/spec.h"
+#include "core/version/version.h"
+#include "kernels/base/clock.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+using Came = run::Membership::Event::What;
+
+namespace {
+
+/// Three nodes, without signs of life: the agents of the tests send none, and no second connection.
+class Meeting {
+ public:
+  explicit Meeting(std::int64_t spares = 0) {
+    job_ = spec::parse_job(
+        "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+        "batch: {global: 6, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 3}\ncluster: {nodes: 3}\n",
+        "job.yaml");
+    job_.cluster.elastic = true;
+    job_.cluster.spares = spares;
+    job_.supervise.dead_after_seconds = 0.5;
+    options_.nodes.nodes = 3;
+    options_.rendezvous = {"127.0.0.1", base::local_port(base::listen_at({"127.0.0.1", 0}).get())};
+    options_.timeout_seconds = 60;
+    options_.token = parallel::JobToken::random();
+    auto first = std::async(std::launch::async, [this] { return join(1); });
+    auto second = std::async(std::launch::async, [this] { return join(2); });
+    leader.emplace(options_, job_, no_signal_.get());
+    agents.push_back(first.get());
+    agents.push_back(second.get());
+    leader->admit_late(true);
+    leader->begin({.step = 5, .attempt = 2, .from_memory = true});
+    for (run::Channel& agent : agents) REQUIRE(std::get<run::Go>(heard(agent)).step == 5);
+  }
+
+  run::Channel join(std::int64_t node, bool spare = false) const {
+    const run::Hello hello{node,
+                           3,
+                           version::version(),
+                           "host" + std::to_string(node),
+                           run::shared_job(job_),
+                           kernels::detect_cpu(1, job::most_isa(job_)).isa,
+                           "",
+                           spare};
+    std::string why;
+    for (;;) {
+      if (base::UniqueFd socket =
+              parallel::join_store(options_.rendezvous, *options_.token, run::encode(hello), 10, why))
+        return run::Channel(std::move(socket));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  static run::NodeMessage heard(run::Channel& agent) { return run::decode_node_message(*agent.receive()); }
+
+  /// The next event that is `what`.
+  run::Membership::Event next(Came what) {
+    const double end = base::monotonic_seconds() + 60;
+    while (base::monotonic_seconds() < end) {
+      std::vector<pollfd> fds;
+      leader->watch(fds);
+      ::poll(fds.data(), fds.size(), 20);
+      for (run::Membership::Event& event : leader->take(fds)) {
+        CHECK(event.what == what);
+        if (event.what == what) return std::move(event);
+      }
+    }
+    FAIL("nothing came");
+    return {};
+  }
+
+  /// The agent is gone, and its place waits for another.
+  void lose(std::int64_t node) {
+    agents.at(static_cast<std::size_t>(node - 1)) = run::Channel(base::UniqueFd());
+    CHECK(next(Came::lost).node == node);
+    REQUIRE_FALSE(leader->expect(node));
+  }
+
+  std::optional<run::Membership> leader;
+  std::vector<run::Channel> agents;  ///< of nodes 1 and 2
+
+ private:
+  job::JobSpec job_;
+  run::MembershipOptions options_;
+  base::UniqueFd no_signal_{::eventfd(0, EFD_CLOEXEC)};
+};
+
+}  // namespace
+
+TEST_CASE("any agent takes a place that waits for one", "[membership]") {
+  Meeting meeting(1);
+  meeting.lose(1);
+  run::Channel spare = meeting.join(0, true);
+  auto event = meeting.next(Came::returned);
+  CHECK((event.node == 1 && event.text.ends_with("takes the place of node 1")));
+  CHECK(std::get<run::TakePlace>(Meeting::heard(spare)).node == 1);
+  // The host that was node 1 comes back by its own command.
+  meeting.lose(2);
+  run::Channel back = meeting.join(1);
+  CHECK(meeting.next(Came::returned).node == 2);
+  CHECK(std::get<run::TakePlace>(Meeting::heard(back)).node == 2);
+  CHECK(meeting.leader->spares() == 0);
+}
+
+TEST_CASE("an agent of a smaller run that lost a node takes its place", "[membership]") {
+  Meeting meeting;
+  meeting.lose(2);
+  meeting.leader->resize(2, 3);
+  CHECK(std::get<run::TakePlace>(Meeting::heard(meeting.agents[0])).node == 1);
+  meeting.lose(1);
+  run::Channel back = meeting.join(2);
+  CHECK(meeting.next(Came::returned).node == 1);
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(back)));
+  CHECK(std::get<run::TakePlace>(Meeting::heard(back)).node == 1);
+}
+
+TEST_CASE("another size begins from a checkpoint, whatever the one before began from", "[membership]") {
+  Meeting meeting;
+  const run::Go before = meeting.leader->go();
+  CHECK((before.from_memory && before.attempt == 2 && !before.run.empty()));
+  meeting.lose(1);
+  meeting.lose(2);
+  meeting.leader->resize(1, 3);
+  const run::Go& go = meeting.leader->go();
+  CHECK((!go.from_memory && go.attempt == 3 && go.run == before.run && go.isa == before.isa));
+}
+
+TEST_CASE("an agent whose number is taken stays as a spare where a smaller run has room", "[membership]") {
+  Meeting meeting;
+  run::Channel late = meeting.join(2);
+  // It waits from now on.
+  const double end = base::monotonic_seconds() + 60;
+  while (!meeting.leader->due_seconds() && base::monotonic_seconds() < end) {
+    std::vector<pollfd> fds;
+    meeting.leader->watch(fds);
+    ::poll(fds.data(), fds.size(), 20);
+    CHECK(meeting.leader->take(fds).empty());
+  }
+  meeting.lose(1);
+  meeting.leader->resize(2, 3);
+  CHECK_THAT(meeting.next(Came::spares).text, Catch::EndsWith("waits as a spare"));
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(late)));
+  CHECK(meeting.leader->spares() == 1);
+}
+
+TEST_CASE("what a node said before it was made a spare does not end it", "[membership]") {
+  Meeting meeting;
+  run::Channel& agent = meeting.agents[1];
+  agent.send(run::encode(run::NodeMessage{run::SnapshotCopied{12, 2, true}}));
+  agent.send(run::encode(run::NodeMessage{run::StopAsked{{"SIGTERM", 15}}}));
+  meeting.leader->resize(2, 3);
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(agent)));
+  const auto event = meeting.next(Came::stop);
+  CHECK(event.text == "the spare on host2");
+  CHECK(std::get<run::StopAsked>(*event.message).request.exit_signal == 15);
+  CHECK(meeting.leader->spares() == 1);
+  agent = run::Channel(base::UniqueFd());
+  CHECK_THAT(meeting.next(Came::spares).text, Catch::EndsWith("has left"));
+  CHECK(meeting.leader->spares() == 0);
+}

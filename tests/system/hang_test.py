@@ -1,0 +1,221 @@
+"""Ranks that make no progress are named within their deadline, and the run goes on from memory; what is slow, stopped as a whole, or
+waits for a disk is not taken for them."""
+
+import re
+import unittest
+
+from restart_test import KILLED, RestartTest
+from support import *
+
+# The smallest of these is far below what a loaded machine may delay a process by: what is judged is sleep and stops, not delay.
+QUICK = ["--set", "supervise.hang_minimum=2s"]
+LONG = ["--set", "steps=100000", "--set", "evaluate.every=0", "--set", "checkpoint.every=0", "--set", "checkpoint.memory=2"]
+
+# A rank that comes to no end: while the file that the environment names has "NAME spin" or "NAME sleep", the main thread of the process
+# called NAME does that where it next waits for another rank or wakes it (by a futex in shared memory), and never returns.
+ENDLESS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+// Not <unistd.h>, which declares syscall() with other arguments.
+long read(int, void*, unsigned long);
+int close(int), getpid(void), pause(void);
+static void come_to_no_end(const char* file) {
+  char text[64] = {0}, name[16] = {0}, asked[64];
+  const int fd = open(file, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const long n = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  prctl(PR_GET_NAME, name);
+  snprintf(asked, sizeof(asked), "%s spin", name);
+  for (volatile int on = n > 0 && !strcmp(text, asked); on;) {}
+  snprintf(asked, sizeof(asked), "%s sleep", name);
+  while (n > 0 && !strcmp(text, asked)) pause();
+}
+long syscall(long number, long a, long b, long c, long d, long e, long f) {
+  static long (*next)(long, long, long, long, long, long, long);
+  if (!next) next = (__typeof__(next))dlsym(RTLD_NEXT, "syscall");
+  const char* file = getenv("ENDLESS");
+  if (file && number == SYS_futex && next(SYS_gettid, 0, 0, 0, 0, 0, 0) == getpid()) come_to_no_end(file);
+  return next(number, a, b, c, d, e, f);
+}
+"""
+
+
+class HangTest(RestartTest):
+    def hangs(self, name):
+        return [e for e in self.events(name) if e["event"] == "hang"]
+
+    def pages(self, name):
+        return [json.loads(p.read_text()) for p in sorted((self.root / name / "hangs").glob("*.json"))]
+
+    def rank_pid(self, process, rank):
+        return self.children(process.pid)[rank]
+
+    def assert_calm(self, name):
+        self.assertEqual((self.hangs(name), self.restarts(name), self.pages(name)), ([], [], []))
+
+
+class OneNode(HangTest):
+    def test_a_stopped_rank_is_named_within_its_deadline_and_the_losses_are_those_of_an_undisturbed_run(self):
+        layout = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", "checkpoint.memory=2"]
+        process = self.start(self.job("stopped", schedule=CONSTANT), *KILLED, *layout, *QUICK)
+        address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+        self.wait_for_step(process, 7, "stopped")
+        pid, begin = self.rank_pid(process, 3), time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        line = self.read_until(process, r"rank 3 \(tp 1, dp 1\)")
+        self.assertLess(time.monotonic() - begin, 2 + 1)
+        self.assertRegex(line, r"rank 3 \(tp 1, dp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* of step \d+, "
+                               r"\d\.\d s ago; its process is stopped by a signal")
+        self.assertRegex(self.read_until(process, "restarted: "), r"restarted: rank 3 \(tp 1, dp 1\) .*from step \d+ \(snapshot in memory\)")
+        self.assertFalse(alive(pid))
+        self.assertRegex(scrape(address), r'trainerd_hangs_total\{kind="stopped"\} 1\n')
+        self.assertRegex(scrape(address), r"trainerd_restarts_total 1\n")
+        self.finish_one(process)
+        self.assert_as_whole("stopped", *layout)
+        [event], [page] = self.hangs("stopped"), self.pages("stopped")
+        self.assertIn("rank 3 (tp 1, dp 1)", event["message"])
+        self.assertEqual((page["kind"], page["held_up_by"], page["message"]), ("stopped", [3], event["message"]))
+        self.assertEqual([(r["rank"], r["process_state"] == "T") for r in page["ranks"]], [(0, False), (1, False), (2, False), (3, True)])
+        for rank in page["ranks"]:
+            self.assertGreaterEqual(len(rank["operations"]), 5)
+            self.assertGreaterEqual(rank["step"], 7)
+        self.assertIn("rank 3 (tp 1, dp 1)", (self.root / "stopped" / "report.html").read_text())
+
+    def test_a_rank_alone_that_is_stopped_is_named_and_starts_again(self):
+        process = self.start(self.job("alone", schedule=CONSTANT), *KILLED, *QUICK, "--set", "checkpoint.memory=2")
+        self.wait_for_step(process, 7, "alone")
+        begin = time.monotonic()
+        self.kill_worker(process, 0, signal.SIGSTOP)
+        self.assertRegex(self.read_until(process, "rank 0 makes"),
+                         r"rank 0 makes no progress; last seen in .*step \d+, \d\.\d s ago; its process is stopped by a signal")
+        self.assertLess(time.monotonic() - begin, 2 + 1)
+        self.finish_one(process)
+        self.assert_as_whole("alone", "--set", "checkpoint.memory=2")
+
+    def test_a_rank_that_spins_and_one_that_sleeps_are_told_apart(self):
+        layout = ["--set", "parallel.tp=2", "--set", "checkpoint.memory=2"]
+        for how, kind, evidence in (("spin", "spinning", r"its process computes without progress, for \d+\.\d s of CPU time"),
+                                    ("sleep", "asleep", r"its process sleeps, for \d+\.\d s")):
+            with self.subTest(how):
+                asked = self.root / f"asked-{how}"
+                process = self.start(self.job(how, schedule=CONSTANT), *KILLED, *layout, *QUICK,
+                                     env={**self.preloaded("endless", ENDLESS), "ENDLESS": str(asked)})
+                self.wait_for_step(process, 7, how)
+                (self.root / "new").write_text(f"trainerd:rank 1 {how}")
+                (self.root / "new").rename(asked)
+                line = self.read_until(process, r"rank 1 \(tp 1\)")
+                asked.unlink()
+                self.assertRegex(line, r"rank 1 \(tp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* of step \d+, "
+                                       rf"\d+\.\d s ago; {evidence}")
+                self.finish_one(process)
+                self.assert_as_whole(how, *layout)
+                self.assertEqual([p["kind"] for p in self.pages(how)], [kind])
+
+    def test_one_hang_more_than_restarts_ends_the_run_with_the_reason(self):
+        process = self.start(self.job("often"), *LONG, *QUICK, "--set", "restarts=0", "--set", "parallel.dp=2")
+        self.wait_for_step(process, 4, "often")
+        self.kill_worker(process, 1, signal.SIGSTOP)
+        output = self.finish_one(process, status=7)
+        self.assertRegex(output, r"rank 1 \(dp 1\) .*its process is stopped by a signal.*; the last checkpoint is ")
+
+    @unittest.skipUnless(FULL, "half a minute on a busy machine; HangLimits has the same in test_core")
+    def test_without_a_factor_nothing_is_judged(self):
+        process = self.start(self.job("off"), *LONG, "--set", "supervise.hang_factor=0", "--set", "parallel.dp=2")
+        self.wait_for_step(process, 4, "off")
+        self.kill_worker(process, 1, signal.SIGSTOP)
+        last = self.settled("off")
+        time.sleep(7)  # more than the default's deadline
+        self.assertEqual(self.last_step("off"), last)
+        self.assert_calm("off")
+        self.kill_worker(process, 1, signal.SIGCONT)
+        self.wait_for_step(process, last + 3, "off")
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+
+    def settled(self, name):
+        """The last step once no other comes."""
+        last = -1
+        while last != (last := self.last_step(name)):
+            time.sleep(0.5)
+        return last
+
+    def test_a_run_that_is_stopped_as_a_whole_goes_on_undisturbed(self):
+        process = self.start(self.job("whole-stop"), *LONG, *QUICK, "--set", "parallel.dp=2")
+        self.wait_for_step(process, 4, "whole-stop")
+        every = [*self.children(process.pid), process.pid]
+        for _ in range(3 if FULL else 1):
+            for pid in every:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(3)
+            for pid in reversed(every):  # the agent first: it sees its ranks stopped
+                os.kill(pid, signal.SIGCONT)
+            self.wait_for_step(process, self.last_step("whole-stop") + 3, "whole-stop")
+        # The agent alone, as a terminal's Ctrl-Z does.
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        self.wait_for_step(process, self.last_step("whole-stop") + 3, "whole-stop")
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+        self.assert_calm("whole-stop")
+
+    def test_an_evaluation_and_a_disk_that_stands_still_are_no_hangs(self):
+        hold, environment = self.slow_disk()
+        hold.write_text("step-")
+        process = self.start(self.job("busy"), "--set", "steps=100000", "--set", "checkpoint.every=5", "--set", "checkpoint.async=false",
+                             "--set", "evaluate.every=4", "--set", "evaluate.batches=2", "--set", "supervise.hang_minimum=1s",
+                             "--set", "parallel.dp=2", env=environment)
+        # The ranks wait for the agent, which waits for the disk.
+        self.wait_for_step(process, 5, "busy")
+        time.sleep(4)
+        self.assert_calm("busy")
+        hold.unlink()
+        self.wait_for_step(process, 12, "busy")
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+        self.assert_calm("busy")
+
+    def test_ranks_that_many_programs_starve_do_not_hang(self):
+        process = self.start(self.job("starved"), *LONG, "--set", "supervise.hang_minimum=1s", "--set", "parallel.dp=2")
+        self.wait_for_step(process, 3, "starved")
+        burners = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4 * (os.cpu_count() or 1))]
+        try:
+            first = self.last_step("starved")
+            time.sleep(30 if FULL else 5)
+            self.assertGreater(self.last_step("starved"), first)
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+        self.assert_calm("starved")
+
+
+class TwoNodes(HangTest):
+    def test_the_rank_of_another_node_is_named_there_and_all_start_again(self):
+        arguments = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", "checkpoint.memory=2", *QUICK]
+        agents = self.start_nodes(self.job("nodes", schedule=CONSTANT), *KILLED, *arguments)
+        self.wait_for_step(agents[0], 7, "nodes")
+        begin = time.monotonic()
+        self.kill_worker(agents[1], 0, signal.SIGSTOP)
+        self.wait_for(agents[0], lambda: self.hangs("nodes"), "the hang's event")
+        self.assertLess(time.monotonic() - begin, 2 + 1)
+        [event] = self.hangs("nodes")
+        self.assertRegex(event["message"], r"rank 2 \(node 1, tp 0, dp 1\) .*; last seen in .* of step \d+, .* s ago; its process is stopped by a signal")
+        for output in self.finish(agents):
+            self.assertRegex(output, r"restarted: rank 2 \(node 1, tp 0, dp 1\) .*\(snapshot in memory\)")
+        self.assert_as_whole("nodes", *arguments)
+        [page] = self.pages("nodes")
+        self.assertEqual([(r["rank"], r["node"]) for r in page["ranks"]], [(0, 0), (1, 0), (2, 1), (3, 1)])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,315 @@
+"""Hosts of a job that are cut off, stopped, killed and replaced: each of several network namespaces has an agent of the real binary."""
+
+import re
+import unittest
+
+from netns import Hosts
+from nodes_test import free_port
+from restart_test import RestartTest
+from support import *
+
+SLICE = "a part of these is enough for every change: tests/run.sh full"
+DEAD, BEAT = 2.0, 0.25
+BEATS = ["--set", "supervise={heartbeat: 250ms, dead_after: 2s}"]
+MEMORY = ["--set", "checkpoint={every: 0, memory: 2, partner: true}"]
+DISK = ["--set", "checkpoint.every=5"]
+LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
+WHOLE = ["--set", "steps=200", "--set", "evaluate.every=100"]
+DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
+# A loaded machine: between what takes `DEAD` and what would be a time limit of the kernel's or the run's.
+SOON = DEAD + (60 if SANITIZED else 12)
+
+
+class HostsTest(RestartTest):
+    def begin(self, name, *more, nodes=2, spares=0):
+        self.name, self.nodes, self.spares = name, nodes, spares
+        self.hosts = Hosts(nodes + spares)
+        self.addCleanup(self.hosts.close)
+        self.port = free_port()
+        self.arguments = [*BEATS, *DP[nodes], *(["--set", f"cluster.failures.spares={spares}"] if spares else []), *more]
+        self.agents = [self.agent(host, host) for host in range(nodes + spares)]
+
+    def agent(self, host, node):
+        command = self.hosts.command(host, BINARY, "run", self.job(self.name, schedule=CONSTANT), "--nodes", str(self.nodes), "--node",
+                                     str(node), "--rendezvous", f"{self.hosts.address(0)}:{self.port}", "--rendezvous-timeout", "60",
+                                     *self.arguments)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(self._end, process)
+        self.hosts.add(host, process)
+        return process
+
+    def apart(self):
+        if not self.hosts.apart:
+            self.skipTest("no CAP_NET_ADMIN: hosts are not apart here")
+
+    def train_until(self, step):
+        self.wait_for_step(self.agents[0], step, self.name)
+
+    def events_of(self, kind):
+        return [e["message"] for e in self.events(self.name) if e["event"] == kind]
+
+    def assert_gone(self, host):
+        """No process of the host is left."""
+        end = time.monotonic() + PATIENCE
+        while left := [pid for pid in self.hosts.pids(host) if alive(pid)]:
+            self.assertLess(time.monotonic(), end, left)
+            time.sleep(0.02)
+
+    def assert_lost(self, output, node=1):
+        """It says so, and how long it had waited."""
+        [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has not been heard of for (\d+\.\d) s", output)
+        self.assertGreaterEqual(float(seconds), DEAD)
+        self.assertLess(float(seconds), DEAD + SOON)
+
+    def finish_spared(self, gone=(), whole=WHOLE):
+        """All agents but those of the hosts that are gone end well, with the losses of the undisturbed run."""
+        self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
+        self.assert_as_whole(self.name, *whole, *DP[self.nodes])
+
+
+class Noticed(HostsTest):
+    def test_a_stopped_agent_is_named_and_ends_when_it_goes_on(self):
+        self.begin("stopped", *LONG)
+        self.train_until(5)
+        begin = time.monotonic()
+        os.kill(self.agents[1].pid, signal.SIGSTOP)
+        output = self.finish_one(self.agents[0], status=7)
+        self.assertLess(time.monotonic() - begin, SOON)
+        self.assert_lost(output)
+        os.kill(self.agents[1].pid, signal.SIGCONT)
+        self.assertRegex(self.finish_one(self.agents[1], status=7), "counts as lost|node 0 .* was lost")
+        for host in range(2):
+            self.assert_gone(host)
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_an_agent_that_is_stopped_for_a_moment_is_not_lost(self):
+        self.begin("moment", *WHOLE, "--set", "steps=60", "--set", "supervise.dead_after=30s")
+        self.train_until(5)
+        os.kill(self.agents[1].pid, signal.SIGSTOP)
+        time.sleep(2)  # several beats
+        os.kill(self.agents[1].pid, signal.SIGCONT)
+        for output in self.finish(self.agents):
+            self.assertNotIn("lost", output)
+
+    def test_a_leader_that_was_stopped_judges_nobody_by_that_time(self):
+        self.begin("leader", *LONG)
+        self.train_until(5)
+        self.hosts.signal(0, signal.SIGSTOP)
+        self.assertRegex(self.finish_one(self.agents[1], status=7), r"node 0 .*was lost after step \d+: it has not been heard of for \d")
+        self.hosts.signal(0, signal.SIGCONT)
+        output = self.finish_one(self.agents[0], status=7)
+        self.assertIn("was lost", output)
+        self.assertNotIn("not been heard of", output)
+
+    def test_both_sides_of_a_cut_link_notice_and_end_their_ranks(self):
+        self.begin("cut", *LONG)
+        self.apart()
+        self.train_until(5)
+        begin = time.monotonic()
+        self.hosts.cut(1)
+        outputs = [self.finish_one(agent, status=7) for agent in self.agents]
+        self.assertLess(time.monotonic() - begin, SOON)
+        self.assert_lost(outputs[0], 1)
+        self.assert_lost(outputs[1], 0)
+        for host in range(2):
+            self.assert_gone(host)
+
+
+class Replaced(HostsTest):
+    def test_a_spare_takes_the_place_of_a_host_that_is_cut_off_and_no_disk_is_read(self):
+        self.begin("spared", *WHOLE, *MEMORY, spares=1)
+        address = re.search(r"http://(\S+)/metrics", self.read_until(self.agents[0], "metrics at")).group(1)
+        self.train_until(12)
+        self.assertRegex(self.hosts.metrics(0, address), r"trainerd_spares 1\n")
+        last = self.last_step(self.name)
+        if self.hosts.apart:
+            self.hosts.cut(1)
+        else:
+            self.hosts.signal(1, signal.SIGKILL)
+        line = self.read_until(self.agents[0], "restarted: ")
+        self.assertIn("which the partners of node 1 kept", line)
+        self.assertGreater(int(re.search(r"from step (\d+)", line).group(1)), last - 12)
+        self.wait_for_step(self.agents[0], last + 12, self.name)
+        metrics = self.hosts.metrics(0, address)
+        parts = {part: float(seconds) for part, seconds in re.findall(r'trainerd_wall_seconds\{part="(\w+)"\} (\S+)', metrics)}
+        for part in ("useful", "detect", "restart", "start"):
+            self.assertGreater(parts[part], 0, part)
+        # From the last step: the last beat may have come before it.
+        self.assertGreater(parts["detect"], DEAD - BEAT if self.hosts.apart else 0)
+        for sample in (r"trainerd_spares 0\n", r"trainerd_nodes_lost_total 1\n", r'trainerd_restores_total\{tier="partner"\} 1\n'):
+            self.assertRegex(metrics, sample)
+        if self.hosts.apart:
+            self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
+            self.hosts.restore(1)
+        self.finish_spared(gone=[1])
+        self.assertRegex("\n".join(self.events_of("node")), r"node 1 .*was lost after step \d+: node 1 .* takes its place")
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_host_that_was_stopped_and_replaced_ends_when_it_goes_on(self):
+        self.begin("frozen", *WHOLE, *DISK, "--set", "steps=400", spares=1)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGSTOP)
+        self.assertRegex(self.read_until(self.agents[0], "restarted: "), r"from step \d+ \(checkpoint ")
+        self.hosts.signal(1, signal.SIGCONT)
+        self.assertRegex(self.finish_one(self.agents[1], status=7), "counts as lost|node 0 .* was lost")
+        self.assert_gone(1)
+        self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "steps=400"])
+
+    def test_two_hosts_at_once_are_replaced_by_two_spares(self):
+        self.begin("two", *WHOLE, *DISK, nodes=3, spares=2)
+        self.train_until(12)
+        for host in (1, 2):
+            self.hosts.signal(host, signal.SIGKILL)
+        self.read_until(self.agents[0], "restarted: ")
+        self.finish_spared(gone=[1, 2])
+        self.assertEqual(len([m for m in self.events_of("node") if "takes its place" in m]), 2)
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_the_old_host_comes_back_as_a_spare_and_takes_over_from_its_own_spare(self):
+        self.begin("back", *WHOLE, *DISK, "--set", "steps=600", spares=1)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], "restarted: ")
+        self.agents[1] = self.agent(1, 1)
+        self.wait_for(self.agents[0], lambda: any("waits as a spare" in m for m in self.events_of("node")), "it is a spare")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.read_until(self.agents[0], "restarted: ")
+        self.finish_spared(gone=[2], whole=[*WHOLE, "--set", "steps=600"])
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_host_that_was_replaced_takes_the_place_of_another_that_is_waited_for(self):
+        self.begin("again", *WHOLE, *DISK, "--set", "steps=600", nodes=3, spares=1)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], "restarted: ")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.read_until(self.agents[0], "node 2 .* is waited for")
+        self.agents[1] = self.agent(1, 1)
+        self.read_until(self.agents[0], "takes the place of node 2")
+        self.read_until(self.agents[0], "restarted: ")
+        self.finish_spared(gone=[2], whole=[*WHOLE, "--set", "steps=600"])
+
+    def test_a_spare_that_is_not_needed_ends_with_the_run_and_one_that_is_lost_is_told(self):
+        self.begin("idle", *WHOLE, "--set", "steps=60", spares=2)
+        self.train_until(5)
+        self.agents[3].send_signal(signal.SIGTERM)
+        self.finish_one(self.agents[3], status=143)
+        self.finish_spared(gone=[3], whole=[*WHOLE, "--set", "steps=60"])
+        self.assertIn("has left", "\n".join(self.events_of("node")))
+
+    @unittest.skipUnless(FULL, "a minute of a larger model")
+    def test_a_node_with_a_spare_is_replaced_within_10_s_on_the_quickstart(self):
+        # By a kill, which is seen at once, and by a cut, which takes supervise.dead_after.
+        for way in ("kill", "cut")[:2 if Hosts.possible() else 1]:
+            with self.subTest(way):
+                self.name, self.nodes, self.port = way, 2, free_port()
+                self.hosts = Hosts(3)
+                self.addCleanup(self.hosts.close)
+                self.arguments = ["--set", f"output={self.root / way}", "--set", "parallel.dp=2", "--set", "threads=1", *MEMORY,
+                                  "--set", "evaluate.every=0", "--set", "cluster.failures.spares=1", "--set", "metrics.listen=off",
+                                  "--set", "steps=1000"]
+                self.job = lambda *_, **__: ROOT / "configs" / "quickstart.yaml"
+                self.agents = [self.agent(host, host) for host in range(3)]
+                self.train_until(8)
+                begin, step = time.time(), self.last_step(way)
+                if way == "cut":
+                    self.hosts.cut(1)
+                else:
+                    self.hosts.signal(1, signal.SIGKILL)
+                self.read_until(self.agents[0], "restarted: .*which the partners of node 1 kept")
+                restarted = time.time()
+                self.wait_for(self.agents[0], lambda: any(s["wall_time"] > restarted for s in self.steps(way)), "a step")
+                [first, *_] = [s for s in self.steps(way) if s["wall_time"] > restarted]
+                seconds = first["wall_time"] - first["step_seconds"] - begin
+                print(f"{way}: {seconds:.1f} s until the next step, detected and regrouped after {restarted - begin:.1f} s", flush=True)
+                self.assertLess(seconds, 10)
+                self.assertFalse((self.root / way / "checkpoints").exists() and self.checkpoints(way))
+
+
+class Elastic(HostsTest):
+    MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
+
+    def assert_close(self, *args):
+        """Every sample once, and the losses of the undisturbed run but for the order of sums."""
+        self.assert_samples_once(self.name)
+        losses, whole = self.losses(self.name), self.whole("--set", "precision=fp32", *args)
+        self.assertEqual([step for step, _ in losses], [step for step, _ in whole])
+        for (step, a), (_, b) in zip(losses, whole):
+            # Another order of sums, which hundreds of steps amplify to 1.2e-4; a wrong sample changes a loss by percents.
+            self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
+
+    def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
+        steps = ["--set", "steps=400", "--set", "evaluate.every=100"]
+        self.begin("elastic", *steps, *self.MORE)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        last = self.last_step(self.name)
+        self.train_until(last + 12)
+        self.agents[1] = self.agent(1, 1)
+        self.wait_for(self.agents[0], lambda: any("goes on with 2 nodes and dp 2" in m for m in self.events_of("node")), "it grows")
+        self.finish(self.agents)
+        self.assert_close(*steps, *DP[2])
+        changes = [detail for e in self.events(self.name) if e["event"] == "change" for detail in e["details"]]
+        self.assertTrue(any("parallel.dp" in change for change in changes), changes)
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_of_three_nodes_two_are_cut_off_one_after_the_other(self):
+        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
+        self.begin("three", *steps, *self.MORE, nodes=3)
+        for host, size in ((2, "2 nodes and dp 2"), (1, "1 node and dp 1")):
+            self.train_until(self.last_step(self.name) + 12)
+            if self.hosts.apart:
+                self.hosts.cut(host)
+            else:
+                self.hosts.signal(host, signal.SIGKILL)
+            self.wait_for(self.agents[0], lambda: any(size in m for m in self.events_of("node")), size)
+        self.finish(self.agents[:1])
+        self.assert_close(*steps, *DP[3])
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_node_that_is_lost_while_the_size_changes(self):
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
+        self.begin("twice", *steps, *self.MORE, nodes=3)
+        self.train_until(12)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.read_until(self.agents[0], "the run goes on with 2 nodes and dp 2")
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], "the run goes on with 1 node and dp 1")
+        self.finish(self.agents[:1])
+        self.assert_close(*steps, *DP[3])
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_job_that_has_started_again_from_memory_shrinks_to_one_node(self):
+        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
+        self.begin("memory", *steps, *self.MORE, "--set", "checkpoint.memory=2")
+        self.train_until(12)
+        self.kill_worker(self.agents[0])
+        self.assertIn("snapshot in memory", self.read_until(self.agents[0], "restarted: "))
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], "the run goes on with 1 node and dp 1")
+        self.finish(self.agents[:1])
+        self.assert_close(*steps, *DP[2])
+
+    def test_a_job_without_a_smaller_size_is_refused(self):
+        self.begin("rigid", *self.MORE, "--set", "cluster.failures.min_replicas=2")
+        self.assertIn("the job has no smaller size", self.finish_one(self.agents[0], status=3))
+        self.finish_one(self.agents[1], status=3)
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_below_min_replicas_the_others_wait(self):
+        self.begin("least", "--set", "cluster.failures.min_replicas=2", *self.MORE, *LONG, "--set", "checkpoint.partner={wait: 1s}",
+                   nodes=3)
+        self.train_until(8)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("2 nodes and dp 2" in m for m in self.events_of("node")), "it shrinks")
+        self.train_until(self.last_step(self.name) + 8)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.assertIn("did not come back within 1s", self.finish_one(self.agents[0], status=7))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
