@@ -1,5 +1,6 @@
 """Runs the real binary on small jobs in a temporary directory."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.re
 # With `tests/run.sh full` long runs are made whole, of which others make a part.
 FULL = "TRAINERD_FULL_TESTS" in os.environ
 # How long a test waits for something that comes at once on a quiet machine.
-PATIENCE = 300 if SANITIZED else 60
+PATIENCE = 300 if SANITIZED else 180
 
 # A disk that stands still: while the file that the environment names exists, no fsync returns of a file whose path contains its text.
 SLOW_DISK = r'''
@@ -265,6 +266,14 @@ class RunTest(unittest.TestCase):
         """Until there is a complete checkpoint."""
         self.wait_for(process, lambda: self.checkpoints(name), f"a first checkpoint of {name}")
 
+    @contextlib.contextmanager
+    def promptly(self, seconds):
+        """What is inside takes at most `seconds`, longer by the time for which some process waited for a core, and never 4 times as long."""
+        begin, waited = time.monotonic(), seconds_without_core()
+        yield
+        allowed = min(seconds + seconds_without_core() - waited, 4 * seconds) if waited is not None else 4 * seconds
+        self.assertLess(time.monotonic() - begin, allowed, f"{seconds} s on an idle machine")
+
     def within_a_limit(self, attempt):
         """Calls attempt(name, seconds) until one takes less than the seconds that it is given: a busy machine may hold up any."""
         for seconds in (4, 8, 16, 32):
@@ -300,6 +309,15 @@ class RunTest(unittest.TestCase):
     def children(pid):
         text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(p) for p in text.split()]
+
+
+def seconds_without_core():
+    """For how long, so far, some process of this machine was ready to run and had no core; None where the kernel does not say."""
+    try:
+        text = pathlib.Path("/proc/pressure/cpu").read_text()
+    except OSError:
+        return None
+    return int(re.search(r"some .*total=(\d+)", text).group(1)) / 1e6
 
 
 def alive(pid):
